@@ -52,8 +52,8 @@ _HOME = {
     "IndexConfig": "knn_logits.settings.config",
     "WindowConfig": "knn_logits.settings.config",
     "Setting": "knn_logits.settings.declaration",
-    "settings_for": "knn_logits.settings.config",
-    "check_settings": "knn_logits.settings.config",
+    "settings_for": "knn_logits.settings.registry",
+    "check_settings": "knn_logits.settings.registry",
     "Neighbors": "knn_logits.search.neighbors",
     "Retriever": "knn_logits.search.retriever",
     "Pieces": "knn_logits.engine.pieces",
@@ -272,14 +272,9 @@ if TYPE_CHECKING:
     from knn_logits.ray.searching import RayIndexes
     from knn_logits.search.neighbors import Neighbors
     from knn_logits.search.retriever import Retriever
-    from knn_logits.settings.config import (
-        IndexConfig,
-        KNNConfig,
-        WindowConfig,
-        check_settings,
-        settings_for,
-    )
+    from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
     from knn_logits.settings.declaration import Setting
+    from knn_logits.settings.registry import check_settings, settings_for
     from knn_logits.store.datastore import Datastore
 
 

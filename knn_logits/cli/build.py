@@ -18,14 +18,9 @@ from knn_logits.cli.reading import Corpus, CorpusOptions, Report
 from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
-from knn_logits.settings.config import (
-    FEWEST_CALIBRATED,
-    IndexConfig,
-    PassConfig,
-    settings_line,
-    stored_names,
-)
+from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig, PassConfig
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.registry import settings_line, stored_names
 
 if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate

@@ -15,8 +15,8 @@ from knn_logits.cli.options import Model, Stores, command
 from knn_logits.cli.terminal import say, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
-from knn_logits.settings.config import settings_for, settings_words
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.registry import settings_for, settings_words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,8 +11,8 @@ from knn_logits.cli.memory import MemoryOptions, OpenStores
 from knn_logits.cli.options import Json, Model, Stores, command
 from knn_logits.cli.terminal import interruptible, print_json, say
 from knn_logits.errors import ConfigError
-from knn_logits.settings.config import settings_for
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.registry import settings_for
 
 if TYPE_CHECKING:
     from knn_logits.generation.processor import KNNLogitsProcessor

@@ -11,8 +11,8 @@ from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Store, command
 from knn_logits.cli.terminal import Bars, print_json, say, tell
 from knn_logits.printable import one_line
-from knn_logits.settings.config import settings_line
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.registry import settings_line
 
 if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore

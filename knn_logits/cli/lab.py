@@ -22,14 +22,9 @@ from knn_logits.cli.options import Given, Json, Model, Without, argument, comman
 from knn_logits.cli.reading import CorpusOptions, Report
 from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, tell
 from knn_logits.errors import ConfigError
-from knn_logits.settings.config import (
-    DEFAULT_K,
-    IndexConfig,
-    PassConfig,
-    WindowConfig,
-    settings_line,
-)
+from knn_logits.settings.config import DEFAULT_K, IndexConfig, PassConfig, WindowConfig
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.registry import settings_line
 from knn_logits.store.layout import MANIFEST
 
 if TYPE_CHECKING:

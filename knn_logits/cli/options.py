@@ -18,8 +18,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from knn_logits.settings.config import check_settings, settings_for
 from knn_logits.settings.declaration import Place, Setting, settings_of
+from knn_logits.settings.registry import check_settings, settings_for
 
 STORE_HELP = "Folder of the datastore, or org/name[@revision] on the Hub."
 

@@ -21,8 +21,9 @@ from knn_logits.cli.options import Given, Json, Model, command
 from knn_logits.cli.reading import CorpusOptions
 from knn_logits.cli.terminal import Bars, answer, say
 from knn_logits.errors import ConfigError
-from knn_logits.settings.config import PassConfig, check_settings, settings_line
+from knn_logits.settings.config import PassConfig
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.registry import check_settings, settings_line
 
 if TYPE_CHECKING:
     from knn_logits.measure.tune.infini_gram import InfiniGramFit

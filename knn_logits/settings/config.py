@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
@@ -16,8 +15,9 @@ from knn_logits.settings.declaration import (
     setting,
     settings_of,
 )
-from knn_logits.settings.declaration import check_names as check_names
-from knn_logits.settings.declaration import whole_number as whole_number
+from knn_logits.settings.values import check_names as check_names
+from knn_logits.settings.values import read_bytes, read_share, read_shares
+from knn_logits.settings.values import whole_number as whole_number
 
 Metric = Literal["l2", "ip", "cosine"]
 METRICS: tuple[str, ...] = get_args(Metric)
@@ -36,39 +36,7 @@ MOST_SEED = 2**31 - 2
 MOST_THREADS = 1024
 
 _BOTH = ("scoring", "writing")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-
-
-def read_bytes(size: str) -> int:
-    """Reads a size such as 4GB, 500MB, 1.5GiB or 1000000.
-
-    Raises:
-        ConfigError: when it is no such size.
-    """
-    match = _SIZE.fullmatch(size.strip())
-    number = 0
-    if match is not None:
-        unit = 1024 if match[3] else 1000
-        number = int(float(match[1]) * unit ** " kmgt".index(match[2].lower() or " "))
-    if number < 1:
-        raise ConfigError(f"{size!r} is no size: give one such as 4GB or 500MB")
-    return number
-
-
-def _read_shares(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--weights takes numbers like 0.7,0.3, not {text!r}") from error
-
-
-def _read_share(text: str) -> float | str:
-    try:
-        return text if text == "auto" else float(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--infini-gram takes a number from 0 to 1 or auto, not {text!r}"
-        ) from error
+_EVERYWHERE: tuple[Place, ...] = ("build", "serve", "chat", "request", "page")
 
 
 @documented
@@ -83,7 +51,7 @@ class KNNConfig:
         least=1,
         limit=4096,
         symbol="k",
-        set_by=("build", "serve", "chat", "request", "page"),
+        set_by=_EVERYWHERE,
         stored=_BOTH,
         reported=True,
     )
@@ -94,7 +62,7 @@ class KNNConfig:
         least=0,
         most=1,
         symbol="λ",
-        set_by=("build", "serve", "chat", "request", "page"),
+        set_by=_EVERYWHERE,
         stored=_BOTH,
         reported=True,
     )
@@ -105,7 +73,7 @@ class KNNConfig:
         above=0,
         limit=1e6,
         symbol="τ",
-        set_by=("build", "serve", "chat", "request", "page"),
+        set_by=_EVERYWHERE,
         stored=_BOTH,
         reported=True,
     )
@@ -180,7 +148,7 @@ class KNNConfig:
         least=0,
         most=1,
         metavar="SHARE|auto",
-        read=_read_share,
+        read=read_share,
         reported=True,
     )
 
@@ -203,7 +171,8 @@ class KNNConfig:
 
     def values(self, record: Literal["scoring", "writing"]) -> dict[str, Any]:
         """The values that a record of a manifest keeps: `SettingsRecord(**x.values("scoring"))`."""
-        return {name: getattr(self, name) for name in stored_names(record)}
+        declared = settings_of(type(self))
+        return {name: getattr(self, name) for name in declared if record in declared[name].stored}
 
     def with_given(self, **given: Any) -> KNNConfig:
         """Returns a copy in which the given settings are replaced; None leaves a setting as it is.
@@ -230,78 +199,12 @@ class MixtureConfig:
         "Share of each datastore in the vote, such as 0.7,0.3; by default neighbors are merged by "
         "distance.",
         metavar="W,W,...",
-        read=_read_shares,
+        read=read_shares,
         set_by=("tune", "serve"),
     )
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-def settings_for(place: Place | None = None) -> dict[str, Setting]:
-    """Lists the settings of a memory, by name.
-
-    Args:
-        place: "build", "tune", "serve", "chat", "request" or "page" lists only those that may be
-            set there; None lists all.
-    """
-    every = {**settings_of(MixtureConfig), **settings_of(KNNConfig)}
-    return {name: one for name, one in every.items() if place is None or place in one.set_by}
-
-
-def check_settings(given: Mapping[str, Any], place: Place | None = None) -> dict[str, Any]:
-    """Checks settings that somebody gives, each by its declaration, without a model or a datastore.
-
-    Args:
-        given: Values by name; None stands for a setting that is not given.
-        place: Where they come from, as in `settings_for`. What comes from "request" or "page" is
-            held to the settings' `limit`.
-
-    Returns:
-        The values that are given, in Python's own types. `Memory` takes them as keywords.
-
-    Raises:
-        ConfigError: when a name does not exist there, or a value is out of its range.
-    """
-    allowed = settings_for(place)
-    check_names("setting", given, allowed)
-    limited = place in ("request", "page")
-    return {
-        name: allowed[name].check(value, limited=limited)
-        for name, value in given.items()
-        if value is not None
-    }
-
-
-def stored_names(record: Literal["scoring", "writing"]) -> list[str]:
-    """The settings that a record of a manifest keeps, in the order of their declaration."""
-    return [name for name, one in settings_of(KNNConfig).items() if record in one.stored]
-
-
-def settings_words(settings: Any, *, symbols: bool = False) -> list[str]:
-    """What holds, for a line of text: "k 8", "lmbda 0.25", "temperature 10", "suffix weight 4".
-
-    Args:
-        settings: A `KNNConfig`, or a record of a manifest.
-        symbols: Write λ and τ for `lmbda` and `temperature`.
-
-    Returns:
-        A part for each setting that has a symbol, and for each other setting that a datastore
-        keeps for scoring and that is not its default.
-    """
-    parts = []
-    for name, one in settings_of(KNNConfig).items():
-        value = getattr(settings, name, one.default)
-        if one.symbol:
-            parts.append(f"{one.symbol if symbols else name} {one.shown(value)}")
-        elif "scoring" in one.stored and value != one.default:
-            parts.append(f"{name.replace('_', ' ')} {one.shown(value)}")
-    return parts
-
-
-def settings_line(settings: Any, *, symbols: bool = False) -> str:
-    """The parts of `settings_words` in one line."""
-    return ", ".join(settings_words(settings, symbols=symbols))
 
 
 def suffix_words(weight: float) -> str:
@@ -397,11 +300,7 @@ class IndexConfig:
 
 
 def index_config(given: IndexConfig | str | None) -> IndexConfig:
-    """Returns the given index's settings; a string is a factory, and None takes the defaults.
-
-    Raises:
-        ConfigError: when it is something else.
-    """
+    """Returns the given index's settings; a string is a factory, and None takes the defaults."""
     if given is None or isinstance(given, str):
         return IndexConfig() if given is None else IndexConfig(given)
     if not isinstance(given, IndexConfig):
@@ -470,29 +369,17 @@ class PassConfig:
 
 
 def check_metric(metric: str) -> Metric:
-    """Returns `metric` if it is one of `METRICS`.
-
-    Raises:
-        ConfigError: for any other value.
-    """
+    """Returns `metric`; `ConfigError` unless it is one of `METRICS`."""
     if metric not in METRICS:
         raise ConfigError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
     return metric  # type: ignore[return-value]
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuses more threads than a process can start, since it would end without any message.
-
-    Raises:
-        ConfigError: when `threads` is neither None nor a number of threads that can be started.
-    """
+    """Refuses more threads than a process can start, since it would end without any message."""
     _THREADS.check(threads)
 
 
 def share(name: str, value: object) -> float:
-    """Converts a share of something, above 0 and at most 1, to Python's `float`.
-
-    Raises:
-        ConfigError: when the value is no such number.
-    """
+    """Converts a share of something, above 0 and at most 1, to Python's `float`."""
     return float(replace(_SHARE, name=name).check(value))

@@ -11,23 +11,20 @@ the table in `docs/guides/settings.md`. "Add a setting" in CONTRIBUTING.md has t
 
 from __future__ import annotations
 
-import difflib
 import functools
-import math
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from knn_logits.errors import ConfigError
+from knn_logits.settings.values import LARGEST, check_names, real_number, truth, whole_number
 
 # Who may set a setting, beside Python, `generate`, `explain`, `eval` and `chat`, which may set all:
 # the options of three commands, `/set` in a chat, a request to the server, the page's controls.
 Place: TypeAlias = Literal["build", "tune", "serve", "chat", "request", "page"]
 
-_LARGEST = 2**63 - 1
 _Kind = TypeVar("_Kind")
 
 
@@ -128,7 +125,9 @@ class Setting:
         if (value is None and self.optional) or (isinstance(value, str) and value in self.choices):
             return value
         if self.kind is None:
-            raise ConfigError(f"{self.name} must be one of {_listed(self.choices)}, not {value!r}")
+            raise ConfigError(
+                f"{self.name} must be one of {', '.join(self.choices)}, not {value!r}"
+            )
         if self.kind is bool:
             return truth(self.name, value)
         if self.kind is tuple:
@@ -139,7 +138,7 @@ class Setting:
             return value
         most = self.limit if limited and self.limit is not None else self.most
         if self.kind is int:
-            most = _LARGEST if most is None else int(most)
+            most = LARGEST if most is None else int(most)
             return whole_number(self.name, value, int(self.least or 0), most)
         return self._in_range(real_number(self.name, value), most, value)
 
@@ -228,62 +227,3 @@ def documented(kind: type[_Kind]) -> type[_Kind]:
     raises = "    Raises:\n        ConfigError: when a value is out of its range."
     kind.__doc__ = f"{(kind.__doc__ or '').rstrip()}\n\n    Attributes:\n    {body}\n\n{raises}\n"
     return kind
-
-
-def whole_number(name: str, value: object, least: int, most: int = _LARGEST) -> int:
-    """Converts a whole number of any type, such as one of NumPy, to Python's `int`.
-
-    Raises:
-        ConfigError: when the value is not a whole number, or is out of its range.
-    """
-    if not isinstance(value, bool) and isinstance(value, Integral):
-        number = int(value)
-        if least <= number <= most:
-            return number
-    limits = f"of at least {least}" if most == _LARGEST else f"from {least} to {most}"
-    raise ConfigError(f"{name} must be a whole number {limits}, not {value!r}")
-
-
-def real_number(name: str, value: object) -> float:
-    """Converts a finite number of any type to Python's `float`.
-
-    Raises:
-        ConfigError: when the value is not a finite number.
-    """
-    try:
-        if not isinstance(value, bool) and isinstance(value, Real):
-            number = float(value)
-            if math.isfinite(number):
-                return number
-    except OverflowError:  # a whole number too large for a float
-        pass
-    raise ConfigError(f"{name} must be a finite number, not {value!r}")
-
-
-def truth(name: str, value: object) -> bool:
-    """Converts a truth value, such as one of NumPy, to Python's `bool`.
-
-    Raises:
-        ConfigError: when the value is neither true nor false.
-    """
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's
-        return bool(value)
-    raise ConfigError(f"{name} must be True or False, not {value!r}")
-
-
-def check_names(what: str, names: Iterable[str], allowed: Iterable[str]) -> None:
-    """Refuses names that do not exist, and suggests the closest one.
-
-    Raises:
-        ConfigError: when a name is not allowed.
-    """
-    allowed = sorted(allowed)
-    for name in names:
-        if name not in allowed:
-            close = difflib.get_close_matches(name, allowed, 1)
-            hint = f"write {close[0]}" if close else "the names are " + _listed(allowed)
-            raise ConfigError(f"there is no {what} {name!r}: {hint}")
-
-
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(words)

@@ -19,7 +19,7 @@ from knn_logits.building.choosing import (
 )
 from knn_logits.building.indexing import make_index
 from knn_logits.building.recall import recall, sample_truth
-from knn_logits.settings.config import read_bytes
+from knn_logits.settings.values import read_bytes
 
 DIM, ENTRIES = 16, 10_000
 

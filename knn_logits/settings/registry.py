@@ -1,0 +1,76 @@
+"""Lists the settings of a memory, checks values that somebody gives, and puts them into words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from knn_logits.settings.config import KNNConfig, MixtureConfig
+from knn_logits.settings.declaration import Place, Setting, settings_of
+from knn_logits.settings.values import check_names
+
+
+def settings_for(place: Place | None = None) -> dict[str, Setting]:
+    """Lists the settings of a memory, by name.
+
+    Args:
+        place: "build", "tune", "serve", "chat", "request" or "page" lists only those that may be
+            set there; None lists all.
+    """
+    every = {**settings_of(MixtureConfig), **settings_of(KNNConfig)}
+    return {name: one for name, one in every.items() if place is None or place in one.set_by}
+
+
+def check_settings(given: Mapping[str, Any], place: Place | None = None) -> dict[str, Any]:
+    """Checks settings that somebody gives, each by its declaration, without a model or a datastore.
+
+    Args:
+        given: Values by name; None stands for a setting that is not given.
+        place: Where they come from, as in `settings_for`. What comes from "request" or "page" is
+            held to the settings' `limit`.
+
+    Returns:
+        The values that are given, in Python's own types. `Memory` takes them as keywords.
+
+    Raises:
+        ConfigError: when a name does not exist there, or a value is out of its range.
+    """
+    allowed = settings_for(place)
+    check_names("setting", given, allowed)
+    limited = place in ("request", "page")
+    return {
+        name: allowed[name].check(value, limited=limited)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def stored_names(record: Literal["scoring", "writing"]) -> list[str]:
+    """The settings that a record of a manifest keeps, in the order of their declaration."""
+    return [name for name, one in settings_of(KNNConfig).items() if record in one.stored]
+
+
+def settings_words(settings: Any, *, symbols: bool = False) -> list[str]:
+    """What holds, for a line of text: "k 8", "lmbda 0.25", "temperature 10", "suffix weight 4".
+
+    Args:
+        settings: A `KNNConfig`, or a record of a manifest.
+        symbols: Write λ and τ for `lmbda` and `temperature`.
+
+    Returns:
+        A part for each setting that has a symbol, and for each other setting that a datastore
+        keeps for scoring and that is not its default.
+    """
+    parts = []
+    for name, one in settings_of(KNNConfig).items():
+        value = getattr(settings, name, one.default)
+        if one.symbol:
+            parts.append(f"{one.symbol if symbols else name} {one.shown(value)}")
+        elif "scoring" in one.stored and value != one.default:
+            parts.append(f"{name.replace('_', ' ')} {one.shown(value)}")
+    return parts
+
+
+def settings_line(settings: Any, *, symbols: bool = False) -> str:
+    """The parts of `settings_words` in one line."""
+    return ", ".join(settings_words(settings, symbols=symbols))
