@@ -263,12 +263,7 @@ class _Build:
                 factory="exact" if plan.on_demand is None else ON_DEMAND,
                 requested=plan.index.factory,
             ),
-            settings=SettingsRecord(
-                k=plan.settings.k,
-                lmbda=plan.settings.lmbda,
-                temperature=plan.settings.temperature,
-                suffix_weight=plan.settings.suffix_weight,
-            ),
+            settings=SettingsRecord(**plan.settings.values("scoring")),
             license=self.settings.get("license"),
             source=self.settings.get("source"),
             on_demand=plan.on_demand,

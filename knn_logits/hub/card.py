@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from knn_logits.settings.config import suffix_words
+from knn_logits.settings.registry import settings_line
 from knn_logits.store import layout
 from knn_logits.store.hub_client import TAG
 from knn_logits.store.manifest import Manifest
@@ -143,11 +143,7 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
         ("windows", f"{manifest.windows.window} tokens, stride {manifest.windows.stride}{joined}"),
         *([("pairs", _text(str(manifest.pairs)))] if manifest.pairs else []),
         ("index", f"{_code(index.factory)}{probes}{recall}"),
-        (
-            "settings",
-            f"k {settings.k}, lmbda {settings.lmbda:g}, temperature {settings.temperature:g}"
-            f"{suffix_words(settings.suffix_weight)} ({state})",
-        ),
+        ("settings", f"{settings_line(settings)} ({state})"),
     ]
 
 

@@ -38,6 +38,7 @@ from knn_logits.search.combined import Stores
 from knn_logits.search.infini_gram import InfiniGram
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.settings.config import MOST_SEED, whole_number
+from knn_logits.settings.registry import changed_settings
 
 # The ∞-gram's occurrences of this many tokens are in memory at once.
 _ROWS_AT_ONCE = 128
@@ -298,10 +299,8 @@ def describe(bench: Bench) -> dict[str, Any]:
         if config.retomaton:
             for name in ("min_knns", "max_knns", "pointer_weight", "pointer_distances"):
                 settings[name] = getattr(config, name)
-        if config.suffix_weight != 1.0:
-            settings["suffix_weight"] = config.suffix_weight
-        if config.infini_gram is not None:
-            settings["infini_gram"] = config.infini_gram
+        for name in changed_settings(config):
+            settings.setdefault(name, getattr(config, name))
         shares = memory.retriever.weights
         if shares is not None:
             settings["weights"] = ", ".join(f"{share:g}" for share in shares)

@@ -207,11 +207,6 @@ class MixtureConfig:
         check_fields(self)
 
 
-def suffix_words(weight: float) -> str:
-    """What a line of settings adds to k, λ and temperature: nothing for a suffix weight of 1."""
-    return "" if weight == 1.0 else f", suffix weight {weight:.4g}"
-
-
 class SearchSettings(TypedDict, total=False):
     """The settings of `KNNConfig`, beside k, λ and temperature, as keyword arguments."""
 

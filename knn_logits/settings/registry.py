@@ -50,6 +50,15 @@ def stored_names(record: Literal["scoring", "writing"]) -> list[str]:
     return [name for name, one in settings_of(KNNConfig).items() if record in one.stored]
 
 
+def changed_settings(config: KNNConfig) -> list[str]:
+    """The settings that answers report and that differ from their defaults."""
+    return [
+        name
+        for name, one in settings_of(KNNConfig).items()
+        if one.reported and getattr(config, name) != one.default
+    ]
+
+
 def settings_words(settings: Any, *, symbols: bool = False) -> list[str]:
     """What holds, for a line of text: "k 8", "lmbda 0.25", "temperature 10", "suffix weight 4".
 

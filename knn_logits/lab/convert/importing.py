@@ -186,12 +186,7 @@ def import_datastore(
             metric=old.metric if old else "l2",
             windows=plan.windows,
             index=IndexRecord(factory="exact", requested="import"),
-            settings=SettingsRecord(
-                k=settings.k,
-                lmbda=settings.lmbda,
-                temperature=settings.temperature,
-                suffix_weight=settings.suffix_weight,
-            ),
+            settings=SettingsRecord(**settings.values("scoring")),
             license=license,
             source=source_text,
             files=job.files,

@@ -62,11 +62,7 @@ def shares_by(
     """
     settings = teacher.manifest.settings
     k = min(settings.k, _K)
-    config = KNNConfig(
-        min(len(teacher), OVERSAMPLING * k),
-        temperature=settings.temperature,
-        suffix_weight=settings.suffix_weight,
-    )
+    config = KNNConfig.of(settings, k=min(len(teacher), OVERSAMPLING * k))
     retriever, weighing = Retriever(teacher, config), Weighing.of(config)
     parts = part_of_entries(teacher)
     part_of = _parts_in(teacher, corpus, parts)

@@ -11,7 +11,7 @@ import numpy as np
 
 from knn_logits.measure.figures import new_figure, writing
 from knn_logits.measure.tune.result import Tuning
-from knn_logits.settings.config import suffix_words
+from knn_logits.settings.registry import settings_line
 
 HEAT_MAP = "lmbda-temperature.png"
 CURVE = "k.png"
@@ -44,10 +44,7 @@ def _heat_map(result: Tuning) -> Any:
     axes.plot(place[2], place[1], "o", markerfacecolor="none", markeredgecolor="red")
     axes.set_xlabel("λ, weight of the neighbors")
     axes.set_ylabel("temperature")
-    axes.set_title(
-        f"perplexity at k {result.k}{suffix_words(result.suffix_weight)}; "
-        f"best: λ {result.lmbda:g}, temperature {result.temperature:.3g}"
-    )
+    axes.set_title(f"perplexity at k {result.k}; best: {settings_line(result, symbols=True)}")
     figure.colorbar(image, extend="max")
     return figure
 
