@@ -252,7 +252,7 @@ def appended(
     cut: Iterable[Cut],
     progress: Progress,
     pairs: PairTokenizer | None,
-    after: Callable[[TokenWriter], None] | None = None,
+    after: Callable[[TokenWriter], object] | None = None,
 ) -> TokenWriter:
     """Writes a datastore's tokens and documents, followed by new ones.
 

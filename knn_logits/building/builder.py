@@ -14,14 +14,13 @@ from typing_extensions import Unpack
 
 from knn_logits._version import __version__
 from knn_logits.arrays import Array
-from knn_logits.building.calibration import calibrate
+from knn_logits.building.calibration import calibrate, warn_of_repeats
 from knn_logits.building.estimate import TextSample, estimated
 from knn_logits.building.indexing import check_index, make_index, write_index
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
-from knn_logits.building.repeats import warn_of_repeats
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing_settings import choose_writing, like_temperature, with_suffixes
 from knn_logits.corpus.documents import Document, several
@@ -92,15 +91,12 @@ def build_datastore(
             calibrated, it takes 10 for the metric "l2" and what corresponds to it for another.
         suffix_weight: How many times as much an entry counts for each token before it that is also
             before the query. None takes 1 where the other three are given, or nothing is chosen.
-        calibrate: Choose those of the settings that are not given (True). They are chosen twice:
-            for scoring by the likelihood of a sample of the corpus, and for writing as
-            `building/writing_settings.py` says.
+        calibrate: Choose those of the settings that are not given (True): for scoring by the
+            likelihood of a sample of the corpus, and for writing by the nearness of its entries.
         store_keys: Compute the keys now and store them (True). Otherwise the datastore holds the
-            text and its suffix index, which takes seconds and eight bytes a token. Where it is
-            used, the model computes the keys of the passages that matter for each text. This needs
-            a causal model.
-        keys_dtype: "float16" (the default), or "float32" for keys whose numbers float16 cannot
-            hold.
+            text and its suffix index, eight bytes a token, and the model computes the keys of the
+            passages that matter where it is used. This needs a causal model.
+        keys_dtype: "float16" (the default), or "float32" for numbers that float16 cannot hold.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
         shard_bytes: Size of one file of keys, 256 MiB by default. An interrupted build loses less
@@ -111,9 +107,8 @@ def build_datastore(
         source: Where the text comes from, kept in the manifest.
         skipped: A list that the reader of the corpus fills while it reads. The manifest keeps its
             length.
-        on_estimate: Called with an estimate of the build once all text is read. An exception from
-            it ends the build, and a later call continues there. Measuring the speed for the
-            estimate takes some seconds.
+        on_estimate: Called with an estimate of the build once all text is read and the speed is
+            measured. An exception from it ends the build, and a later call continues there.
         ray: Address of a Ray cluster whose machines compute the keys, and fill a large index:
             "auto", host:port, or "local". The files are the same as without it.
         torchrun: Whether torchrun has started this process, and all of its processes call this

@@ -48,12 +48,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class KeyTask:
-    """What all workers that compute keys have in common; the canary is of this machine."""
+    """What all workers that compute keys have in common; the canary is of this machine.
+
+    The shape is `dim`, `dtype` and `batch_tokens` of `compute_keys`.
+    """
 
     location: KeyLocation
-    dim: int
-    dtype: str
-    batch_tokens: int
+    shape: Mapping[str, Any]
     threads: int
     canary: Mapping[str, Array]
 
@@ -82,13 +83,7 @@ class KeyWorker:
         task = self.task
         with evaluating(self.model):
             parts = compute_keys(
-                self.model,
-                task.location,
-                piece.tokens,
-                piece.windows,
-                dim=task.dim,
-                dtype=task.dtype,
-                batch_tokens=task.batch_tokens,
+                self.model, task.location, piece.tokens, piece.windows, **task.shape
             )
             return np.concatenate(list(parts))
 
@@ -120,16 +115,14 @@ def spread_keys(address: str, canary: Mapping[str, Array]) -> Callable[..., Iter
         tokens: Array,
         windows: Sequence[TextWindow],
         *,
-        dim: int,
-        dtype: str,
-        batch_tokens: int,
         first_entry: int = 0,
         sources: Sources | None = None,
         advance: Callable[[int], None] = lambda _: None,
+        **shape: Any,
     ) -> Iterator[Array]:
         count, resources, threads = _places(ray, input_device(model).type == "cuda")
-        task = KeyTask(location, dim, dtype, batch_tokens, threads, canary)
-        groups = grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens)
+        task = KeyTask(location, shape, threads, canary)
+        groups = grouped(windows, **shape)
         surplus: list[int] = []
 
         def pieces() -> Iterator[Piece]:

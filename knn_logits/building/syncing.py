@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -89,11 +90,9 @@ def sync_documents(
     """Updates a datastore to given documents: adds new, replaces changed and removes old ones.
 
     Documents are matched by their ids and compared by their tokens, so keys are computed for new
-    text only. A change of a title, a uri or metadata computes no key. Until the call has finished,
-    readers see the datastore as it was. An interrupted call continues when it is made again with
-    the same documents; with other documents it starts again.
-
-    No search finds the text that was removed or replaced. `compact` deletes it from the disk.
+    text only. Until the call has finished, readers see the datastore as it was. An interrupted call
+    continues when it is made again with the same documents, and with others it starts again. No
+    search finds text that was removed or replaced; `compact` deletes it from the disk.
 
     Args:
         model: The model that built the datastore.
@@ -129,26 +128,17 @@ def sync_documents(
     progress("tokens", 0, None)
     cut = cut_documents(tokenizer, as_documents(documents), keys.pairs)
     if dry_run:
-        differences = _Differences(store, progress)
+        differences = _Differences(store, keep, force, progress)
         deque(differences.new(cut), maxlen=0)
-        return differences.settled(keep, force=force)
+        return differences.settle()
     plan = keys.as_text(model, tokenizer)
     # Files may change between an unfinished call and this one, so another text is not an error.
     with begin(folder, "sync", plan, overwrite=True) as job, evaluating(model):
         store = Datastore(folder)
-        differences = _Differences(store, progress)
+        differences = _Differences(store, keep, force, progress)
         new = differences.new(cut)
         first = next(new, None)
-        results: list[Sync] = []
-
-        def settle(writer: TokenWriter | None = None) -> None:
-            results.append(differences.settled(keep, force=force))
-            if on_plan is not None:
-                on_plan(results[0])
-            if writer is not None:
-                for number, fields in differences.described.items():
-                    writer.describe(number, **fields)
-
+        settle = partial(differences.settle, on_plan=on_plan)
         if first is None:
             settle()
             _finish_without_text(job, store, differences)
@@ -159,7 +149,7 @@ def sync_documents(
             _warn_of_one_stream(store, differences)
             growth = Growth(job, store, model, keys, shard_bytes, threads, progress)
             growth.finish(text, removed=differences.removed)
-    return replace(results[0], datastore=Datastore(folder))
+    return replace(differences.plan, datastore=Datastore(folder))
 
 
 def _finish_without_text(job: Job, store: Datastore, differences: _Differences) -> None:
@@ -195,13 +185,20 @@ class _Differences:
     """The differences between a datastore and the documents that it is to hold.
 
     Attributes:
-        gone: Numbers of the documents that do not stay, known once `settled` was called.
+        plan: What is to be done, once `settle` was called.
+        gone: Numbers of the documents that do not stay, likewise.
         described: The new title, uri and metadata of documents that stay, by their number.
     """
 
-    def __init__(self, store: Datastore, progress: Progress) -> None:
-        self._store = store
-        self._progress = progress
+    def __init__(
+        self,
+        store: Datastore,
+        keep: Callable[[str], bool] | None,
+        force: bool,
+        progress: Progress,
+    ) -> None:
+        self._store, self._progress = store, progress
+        self._keep, self._force = keep, force
         self._pairs = store.manifest.pairs is not None
         # Documents of the datastore that no given document has matched yet. The parts of one large
         # file share an id, and are matched one after another.
@@ -243,10 +240,23 @@ class _Differences:
             if any(fields[name] != getattr(record, name) for name in _DESCRIBING):
                 self.described[number] = {name: fields[name] for name in _DESCRIBING}
 
-    def settled(self, keep: Callable[[str], bool] | None, *, force: bool) -> Sync:
-        """Decides what is to be done, once all documents were read."""
+    def settle(
+        self,
+        writer: TokenWriter | None = None,
+        on_plan: Callable[[Sync], None] | None = None,
+    ) -> Sync:
+        """Decides what is to be done, once all documents were read, and describes documents."""
+        self.plan = self._planned()
+        if on_plan is not None:
+            on_plan(self.plan)
+        if writer is not None:
+            for number, fields in self.described.items():
+                writer.describe(number, **fields)
+        return self.plan
+
+    def _planned(self) -> Sync:
         before, met = self._before, self._met
-        if before and not before.keys() & met.keys() and not force:
+        if before and not before.keys() & met.keys() and not self._force:
             example = next(iter(before))
             raise CorpusError(
                 f"none of the {len(before):,} documents of {self._store.folder}, such as "
@@ -254,7 +264,8 @@ class _Differences:
                 "from, or pass --force (force=True) to replace them all"
             )
         left = [(id, number) for (id, _), numbers in self._waiting.items() for number in numbers]
-        staying = [id for id in before if id not in met and keep is not None and keep(id)]
+        missing = [id for id in before if id not in met]
+        staying = [id for id in missing if self._keep is not None and self._keep(id)]
         stay = set(staying)
         self.gone = tuple(sorted(number for id, number in left if id not in stay))
         less = {id for id, _ in left}

@@ -7,8 +7,8 @@ import pytest
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits.building import repeats
-from knn_logits.building.repeats import repeated_share
+from knn_logits.building import calibration
+from knn_logits.building.calibration import repeated_share
 
 RANDOM = np.random.default_rng(5).integers(0, 100, 5000).astype(np.int32)
 
@@ -37,7 +37,7 @@ def by_hand(tokens, size=32):
 )
 @pytest.mark.parametrize("at_once", [1 << 20, 100])
 def test_the_share_is_that_of_all_spans(tokens, at_once, monkeypatch):
-    monkeypatch.setattr(repeats, "_TOKENS_AT_ONCE", at_once)
+    monkeypatch.setattr(calibration, "_TOKENS_AT_ONCE", at_once)
     expected = by_hand(tokens) if len(tokens) >= 64 else 0.0
     assert repeated_share(tokens) == pytest.approx(expected, abs=0.06)
     assert repeated_share(tokens) == repeated_share(tokens)

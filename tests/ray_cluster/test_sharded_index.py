@@ -218,7 +218,7 @@ def test_pieces_give_the_same_keys_as_one_machine(model, large, first_entry, mon
     windows = list(plan(contexts.first, contexts.length, 64, 32))
     shape = {"dim": 32, "dtype": "float16", "batch_tokens": 256}
     whole = compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
-    worker = KeyWorker(model, KeyTask(location, 32, "float16", 256, 1, large.checks))
+    worker = KeyWorker(model, KeyTask(location, shape, 1, large.checks))
     assert worker.ready()
     pieces = list(cut(tokens, grouped(windows, **shape), first_entry))
     assert len(pieces) > 3
@@ -229,7 +229,7 @@ def test_pieces_give_the_same_keys_as_one_machine(model, large, first_entry, mon
 def test_a_worker_that_computes_other_keys_is_refused(model, large):
     location = find_key(model, "ffn_input")
     other = {CANARY_KEYS: large.checks[CANARY_KEYS] + 0.5}
-    task = KeyTask(location, 32, "float16", 256, 1, large.checks | other)
+    task = KeyTask(location, {}, 1, large.checks | other)
     with pytest.raises(MismatchError, match="computes other keys"):
         KeyWorker(model, task).ready()
 
