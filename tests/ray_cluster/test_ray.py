@@ -179,10 +179,10 @@ def test_four_shards_find_what_one_index_finds(spread, alone):
     for rows in (1, 8, 64):
         queries = torch.from_numpy(alone.keys(np.arange(rows) * 3)).float() + 0.01
         expected = whole.search(queries, 32)
-        distances, ids = index.search(queries, 32)
-        order = expected[0].argsort(dim=-1, stable=True)
-        assert torch.equal(distances, expected[0].gather(-1, order))
-        near = distances < distances[:, -1:]
+        nearness, ids = index.search(queries, 32)
+        order = expected[0].argsort(dim=-1, descending=True, stable=True)
+        assert torch.equal(nearness, expected[0].gather(-1, order))
+        near = nearness > nearness[:, -1:]
         for row in range(rows):
             ours, theirs = set(ids[row, near[row]].tolist()), set(expected[1][row].tolist())
             assert ours <= theirs
@@ -269,7 +269,7 @@ def test_one_set_of_actors_serves_all_forms_of_an_index(spread, alone):
         index = indexes.open(alone, KNNConfig(**form))
         used.add(tuple(actor._actor_id.hex() for [actor] in index.actors))
         expected = Retriever(alone, KNNConfig(**form)).index.search(queries, 16)[0]
-        np.testing.assert_array_equal(index.search(queries, 16)[0], np.sort(expected))
+        np.testing.assert_array_equal(index.search(queries, 16)[0], -np.sort(-expected))
         assert index.nprobe == form.get("nprobe", 4)
     assert len(used) == 1
 
