@@ -7,13 +7,21 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from knn_logits.errors import CorpusError
 
 Item = TypeVar("Item")
 # A longer text is no path on any usual system.
 _LONGEST_PATH = 4096
+_TYPE_NAMES: tuple[tuple[Any, str], ...] = (
+    (type(None), "null"),
+    (bool, "a boolean"),
+    ((int, float), "a number"),
+    (str, "a string"),
+    ((list, tuple), "a list"),
+    (Mapping, "an object"),
+)
 # "notes.txt", "C:\\texts\\a.pdf", "my-folder/", "~/texts"; not "U.S.A.", "and/or", "https://a.org/".
 _PATH = re.compile(
     r"(?!\w+://)(\S*\w\.(csv|docx|epub|gz|html?|ipynb|jsonl?|md|parquet|pdf|pptx|py|rst|tex|txt|xml)"
@@ -84,25 +92,12 @@ class Document:
 
 def type_name(value: object) -> str:
     """Returns JSON's name for the type of `value`, with its article."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    if isinstance(value, (list, tuple)):
-        return "a list"
-    return "an object" if isinstance(value, Mapping) else f"of type {type(value).__name__}"
+    names = (name for kind, name in _TYPE_NAMES if isinstance(value, kind))
+    return next(names, f"of type {type(value).__name__}")
 
 
 def checked_text(value: object, label: str) -> str:
-    """Returns a text that can be cut into tokens and written down; a message calls it `label`.
-
-    Raises:
-        CorpusError: when the value is not a string, or holds half a character.
-    """
+    """Returns a value, and refuses one that is no text or holds half a character."""
     if not isinstance(value, str):
         raise CorpusError(f"{label} is {type_name(value)}, not a string; give a string")
     try:
@@ -116,11 +111,7 @@ def checked_text(value: object, label: str) -> str:
 
 
 def several(values: Iterable[Item], label: str) -> Iterable[Item]:
-    """Refuses a single value, such as a string, which would be read as its characters.
-
-    Raises:
-        CorpusError: when a single value is given, or one that cannot be iterated.
-    """
+    """Refuses a single value, such as a string, which would be read as its characters."""
     if isinstance(values, (str, bytes, os.PathLike, Document, Mapping)):
         raise CorpusError(
             f"{label} must be given as a list, but a single {type(values).__name__} is given; "
@@ -134,11 +125,7 @@ def several(values: Iterable[Item], label: str) -> Iterable[Item]:
 def as_documents(
     documents: Iterable[Document | str], before: Collection[str] = ()
 ) -> Iterator[Document]:
-    """Turns texts into documents, and numbers those without an id after the ids in `before`.
-
-    Raises:
-        CorpusError: at once for a single text; while reading for a value that is no document.
-    """
+    """Turns texts into documents, and numbers those without an id after the ids in `before`."""
     return _numbered(several(documents, "documents"), before)
 
 

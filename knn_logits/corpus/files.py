@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from knn_logits.corpus.formats import holds_rows, reader_of, refusal
 from knn_logits.corpus.parsers import Begin, Block, Fields, Left
@@ -49,17 +49,10 @@ _BETWEEN = "::"
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read.
-
-    Attributes:
-        schema: The fields of rows, and the encoding.
-        skip: Called with a name and a reason for each part that cannot be read; it may raise.
-        note: Called with a name and what the user should know about a file that was read.
-        sandbox: Parses documents that are neither plain text nor JSON.
-    """
+    """How files are read. A part that is left out, or a note on a file, has a name and a reason."""
 
     schema: Schema
-    skip: Skip
+    skip: Skip  # for what cannot be read; it may raise
     note: Skip
     sandbox: Sandbox
 
@@ -101,54 +94,43 @@ def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
         CorpusError: when a row lacks a field of the schema, or a table lacks such a column.
     """
     rows, packed = 0, False
+    before = ""
     try:
         with ExitStack() as stack:
-            raw: BinaryIO = stack.enter_context(file.path.open("rb"))
+            raw: Any = stack.enter_context(file.path.open("rb"))
             reader = reader_of(file.path.name)
             # A pipe can be read only once, and most readers read twice.
             if file.size is None and reader != "json_lines":
                 raw = stack.enter_context(_stored(raw))
             packed = file.path.name.lower().endswith(".gz") or _is_packed(raw)
-            stream = _stream(raw, packed)
-            if reader == "json_lines":
-                results = _json_lines(stream, packed, file, reading)
-            elif reader == "json":
-                results = _json(stream, packed, file, reading)
-            else:
-                results = _document(stream, stream is raw, file, reading)
-            for row in results:
+            stream = io.BufferedReader(_Unpacked(raw), CHUNK) if packed else raw
+            read = {"json_lines": _json_lines, "json": _json}.get(reader, _document)
+            for row in read(stream, packed, file, reading):
                 rows += 1
+                before = f"; the {rows} rows before that were read"
                 file.advance(raw)
                 yield row
     except (OSError, EOFError, zlib.error) as error:
         reason = first_line(error)
         if packed and not (isinstance(error, OSError) and error.errno):
             reason = f"damaged gzip ({reason})"
-        reading.skip(file.shown, reason + _rows_before(rows))
+        reading.skip(file.shown, reason + before)
     except UnreadableError as error:
-        reading.skip(file.shown, f"{error}{_rows_before(rows)}")
+        reading.skip(file.shown, f"{error}{before}")
 
 
 def _is_packed(raw: Any) -> bool:
     return bytes(raw.peek(2)).startswith(_GZIP_MAGIC)
 
 
-def _stream(raw: BinaryIO, packed: bool) -> BinaryIO:
-    return io.BufferedReader(_Unpacked(raw), CHUNK) if packed else raw
-
-
-def _rows_before(rows: int) -> str:
-    return f"; the {rows} rows before that were read" if rows else ""
-
-
-def _stored(stream: BinaryIO) -> BinaryIO:
-    copy = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 (the caller closes it)
+def _stored(stream: BinaryIO) -> Any:
+    copy: Any = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
     shutil.copyfileobj(stream, copy, CHUNK)
     copy.seek(0)
-    return io.BufferedReader(cast(io.RawIOBase, copy), CHUNK)
+    return io.BufferedReader(copy, CHUNK)
 
 
-def _document(stream: BinaryIO, on_disk: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:
+def _document(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:
     """Reads a file that is one document, a mailbox or a table."""
     name, schema = file.path.name, reading.schema
     head = stream.read(_HEAD)
@@ -170,7 +152,7 @@ def _document(stream: BinaryIO, on_disk: bool, file: SourceFile, reading: Readin
         yield from plain_rows(characters(stream, encoding), row, headings=reader == "markdown")
     elif not head:
         raise UnreadableError("empty")
-    elif on_disk and file.size is not None:
+    elif not packed and file.size is not None:
         yield from _parsed_rows(file.path, reader, file, reading)
     else:
         with tempfile.TemporaryDirectory() as folder:
@@ -194,8 +176,7 @@ def _unpack(stream: BinaryIO, path: Path) -> None:
 
 def _parsed_rows(path: Path, reader: str, file: SourceFile, reading: Reading) -> Iterator[Row]:
     document: Gathering | None = None
-    rows = left = 0
-    some_text = False
+    left, has_text = 0, False
     try:
         for part in reading.sandbox.parts(path, reader, reading.schema):
             if isinstance(part, Left):
@@ -211,15 +192,14 @@ def _parsed_rows(path: Path, reader: str, file: SourceFile, reading: Reading) ->
                 continue
             if isinstance(part, Block):
                 document = document or _beginning(file, Begin())
-                some_text = some_text or bool(part.text.strip())
+                has_text = has_text or bool(part.text.strip())
                 yield from document.add(part.text, part.place, part.fragment)
             else:
-                rows += 1
                 yield _table_row(part, file, reading.schema)
             if file.size is not None:
                 file.consumed = max(file.consumed, int(file.size * part.done))
     except UnreadableError as error:
-        if not some_text:
+        if not has_text:
             raise
         reading.skip(file.shown, f"{error}; the text before that was read")
     except CorpusError as error:
@@ -249,7 +229,7 @@ def _beginning(file: SourceFile, begin: Begin) -> Gathering:
     return Gathering(Row(fields, file.name + number, where))
 
 
-def _json(stream: BinaryIO, packed: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:
+def _json(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:
     """Reads a `.json` file: lines, an object, a list, or any other text."""
     schema = reading.schema
     # Many .json files hold JSON lines. The first line tells, so the file need not be read whole.
@@ -277,20 +257,19 @@ def _json(stream: BinaryIO, packed: bool, file: SourceFile, reading: Reading) ->
         yield from plain_rows([text], Row({"uri": file.name}, file.name, file.shown))
 
 
-def _lines(stream: BinaryIO, encoding: str | None) -> Iterator[bytes]:
+def _lines(stream: Any, encoding: str | None) -> Iterator[bytes]:
     """Yields the lines of a stream in UTF-8. A line that is not text is lost alone."""
-    start = cast(Any, stream).peek(2)[:2]
-    coding = "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else encoding
-    reader = None
-    read: Any = stream.readline
-    if (coding or "utf-8") != "utf-8":
+    wide = stream.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    coding = "utf-16" if wide else encoding or "utf-8"
+    reader: Any = stream
+    if coding != "utf-8":
         reader = io.TextIOWrapper(stream, coding, errors="surrogateescape", newline="\n")
-        read = reader.readline
     try:
-        number = 0
-        while line := read(LONGEST_ROW):
-            number += 1
-            line = line if reader is None else line.encode("utf-8", "surrogateescape")
+        for number in itertools.count(1):
+            line = reader.readline(LONGEST_ROW)
+            if not line:
+                return
+            line = line if reader is stream else line.encode("utf-8", "surrogateescape")
             if len(line) >= LONGEST_ROW and not line.endswith(b"\n"):
                 raise UnreadableError(
                     f"line {number} is longer than {LONGEST_ROW:,} bytes; split it, or save it as "
@@ -298,13 +277,11 @@ def _lines(stream: BinaryIO, encoding: str | None) -> Iterator[bytes]:
                 )
             yield line
     finally:
-        if reader is not None:
+        if reader is not stream:
             reader.detach()
 
 
-def _json_lines(
-    stream: BinaryIO, packed: bool, file: SourceFile, reading: Reading
-) -> Iterator[Row]:
+def _json_lines(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:
     keys = reading.schema.keys
     for number, line in enumerate(_lines(stream, reading.schema.encoding), start=1):
         if number == 1:
@@ -320,18 +297,13 @@ def _json_lines(
         try:
             fields = parse_row(text, keys)
         except ValueError as error:
-            if packed:
-                _raise_if_damaged(stream)
+            # A damaged gzip file often gives a broken row before its checksum is reached. Reading
+            # on tells which is broken. It is not worth the wait in a file of many gigabytes.
+            checked = 0
+            while packed and checked < _MOST_CHECKED and (chunk := stream.read(CHUNK)):
+                checked += len(chunk)
             raise CorpusError(f"{where}: {error}; correct or remove this line") from None
         yield Row(fields, f"{file.name}:{number}", where)
-
-
-def _raise_if_damaged(stream: BinaryIO) -> None:
-    # A damaged gzip file often gives a broken row before its checksum is reached. Reading on tells
-    # whether the row or the file is broken. It is not worth the wait in a file of many gigabytes.
-    checked = 0
-    while checked < _MOST_CHECKED and (chunk := stream.read(CHUNK)):
-        checked += len(chunk)
 
 
 def _rows_of_json(text: str, file: SourceFile, keys: tuple[str, ...]) -> list[Row]:
@@ -339,14 +311,14 @@ def _rows_of_json(text: str, file: SourceFile, keys: tuple[str, ...]) -> list[Ro
         value = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    if isinstance(value, dict):
-        lifted(value, keys)
-        return [] if fault_of(value, keys) else [Row(value, file.name, file.shown)]
-    if not isinstance(value, list) or any(fault_of(lifted(item, keys), keys) for item in value):
+    items = value if isinstance(value, list) else [value]
+    if any(fault_of(lifted(item, keys), keys) for item in items):
         return []
+    if items is not value:
+        return [Row(value, file.name, file.shown)]
     return [
         Row(item, f"{file.name}:{number}", f"{file.shown}, item {number}")
-        for number, item in enumerate(value, start=1)
+        for number, item in enumerate(items, start=1)
     ]
 
 
@@ -396,7 +368,8 @@ def read_parallel(
 def _parallel_lines(file: SourceFile) -> Iterator[bytes]:
     try:
         with contextlib.closing(file.path.open("rb")) as raw:
-            for line in _lines(_stream(raw, _is_packed(raw)), None):
+            stream = io.BufferedReader(_Unpacked(raw), CHUNK) if _is_packed(raw) else raw
+            for line in _lines(stream, None):
                 file.advance(raw)
                 yield line
     except (OSError, EOFError, zlib.error, UnreadableError) as error:

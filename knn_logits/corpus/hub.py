@@ -22,11 +22,7 @@ HUB_PREFIX = "hf:"
 
 
 def parse_hub_name(name: str) -> tuple[str, str | None, str]:
-    """Splits a name into dataset, configuration (None for the default) and split.
-
-    Raises:
-        CorpusError: when no dataset is named.
-    """
+    """Splits a name into dataset, configuration (None for the default) and split."""
     dataset, _, rest = name.removeprefix(HUB_PREFIX).partition(":")
     config, _, split = rest.partition(":")
     if not dataset.strip():
@@ -35,11 +31,7 @@ def parse_hub_name(name: str) -> tuple[str, str | None, str]:
 
 
 def load_datasets(name: str) -> ModuleType:
-    """Imports the optional library `datasets`, which reads `name`.
-
-    Raises:
-        MissingDependencyError: when the library is not installed.
-    """
+    """Imports the optional library `datasets`, which reads `name`."""
     message = f'{display_name(name)} needs datasets: pip install "knn-logits[datasets]"'
     try:
         module = importlib.import_module("datasets")
@@ -51,12 +43,7 @@ def load_datasets(name: str) -> ModuleType:
 
 
 def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
-    """Streams the rows of a dataset. Nothing is skipped, since most of it would be lost unseen.
-
-    Raises:
-        CorpusError: when the dataset cannot be loaded, breaks off, or lacks a column.
-        MissingDependencyError: when the library `datasets` is not installed.
-    """
+    """Streams the rows of a dataset. Nothing is skipped, since most of it would be lost unseen."""
     module = load_datasets(name)
     dataset, config, split = parse_hub_name(name)
     shown = display_name(name)

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -127,8 +128,8 @@ def read_corpus(
     keys = pair_fields if pairs else (text_field,)
     schema = Schema(keys, id_field, title_field, check_encoding(encoding))
     progress = _Progress(on_bytes or (lambda _: None))
-    skips, note = _Skips(strict, on_skip), on_note or (lambda *_: None)
-    reading = Reading(schema, skips, note, Sandbox(beat=progress.beat))
+    skips = _Skips(strict, on_skip or (lambda *_: None))
+    reading = Reading(schema, skips, on_note or (lambda *_: None), Sandbox(beat=progress.beat))
     return _documents(names, reading, progress, follow_links)
 
 
@@ -158,14 +159,14 @@ def corpus_bytes(paths: Sequence[str], *, follow_links: bool = False) -> int | N
     return total
 
 
+@dataclass
 class _Skips:
     """Handles parts that cannot be read, and counts them."""
 
-    def __init__(self, strict: bool, on_skip: Callable[[str, str], None] | None) -> None:
-        self.strict = strict
-        self.on_skip = on_skip
-        self.count = 0
-        self.first = ""
+    strict: bool
+    on_skip: Skip
+    count: int = 0
+    first: str = ""
 
     def __call__(self, name: str, reason: str) -> None:
         if self.strict:
@@ -174,28 +175,28 @@ class _Skips:
             )
         self.count += 1
         self.first = self.first or f"{name}: {reason}"
-        if self.on_skip is not None:
-            self.on_skip(name, reason)
+        self.on_skip(name, reason)
 
 
+@dataclass
 class _Progress:
-    """Counts the bytes that were read, over all files."""
+    """Reports the bytes that were read, over all files."""
 
-    def __init__(self, on_bytes: Callable[[int], None]) -> None:
-        self._on_bytes = on_bytes
-        self._before = self._done = 0
+    on_bytes: Callable[[int], None]
+    before: int = 0
+    done: int = 0
 
     def __call__(self, consumed: int) -> None:
-        self._done = self._before + consumed
+        self.done = self.before + consumed
         self.beat()
 
     def beat(self) -> None:
         """Reports again how much was read."""
-        self._on_bytes(self._done)
+        self.on_bytes(self.done)
 
-    def end(self, size: int) -> None:
+    def end(self, size: int | None) -> None:
         """Notes the end of a file."""
-        self._before += size
+        self.before += size or 0
         self(0)
 
 
@@ -257,7 +258,7 @@ def _rows(
             continue
         parallel = split_parallel(name) if reading.schema.pairs else None
         if parallel:
-            source, target = _only_file(parallel[0]), _only_file(parallel[1])
+            source, target = map(_text_file, parallel)
             for row in read_parallel(source, target, keys, reading.skip):
                 progress(source.consumed + target.consumed)
                 yield row
@@ -267,22 +268,18 @@ def _rows(
             for row in read_rows(file, reading):
                 progress(file.consumed)
                 yield row
-            progress.end(file.size or 0)
+            progress.end(file.size)
 
 
-def _only_file(name: str) -> SourceFile:
-    path = Path(name)
-    if path.is_dir():
+def _text_file(name: str) -> SourceFile:
+    def fail(name: str, reason: str) -> None:
+        raise CorpusError(f"{name} cannot be read ({reason}); get it again")
+
+    if Path(name).is_dir():
         raise CorpusError(
             f"{display_name(name)} is a folder; give two text files as SOURCES::TARGETS"
         )
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise CorpusError(
-            f"{display_name(name)} cannot be read ({first_line(error)}); get it again"
-        ) from error
-    return SourceFile(path, display_name(path.name), _size(status))
+    return next(_files(Path(name), fail, follow_links=True))
 
 
 def _size(status: os.stat_result) -> int | None:

@@ -7,7 +7,7 @@ import decimal
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -30,15 +30,9 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields and the encoding of the files of a corpus, as the user names them.
+    """The fields and the encoding of the files of a corpus. None recognises the encoding."""
 
-    Attributes:
-        keys: The fields that every row must have as strings: one text, or a source and a target.
-        id: The field with the id of a row.
-        title: The field with the title of a row.
-        encoding: The encoding of plain text, HTML and rows; None recognises it.
-    """
-
+    # Fields that every row must have as strings: one text, or a source and a target.
     keys: tuple[str, ...] = TEXT_KEYS
     id: str = "id"
     title: str = "title"
@@ -52,42 +46,23 @@ class Schema:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a source.
-
-    Attributes:
-        fields: JSON values by name. The keys of the schema are present, and are strings.
-        name: A name for a row without an id, such as `guide/part.jsonl:12`.
-        where: The row's place for a message, such as `corpus/guide/part.jsonl, line 12`.
-        places: Pages, headings or lines of the row's text.
-        part: Whether the row continues the document of the row before.
-    """
+    """One row of a source, whose fields are JSON values; the schema's keys are strings."""
 
     fields: dict[str, object]
-    name: str
-    where: str
+    name: str  # for a row without an id, such as `guide/part.jsonl:12`
+    where: str  # for a message, such as `corpus/guide/part.jsonl, line 12`
     places: Sequence[Place] = ()
-    part: bool = False
-
-    def with_text(self, text: str, places: Sequence[Place], *, part: bool) -> Row:
-        """The same row with a text."""
-        return replace(self, fields={**self.fields, "text": text}, places=places, part=part)
+    part: bool = False  # whether the row continues the document of the row before
 
 
 @dataclass
 class SourceFile:
-    """A file to read.
-
-    Attributes:
-        path: The file's path.
-        name: The path relative to the given folder, with forward slashes.
-        size: The size on disk in bytes; None for a pipe, which has no size.
-        consumed: How many of these bytes have been read so far.
-    """
+    """A file to read. Its name is relative to the folder, and the size of a pipe is None."""
 
     path: Path
     name: str
     size: int | None
-    consumed: int = 0
+    consumed: int = 0  # bytes on disk that were read so far
 
     @property
     def shown(self) -> str:
@@ -187,11 +162,7 @@ def _nested_deeper(value: object, levels: int) -> bool:
 def column_fields(
     values: Mapping[str, object], keys: tuple[str, ...], where: str
 ) -> dict[str, object]:
-    """Makes the fields of a row from a table's columns. A null is an empty text, or left out.
-
-    Raises:
-        CorpusError: when a value of `keys` is not a string.
-    """
+    """Makes the fields of a row from a table's columns. A null is an empty text, or left out."""
     texts = {key: "" if values[key] is None else values[key] for key in keys if key in values}
     fields = {key: _plain(value) for key, value in values.items() if key not in keys}
     fields = {key: value for key, value in fields.items() if value is not None} | texts

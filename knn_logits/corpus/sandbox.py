@@ -95,11 +95,8 @@ class Sandbox:
             CorpusError: when it is a table that lacks a column. The message goes on after a name.
         """
         child = self._started()
-        request = {
-            "path": os.fsencode(path.resolve()).hex(),
-            "reader": reader,
-            "schema": asdict(schema),
-        }
+        name = os.fsencode(path.resolve()).hex()
+        request = {"path": name, "reader": reader, "schema": asdict(schema)}
         most = max(self._most_text, MOST_TEXT_A_BYTE * path.stat().st_size)
         left = self._longest
         finished = False
@@ -177,15 +174,14 @@ class Sandbox:
         end = time.monotonic() + seconds
         while True:
             self._beat()
-            try:
-                line = self._answers.get(timeout=max(0.001, min(_BEAT_SECONDS, seconds)))
+            with contextlib.suppress(queue.Empty):
+                line = self._answers.get(timeout=_BEAT_SECONDS)
                 break
-            except queue.Empty:
-                if time.monotonic() >= end:
-                    raise UnreadableError(
-                        f"reading it took longer than {seconds:.0f} s, as with a damaged or "
-                        "hostile file; save it anew or split it"
-                    ) from None
+            if time.monotonic() >= end:
+                raise UnreadableError(
+                    f"reading it took longer than {seconds:.0f} s, as with a damaged or hostile "
+                    "file; save it anew or split it"
+                )
         try:
             return json.loads(line)
         except (ValueError, RecursionError):

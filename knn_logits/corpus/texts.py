@@ -38,6 +38,7 @@ _MOSTLY = 4
 _APART = 400
 _LONGEST_HEADING = 80
 _MARKER = re.compile(r" {0,3}#{1,6}(?=[ \t])")
+_BLANK = re.compile(r"[^\S\n]*\n")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _NUL = "binary: it holds NUL bytes"
 
@@ -51,11 +52,7 @@ class Encoding:
 
 
 def check_encoding(name: str | None) -> str | None:
-    """Checks an encoding that a user names. None means that it is to be recognised.
-
-    Raises:
-        ConfigError: when Python has no such encoding, or it is not an encoding of text.
-    """
+    """Refuses an encoding that Python lacks. None means that it is to be recognised."""
     if name is None or name.lower() == "auto":
         return None
     try:
@@ -74,9 +71,6 @@ def recognised(stream: BinaryIO, named: str | None = None) -> Encoding:
     """Recognises the encoding of a stream by reading every byte, and then rewinds the stream.
 
     A byte order mark wins over the encoding that the user named, and that over a guess.
-
-    Raises:
-        UnreadableError: when the stream is not text, or its encoding is not recognised.
     """
     head = stream.read(_SAMPLE)
     mark = next((name for mark, name in _MARKS if head.startswith(mark)), named)
@@ -177,11 +171,7 @@ def _check(stream: BinaryIO, encoding: Encoding) -> None:
 
 
 class Gathering:
-    """Gathers text that arrives in blocks, each with its place, into rows.
-
-    Args:
-        row: A row that every result copies, apart from text and places.
-    """
+    """Gathers text that arrives in blocks, each with its place, into copies of a row."""
 
     def __init__(self, row: Row) -> None:
         self._row = row
@@ -219,19 +209,14 @@ class Gathering:
         if inside and (not after or after[0].start > 0):
             after.insert(0, replace(inside[-1], start=0))
         self._places = after
-        row = self._row.with_text(text, inside, part=self._part)
-        self._part = True
-        return row
+        part, self._part = self._part, True
+        return replace(
+            self._row, fields={**self._row.fields, "text": text}, places=inside, part=part
+        )
 
 
 def plain_rows(pieces: Iterable[str], row: Row, *, headings: bool = False) -> Iterator[Row]:
-    """Yields the rows of a plain text. Their places are its lines, or the headings of Markdown.
-
-    Args:
-        pieces: The text, in pieces.
-        row: A row that every result copies, apart from text and places.
-        headings: Whether the text is Markdown.
-    """
+    """Yields a plain text as copies of a row. Places are its lines, or Markdown's headings."""
     gathering = Gathering(row)
     full = itertools.chain.from_iterable(map(gathering.add, pieces))
     line, heading = 1, Place(0, "")
@@ -247,23 +232,16 @@ def plain_rows(pieces: Iterable[str], row: Row, *, headings: bool = False) -> It
 
 
 def _lines(text: str, number: int) -> list[Place]:
-    """Returns some lines of a text that begins in line `number`; none but the first is blank.
-
-    Many tokenizers have a token for several line breaks. A place that began within such a token
-    could not be told from one before it.
-    """
+    """Returns some lines of a text that begins in line `number`."""
     places = [Place(0, f"line {number}")]
     start = 0
     while (end := text.find("\n", start) + 1) and end < len(text):
         number, start = number + 1, end
-        if start - places[-1].start >= _APART and not _is_blank(text, start):
+        # Many tokenizers have a token for several line breaks. A place that began within it could
+        # not be told from one before, so no place is a blank line.
+        if start - places[-1].start >= _APART and not _BLANK.match(text, start):
             places.append(Place(start, f"line {number}"))
     return places
-
-
-def _is_blank(text: str, start: int) -> bool:
-    end = text.find("\n", start)
-    return end >= 0 and not text[start:end].strip()
 
 
 def _headings(text: str, before: Place) -> list[Place]:

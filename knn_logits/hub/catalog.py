@@ -66,11 +66,7 @@ def recipes() -> list[Recipe]:
 
 
 def recipe(name: str) -> Recipe:
-    """Returns the recipe with a name.
-
-    Raises:
-        ConfigError: when there is no such recipe.
-    """
+    """Returns the recipe with a name, or of a repository."""
     catalog = {recipe.name: recipe for recipe in recipes()}
     by_name = catalog | {recipe.repo: recipe for recipe in catalog.values()}
     if name not in by_name:
@@ -79,11 +75,7 @@ def recipe(name: str) -> Recipe:
 
 
 def parse(name: str, text: str) -> Recipe:
-    """Reads a recipe from TOML.
-
-    Raises:
-        ConfigError: when the text is not a recipe.
-    """
+    """Reads a recipe from TOML."""
     try:
         return Recipe.model_validate({"name": name, **tomllib.loads(text)})
     except (tomllib.TOMLDecodeError, ValidationError) as error:

@@ -25,17 +25,11 @@ State = Literal["here", "fetched", "wanted", "left"]
 
 @dataclass(frozen=True)
 class Pulled:
-    """The files that were fetched, or that would be.
-
-    Attributes:
-        name: The datastore's name with its commit.
-        folder: The folder on this machine.
-        files: The name, the size in bytes and the state of each file. The state is "here" if the
-            file was there before, "fetched", "wanted" (with `dry_run`), or "left" on the Hub.
-    """
+    """What was fetched, or would be: the name with its commit, and each file's size and state."""
 
     name: HubName
     folder: Path
+    # "here" before, "fetched", "wanted" (with `dry_run`), or "left" on the Hub
     files: tuple[tuple[str, int, State], ...]
 
     def bytes(self, *states: State) -> int:

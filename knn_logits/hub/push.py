@@ -30,14 +30,7 @@ _CARD = "README.md"
 
 @dataclass(frozen=True)
 class Pushed:
-    """The files that were published, or that would be.
-
-    Attributes:
-        repo: The repository, "org/name".
-        url: The address of its page.
-        commit: The commit, 40 hexadecimal digits; None if nothing was sent.
-        files: The name and the size in bytes of each file.
-    """
+    """What was published, or would be: a commit (None if nothing was sent), and sizes of files."""
 
     repo: str
     url: str
@@ -129,12 +122,7 @@ def push_to_hub(
 
 
 def _as_published(store: Datastore, *, keys: bool) -> Manifest:
-    """Makes the manifest of the datastore as it is published.
-
-    Raises:
-        DatastoreError: when removed documents would be published with it.
-        ConfigError: when the keys are left out but the index is made from them.
-    """
+    """Makes the manifest as it is published, and refuses text of removed documents."""
     manifest = store.manifest
     if manifest.removed:
         raise DatastoreError(

@@ -1,8 +1,4 @@
-"""Makes repositories of the Hub that use a datastore: a `custom_generate` repository and a Space.
-
-Both have only few files, which are made from templates. So users can read them before they trust
-them.
-"""
+"""Makes repositories that use a datastore, from templates: a `custom_generate` one and a Space."""
 
 from __future__ import annotations
 
@@ -28,16 +24,10 @@ _CARRIED = (".py", ".toml", ".txt", ".css", ".js", ".svg", ".html", ".typed")
 
 @dataclass(frozen=True)
 class Repository:
-    """The files of a repository of the Hub.
-
-    Attributes:
-        repo: The name of the repository, such as "org/name".
-        kind: "model" or "space".
-        files: The content of the files by their names.
-    """
+    """The files of a repository of the Hub, "org/name", and their content by name."""
 
     repo: str
-    kind: str
+    kind: str  # "model" or "space"
     files: Mapping[str, bytes]
 
     @property
@@ -46,11 +36,7 @@ class Repository:
         return f"{endpoint()}/{'spaces/' if self.kind == 'space' else ''}{self.repo}"
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Writes the files to a folder, where they can be read or tried.
-
-        Raises:
-            DatastoreError: when the folder cannot be written.
-        """
+        """Writes the files to a folder, where they can be read or tried."""
         for name, content in self.files.items():
             path = Path(folder) / name
             try:
@@ -62,19 +48,7 @@ class Repository:
     def push(
         self, *, private: bool | None = None, token: str | bool | None = None, message: str = ""
     ) -> str:
-        """Sends the files to the Hub as one commit. Other files of the repository stay.
-
-        Args:
-            private: Whether a new repository is private; None takes the account's default.
-            token: The token of the Hub; None takes that of the login.
-            message: The message of the commit.
-
-        Returns:
-            The id of the commit, 40 hexadecimal digits.
-
-        Raises:
-            HubError: when the Hub refuses the files or cannot be reached.
-        """
+        """Sends the files to the Hub as one commit, and returns its id. Other files stay."""
         from huggingface_hub import CommitOperationAdd
 
         name = hub_name(self.repo)
@@ -103,43 +77,19 @@ class Repository:
 def custom_generate(repo: str, datastore: str, revision: str | None = None) -> Repository:
     """Makes a repository whose `custom_generate/generate.py` writes with a datastore.
 
-        model.generate(**inputs, custom_generate="org/name", trust_remote_code=True)
-
     Args:
         repo: The name of the repository, such as "org/name".
         datastore: The name of the datastore on the Hub, or its folder.
         revision: The revision of the datastore; None takes the newest each time.
-
-    Raises:
-        ConfigError: when `repo` is not a name on the Hub.
     """
-    names = {"repo": _checked(repo), "datastore": repr(datastore), "revision": repr(revision)}
-    card = f"""---
-library_name: transformers
-tags: [custom_generate, knn-logits]
----
-
-# {repo}
-
-This generation recipe for transformers writes with the datastore `{datastore}`, by kNN-LM.
-
-```python
-model.generate(**inputs, custom_generate="{repo}", trust_remote_code=True)
-```
-
-Use the model that built the datastore. Besides the arguments of `generate()` the recipe takes
-`lmbda`, `k`, `knn_temperature`, `suffix_weight` and `datastore`. `knn-logits` has to be installed.
-To see which passage each word came from, use `KNNLogitsProcessor` of that package.
-"""
-    return Repository(
-        repo,
-        "model",
-        {
-            "README.md": card.encode(),
-            "custom_generate/generate.py": _filled("generate.py.txt", names),
-            "custom_generate/requirements.txt": f"knn-logits>={__version__}\n".encode(),
-        },
-    )
+    values = {"repo": _checked(repo), "name": datastore}
+    values |= {"datastore": repr(datastore), "revision": repr(revision)}
+    files = {
+        "README.md": _filled("generate_card.txt", values),
+        "custom_generate/generate.py": _filled("generate.py.txt", values),
+        "custom_generate/requirements.txt": f"knn-logits>={__version__}\n".encode(),
+    }
+    return Repository(repo, "model", files)
 
 
 def space(repo: str, model: str, datastores: Sequence[str]) -> Repository:
@@ -149,49 +99,24 @@ def space(repo: str, model: str, datastores: Sequence[str]) -> Repository:
         repo: The name of the repository, such as "org/name".
         model: The name of the model on the Hub, or its folder.
         datastores: The names of the datastores on the Hub, or their folders.
-
-    Raises:
-        ConfigError: when `repo` is not a name on the Hub, or a datastore's name has a space in it.
-        MissingDependencyError: when the page is not installed.
     """
-    for one in datastores:
-        if not one or any(character.isspace() for character in one):
+    for datastore in datastores:
+        if not datastore or any(map(str.isspace, datastore)):
             raise ConfigError(
-                f"a Space cannot name the datastore {one!r}: give it a name without blanks"
+                f"a Space cannot name the datastore {datastore!r}: give it a name without blanks"
             )
-    names = {"model": repr(model), "datastores": repr(" ".join(datastores))}
-    required = [*_requirements("app")]
+    values = {"repo": _checked(repo), "title": repo.partition("/")[2], "name": model}
+    values |= {"model": repr(model), "datastores": repr(" ".join(datastores))}
+    values["listed"] = ", ".join(f"`{datastore}`" for datastore in datastores)
     # A Space installs the version of gradio that the front matter names.
-    gradio = version("gradio") if find_spec("gradio") else "6.27.0"
-    card = f"""---
-title: {_checked(repo).partition("/")[2]}
-emoji: 🔎
-colorFrom: green
-colorTo: gray
-sdk: gradio
-sdk_version: {gradio}
-app_file: app.py
-tags: [knn-logits]
-short_description: A language model with a memory you can read
----
-
-# {repo}
-
-The page of this Space shows `{model}` with the datastores
-{", ".join(f"`{one}`" for one in datastores)}, and which passage each word came from. To show
-others, duplicate the Space and set its variables `MODEL` and `DATASTORES`. Both are names on the
-Hub, and several datastores are separated by spaces.
-"""
-    return Repository(
-        repo,
-        "space",
-        {
-            "README.md": card.encode(),
-            "app.py": _filled("space.py.txt", names),
-            "requirements.txt": ("\n".join(required) + "\n").encode(),
-            **dict(_packages()),
-        },
-    )
+    values["gradio"] = version("gradio") if find_spec("gradio") else "6.27.0"
+    files = {
+        "README.md": _filled("space_card.txt", values),
+        "app.py": _filled("space.py.txt", values),
+        "requirements.txt": ("\n".join(_requirements("app")) + "\n").encode(),
+        **dict(_packages()),
+    }
+    return Repository(repo, "space", files)
 
 
 def _checked(repo: str) -> str:
@@ -218,24 +143,24 @@ def _requirements(extra: str) -> Iterator[str]:
             "with pip, and push again"
         ) from error
     for line in lines:
-        one = Requirement(line)
-        marker = str(one.marker or "")
+        requirement = Requirement(line)
+        marker = str(requirement.marker or "")
         if "extra" in marker and f'extra == "{extra}"' not in marker:
             continue
-        if one.marker is not None and "extra" in marker:
-            one.marker = None
-        yield str(one)
+        if "extra" in marker:
+            requirement.marker = None
+        yield str(requirement)
 
 
 def _packages() -> Iterator[tuple[str, bytes]]:
     """Yields the files of this package and of the page's, with their names in a Space."""
     for package in _PACKAGES:
-        found = find_spec(package)
-        if found is None or not found.submodule_search_locations:
+        spec = find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
             raise MissingDependencyError(
                 f'a Space needs {package}, which is not installed: pip install "knn-logits[app]"'
             )
-        root = Path(next(iter(found.submodule_search_locations)))
+        root = Path(next(iter(spec.submodule_search_locations)))
         for path in sorted(root.rglob("*")):
             if path.suffix in _CARRIED and "__pycache__" not in path.parts:
                 yield f"{package}/{path.relative_to(root).as_posix()}", path.read_bytes()

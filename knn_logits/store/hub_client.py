@@ -28,16 +28,47 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 # The most bytes of a manifest, a list of files or a card.
 LARGEST_ANSWER = 16 << 20
+_UNREACHED = (
+    "{name} is no folder here and not in this machine's cache, and the Hub was not reached "
+    "({reason}): check the path, or run `knn-logits pull {name}` with a connection"
+)
+_BROKEN = "the connection to {hub} broke ({reason}): run the command again; what arrived is kept"
+_UNREADABLE = (
+    "the answer of {hub} about {name} cannot be read ({reason}): check whether HF_ENDPOINT is the "
+    "right Hub"
+)
+_REFUSED = "the Hub refuses access to {repo} ({status}): {login} that has the permission"
+# What errors of the client mean, by their class or a status; the first that fits is said.
+_MEANINGS = (
+    ("GatedRepoError", "{name} is gated: accept its terms at {address}, and {login}"),
+    (
+        "RepositoryNotFoundError",
+        "{repo} is neither a folder nor a public datastore at {hub}: check the name; for a "
+        "private datastore {login}",
+    ),
+    (
+        "RevisionNotFoundError",
+        "{repo} has no revision {revision} on the Hub: leave the revision out to get the newest",
+    ),
+    ("LocalEntryNotFoundError", _UNREACHED),
+    ("OfflineModeIsEnabled", _UNREACHED),
+    (
+        "EntryNotFoundError",
+        "{address} does not hold a complete datastore: check the name, or tell its publisher",
+    ),
+    ("status 401", _REFUSED),
+    ("status 403", _REFUSED),
+    ("status 412", "{repo} changed on the Hub during the command: run it again"),
+    ("status", "the Hub answered {status} for {name}: try again later"),
+    ("HFValidationError", "{repo!r} cannot be a name on the Hub: write org/name"),
+    *((kind, _BROKEN) for kind in ("OSError", "RuntimeError", "httpx")),
+    *((kind, _UNREADABLE) for kind in ("ValueError", "TypeError", "KeyError", "AttributeError")),
+)
 
 
 @dataclass(frozen=True)
 class HubName:
-    """The name of a datastore on the Hub.
-
-    Attributes:
-        repo: The repository, "org/name".
-        revision: A branch, tag or commit; None for the newest.
-    """
+    """The repository "org/name" of a datastore, and a branch, tag or commit; None is the newest."""
 
     repo: str
     revision: str | None = None
@@ -194,6 +225,7 @@ def checked_commit(name: HubName, commit: str | None) -> str:
 
 
 def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
+    """Says in a line what an error of the client means."""
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StorageError(
             f"the disk is full while {name} is fetched: free some space, or set HF_HOME to another "
@@ -203,61 +235,26 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
         return StorageError(
             f"{error.filename} cannot be written: check its permissions, or set HF_HOME"
         )
-    text = _answer_meaning(name, error) or _failure_meaning(name, error)
-    return None if text is None else HubError(text)
-
-
-def _answer_meaning(name: HubName, error: Exception) -> str | None:
-    """Says what the Hub's refusal means."""
-    from huggingface_hub import errors
-
-    address = f"{endpoint()}/datasets/{name.repo}"
-    login = "log in with `hf auth login`, or give a token (HF_TOKEN)"
-    if isinstance(error, errors.GatedRepoError):
-        return f"{name} is gated: accept its terms at {address}, and {login}"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return (
-            f"{name.repo} is neither a folder nor a public datastore at {endpoint()}: check the "
-            f"name; for a private datastore {login}"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return (
-            f"{name.repo} has no revision {name.revision or 'main'} on the Hub: leave the revision "
-            "out to get the newest"
-        )
-    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
-        reason = "HF_HUB_OFFLINE forbids asking it" if is_offline() else _first_cause(error)
-        return (
-            f"{name} is no folder here and not in this machine's cache, and the Hub was not "
-            f"reached ({reason}): check the path, or run `knn-logits pull {name}` with a connection"
-        )
-    if isinstance(error, errors.EntryNotFoundError):
-        return (
-            f"{address} does not hold a complete datastore: check the name, or tell its publisher"
-        )
-    if isinstance(error, errors.HFValidationError):
-        return f"{name.repo!r} cannot be a name on the Hub: write org/name"
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in (401, 403):
-        return f"the Hub refuses access to {name.repo} ({status}): {login} that has the permission"
-    if status == 412:
-        return f"{name.repo} changed on the Hub during the command: run it again"
-    return None if status is None else f"the Hub answered {status} for {name}: try again later"
-
-
-def _failure_meaning(name: HubName, error: Exception) -> str | None:
-    """Says what it means that there is no answer, or none that can be read."""
-    if isinstance(error, OSError | RuntimeError) or type(error).__module__.startswith("httpx"):
-        return (
-            f"the connection to {endpoint()} broke ({_first_cause(error)}): run the command again; "
-            "what arrived is kept"
+    kinds = [kind.__name__ for kind in type(error).__mro__] + [f"status {status}"] * bool(status)
+    kinds += ["status"] * bool(status) + ["httpx"] * type(error).__module__.startswith("httpx")
+    text = next((text for kind, text in _MEANINGS if kind in kinds), None)
+    if text is None:
+        return None
+    forbidden = text is _UNREACHED and is_offline()
+    reason = "HF_HUB_OFFLINE forbids asking it" if forbidden else _first_cause(error)
+    return HubError(
+        text.format(
+            name=name,
+            repo=name.repo,
+            revision=name.revision or "main",
+            hub=endpoint(),
+            address=f"{endpoint()}/datasets/{name.repo}",
+            login="log in with `hf auth login`, or give a token (HF_TOKEN)",
+            status=status,
+            reason=reason,
         )
-    if isinstance(error, ValueError | TypeError | KeyError | AttributeError):
-        return (
-            f"the answer of {endpoint()} about {name} cannot be read ({_first_cause(error)}): "
-            "check whether HF_ENDPOINT is the right Hub"
-        )
-    return None
+    )
 
 
 def _first_cause(error: BaseException) -> str:

@@ -39,17 +39,12 @@ _FILES_AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Remote:
-    """One commit of a datastore on the Hub. `Remote.find` makes it.
-
-    Attributes:
-        name: The name that the user gave.
-        folder: The folder in the cache with its files, which are links into the cache's blobs. It
-            is named by the commit, 40 hexadecimal digits.
-        access: The cache, the token, and whether the Hub may be asked.
-    """
+    """One commit of a datastore on the Hub. `Remote.find` makes it."""
 
     name: HubName
+    # The folder in the cache, named by the commit, with links into the cache's blobs.
     folder: Path
+    # The cache, the token, and whether the Hub may be asked.
     access: Mapping[str, Any]
 
     @classmethod
@@ -61,18 +56,7 @@ class Remote:
         token: str | bool | None = None,
         local_files_only: bool = False,
     ) -> Remote:
-        """Fetches the manifest, or takes it from the cache if the Hub cannot be reached.
-
-        Args:
-            name: Which datastore, and which revision of it.
-            cache_dir: The Hub's cache; None takes that of huggingface_hub.
-            token: Access token of the Hub; None takes the one of the login.
-            local_files_only: Do not ask the Hub.
-
-        Raises:
-            HubError: when there is no such datastore, or the Hub cannot be reached.
-            StorageError: when the disk is full.
-        """
+        """Fetches the manifest, or takes it from the cache if the Hub cannot be reached."""
         access = {"cache_dir": cache_dir, "token": token, "local_files_only": local_files_only}
         path = _download(name, layout.MANIFEST, LARGEST_ANSWER, access, no_progress)
         return cls(name, path.parent, access)
@@ -83,11 +67,7 @@ class Remote:
         return HubName(self.name.repo, self.folder.name)
 
     def manifest(self) -> Manifest:
-        """The manifest of this commit.
-
-        Raises:
-            DamagedError: when it is not a manifest. It is then fetched again the next time.
-        """
+        """The manifest of this commit. A damaged one is fetched again the next time."""
         try:
             return read_manifest(self.folder)
         except DamagedError:
@@ -102,11 +82,6 @@ class Remote:
         """Fetches files that are not in the cache yet, one after another.
 
         Opening the datastore hashes them, and calls `reject_damaged` if one is not whole.
-
-        Raises:
-            HubError: when a file cannot be fetched.
-            DamagedError: when a file on the Hub is not what the manifest says.
-            StorageError: when the disk is full.
         """
         missing = self.missing(records)
         if not missing:
@@ -130,11 +105,7 @@ class Remote:
             progress("downloading", done, total)
 
     def reject_damaged(self, records: Sequence[FileRecord]) -> None:
-        """Deletes files that are not what the manifest says, so that they are fetched again.
-
-        Raises:
-            DamagedError: when there is such a file.
-        """
+        """Raises for a file that is not what the manifest says, and deletes it."""
         for record in records:
             path = self.folder / record.name
             if path.exists() and sha256(path) != record.sha256:

@@ -15,37 +15,25 @@ _CONTROLS = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Begin:
-    """The start of a document. A file with only one, which has no title, may leave it out.
-
-    Attributes:
-        title: The document's title, if it has one.
-        number: Number of the document in a file of several, from 1; 0 if the file is the document.
-    """
+    """The start of a document. A file with only one, which has no title, may leave it out."""
 
     title: str | None = None
-    number: int = 0
+    number: int = 0  # from 1 in a file of several documents
 
 
 @dataclass(frozen=True)
 class Block:
-    """The next text of a document.
-
-    Attributes:
-        text: The text, with the white space that separates it from the next block.
-        place: The name of its place for a reader, such as `page 12`; empty if it has none.
-        fragment: The part after `#` that makes the file's uri lead to the place; may be empty.
-        done: The share of the file that has been read, in [0, 1].
-    """
+    """The next text of a document, with the white space that separates it from the next block."""
 
     text: str
-    place: str = ""
-    fragment: str = ""
-    done: float = 0.0
+    place: str = ""  # for a reader, such as `page 12`
+    fragment: str = ""  # the part after `#` that makes the file's uri lead to the place
+    done: float = 0.0  # the share of the file that has been read, in [0, 1]
 
 
 @dataclass(frozen=True)
 class Fields:
-    """A row of a table: its fields, its number from 1, and the share of the file read so far."""
+    """A row of a table, with its number from 1 and the share of the file read so far."""
 
     fields: dict[str, object]
     number: int
@@ -54,13 +42,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Left:
-    """A part of the file that is left out.
-
-    Attributes:
-        where: The part, such as `page 3`.
-        reason: Why the part is left out, and what to do.
-        damaged: Whether the part is left out because it is damaged.
-    """
+    """A part of the file, such as `page 3`, that is left out; damaged, or not of a kind read."""
 
     where: str
     reason: str

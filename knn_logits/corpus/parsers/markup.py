@@ -150,15 +150,14 @@ class _Walk:
             self.gap = gap
 
     def _text(self, text: str | None, preformatted: bool) -> None:
-        if not text:
-            return
+        text = clean(text or "")
         if preformatted:
-            for number, line in enumerate(clean(text).split("\n")):
+            for number, line in enumerate(text.split("\n")):
                 self.gap = "\n" * min(2, self.gap.count("\n") + 1) if number else self.gap
                 if line.strip():
                     self._word(line.rstrip())
             return
-        text = _SPACE.sub(" ", clean(text))
+        text = _SPACE.sub(" ", text)
         if text.startswith(" ") and not self.gap and self.parts and self.parts[-1] != "- ":
             self.gap = " "
         if text.strip(" "):

@@ -83,12 +83,9 @@ def read_rtf(path: Path, schema: Schema) -> Iterator[Part]:
 
 
 def opened_zip(path: Path) -> ZipFile:
-    """Opens a document that is a zip archive, after a check of its unpacked size.
+    """Opens a document that is a zip archive, and refuses a bomb by its directory.
 
-    Python reads no more of a member than the archive's directory says, so the check suffices.
-
-    Raises:
-        UnreadableError: when the file is no zip archive, damaged, encrypted, or a bomb.
+    Python reads no more of a member than the directory says, so the check suffices.
     """
     try:
         archive = ZipFile(path)

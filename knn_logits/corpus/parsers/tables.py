@@ -25,11 +25,7 @@ _ROWS, _BYTES = 64, 16 << 20
 
 
 def read(path: Path, schema: Schema) -> Iterator[Part]:
-    """Reads the rows of a parquet file.
-
-    Raises:
-        CorpusError: when the file lacks a column of the schema, or a value in it is not a string.
-    """
+    """Reads the rows of a parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -97,10 +93,9 @@ def _to_microseconds(column: Any) -> Any:
     import pyarrow as pa
 
     kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+    if getattr(kind, "unit", None) != "ns":
+        return column
+    if pa.types.is_timestamp(kind):
         return column.cast(pa.timestamp("us", kind.tz), safe=False)
-    if pa.types.is_time64(kind) and kind.unit == "ns":
-        return column.cast(pa.time64("us"), safe=False)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
-        return column.cast(pa.duration("us"), safe=False)
-    return column
+    coarser = pa.time64("us") if pa.types.is_time64(kind) else pa.duration("us")
+    return column.cast(coarser, safe=False)
