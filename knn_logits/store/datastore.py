@@ -263,8 +263,8 @@ class Datastore:
 
         `Documents.named` explains the names.
         """
-        named, removed = self.documents.named, self.manifest.removed
-        numbers = {number for name in documents for number in named(name, removed)}
+        table, removed = self.documents, self.manifest.removed
+        numbers = {number for name in documents for number in table.named(name, removed)}
         rows = np.array(sorted(numbers), np.int64)
         return self.contexts.entries_of(self.documents.first[rows], self.documents.length[rows])
 

@@ -118,12 +118,7 @@ class Documents:
         return self._numbers("id", lambda value: value == id)
 
     def named(self, name: str, removed: Collection[int] = ()) -> list[int]:
-        """Numbers of the documents with an id, or else with that title, or else with that uri.
-
-        Args:
-            name: The id, title or uri.
-            removed: Numbers of documents that count only if no other one has the name.
-        """
+        """Numbers of the documents with an id, or else with that title, or else with that uri."""
         matches = [
             self._numbers(column, lambda value: value == name) for column in ("id", "title", "uri")
         ]
@@ -178,9 +173,6 @@ def read_documents(
     """Reads the table of `rows` documents, which must cover all tokens without a gap.
 
     Each document of pairs has a source. `mapped` is the file, if it is already open.
-
-    Raises:
-        DamagedError: when the table is not as it must be.
     """
     schema = _SCHEMA_OF_PAIRS if pairs else _SCHEMA
     try:

@@ -84,11 +84,7 @@ def _as_storage_error(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for writing that replaces `path` once it is complete.
-
-    Raises:
-        StorageError: when the disk is full or the folder cannot be written.
-    """
+    """Opens a file for writing that replaces `path` once it is complete."""
     with staging(path) as file:
         yield file
     put_in_place(path)
@@ -96,11 +92,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def staging(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for writing under `path`'s partial name, for `put_in_place`.
-
-    Raises:
-        StorageError: when the disk is full or the folder cannot be written.
-    """
+    """Opens a file for writing under `path`'s partial name, for `put_in_place`."""
     partial = path.with_name(partial_name(path.name))
     ours = (None, str(partial), str(path), str(path.parent))
     try:
@@ -121,11 +113,7 @@ def staging(path: Path) -> Iterator[IO[bytes]]:
 
 
 def put_in_place(path: Path) -> None:
-    """Gives a staged file its final name.
-
-    Raises:
-        StorageError: when the folder cannot be written.
-    """
+    """Gives a staged file its final name."""
     with _as_storage_error(path):
         rename(path.with_name(partial_name(path.name)), path)
         _sync_folder(path.parent)
@@ -138,11 +126,7 @@ def discard(path: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Deletes a file, if it is there.
-
-    Raises:
-        StorageError: when the folder cannot be written.
-    """
+    """Deletes a file, if it is there."""
     with _as_storage_error(path):
         unlink(path)
 
@@ -185,9 +169,6 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
 
     The writer of safetensors starts a file of another name, which stays if the process is killed,
     and it writes the metadata in random order.
-
-    Raises:
-        StorageError: when the disk is full or the folder cannot be written.
     """
     # Arrays of wide numbers come first, so that each array is aligned and can be mapped.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))

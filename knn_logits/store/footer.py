@@ -55,16 +55,7 @@ _MOST_UNPACKED = 32
 
 
 def check_footer(file: Any, columns: list[tuple[str, str]], rows: int) -> None:
-    """Refuses a table of other columns or rows, or one that can unpack to more than its size.
-
-    Args:
-        file: The file, opened by Arrow.
-        columns: The name of each column, and its type: "int64" or "string".
-        rows: Number of rows.
-
-    Raises:
-        ValueError: when the table is another one, or its footer cannot be read.
-    """
+    """Refuses a table of other columns or rows, or one that can unpack to more than its size."""
     size = file.size()
     end = bytes(file.read_at(8, max(0, size - 8)))
     length = int.from_bytes(end[:4], "little")

@@ -106,8 +106,8 @@ class Job:
         Files of the kinds `without` are left out.
         """
         replaced = {layout.kind_of(file.name) for file in self.files} - {"keys"} | set(without)
-        kept = [file for file in old.files if layout.kind_of(file.name) not in replaced]
-        files = [*(file for file in kept if file not in self.files), *self.files]
+        unchanged = [file for file in old.files if layout.kind_of(file.name) not in replaced]
+        files = [*(file for file in unchanged if file not in self.files), *self.files]
         files.sort(key=lambda file: layout.KINDS.index(layout.kind_of(file.name) or "checks"))
         changed |= {"generation": self.generation, "files": tuple(files)}
         return old.model_copy(update=changed)
@@ -131,12 +131,7 @@ class Job:
             delete(self.folder / name)
 
     def note_text(self, text: str) -> None:
-        """Notes which tokens the job is about.
-
-        Raises:
-            DatastoreError: when a build may not replace the existing datastore.
-            MismatchError: when an earlier run of the job had other tokens.
-        """
+        """Notes which tokens the job is about."""
         if self._ended is not None:
             self.repeated = text == self._ended.text
             if not self.repeated and self._ended.kind == "build":
@@ -159,8 +154,7 @@ class Job:
     def note(self, path: Path) -> FileRecord:
         """Records a complete file, which may replace an earlier one of its name."""
         record = record_file(path)
-        others = [file for file in self.files if file.name != path.name]
-        self.save(files=(*others, record))
+        self.save(files=(*(file for file in self.files if file.name != path.name), record))
         return record
 
     def save(self, **fields: Any) -> None:
@@ -172,11 +166,7 @@ class Job:
     def commit(
         self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
     ) -> None:
-        """Writes the manifest that `manifest` makes, and deletes the files that it does not name.
-
-        Raises:
-            StorageError: when the manifest cannot be written. The old one then stays valid.
-        """
+        """Writes the manifest that `manifest` makes, and deletes all files that it lacks."""
         manifest = self.manifest(old, without=without, **changed)
         if not put_manifest(self.folder, manifest):
             return
@@ -201,12 +191,6 @@ def begin(
 
     A build needs a new or an empty folder, or one that it may overwrite. If the job fails after
     writing keys, its files are kept.
-
-    Raises:
-        BusyError: when another process is writing the folder.
-        DatastoreError: when the folder holds other files, or a datastore that a build may not
-            overwrite.
-        MismatchError: when the folder holds an unfinished build under another plan.
     """
     is_new = not folder.exists()
     try:
@@ -258,17 +242,17 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
             raise MismatchError(_difference(folder, earlier, plan))
         logger.warning("the unfinished %s in %s is abandoned", earlier.kind, folder)
         earlier = None
-    kept = _whole_files(folder, earlier) if earlier else ()
+    whole = _whole_files(folder, earlier) if earlier else ()
     journal = Journal(
         kind=kind, base=base, generation=manifest.generation + 1 if manifest else 0, plan=plan
     )
-    if earlier and kept:
-        journal = earlier.model_copy(update={"files": kept})
-        rows = sum(file.shape[0] for file in kept if file.shape and len(file.shape) == 2)
+    if earlier and whole:
+        journal = earlier.model_copy(update={"files": whole})
+        rows = sum(file.shape[0] for file in whole if file.shape and len(file.shape) == 2)
         if rows:
             logger.warning("continuing the unfinished %s, which has %d keys", kind, rows)
-    _clear(folder, {file.name for file in kept} | (_names(manifest) if manifest else set()))
-    job = Job(folder, journal, resumed=bool(kept), ended=ended, overwrite=overwrite)
+    _clear(folder, {file.name for file in whole} | (_names(manifest) if manifest else set()))
+    job = Job(folder, journal, resumed=bool(whole), ended=ended, overwrite=overwrite)
     job.save()
     return job
 
@@ -320,7 +304,7 @@ def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:
 
 def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
     """Returns the files of an earlier run up to the first that differs from the journal."""
-    kept = []
+    whole = []
     for record in journal.files:
         path = folder / record.name
         try:
@@ -329,8 +313,8 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
                 break
         except (OSError, ValueError):
             break
-        kept.append(record)
-    return tuple(kept)
+        whole.append(record)
+    return tuple(whole)
 
 
 def _refuse_foreign(folder: Path) -> set[str]:
@@ -348,10 +332,10 @@ def _refuse_foreign(folder: Path) -> set[str]:
     return names - left
 
 
-def _clear(folder: Path, kept: set[str]) -> None:
-    """Deletes the files of a datastore's folder that are not in `kept`, and the journal last."""
+def _clear(folder: Path, names: set[str]) -> None:
+    """Deletes the files of a datastore's folder but those of some names, and the journal last."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == layout.JOURNAL):
-        if layout.is_ours(path.name) and path.name not in kept | {layout.LOCK}:
+        if layout.is_ours(path.name) and path.name not in names | {layout.LOCK}:
             delete(path)
 
 
@@ -364,9 +348,9 @@ def _remove_if_empty(folder: Path) -> None:
 
 def leftovers(folder: Path, manifest: Manifest) -> list[str]:
     """Lists the files of earlier states or unfinished jobs, which the manifest does not name."""
-    known = _names(manifest) | {layout.LOCK}
+    current = _names(manifest) | {layout.LOCK}
     names = (entry.name for entry in folder.iterdir())
-    return sorted(name for name in names if layout.is_ours(name) and name not in known)
+    return sorted(name for name in names if layout.is_ours(name) and name not in current)
 
 
 def record_file(path: Path) -> FileRecord:

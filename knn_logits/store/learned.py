@@ -22,12 +22,13 @@ from knn_logits.store.reading import read_arrays
 DOCUMENT = "learned rows"
 
 
-def needs_text(manifest: Manifest, folder: Path, what: str) -> None:
+def needs_text(manifest: Manifest, folder: Path, feature: str) -> None:
     """Refuses what needs the text of a corpus, such as "RetoMaton", for a learned memory."""
     if manifest.learned is not None:
         raise DatastoreError(
-            f"{folder} is a learned memory, which keeps rows and no text, and {what} needs text: "
-            "give a datastore that `knn-logits build` made, or distill again from another corpus"
+            f"{folder} is a learned memory, which keeps rows and no text, and {feature} needs "
+            "text: give a datastore that `knn-logits build` made, or distill again from another "
+            "corpus"
         )
 
 

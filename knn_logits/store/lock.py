@@ -16,14 +16,7 @@ from knn_logits.store.reading import hub_repo_of
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other writers out of a folder.
-
-    Raises:
-        BusyError: when another process or thread is writing it. It is raised without waiting.
-        DatastoreError: when the folder is a download in the Hub's cache, or the lock is a link to
-            another place.
-        StorageError: when the folder cannot be written.
-    """
+    """Keeps other writers out of a folder."""
     repo, path = hub_repo_of(folder), folder / layout.LOCK
     if repo is not None:
         raise DatastoreError(

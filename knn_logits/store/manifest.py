@@ -152,13 +152,7 @@ def checksum_of(content: dict[str, Any]) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads and checks the manifest of a folder.
-
-    Raises:
-        DatastoreError: when the folder is not a datastore.
-        IncompleteError: when a build in it did not finish.
-        DamagedError: when this version cannot read the manifest.
-    """
+    """Reads and checks the manifest of a folder."""
     path = folder / layout.MANIFEST
     if not path.exists():
         if not folder.exists():
@@ -197,11 +191,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file of moderate size. No name may occur twice in an object.
-
-    Raises:
-        DamagedError: when the file is not such JSON.
-    """
+    """Reads a JSON file of moderate size. No name may occur twice in an object."""
     size = regular_file(path).st_size
     if size > _LARGEST_MANIFEST:
         raise DamagedError(f"{path} is too large ({size} bytes); build it again")
@@ -269,9 +259,6 @@ def put_manifest(folder: Path, manifest: Manifest) -> bool:
     Returns:
         Whether it is durable on the disk. If it may not be, the files that it no longer names have
         to stay for now.
-
-    Raises:
-        StorageError: when the manifest is still the one from before.
     """
     try:
         manifest.write(folder)

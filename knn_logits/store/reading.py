@@ -32,11 +32,7 @@ _NUMBERS = {"U8": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4"}
 
 
 def regular_file(path: Path) -> os.stat_result:
-    """The state of a regular file. Links are refused, but those of the Hub's cache to its blobs.
-
-    Raises:
-        DamagedError: when the file is missing, or is not a regular file.
-    """
+    """The state of a regular file. Links are refused, but those of the Hub's cache to its blobs."""
     try:
         state = path.lstat()
         if stat.S_ISLNK(state.st_mode):
@@ -57,12 +53,7 @@ def regular_file(path: Path) -> os.stat_result:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Opens a regular file for reading. Opening a pipe would wait for a writer.
-
-    Raises:
-        DamagedError: when the path is not a regular file.
-        OSError: when the file cannot be opened.
-    """
+    """Opens a regular file for reading. Opening a pipe would wait for a writer."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -85,11 +76,7 @@ def hub_repo_of(folder: Path) -> str | None:
 
 
 class OpenArrays:
-    """An open .safetensors file, whose arrays are read on demand.
-
-    Raises:
-        DamagedError: when the file is not a .safetensors file.
-    """
+    """An open .safetensors file, whose arrays are read on demand."""
 
     def __init__(self, path: Path) -> None:
         from safetensors import SafetensorError, safe_open
@@ -140,21 +127,13 @@ def _view(data: Array, *, dtype: str, shape: list[int], data_offsets: list[int])
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Reads the arrays and the metadata of a .safetensors file.
-
-    Raises:
-        DamagedError: when the file is not a .safetensors file.
-    """
+    """Reads the arrays and the metadata of a .safetensors file."""
     file = OpenArrays(path)
     return file.read(), file.metadata
 
 
 def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
-    """Reads the header of a .npy file: dtype, shape, and the offset of the data in bytes.
-
-    Raises:
-        ValueError: when the file has no such header, or one that this package does not write.
-    """
+    """Reads the header of a .npy file: dtype, shape, and the offset of the data in bytes."""
     with open_file(path) as file:
         start = file.read(len(_MAGIC) + 2)
         length = int.from_bytes(start[len(_MAGIC) :], "little")
@@ -174,11 +153,7 @@ def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
 
 
 def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Checks a .npy file and maps it into memory, read-only.
-
-    Raises:
-        DamagedError: when the file is missing or has another dtype, shape or size.
-    """
+    """Checks a .npy file and maps it into memory, read-only."""
     size = regular_file(path).st_size
     try:
         stored_dtype, stored_shape, offset = array_facts(path)

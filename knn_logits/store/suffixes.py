@@ -32,9 +32,6 @@ def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) 
     Returns:
         uint32 [tokens - documents], places in `tokens`, int32 [tokens]. Where texts are equal back
         to the beginning of their documents, int64 `first`, the earlier place comes first.
-
-    Raises:
-        DatastoreError: when there are more tokens than a place can name.
     """
     if len(tokens) >= MOST_TOKENS:
         raise DatastoreError(

@@ -63,9 +63,6 @@ def check(
 
     Returns:
         The state of each file before it was read: its size, its times and its place on the disk.
-
-    Raises:
-        DamagedError: when a file is damaged. The message names the first one.
     """
     since = time.time_ns()
     records = _required_files(folder, manifest)

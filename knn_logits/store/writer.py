@@ -68,11 +68,7 @@ class TokenWriter:
         metadata: str | None = None,
         source: str | None = None,
     ) -> None:
-        """Appends a document of at least one token. For a pair these are the target's tokens.
-
-        Raises:
-            ConfigError: when a token is not in the model's vocabulary.
-        """
+        """Appends a document of at least one token. For a pair these are the target's tokens."""
         array = np.asarray(tokens, dtype=np.int64)
         unknown = array[(array < 0) | (array >= self._vocabulary)]
         if len(unknown):
@@ -145,11 +141,7 @@ class TokenWriter:
         return [self._documents[number].source or "" for number in numbers]
 
     def contexts(self) -> Contexts:
-        """The contexts of the text.
-
-        Raises:
-            CorpusError: when they hold no entry, since no document has two tokens.
-        """
+        """The contexts of the text."""
         first = np.array([document.first for document in self._documents], dtype=np.int64)
         contexts = Contexts.of(first, self._tokens, self._concatenate)
         if contexts.entries == 0:

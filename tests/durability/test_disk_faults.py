@@ -125,7 +125,7 @@ def test_a_job_goes_on_after_a_fault_at_any_call(
 ):
     number = reference[kind][4][operation]
     kinds = itertools.cycle((errno.ENOSPC, errno.EIO))
-    assert number or operation == "_unlink"
+    assert number or operation == "unlink"
     for at, error in zip(places(number, at_most), kinds, strict=False):
         folder = tmp_path / "s"
         disturbed(kind, operation, at, error, reference, folder, monkeypatch)

@@ -204,7 +204,8 @@ def key_places(model: nn.Module) -> dict[str, str]:
     if number.isdecimal() and int(number) > 0:
         places["output of the layer before"] = f"{layers}.{int(number) - 1}:output"
     paths = {id(module): name for name, module in model.named_modules()}
-    norms = [one for one in decoder_of(model).children() if "Norm" in type(one).__name__]
+    blocks = decoder_of(model).children()
+    norms = [module for module in blocks if "Norm" in type(module).__name__]
     if norms:
         places["head's input"] = f"{paths[id(norms[-1])]}:output"
     return places

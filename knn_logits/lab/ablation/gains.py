@@ -56,13 +56,13 @@ def _tokens(studied: Studied) -> _Tokens:
         return {"log_p_knn": log_p.numpy(), "nearest": nearest.numpy()}
 
     arrays = stored_arrays(studied.work / "tokens.safetensors", votes)
-    knn, near = arrays["log_p_knn"].astype(np.float64), arrays["nearest"]
+    knn, nearest = arrays["log_p_knn"].astype(np.float64), arrays["nearest"]
     whole = queries.log_p_lm.double().numpy()
     second = queries.second.numpy()
-    rule = fit_distance_gate(near[~second], whole[~second], knn[~second], "l2")
+    rule = fit_distance_gate(nearest[~second], whole[~second], knn[~second], "l2")
     rows = np.flatnonzero(second)
     lm, knn, lmbda = whole[rows], knn[rows], base.best.lmbda
-    ruled = _mixed(lm, knn, np.interp(near[rows], rule.middles.numpy(), rule.lmbdas.numpy()))
+    ruled = _mixed(lm, knn, np.interp(nearest[rows], rule.middles.numpy(), rule.lmbdas.numpy()))
     mixed = _mixed(lm, knn, lmbda)
     return _Tokens(rows, lm, knn, mixed, lmbda, math.exp(-float(ruled.mean())))
 

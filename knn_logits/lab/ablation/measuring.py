@@ -159,10 +159,10 @@ def log_p_knn(
     votes, nearest = [], []
     for first in range(0, len(queries), _ROWS_AT_ONCE):
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))
-        near = search(rows)
-        nearness = nearest_nearness(near)
+        neighbors = search(rows)
+        nearness = nearest_nearness(neighbors)
         nearest.append(-nearness if metric == "l2" else nearness)
-        near = near.nearest(k)
-        weights = log_weights(near, temperature)
-        votes.append(log_p_knn_of(weights, near.values, queries.targets[rows]))
+        neighbors = neighbors.nearest(k)
+        weights = log_weights(neighbors, temperature)
+        votes.append(log_p_knn_of(weights, neighbors.values, queries.targets[rows]))
     return torch.cat(votes), torch.cat(nearest)

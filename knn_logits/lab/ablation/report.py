@@ -62,12 +62,7 @@ class Finding:
 def write_report(
     findings: Mapping[str, Finding], settings: Mapping[str, Any], folder: Path, command: str | None
 ) -> list[Path]:
-    """Writes the report of the findings by study, with the command as it is; returns its paths.
-
-    Raises:
-        MissingDependencyError: when matplotlib is not installed; nothing is written then.
-        StorageError: when the folder cannot be written.
-    """
+    """Writes the report of the findings by study, with the command as it is; returns its paths."""
     figures = {
         f"{name}.png": figure(finding.plot)
         for name, finding in findings.items()

@@ -107,12 +107,6 @@ def ablate(
 
     An interrupted run continues when it is called again with the same arguments. Then finished
     studies, datastores and queries are read from the folder `out`.
-
-    Raises:
-        ConfigError: when a setting is out of its range, or the folder holds another ablation.
-        CorpusError: when there is too little text.
-        ModelError: for an encoder-decoder model.
-        MissingDependencyError: when matplotlib is not installed.
     """
     numbers = {
         "entries": whole_number("entries", entries, 256),
@@ -210,11 +204,7 @@ def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
 def first_tokens(
     documents: Iterable[Document | str], tokenizer: Any, tokens: int, each: int | None = None
 ) -> list[Document]:
-    """Takes the first documents, cut to at most `tokens` tokens together, and `each` per document.
-
-    Raises:
-        CorpusError: when no document has two tokens.
-    """
+    """The first documents, cut to at most `tokens` tokens together, and `each` per document."""
     taken: list[Document] = []
     left = tokens
     for document in as_documents(documents):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -188,7 +189,7 @@ def study_precision(studied: Studied) -> Finding:
     }
     for name, kind in (("8 bits a number (SQ8)", "SQ8"), (f"quantised ({factory})", factory)):
         measured[name] = measure(studied, f"precision: {name}", partial(compressed, kind))
-    full, *_, last = (one.perplexity for one in measured.values())
+    full, *_, last = (result.perplexity for result in measured.values())
     return Finding(
         "How precisely keys are kept",
         "Khandelwal et al. (2020), section 5, find that distances from keys in full precision "
@@ -257,11 +258,15 @@ def _search(studied: Studied, finds: Callable[[], Index], compares: Callable[[],
     decoded = index.reconstruct(np.arange(index.size))
 
     def refined(rows: Tensor) -> Neighbors:
-        near = search(rows)
-        at_once = max(1, _NUMBERS // max(1, near.k * index.dim))
-        pairs = zip(states[rows].split(at_once), near.ids.clamp(min=0).split(at_once), strict=True)
+        neighbors = search(rows)
+        at_once = max(1, _NUMBERS // max(1, neighbors.k * index.dim))
+        pairs = zip(
+            states[rows].split(at_once), neighbors.ids.clamp(min=0).split(at_once), strict=True
+        )
         nearness = torch.cat([pairwise(queries, decoded[ids], "l2") for queries, ids in pairs])
-        return Neighbors(near.ids, nearness.masked_fill(~near.mask, -torch.inf), near.values)
+        return Neighbors(
+            neighbors.ids, nearness.masked_fill(~neighbors.mask, -torch.inf), neighbors.values
+        )
 
     return refined
 
@@ -271,7 +276,7 @@ def product(dim: int, entries: int) -> str:
 
     A small datastore gets half of it, since it has too few keys to train the quantiser.
     """
-    parts = max(one for one in range(1, max(1, dim // 16) + 1) if dim % one == 0)
+    parts = max(number for number in range(1, max(1, dim // 16) + 1) if dim % number == 0)
     return f"PQ{parts}" if entries >= 10_000 else f"PQ{parts}x4"
 
 
@@ -286,11 +291,9 @@ def _choice(measured: Measured) -> tuple[int, float, float, float]:
     return best.k, best.lmbda, best.temperature, measured.perplexity
 
 
-def _rows_and_bars(
-    measured: dict[str, Measured], label: str
-) -> tuple[list[tuple[object, ...]], Plot]:
+def _rows_and_bars(measured: dict[str, Measured], label: str) -> tuple[list[Any], Plot]:
     values = [result.perplexity for result in measured.values()]
-    rows: list[tuple[object, ...]] = [(name, *_choice(one)) for name, one in measured.items()]
+    rows = [(name, *_choice(result)) for name, result in measured.items()]
     return rows, Plot("bars", list(measured), {"mixture": values}, label)
 
 

@@ -61,11 +61,7 @@ class _Call:
 
 
 def read_csr(path: Path) -> tuple[tuple[int, int], Array, Array]:
-    """Reads the structure of a pickled CSR matrix: its shape, `indptr` and `indices`.
-
-    Raises:
-        DamagedError: when the file holds anything else than such a matrix.
-    """
+    """Reads the structure of a pickled CSR matrix: its shape, `indptr` and `indices`."""
     try:
         with open_file(path) as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -111,8 +111,8 @@ def import_datastore(
         window: Number of tokens that the model sees at once when text is scored. The files do not
             say what the other system used.
         index: Build this index from the keys instead of taking over the old one.
-        k: Neighbors for each query. This value, `lmbda` and `temperature` are kept as the
-            datastore's settings, which hold where a user gives none.
+        k: Neighbors for each query. This value and the next three are kept as the datastore's
+            settings, which hold where a user gives none.
         lmbda: Weight of the neighbors.
         temperature: Temperature of the softmax; None takes 1, as these systems do.
         suffix_weight: How many times as much an entry counts for each token before it that is also
@@ -140,7 +140,24 @@ def import_datastore(
         temperature=_TEMPERATURE if temperature is None else temperature,
         suffix_weight=suffix_weight,
     )
-    files = find_files(Path(source))
+    files = _usable_files(Path(source), index)
+    location = find_key(model, key)
+    sizes = resolve(window or WindowConfig(), context_length(model))
+    windows = WindowRecord(window=sizes[0], stride=sizes[1], concatenate=True)
+    plan = KeyPlan(location, windows, "float16", 1)
+    text = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
+    about: dict[str, Any] = {"license": license, "source": source_text}
+    conversion = _Conversion(model, tokenizer, files, plan, key, index, threads, progress)
+    with (
+        begin(Path(folder).resolve(), "build", text, overwrite=overwrite) as job,
+        evaluating(model),
+    ):
+        values, error = conversion.run(job, settings, shard_bytes, about)
+    return _imported(Datastore(folder), files, values, error)
+
+
+def _usable_files(source: Path, index: IndexConfig | None) -> LegacyFiles:
+    files = find_files(source)
     if files.keys is None and files.index is None:
         raise DatastoreError(
             f"there are neither keys nor an index beside {files.values}, so nothing can be "
@@ -150,57 +167,92 @@ def import_datastore(
         raise ConfigError(
             "another index has to be built from the keys, which are missing: leave --index out"
         )
-    location = find_key(model, key)
-    sizes = resolve(window or WindowConfig(), context_length(model))
-    plan = KeyPlan(
-        location, WindowRecord(window=sizes[0], stride=sizes[1], concatenate=True), "float16", 1
-    )
-    target = Path(folder).resolve()
-    text = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
-    with begin(target, "build", text, overwrite=overwrite) as job, evaluating(model):
-        canary = write_canary(job, model, tokenizer, plan)
+    return files
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """The arguments of `import_datastore`, within their ranges."""
+
+    model: nn.Module
+    tokenizer: Any
+    files: LegacyFiles
+    plan: KeyPlan
+    key: str
+    index: IndexConfig | None
+    threads: int | None
+    progress: Progress
+
+    def run(
+        self, job: Job, settings: KNNConfig, shard_bytes: int, about: dict[str, Any]
+    ) -> tuple[int, float | None]:
+        """Writes the datastore; returns the number of values and `Imported.model_error`."""
+        files, location = self.files, self.plan.location
+        canary = write_canary(job, self.model, self.tokenizer, self.plan)
         dim = int(canary[CANARY_KEYS].shape[1])
-        old = _old_index(files, index, dim, progress)
-        vocabulary = vocabulary_size(model)
+        old = self._old_index(dim)
+        vocabulary = vocabulary_size(self.model)
         values = read_values(files, dim, vocabulary, old.size if old else None)
         keys = read_keys(files.keys, len(values), dim) if files.keys else None
         entries = written_entries(keys, values) if keys is not None else len(values)
-        error = _model_error(model, location, keys, values[:entries])
-        _write_text(job, tokenizer, values[:entries], vocabulary, files)
+        error = _model_error(self.model, location, keys, values[:entries])
+        _write_text(job, self.tokenizer, values[:entries], vocabulary, files)
         if job.repeated:
             job.give_up()
-            return _imported(Datastore(folder), files, len(values), error)
+            return len(values), error
         if keys is not None:
-            _write_keys(job, keys[:entries], shard_bytes, progress)
+            _write_keys(job, keys[:entries], shard_bytes, self.progress)
         write_clusters(job, files, len(values), entries)
         manifest = Manifest(
             created_with=__version__,
-            model=model_record(model),
-            tokenizer=tokenizer_record(tokenizer),
-            key=KeyRecord(name=key, module=location.module, side=location.side),
+            model=model_record(self.model),
+            tokenizer=tokenizer_record(self.tokenizer),
+            key=KeyRecord(name=self.key, module=location.module, side=location.side),
             entries=entries,
             documents=1,
             tokens=entries + 1,
             dim=dim,
             dtype="float32" if keys is not None and keys.dtype.itemsize == 4 else "float16",
             metric=old.metric if old else "l2",
-            windows=plan.windows,
+            windows=self.plan.windows,
             index=IndexRecord(factory="exact", requested="import"),
             settings=SettingsRecord(**settings.values("scoring")),
-            license=license,
-            source=source_text,
             files=job.files,
+            **about,
         )
-        store = Datastore.unfinished(target, manifest)
+        store = Datastore.unfinished(job.folder, manifest)
         if old is None:
-            built, record = make_index(
-                store, index or IndexConfig(), threads=threads, progress=progress
+            index, record = make_index(
+                store,
+                self.index or IndexConfig(),
+                threads=self.threads,
+                progress=self.progress,
             )
         else:
-            built, record = _converted(store, old, threads, progress)
-        write_index(job, store, built, record, canary)
+            index, record = _converted(store, old, self.threads, self.progress)
+        write_index(job, store, index, record, canary)
         job.commit(manifest, index=record)
-    return _imported(Datastore(folder), files, len(values), error)
+        return len(values), error
+
+    def _old_index(self, dim: int) -> FaissFile | None:
+        """Reads the other system's index; None if another is to be built, or it cannot be read."""
+        path = self.files.index
+        if path is None or self.index is not None:
+            return None
+        self.progress("reading the index", 0, None)
+        try:
+            old = read_faiss_file(path)
+        except DamagedError as error:
+            if self.files.keys is None:
+                raise
+            logger.warning("%s; a new index is built from the keys instead", error)
+            return None
+        if old.dim != dim:
+            raise MismatchError(
+                f"{path} holds vectors of {old.dim} numbers, but the model's keys have {dim}: "
+                "name the model that built it, or give the place of its keys with --key"
+            )
+        return old
 
 
 def _imported(store: Datastore, files: LegacyFiles, values: int, error: float | None) -> Imported:
@@ -213,28 +265,6 @@ def _imported(store: Datastore, files: LegacyFiles, values: int, error: float | 
     if files.clusters is not None and store.clusters is None:
         limits.append("the clusters could not be taken over")
     return Imported(store, files, values - len(store), error, tuple(limits))
-
-
-def _old_index(
-    files: LegacyFiles, index: IndexConfig | None, dim: int, progress: Progress
-) -> FaissFile | None:
-    """Reads the other system's index; None if another is to be built, or it cannot be read."""
-    if files.index is None or index is not None:
-        return None
-    progress("reading the index", 0, None)
-    try:
-        old = read_faiss_file(files.index)
-    except DamagedError as error:
-        if files.keys is None:
-            raise
-        logger.warning("%s; a new index is built from the keys instead", error)
-        return None
-    if old.dim != dim:
-        raise MismatchError(
-            f"{files.index} holds vectors of {old.dim} numbers, but the model's keys have {dim}: "
-            "name the model that built it, or give the place of its keys with --key"
-        )
-    return old
 
 
 def _write_text(
@@ -258,8 +288,8 @@ def _write_keys(job: Job, keys: Array, shard_bytes: int, progress: Progress) -> 
     writer.flush()
 
 
-def write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> bool:
-    """Writes the cluster of each of the `kept` entries, if the other system made clusters."""
+def write_clusters(job: Job, files: LegacyFiles, entries: int, written: int) -> bool:
+    """Writes the cluster of each of the `written` entries, if the other system made clusters."""
     if files.clusters is None:
         return False
     try:
@@ -283,7 +313,7 @@ def write_clusters(job: Job, files: LegacyFiles, entries: int, kept: int) -> boo
     except DamagedError as error:
         logger.warning("%s; the datastore is imported without clusters", error)
         return False
-    write_array(job.path("clusters"), clusters[:kept])
+    write_array(job.path("clusters"), clusters[:written])
     job.note(job.path("clusters"))
     return True
 
@@ -294,14 +324,14 @@ def _converted(
     """The other system's index over the entries of the datastore."""
     from knn_logits.index import plain
 
-    kept = np.arange(old.size) < len(store)
+    written = np.arange(old.size) < len(store)
     index = plain.from_arrays(
         old.arrays,
         old.factory,
         old.dim,
         old.metric,
         old.size,
-        kept=None if kept.all() else kept,
+        kept=None if written.all() else written,
         nprobe=old.nprobe,
         threads=threads,
     )
@@ -318,9 +348,6 @@ def _model_error(
 
     The context of the other system is not known, so even the right model computes other keys. But
     the right model's state at a place is nearer to the key of that place than to other keys.
-
-    Raises:
-        MismatchError: when the keys are another model's.
     """
     span = min(_SPAN, context_length(model) or _SPAN, len(values) // 2)
     if keys is None or is_encoder_decoder(model) or span < _LEAST_SPAN:
@@ -334,8 +361,8 @@ def _model_error(
         # Only places with a long context are compared.
         states, stored = states[span // 2 :], stored[span // 2 :]
         distances.append(np.linalg.norm(states - stored, axis=1))
-        others = np.roll(stored, len(stored) // 2, axis=0)
-        shuffled.append(np.linalg.norm(states - others, axis=1))
+        stored = np.roll(stored, len(stored) // 2, axis=0)
+        shuffled.append(np.linalg.norm(states - stored, axis=1))
     chance = float(np.median(np.concatenate(shuffled)))
     error = float(np.median(np.concatenate(distances))) / max(chance, 1e-12)
     if not error <= _OTHER_MODEL:

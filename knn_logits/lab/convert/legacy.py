@@ -42,11 +42,7 @@ class LegacyFiles:
 
 
 def find_files(source: Path) -> LegacyFiles:
-    """Finds the files of a datastore in its folder, or beside its file of values.
-
-    Raises:
-        CorpusError: when there is no such datastore, or more than one.
-    """
+    """Finds the files of a datastore in its folder, or beside its file of values."""
     if source.is_file():
         values = source
         if _VALUES.fullmatch(values.name) is None:
@@ -102,9 +98,6 @@ def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | No
 
     `entries` is the size of the index, if there is one. Values of 16 bits that had become negative
     are corrected.
-
-    Raises:
-        MismatchError: when the values do not belong to this model.
     """
     if files.dim not in (None, dim):
         raise MismatchError(
@@ -142,11 +135,7 @@ def _within(values: Array, vocabulary: int) -> bool:
 
 
 def read_keys(path: Path, entries: int, dim: int) -> Array:
-    """Maps the file of keys, float16 or float32 [entries, dim].
-
-    Raises:
-        MismatchError: when the file has another number of keys, or keys of another length.
-    """
+    """Maps the file of keys, float16 or float32 [entries, dim]."""
     width = _key_width(path, entries, dim)
     if width is None:
         raise MismatchError(
@@ -159,11 +148,7 @@ def read_keys(path: Path, entries: int, dim: int) -> Array:
 
 
 def key_parts(keys: Array) -> Iterator[Array]:
-    """Yields the keys in order, part by part.
-
-    Raises:
-        DamagedError: when a key is not finite.
-    """
+    """Yields the keys in order, part by part."""
     for first in range(0, len(keys), _ROWS // 16):
         part = np.asarray(keys[first : first + _ROWS // 16])
         if not np.isfinite(part).all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from knn_logits._version import __version__
-from knn_logits.building.planning import KeyPlan, planned
+from knn_logits.building.planning import KeyPlan, PlanSettings, planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing_settings import unrepeated_ngram
 from knn_logits.corpus.documents import Document, several
@@ -37,7 +38,6 @@ from knn_logits.store.job import Job, begin
 from knn_logits.store.learned import DOCUMENT, needs_text
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord, WritingRecord
-from knn_logits.store.writer import TokenWriter
 
 _MOST_ROWS = 1000.0
 
@@ -65,8 +65,7 @@ def distill(
     The model stays as it is. Its state before a token is multiplied with the rows, a softmax over
     all of them is summed by token, and the result is mixed with the model's distribution. Xu, Alon
     and Neubig (2023), "Why do nearest neighbor language models work?". The folder opens wherever a
-    datastore does. A row is an entry, its token is the value, and its logit is the similarity. It
-    keeps no text, so a vote names a row and no passage.
+    datastore does. It keeps no text, so a vote names a row and no passage.
 
     A tenth of the corpus at most is held out. It chooses when learning ends, and k, λ and the
     temperature. An interrupted call goes on when it is repeated: the states are taken from the
@@ -78,16 +77,15 @@ def distill(
         corpus: Texts or `Document`s, or a datastore with its keys, whose text is then the corpus.
         folder: The folder to write. It must be new or empty.
         rows: Rows for each different token of the corpus, on average. Frequent tokens get more.
-        teacher: A datastore whose distributions are learnt beside the corpus's tokens; None learns
-            the tokens alone.
+        teacher: A datastore whose distributions are learnt beside the corpus's tokens.
         epochs: How often the corpus is read, at most.
         key: The place of the key in the model, where `corpus` is no datastore.
         window: Tokens that the model sees at once, and the stride, likewise.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
         seed: Seed of every random choice.
         overwrite: Replace an existing datastore once the rows are complete.
-        license: Licence of the text, kept in the manifest; None takes the datastore's.
-        source: Where the text comes from, kept in the manifest; None takes the datastore's.
+        license: Licence of the text, for the manifest; None takes the datastore's.
+        source: Where the text comes from, for the manifest; None takes the datastore's.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -102,10 +100,37 @@ def distill(
         BusyError: when another process is writing the folder.
         StorageError: when the disk is full.
     """
+    rows, epochs, seed = _numbers(rows, epochs, seed)
+    _check(model, tokenizer, corpus, teacher)
+    if isinstance(corpus, Datastore):
+        corpus.fetch_keys(progress)
+        record = corpus.manifest
+        key, window = record.key.name, WindowConfig(record.windows.window, record.windows.stride)
+        license, source = license or record.license, source or record.source
+    else:
+        corpus = several(corpus, "documents")
+    _check_place(teacher, key)
+    settings: PlanSettings = {"key": key, "window": window, "batch_tokens": batch_tokens}
+    keys = planned(model, tokenizer, settings).keys
+    distillation = _Distillation(
+        model, tokenizer, corpus, teacher, keys, key, rows, epochs, seed, progress
+    )
+    target = Path(folder).resolve()
+    plan = distillation.as_text()
+    with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
+        distillation.run(job, license, source)
+    return Datastore(target)
+
+
+def _numbers(rows: float, epochs: int, seed: int) -> tuple[float, int, int]:
     if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not 0 < rows <= _MOST_ROWS:
         raise ConfigError(f"rows must be a number above 0 and at most {_MOST_ROWS:g}, not {rows!r}")
-    rows = float(rows)
-    epochs, seed = whole_number("epochs", epochs, 1), whole_number("seed", seed, 0, MOST_SEED)
+    epochs = whole_number("epochs", epochs, 1)
+    return float(rows), epochs, whole_number("seed", seed, 0, MOST_SEED)
+
+
+def _check(model: nn.Module, tokenizer: Any, corpus: object, teacher: Datastore | None) -> None:
+    """Refuses an encoder-decoder model, and datastores of another model or without text."""
     if is_encoder_decoder(model):
         raise ModelError(
             "a learned memory is of a causal model, and this model reads a source: give a causal "
@@ -118,84 +143,98 @@ def distill(
             check_model(model, store, locate_key(model, store))
     if isinstance(corpus, Datastore):
         check_enough(len(corpus))
-        corpus.fetch_keys(progress)
-        manifest = corpus.manifest
-        key = manifest.key.name
-        window = WindowConfig(manifest.windows.window, manifest.windows.stride)
-        license, source = license or manifest.license, source or manifest.source
-    else:
-        corpus = several(corpus, "documents")
+
+
+def _check_place(teacher: Datastore | None, key: str) -> None:
     if teacher is not None and teacher.manifest.key.name != key:
         raise ConfigError(
             f"the keys of {teacher.folder} are of another place ({teacher.manifest.key.name}): "
             "give --key with this name"
         )
-    keys = planned(
-        model, tokenizer, {"key": key, "window": window, "batch_tokens": batch_tokens}
-    ).keys
-    plan = keys.as_text(model, tokenizer) | {
-        "rows": f"{rows:g}",
-        "epochs": str(epochs),
-        "seed": str(seed),
-        "targets": "tokens" if teacher is None else teacher.manifest.checksum[:12],
-        "corpus": corpus.manifest.checksum[:12] if isinstance(corpus, Datastore) else "documents",
-    }
-    target = Path(folder).resolve()
-    with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
-        if job.ended and isinstance(corpus, Datastore):
+
+
+@dataclass(frozen=True)
+class _Distillation:
+    """The arguments of `distill`, within their ranges."""
+
+    model: nn.Module
+    tokenizer: Any
+    corpus: Datastore | Iterable[Document | str]
+    teacher: Datastore | None
+    keys: KeyPlan
+    key: str
+    rows: float
+    epochs: int
+    seed: int
+    progress: Progress
+
+    def as_text(self) -> dict[str, str]:
+        """The plan of the job."""
+        corpus, teacher = self.corpus, self.teacher
+        return self.keys.as_text(self.model, self.tokenizer) | {
+            "rows": f"{self.rows:g}",
+            "epochs": str(self.epochs),
+            "seed": str(self.seed),
+            "targets": "tokens" if teacher is None else teacher.manifest.checksum[:12],
+            "corpus": corpus.manifest.checksum[:12]
+            if isinstance(corpus, Datastore)
+            else "documents",
+        }
+
+    def run(self, job: Job, license: str | None, source: str | None) -> None:
+        """Learns the rows, and writes the folder."""
+        if job.ended and isinstance(self.corpus, Datastore):
             job.give_up()
-            return Datastore(target)
-        canary = write_canary(job, model, tokenizer, keys)
+            return
+        canary = write_canary(job, self.model, self.tokenizer, self.keys)
+        location = self.keys.location
         manifest = Manifest(
             created_with=__version__,
-            model=model_record(model),
-            tokenizer=tokenizer_record(tokenizer),
-            key=KeyRecord(name=key, module=keys.location.module, side=keys.location.side),
+            model=model_record(self.model),
+            tokenizer=tokenizer_record(self.tokenizer),
+            key=KeyRecord(name=self.key, module=location.module, side=location.side),
             entries=0,
             documents=0,
             tokens=0,
             dim=canary[CANARY_KEYS].shape[1],
-            windows=keys.windows,
+            windows=self.keys.windows,
             index=IndexRecord(factory="exact", requested="exact"),
             settings=SettingsRecord(k=DEFAULT_K, lmbda=0.25, temperature=1.0),
             license=license,
             source=source,
             files=(),
         )
-        if isinstance(corpus, Datastore):
-            states = corpus
-        else:
-            text = write_text(job, tokenizer, corpus, model, keys, progress)
-            if job.repeated:
-                job.give_up()
-                return Datastore(target)
-            states = _unfinished(job, model, keys, text, manifest, progress)
+        states = self._states(job, manifest)
+        if states is None:
+            job.give_up()
+            return
         learnt = learn(
-            model, keys.location, states, teacher, rows=rows, epochs=epochs, seed=seed,
-            progress=progress,
-        )  # fmt: skip
-        ngram = unrepeated_ngram(states, seed)
+            self.model,
+            location,
+            states,
+            self.teacher,
+            rows=self.rows,
+            epochs=self.epochs,
+            seed=self.seed,
+            progress=self.progress,
+        )
+        ngram = unrepeated_ngram(states, self.seed)
         del states
         _write(job, manifest, learnt, ngram)
-    return Datastore(target)
 
-
-def _unfinished(
-    job: Job,
-    model: nn.Module,
-    keys: KeyPlan,
-    text: TokenWriter,
-    manifest: Manifest,
-    progress: Progress,
-) -> Datastore:
-    """Computes the keys of a text, and opens it with them."""
-    contexts = text.contexts()
-    check_enough(contexts.entries)
-    write_keys(job, model, keys, text, contexts, progress=progress)
-    fields = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
-    return Datastore.unfinished(
-        job.folder, manifest.model_copy(update={**fields, "files": job.files})
-    )
+    def _states(self, job: Job, manifest: Manifest) -> Datastore | None:
+        """The corpus with its keys; None if an earlier run finished the job."""
+        if isinstance(self.corpus, Datastore):
+            return self.corpus
+        text = write_text(job, self.tokenizer, self.corpus, self.model, self.keys, self.progress)
+        if job.repeated:
+            return None
+        contexts = text.contexts()
+        check_enough(contexts.entries)
+        write_keys(job, self.model, self.keys, text, contexts, progress=self.progress)
+        fields = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
+        unfinished = manifest.model_copy(update={**fields, "files": job.files})
+        return Datastore.unfinished(job.folder, unfinished)
 
 
 def _write(job: Job, manifest: Manifest, learnt: Learnt, ngram: int | None) -> None:

@@ -77,10 +77,12 @@ def shares_by(
         batch = slice(first, first + _QUERIES_AT_ONCE)
         ids = entries[batch]
         states = torch.from_numpy(corpus.keys(ids).astype(np.float32))
-        near = retriever.search(states, _before(corpus, ids)).to("cpu")
-        near = without_part(near, torch.from_numpy(part_of[ids]), parts)
-        near = without_part(near, torch.ones(len(ids), dtype=torch.int32), away)
-        votes = _votes(weighing.log_weights(near).exp(), number_of[near.values], len(number_of))
+        neighbors = retriever.search(states, _before(corpus, ids)).to("cpu")
+        neighbors = without_part(neighbors, torch.from_numpy(part_of[ids]), parts)
+        neighbors = without_part(neighbors, torch.ones(len(ids), dtype=torch.int32), away)
+        votes = _votes(
+            weighing.log_weights(neighbors).exp(), number_of[neighbors.values], len(number_of)
+        )
         likeliest = votes.topk(count, dim=-1)
         total = likeliest.values.sum(dim=-1, keepdim=True)
         # Without a neighbor, all of the share is the token's own.
