@@ -31,8 +31,8 @@ _HOME = {
     "evaluate": "knn_logits.measure.perplexity",
     "Evaluation": "knn_logits.measure.results",
     "pair_tokenizer": "knn_logits.engine.compatibility",
-    "text_ids": "knn_logits.engine.cutting",
-    "chat_ids": "knn_logits.engine.cutting",
+    "text_ids": "knn_logits.engine.tokens",
+    "chat_ids": "knn_logits.engine.tokens",
     "translate": "knn_logits.measure.translation",
     "evaluate_translations": "knn_logits.measure.translation",
     "Translations": "knn_logits.measure.translation",
@@ -60,7 +60,7 @@ _HOME = {
     "Memory": "knn_logits.mixture.memory",
     "Vote": "knn_logits.mixture.vote",
     "generation_settings": "knn_logits.mixture.presets",
-    "use_fastest_dtype": "knn_logits.engine.precision",
+    "use_fastest_dtype": "knn_logits.engine.forward",
     "Limits": "knn_logits.limits",
     "Deadline": "knn_logits.limits",
     "Gate": "knn_logits.mixture.gates.gate",
@@ -211,9 +211,9 @@ if TYPE_CHECKING:
     from knn_logits.corpus.documents import Document, Place
     from knn_logits.corpus.reading import read_corpus
     from knn_logits.engine.compatibility import pair_tokenizer
-    from knn_logits.engine.cutting import chat_ids, text_ids
+    from knn_logits.engine.forward import use_fastest_dtype
     from knn_logits.engine.pieces import Pieces
-    from knn_logits.engine.precision import use_fastest_dtype
+    from knn_logits.engine.tokens import chat_ids, text_ids
     from knn_logits.errors import (
         BusyError,
         ConfigError,

@@ -24,8 +24,8 @@ from knn_logits.engine.compatibility import (
 )
 from knn_logits.engine.keys import Sources, compute_keys
 from knn_logits.engine.location import KeyLocation
-from knn_logits.engine.pairs import PairTokenizer
-from knn_logits.engine.tokens import tokenize_pairs, tokenize_with_places
+from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
+from knn_logits.engine.tokens import tokenize_with_places
 from knn_logits.engine.windows import plan
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.progress import Progress

@@ -136,7 +136,7 @@ class Chat:
         """Returns the ids of a prompt in the model's chat template, if any, int64 [1, length]."""
         import torch
 
-        from knn_logits.engine.cutting import chat_ids, text_ids
+        from knn_logits.engine.tokens import chat_ids, text_ids
 
         if getattr(self.tokenizer, "chat_template", None):
             self.messages.append({"role": "user", "content": prompt})

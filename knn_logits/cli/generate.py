@@ -95,8 +95,8 @@ def _request(
     import torch
 
     from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
-    from knn_logits.engine.cutting import text_ids
     from knn_logits.engine.pairs import context_length
+    from knn_logits.engine.tokens import text_ids
 
     model, tokenizer = loaded
     check_tokenizer(tokenizer, opened.stores[0])

@@ -238,7 +238,7 @@ def _spelt(store: Datastore, model: str) -> list[str]:
     """The ids of the documents whose text spelt control tokens that are stored as such."""
     from knn_logits.cli.loading import load_tokenizer
     from knn_logits.engine.compatibility import check_tokenizer
-    from knn_logits.engine.cutting import with_control_tokens
+    from knn_logits.engine.tokens import with_control_tokens
 
     tokenizer = load_tokenizer(model)
     check_tokenizer(tokenizer, store)

@@ -125,7 +125,7 @@ def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    from knn_logits.engine.precision import use_fastest_dtype
+    from knn_logits.engine.forward import use_fastest_dtype
 
     config = _config_of(name)
     try:

@@ -28,15 +28,7 @@ _GOING_ON = "unfinished_sequences"
 
 @dataclass(frozen=True)
 class Place:
-    """A place on the call stack.
-
-    Attributes:
-        depth: Number of processor lists on the stack. A forward pass of a generation is one less
-            deep than the calls of its processors. A forward pass that a processor makes is as deep
-            as those calls.
-        drafts: Whether a candidate generator is on the stack: an assistant or made-up scores.
-        lists: The frame of the innermost processor list.
-    """
+    """A place on the call stack."""
 
     depth: int
     drafts: bool
@@ -72,18 +64,10 @@ def _local(frame: FrameType | None, name: str) -> Any:
 
 @dataclass
 class Call:
-    """One call of a logits processor.
-
-    Attributes:
-        processors: The list that makes the call. Each `generate()` has its own list. None in a
-            loop that calls the processor directly.
-        going_on: int64 [rows], 0 for rows that get only padding from here on; None if unknown.
-        depth: The depth of the forward passes that the call can be about; see `Place`.
-        drafts: See `Place`.
-    """
+    """One call of a logits processor."""
 
     processors: Any
-    going_on: Tensor | None
+    going_on: Tensor | None  # int64 [rows], 0 for rows that get only padding from here on
     depth: int
     drafts: bool
 
@@ -101,17 +85,7 @@ class Call:
 
 
 class Course:
-    """The calls that one generation has made so far.
-
-    Args:
-        call: Its first call.
-        length: Number of tokens at that call.
-        whole: Whether the forward pass read the whole text.
-
-    Attributes:
-        sources: What the processor stores about the sources that the rows read.
-        recording: What the processor has recorded of the generation.
-    """
+    """The calls that one generation has made so far."""
 
     def __init__(self, call: Call, length: int, whole: bool) -> None:
         self._processors = _reference(call.processors)
@@ -131,17 +105,7 @@ class Course:
         return self._processors is None or self._processors() is None
 
     def goes_on(self, call: Call, length: int, *, whole: bool) -> bool:
-        """Decides whether the first call about a forward pass belongs to this generation.
-
-        A call that belongs to it is noted.
-
-        Args:
-            call: The call.
-            length: Number of tokens at the call. It lies between that of the previous pass and one
-                more than that of the last call, since candidates may have been rejected.
-            whole: Whether the forward pass read the whole text. After passes that read new tokens
-                only, such a pass belongs to another generation.
-        """
+        """Decides whether the first call about a forward pass belongs to this generation."""
         if not self.has(call) or (whole and self._cached):
             return False
         if not self._first < length <= self._longest + 1:
@@ -158,10 +122,7 @@ class Course:
 def course_of(
     courses: Sequence[Course], call: Call, length: int, *, whole: bool, again: bool
 ) -> Course | None:
-    """Finds the generation of a call, and notes the call; None if a generation begins.
-
-    `again` says that the forward pass was asked for before.
-    """
+    """Finds the generation of a call, and notes the call; None if a generation begins."""
     if courses and again:
         course = next((one for one in courses if one.has(call)), courses[0])
         course.note(length)

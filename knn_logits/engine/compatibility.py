@@ -22,12 +22,39 @@ from knn_logits.arrays import Array
 from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import KeyLocation, find_key, is_encoder_decoder
 from knn_logits.engine.pairs import PairTokenizer
-from knn_logits.engine.weights import weights_state
 from knn_logits.errors import ConfigError, DatastoreError, MismatchError, ModelError
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import KeyRecord, ModelRecord, TokenizerRecord
+
+# The attributes of PEFT's layers that say which adapters act.
+_ADAPTERS = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
+
+
+def weights_state(model: nn.Module) -> list[Any]:
+    """Returns what differs once a model's modules, weights or adapters have changed."""
+    state: list[Any] = []
+    waiting, seen = [model], {id(model)}
+    while waiting:
+        module = waiting.pop()
+        inside = module.__dict__
+        state.append(id(module))
+        for parameter in inside["_parameters"].values():
+            if parameter is not None:
+                try:
+                    state += (parameter.data_ptr(), parameter._version)
+                except RuntimeError:  # a tensor without memory of its own, or of inference mode
+                    state.append(id(parameter))
+        # An adapter can be switched without a change of any weight.
+        if "_active_adapter" in inside:
+            state += (str(inside.get(name)) for name in _ADAPTERS)
+        for inner in inside["_modules"].values():
+            if inner is not None and id(inner) not in seen:
+                seen.add(id(inner))
+                waiting.append(inner)
+    return state
+
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +121,7 @@ def model_record(model: nn.Module) -> ModelRecord:
 
 
 def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
-    """Makes the manifest's record of a tokenizer: a hash of its vocabulary and of how it cuts.
-
-    Raises:
-        ConfigError: when this is not a tokenizer.
-    """
+    """Makes the manifest's record of a tokenizer: a hash of its vocabulary and of how it cuts."""
     if not callable(tokenizer) or not hasattr(tokenizer, "get_added_vocab"):
         raise ConfigError(
             f"expected a transformers tokenizer, not {type(tokenizer).__name__}: give the "
@@ -115,10 +138,7 @@ def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
 
 
 def _hashed_vocabulary(tokenizer: Any) -> tuple[int, Any]:
-    """Returns the number of words of a tokenizer, and a hash that has read them.
-
-    A vocabulary of 50,000 words takes a tenth of a second, so each tokenizer is read once.
-    """
+    """Returns the number of words of a tokenizer, and a hash that has read them."""
     size = len(tokenizer)
     known = _VOCABULARIES.get(tokenizer)
     if known is None or known[0] != size:
@@ -143,11 +163,7 @@ def vocabulary_size(model: nn.Module) -> int:
 
 
 def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
-    """Cuts a fixed text into tokens. It is not from the corpus, which may have to be forgotten.
-
-    Returns:
-        int32 [tokens], at least two.
-    """
+    """Cuts a fixed text into tokens. It is not from the corpus, which may have to be forgotten."""
     ids = [one for text in _SAMPLE_TEXTS for one in tokenizer(text)["input_ids"]]
     known = [one for one in ids if one < vocabulary][:CANARY_LENGTH]
     return np.asarray(known if len(known) > 1 else [0, vocabulary - 1], np.int32)
@@ -156,17 +172,7 @@ def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
 def canary_keys(
     model: nn.Module, location: KeyLocation, tokens: Array, source: Array | None = None
 ) -> Array:
-    """Computes the keys of a fixed text.
-
-    Args:
-        model: The model.
-        location: Where the key is.
-        tokens: int32 [tokens], the text.
-        source: int32 [source tokens], what an encoder reads; None takes the text itself.
-
-    Returns:
-        float32 [tokens, dim].
-    """
+    """Computes the keys of a fixed text."""
     device = input_device(model)
     ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).unsqueeze(0).to(device)
     inputs = {"input_ids": ids}
@@ -189,16 +195,7 @@ def relative_error(found: Array, expected: Array) -> float:
 
 
 def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None:
-    """Refuses a model whose state before a token depends on the tokens after it.
-
-    Args:
-        model: The model.
-        location: Where the key is.
-        tokens: int32 [tokens], any text of at least two tokens.
-
-    Raises:
-        ModelError: when the beginning's keys change with what follows.
-    """
+    """Refuses a model whose state before a token depends on the tokens after it."""
     half = max(1, len(tokens) // 2)
     short = canary_keys(model, location, tokens[:half], tokens)
     long = canary_keys(model, location, tokens, tokens)[:half]
@@ -213,16 +210,7 @@ def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None
 
 
 def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> KeyLocation:
-    """Finds the place in a model that a datastore's keys were taken from.
-
-    Args:
-        model: The model.
-        store: The datastore.
-        key: The place that the user names; None takes the datastore's place.
-
-    Raises:
-        MismatchError: when the user names another place than the datastore's.
-    """
+    """Finds the place in a model that a datastore's keys were taken from."""
     record: KeyRecord = store.manifest.key
     location = find_key(model, record.name)
     if key is not None:
@@ -258,13 +246,7 @@ def pair_tokenizer(
 
 
 def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> None:
-    """Refuses a model whose keys are not the datastore's.
-
-    If a datastore has no canary, only the model's configuration is compared, with a warning.
-
-    Raises:
-        MismatchError: when the model is another one. The message says what differs.
-    """
+    """Refuses a model whose keys are not the datastore's."""
     manifest = store.manifest
     size = vocabulary_size(model)
     largest = int(store.values.max()) if len(store) else -1
@@ -311,12 +293,7 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
 
 
 class WeightsCheck:
-    """Notices that a model was changed after it was compared with datastores.
-
-    Args:
-        model: The model.
-        location: Where the key is.
-    """
+    """Notices that a model was changed after it was compared with datastores."""
 
     def __init__(self, model: nn.Module, location: KeyLocation) -> None:
         self._model, self._location = model, location
@@ -324,11 +301,7 @@ class WeightsCheck:
         self._states: dict[Path, list[Any]] = {}
 
     def again(self, stores: Sequence[Datastore]) -> None:
-        """Compares the model with datastores again if it may have changed.
-
-        Raises:
-            MismatchError: when the model's keys are no longer those of a datastore.
-        """
+        """Compares the model with datastores again if it may have changed."""
         state = weights_state(self._model)
         for store in stores:
             if self._states.get(store.folder, self._opened) != state:
@@ -352,11 +325,7 @@ def _difference(model: nn.Module, manifest: Manifest) -> str:
 
 
 def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
-    """Refuses a tokenizer that cuts text in another way than the datastore's.
-
-    Raises:
-        MismatchError: when the tokenizer is another one.
-    """
+    """Refuses a tokenizer that cuts text in another way than the datastore's."""
     if tokenizer_record(tokenizer).sha256 != store.manifest.tokenizer.sha256:
         raise MismatchError(
             f"{store.folder} was built with another tokenizer: load the tokenizer "
@@ -365,15 +334,7 @@ def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
 
 
 def needs_keys(store: Datastore, what: str) -> None:
-    """Refuses what needs stored keys, for a datastore without them.
-
-    Args:
-        store: The datastore.
-        what: What is refused, such as "`index`".
-
-    Raises:
-        DatastoreError: when the keys were left on the Hub, or never stored.
-    """
+    """Refuses what needs stored keys, for a datastore without them."""
     if store.manifest.on_demand is not None:
         raise DatastoreError(
             f"{store.folder} computes its keys when they are needed, and {what} needs stored keys: "

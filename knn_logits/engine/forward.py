@@ -6,7 +6,10 @@ This module knows nothing of `generate()`, which `hooks` handles.
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.engine.compiled import uncompiled
-from knn_logits.engine.location import KeyLocation, first_tensor
+from knn_logits.engine.location import KeyLocation, first_tensor, original
 from knn_logits.engine.windows import TextWindow
 from knn_logits.errors import ModelError
 
@@ -59,18 +61,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def windows_batch(
     tokens: Array, windows: Sequence[TextWindow], device: torch.device
 ) -> dict[str, Tensor]:
-    """Makes the model's inputs for windows of a text, padded on the right.
-
-    Args:
-        tokens: int32 [tokens], the text.
-        windows: The windows, with their sources for an encoder-decoder model.
-        device: The model's device.
-
-    Returns:
-        `input_ids`, int64 [windows, longest window], and an `attention_mask` where the lengths
-        differ. With sources, these two are of the sources, and the windows are
-        `decoder_input_ids` and `decoder_attention_mask`.
-    """
+    """Makes the model's inputs for windows of a text, padded on the right."""
     parts = [tokens[window.start : window.start + window.size] for window in windows]
     sources = [window.source for window in windows if window.source is not None]
     if not sources:
@@ -80,16 +71,7 @@ def windows_batch(
 
 
 def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[str, Tensor]:
-    """Puts sequences of tokens into one tensor.
-
-    Args:
-        rows: The sequences, integers [tokens] each.
-        device: The device of the tensor.
-        fill: The token that fills up shorter sequences, where the mask is 0.
-
-    Returns:
-        `input_ids`, int64 [rows, longest], and an `attention_mask` where lengths differ.
-    """
+    """Puts sequences of tokens into one tensor."""
     longest = max(len(row) for row in rows)
     ids = np.full((len(rows), longest), fill, np.int64)
     mask = np.zeros((len(rows), longest), np.int64)
@@ -103,38 +85,14 @@ def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[s
 
 
 def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Computes the keys of a batch, without running the layers after them.
-
-    Args:
-        model: The model, in evaluation mode.
-        location: Where the key is.
-        inputs: The arguments of the model's forward pass: `input_ids` and so on, [rows, tokens].
-
-    Returns:
-        [rows, tokens, dim], in the model's precision, on the key's device.
-
-    Raises:
-        ModelError: when the module did not run, or its tensor has another shape.
-    """
+    """Computes the keys of a batch, without running the layers after them."""
     return states_at(model, [location], inputs)[0]
 
 
 def states_at(
     model: nn.Module, locations: Sequence[KeyLocation], inputs: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    """Computes the keys of a batch at several places in one pass, as `key_states` does for one.
-
-    Args:
-        model: The model, in evaluation mode.
-        locations: The places, which may share a module.
-        inputs: The arguments of the model's forward pass: `input_ids` and so on, [rows, tokens].
-
-    Returns:
-        [rows, tokens, dim] for each place, in the model's precision.
-
-    Raises:
-        ModelError: when a module did not run, or its tensor has another shape.
-    """
+    """Computes the keys of a batch at several places in one pass, as `key_states` does for one."""
     states, _ = _run(model, locations, inputs, until_keys=not hasattr(model, "hf_device_map"))
     return states
 
@@ -142,15 +100,7 @@ def states_at(
 def key_states_and_logits(
     model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Computes the keys of a batch together with the model's own scores.
-
-    Returns:
-        states: [rows, tokens, dim].
-        logits: [rows, tokens, vocabulary].
-
-    Raises:
-        ModelError: when the module did not run, or its tensor has another shape.
-    """
+    """Computes the keys of a batch together with the model's own scores."""
     states, output = _run(model, [location], inputs, until_keys=False)
     return states[0], output.logits
 
@@ -218,11 +168,7 @@ def _run(
 
 
 def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> Tensor:
-    """Gives states the shape [rows, tokens, dim], also if the model flattens them.
-
-    Raises:
-        ModelError: when the states do not have one vector for each token.
-    """
+    """Gives states the shape [rows, tokens, dim], also if the model flattens them."""
     rows, tokens = rows_tokens
     if states.dim() >= 2 and states.numel() == rows * tokens * states.shape[-1]:
         return states.reshape(rows, tokens, states.shape[-1])
@@ -230,3 +176,104 @@ def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> T
         f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens and so does "
         "not hold one vector for each token; name another key with --key"
     )
+
+
+# Where transformers and PyTorch keep the compiled form of a module's call.
+_CALLS = ("_compiled_call", "_compiled_call_impl")
+# The attribute by which a compiled function refers to the original.
+_FUNCTION = "_torchdynamo_orig_callable"
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the model or a part of it was compiled, in any of PyTorch's ways."""
+    return "torch._dynamo" in sys.modules and any(map(_is_compiled, model.modules()))
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    own = vars(module)
+    return (
+        any(own.get(name) is not None for name in _CALLS)
+        or hasattr(own.get("forward"), _FUNCTION)
+        or original(module) is not module
+    )
+
+
+def forget_compiled(model: nn.Module) -> None:
+    """Drops the compiled code. PyTorch then compiles again, with the present hooks."""
+    if is_compiled(model):
+        sys.modules["torch._dynamo"].reset()
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Runs the model without its compiled code for a while, so that every hook is called."""
+    if not is_compiled(model):
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+# A pass of so many tokens through one layer is timed, the best of so many times.
+_TOKENS, _TIMES = 64, 3
+# A measurement varies by some percent from run to run. float32 has to be faster by more than that,
+# or else the choice, and with it the datastore, would vary too.
+_MARGIN = 1.25
+
+
+def use_fastest_dtype(model: nn.Module) -> str | None:
+    """Converts a model on a processor to float32 if it runs faster so and loses nothing.
+
+    A checkpoint in half precision is often slower on a processor: float16 is emulated by most of
+    them. Its largest linear layer is timed in both precisions, which takes milliseconds. float32
+    has to be a quarter faster, so that repeated runs make the same choice.
+
+    Args:
+        model: The model, as it was loaded. It may be changed.
+
+    Returns:
+        The choice and its reason, as a sentence; None where there was nothing to choose: on a GPU,
+        in another precision than float16 and bfloat16, or without memory for float32.
+    """
+    parameters = list(model.parameters())
+    dtype = parameters[0].dtype if parameters else None
+    if dtype not in (torch.float16, torch.bfloat16):
+        return None
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    layers = [layer for layer in layers if layer is not head]
+    size = sum(parameter.numel() for parameter in parameters)
+    if not layers or parameters[0].device.type != "cpu" or 4 * size > _memory() / 2:
+        return None
+    weight = max((layer.weight for layer in layers), key=Tensor.numel).detach()
+    stored, single = _seconds(weight), _seconds(weight.float())
+    name = str(dtype).removeprefix("torch.")
+    if single * _MARGIN < stored:
+        model.float()
+        return (
+            f"the model runs in float32, {stored / single:.1f} times as fast on this processor as "
+            f"in the checkpoint's {name}; --dtype chooses"
+        )
+    return (
+        f"the model runs in the checkpoint's {name}, which takes {stored / single:.2f} of the time "
+        "of float32 on this processor; --dtype chooses"
+    )
+
+
+def _seconds(weight: Tensor) -> float:
+    states = torch.ones(_TOKENS, weight.shape[1], dtype=weight.dtype)
+    best = float("inf")
+    with torch.inference_mode():
+        nn.functional.linear(states, weight)
+        for _ in range(_TIMES):
+            start = time.perf_counter()
+            nn.functional.linear(states, weight)
+            best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _memory() -> float:
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # a system that does not say
+        return float("inf")

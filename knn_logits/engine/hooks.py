@@ -16,21 +16,65 @@ import threading
 import weakref
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from knn_logits.engine.calls import Call, place
-from knn_logits.engine.compiled import forget_compiled
-from knn_logits.engine.forward import as_rows, is_own_pass
+from knn_logits.engine.forward import as_rows, forget_compiled, is_own_pass
 from knn_logits.engine.location import (
     KeyLocation,
     decoder_of,
     first_tensor,
     is_encoder_decoder,
 )
-from knn_logits.engine.paged import allow_paged, refuse_paged
+from knn_logits.errors import ModelError
+
+_NAME = "generate_batch"
+
+
+class _Refusal:
+    """Replaces a model's `generate_batch`, and counts the processors that asked for this."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.attached = 0
+        self.model = weakref.ref(model)
+        self.replaced = vars(model).get(_NAME)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # If a model is copied while a processor is attached, no processor is attached to the copy.
+        return getattr, (self.model(), _NAME)
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise ModelError(
+            'continuous batching (cache_implementation="paged", generate_batch) ignores logits '
+            "processors, so kNN would have no effect: leave it out, or close() the "
+            "KNNLogitsProcessor"
+        )
+
+
+def refuse_paged(model: nn.Module) -> None:
+    """Makes the model's continuous batching raise `ModelError` until `allow_paged`."""
+    if not hasattr(model, _NAME):
+        return
+    refusal = vars(model).get(_NAME)
+    if not isinstance(refusal, _Refusal):
+        refusal = _Refusal(model)
+        setattr(model, _NAME, refusal)
+    refusal.attached += 1
+
+
+def allow_paged(model: nn.Module) -> None:
+    """Undoes one call of `refuse_paged`."""
+    refusal = vars(model).get(_NAME)
+    if isinstance(refusal, _Refusal):
+        refusal.attached -= 1
+        if refusal.attached <= 0:
+            delattr(model, _NAME)
+            if refusal.replaced is not None:
+                setattr(model, _NAME, refusal.replaced)
+
 
 # Windows kept for each depth: one for the call, one for a guidance pass, and one to spare.
 _WINDOWS_KEPT = 3
@@ -40,25 +84,10 @@ _CACHE_NAMES = ("past_key_values", "cache_params")
 
 @dataclass(eq=False)
 class Window:
-    """One forward pass.
-
-    Attributes:
-        start: Number of tokens in the cache before the pass. It is a tensor for a static cache,
-            and None if unknown.
-        ids: int64 [rows, tokens]; None if the model was given embeddings.
-        shape: (rows, tokens).
-        states: The captured tensor, one vector for each token.
-        depth: See `Place`.
-        cache: The cache that the pass continued, if any.
-        encoded: [rows, tokens, width], what may differ between rows with the same ids: the
-            encoder's output, or the embeddings that took the place of ids. None if there is none.
-        asked: The last position that a call asked for, -1 at first. Each is asked for once.
-        whole: Whether the pass read the whole text of the call that it answered.
-        answers: What the processor stores for the window, by position.
-    """
+    """One forward pass."""
 
     start: int | Tensor | None
-    ids: Tensor | None
+    ids: Tensor | None  # int64 [rows, tokens]; None if the model was given embeddings
     shape: torch.Size
     depth: int
     cache: weakref.ref[Any] | None = None
@@ -87,10 +116,7 @@ class _ThreadState(threading.local):
 
 
 class _Hooks:
-    """The hook functions. They hold the states of each thread, and no part of the processor.
-
-    If a model is copied, the copy's hooks do nothing, since no processor asks for its states.
-    """
+    """The hook functions. They hold the states of each thread, and no part of the processor."""
 
     def __init__(self, model: nn.Module, decoder: nn.Module, location: KeyLocation) -> None:
         self.location = location
@@ -215,18 +241,7 @@ def _longest_layer(cache: Any) -> int:
 
 
 class StateCapture:
-    """Attaches to a model and finds the states that a call of a logits processor is about.
-
-    A thread never sees the states of another. The hooks are removed by `close()`, or when this
-    object is garbage-collected.
-
-    Args:
-        model: The model that will generate.
-        location: Where the key is.
-
-    Raises:
-        ModelError: when the model has no decoder.
-    """
+    """Attaches to a model and finds the states that a call of a logits processor is about."""
 
     def __init__(self, model: nn.Module, location: KeyLocation) -> None:
         decoder = decoder_of(model)
@@ -255,16 +270,7 @@ class StateCapture:
         self._finalizer()
 
     def find(self, input_ids: Tensor, call: Call | None = None) -> tuple[Window, int] | None:
-        """Finds the forward pass and the position in it that produced the scores of a call.
-
-        Args:
-            input_ids: The ids as a logits processor gets them, int64 [rows, length].
-            call: The call; None for the present one.
-
-        Returns:
-            The window and the position. None if no forward pass of this thread produced the
-            scores, because they are made up or come from an assistant model.
-        """
+        """Finds the forward pass and the position in it that produced the scores of a call."""
         thread, call = self._hooks.thread, call or Call.now()
         if call.drafts:
             return None
@@ -295,11 +301,7 @@ class StateCapture:
         return window, position
 
     def states(self, window: Window, first: int) -> Tensor:
-        """Returns the states of a window from a position on.
-
-        Returns:
-            [rows, tokens - first, dim].
-        """
+        """Returns the states of a window from a position on."""
         assert window.states is not None
         return as_rows(window.states, window.shape, self._hooks.location)[:, first:]
 
@@ -307,14 +309,7 @@ class StateCapture:
 def _choose(
     windows: list[Window], input_ids: Tensor, offset: int, cache: weakref.ref[Any] | None
 ) -> tuple[Window, int] | None:
-    """Chooses the window that has the call's ids, and the position in it.
-
-    Passes of other generations may have the same ids. A pass that continues the cache of the
-    previous window is the right one. Among passes over the whole text the latest is right, since an
-    earlier one had another mask or another source. Otherwise the pass that read most of the text is
-    right, since chance matches are short. Among equals the first is right, because a guidance pass
-    follows the model's own pass.
-    """
+    """Chooses the window that has the call's ids, and the position in it."""
     found = [(window, _position(window, input_ids, offset)) for window in windows]
     matches = [(window, position) for window, position in found if position is not None]
     own = [match for match in matches if cache is not None and match[0].cache is cache]
@@ -340,11 +335,7 @@ def _position(window: Window, input_ids: Tensor, offset: int) -> int | None:
 
 
 def _whole_offset(window: Window, input_ids: Tensor) -> int | None:
-    """The offset between a call's ids and the cache's positions, at a sequence's first call.
-
-    The two differ if the ids lack some tokens: those of a prompt given as embeddings, of a prefix,
-    or of a cache that was filled before.
-    """
+    """The offset between a call's ids and the cache's positions, at a sequence's first call."""
     rows, length = input_ids.shape
     if window.shape[0] != rows:
         return None

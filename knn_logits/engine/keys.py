@@ -31,12 +31,7 @@ def default_batch_tokens(device: torch.device) -> int:
 
 @dataclass(frozen=True, eq=False)
 class KeySource:
-    """A model that computes keys where a datastore stores none.
-
-    Attributes:
-        model: A causal language model.
-        location: Where the key is.
-    """
+    """A model that computes keys where a datastore stores none."""
 
     model: nn.Module
     location: KeyLocation
@@ -44,20 +39,7 @@ class KeySource:
     def keys(
         self, tokens: Array, windows: Sequence[TextWindow], *, dim: int, dtype: str
     ) -> list[Array]:
-        """Computes the keys of some windows of a text.
-
-        Args:
-            tokens: int32, the text.
-            windows: The windows, in any order.
-            dim: Length of a key.
-            dtype: "float16" or "float32", the keys' precision.
-
-        Returns:
-            The keys of each window, [entries of the window, dim].
-
-        Raises:
-            ModelError: when a key is not finite, or too large for float16.
-        """
+        """Computes the keys of some windows of a text."""
         ends = np.cumsum([window.entries for window in windows]).tolist()
         first = [0, *ends[:-1]]
         numbered = [
@@ -91,30 +73,7 @@ def compute_keys(
     sources: Sources | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Array]:
-    """Computes the keys of all entries from `first_entry` on.
-
-    Windows of similar length share a batch, and the keys come out in the entries' order again.
-    Neither the batches nor any key depend on `first_entry`.
-
-    Args:
-        model: In evaluation mode.
-        location: Where the key is.
-        tokens: int32, the corpus.
-        windows: From `windows.plan`, in order.
-        dim: Length of a key.
-        dtype: "float16" or "float32", the keys' precision.
-        batch_tokens: Tokens of one forward pass, padding included.
-        first_entry: The first entry whose key is wanted.
-        sources: Returns what an encoder reads for each context; None for a causal model.
-        advance: Called after each forward pass with the number of keys that it gave. Some of them
-            may lie before `first_entry`.
-
-    Yields:
-        [rows, dim] in `dtype`: the keys of the next entries.
-
-    Raises:
-        ModelError: when a key is not finite, or too large for float16.
-    """
+    """Computes the keys of all entries from `first_entry` on."""
     device = input_device(model)
     kind = getattr(torch, dtype)
     groups = grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens)

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from knn_logits.engine.compiled import original
 from knn_logits.errors import ConfigError, ModelError
 
 Side = Literal["input", "output"]
@@ -34,13 +33,7 @@ _FEED_FORWARD_NAMES = (
 
 @dataclass(frozen=True)
 class KeyLocation:
-    """A module and one side of it. The tensor that passes there holds the key of each token.
-
-    Attributes:
-        name: The name that the user gave: "ffn_input", "layer_output" or "MODULE:input|output".
-        module: The module's path in the model, as in `model.named_modules()`.
-        side: Whether the tensor that enters the module is taken, or the one that leaves it.
-    """
+    """A module and one side of it. The tensor that passes there holds the key of each token."""
 
     name: str
     module: str
@@ -50,12 +43,15 @@ class KeyLocation:
         return f"{self.module}:{self.side}"
 
 
-def decoder_of(model: nn.Module) -> nn.Module:
-    """The module that holds the decoder's layers.
+def original(module: nn.Module) -> nn.Module:
+    """Returns the module that `torch.compile(module)` has wrapped."""
+    found: Any = vars(module).get("_modules", {}).get("_orig_mod", module)
+    assert isinstance(found, nn.Module)
+    return found
 
-    Raises:
-        ModelError: when the model has no decoder, or cannot generate.
-    """
+
+def decoder_of(model: nn.Module) -> nn.Module:
+    """The module that holds the decoder's layers."""
     can_generate = getattr(model, "can_generate", None)
     get_decoder = getattr(model, "get_decoder", None)
     decoder = get_decoder() if callable(get_decoder) else None
@@ -76,18 +72,7 @@ def is_encoder_decoder(model: nn.Module) -> bool:
 
 
 def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
-    """Resolves the name of a key to a module of this model.
-
-    Args:
-        model: A causal or encoder-decoder language model of transformers.
-        name: "ffn_input" is the input of the feed-forward network in the decoder's last layer.
-            "layer_output" is the output of that layer. Any other place is a module's path followed
-            by ":input" or ":output".
-
-    Raises:
-        ConfigError: when the name has none of these forms.
-        ModelError: when the decoder has no such module. The message names some that it has.
-    """
+    """Resolves the name of a key to a module of this model."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a transformers model, not {type(model).__name__}")
     if name in ("ffn_input", "layer_output"):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.engine.cutting import cut_texts
+from knn_logits.corpus.documents import Document
 from knn_logits.engine.forward import padded
+from knn_logits.engine.tokens import cut_texts
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 from knn_logits.locks import cached_property
 
@@ -37,10 +39,7 @@ _OPTIONS = {"src_lang": "--source-lang", "tgt_lang": "--target-lang"}
 
 
 def context_length(model: nn.Module) -> int | None:
-    """The number of tokens that a model can read at once; None if it sets no limit.
-
-    For an encoder-decoder model this is the number for its decoder.
-    """
+    """The number of tokens that a model can read at once; None if it sets no limit."""
     return _length(model, _LENGTHS)
 
 
@@ -55,25 +54,7 @@ def _length(model: nn.Module, names: Sequence[str]) -> int | None:
 
 
 class PairTokenizer:
-    """Cuts sources and targets into tokens as an encoder-decoder model needs them.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer, which is not changed.
-        source_prefix: Text before every source, such as T5's "translate English to German: ".
-        source_lang: Language of the sources as the tokenizer names it ("en_XX", "eng_Latn", "en").
-            None keeps the tokenizer's own, if it knows languages.
-        target_lang: Language of the targets, in the same way.
-
-    Attributes:
-        source_lang: The given language of the sources, or else the tokenizer's own.
-        target_lang: The given language of the targets, or else the tokenizer's own.
-        source_limit: The number of tokens that the encoder can read; None for no limit.
-
-    Raises:
-        ConfigError: when the tokenizer does not know the language.
-        ModelError: when the model's encoder reads no text.
-    """
+    """Cuts sources and targets into tokens as an encoder-decoder model needs them."""
 
     def __init__(
         self,
@@ -112,28 +93,13 @@ class PairTokenizer:
 
     @cached_property
     def opening(self) -> list[int]:
-        """The tokens that every text of the decoder begins with: a start token, a language.
-
-        Raises:
-            ConfigError: when the tokenizer knows several languages, and none is named.
-            ModelError: when the model names no token that starts the decoder's text.
-        """
+        """The tokens that every text of the decoder begins with: a start token, a language."""
         (text,) = self.targets([""])
         # The start token of the decoder's text may also be its end token.
         return text[: text.index(self._end, 1) if self._end in text[1:] else 1]
 
     def sources(self, texts: Sequence[str]) -> list[Array]:
-        """Cuts sources into the tokens that the encoder reads.
-
-        Args:
-            texts: The sources, without prefix.
-
-        Returns:
-            int32 [tokens] for each source. A source that is too long for the encoder is cut off.
-
-        Raises:
-            CorpusError: when a source has no token.
-        """
+        """Cuts sources into the tokens that the encoder reads."""
         found: list[Array] = []
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
             part = [self.source_prefix + text for text in texts[first : first + _TEXTS_AT_ONCE]]
@@ -164,15 +130,7 @@ class PairTokenizer:
         return [*ids[: limit - kept], *ids[len(ids) - kept :]]
 
     def targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Cuts targets into the decoder's text: the start token, the target's tokens, the end.
-
-        Args:
-            texts: The targets.
-
-        Raises:
-            ConfigError: when the tokenizer knows several languages, and none is named.
-            ModelError: when the model names no token that starts the decoder's text.
-        """
+        """Cuts targets into the decoder's text: the start token, the target's tokens, the end."""
         found: list[list[int]] = []
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
             labels = self._labels(list(texts[first : first + _TEXTS_AT_ONCE]))
@@ -208,24 +166,12 @@ class PairTokenizer:
         return [int(self._start), *ids]
 
     def inputs(self, texts: Sequence[str], device: torch.device) -> dict[str, Tensor]:
-        """Makes the arguments of `generate()` for sources: `input_ids` and `attention_mask`.
-
-        Args:
-            texts: The sources, without prefix.
-            device: The model's device.
-        """
+        """Makes the arguments of `generate()` for sources: `input_ids` and `attention_mask`."""
         found = padded(self.sources(texts), device, self._pad)
         return {"attention_mask": torch.ones_like(found["input_ids"]), **found}
 
     def texts(self, output: Tensor) -> list[str]:
-        """Decodes what `generate()` wrote.
-
-        Args:
-            output: int64 [rows, tokens], the result of `generate()` called with `settings`.
-
-        Returns:
-            The texts, without the tokens that every text of the decoder begins and ends with.
-        """
+        """Decodes what `generate()` wrote."""
         # Not every tokenizer treats a language as a special token.
         first = len(self.opening) if self.settings else 1
         found = self.tokenizer.batch_decode(output[:, first:], skip_special_tokens=True)
@@ -240,6 +186,21 @@ class PairTokenizer:
         if len(self.opening) > 1:
             found["forced_bos_token_id"] = self.opening[1]
         return found
+
+
+def tokenize_pairs(
+    pairs: PairTokenizer, documents: Iterable[Document]
+) -> Iterator[tuple[Document, list[int]]]:
+    """Cuts the targets of pairs into the decoder's text."""
+    waiting = iter(documents)
+    while group := list(islice(waiting, _TEXTS_AT_ONCE)):
+        for document in group:
+            if document.source is None:
+                raise CorpusError(
+                    f"the document {document.id} has no source: give an encoder-decoder model "
+                    'pairs, which are rows with "source" and "target"'
+                )
+        yield from zip(group, pairs.targets([one.text for one in group]), strict=True)
 
 
 def _set_language(tokenizer: Any, name: str, language: str | None) -> None:

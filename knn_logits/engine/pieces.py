@@ -71,12 +71,7 @@ class Pieces:
 
 
 class TextAfter:
-    """Tells the text that a token adds to a text, for many tokens that might follow it.
-
-    Args:
-        tokenizer: Turns tokens into text.
-        before: The tokens of the text.
-    """
+    """Tells the text that a token adds to a text, for many tokens that might follow it."""
 
     def __init__(self, tokenizer: Any, before: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -91,15 +86,7 @@ class TextAfter:
 
 
 class InnerText:
-    """Tells the text of some tokens as it is within a longer text.
-
-    Some tokenizers, such as Llama's, drop the space before the first of the tokens that they
-    decode. So these are decoded behind another one.
-
-    Args:
-        tokenizer: Turns tokens into text.
-        ids: The tokens of the longer text.
-    """
+    """Tells the text of some tokens as it is within a longer text."""
 
     def __init__(self, tokenizer: Any, ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -117,16 +104,7 @@ class InnerText:
 
 
 def parts_of(tokenizer: Any, ids: Sequence[int], cuts: Sequence[int]) -> list[str]:
-    """Cuts the text of some tokens in parts. A character that is cut belongs to the later part.
-
-    Args:
-        tokenizer: Turns tokens into text.
-        ids: The tokens.
-        cuts: The places to cut at, in ascending order, as numbers of tokens.
-
-    Returns:
-        One text more than there are cuts. Joined they are the text of all tokens.
-    """
+    """Cuts the text of some tokens in parts. A character that is cut belongs to the later part."""
     text, kept = decoded(tokenizer, ids), _whole(tokenizer, ids, len(ids))
     if not text.startswith(kept):
         # The bytes of a character that is cut at the end have taken those before them along.
@@ -136,12 +114,7 @@ def parts_of(tokenizer: Any, ids: Sequence[int], cuts: Sequence[int]) -> list[st
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Returns the text that each token adds to the tokens before it.
-
-    If a character is cut into several tokens, the last of them adds it. The texts joined are the
-    text of all tokens, but for tokenizers that decode a character as U+FFFD if bytes that are none
-    follow it: the character is kept.
-    """
+    """Returns the text that each token adds to the tokens before it."""
     texts, start, done, told = [], 0, "", 0
     for end in range(1, len(ids) + 1):
         text = decoded(tokenizer, ids[start:end])
@@ -162,18 +135,7 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 def whole_characters(
     tokenizer: Any, ids: Sequence[int], before: int, after: int
 ) -> tuple[int, int]:
-    """Finds the longest part of some tokens that begins and ends with a whole character.
-
-    Args:
-        tokenizer: Turns tokens into text.
-        ids: The tokens.
-        before: How many of the first tokens may be left out. More than three never are, since a
-            character has four bytes at most.
-        after: How many of the last tokens may be left out, likewise.
-
-    Returns:
-        The number of tokens before the part, and the number of tokens up to its end.
-    """
+    """Finds the longest part of some tokens that begins and ends with a whole character."""
     parts = product(range(min(before, 3) + 1), range(min(after, 3) + 1))
     for first, last in sorted(parts, key=sum):
         text = decoded(tokenizer, ids[first : len(ids) - last])
@@ -210,13 +172,7 @@ def _last(tokenizer: Any, ids: Sequence[int]) -> list[int]:
 
 
 def _shortened(tokenizer: Any, ids: Sequence[int], text: str) -> tuple[int, str]:
-    """Finds how many of the first tokens may be left out of a text, and what the rest says.
-
-    Args:
-        tokenizer: Turns tokens into text.
-        ids: The tokens.
-        text: Their text.
-    """
+    """Finds how many of the first tokens may be left out of a text, and what the rest says."""
     for first in range(len(ids) - _CONTEXT // 2, 0, -1):
         rest = decoded(tokenizer, ids[first:])
         if rest and text.endswith(rest):
@@ -225,13 +181,7 @@ def _shortened(tokenizer: Any, ids: Sequence[int], text: str) -> tuple[int, str]
 
 
 def rest_of_word(tokenizer: Any, text: str, tokens: Array) -> str:
-    """The characters by which a document goes on to the end of the word that a token is in.
-
-    Args:
-        tokenizer: The tokenizer.
-        text: The text of the token.
-        tokens: Integers [tokens], the token and those after it.
-    """
+    """The characters by which a document goes on to the end of the word that a token is in."""
     if not text[-1:].isalnum():
         return ""
     ids = tokens[: 1 + _LONGEST_WORD].tolist()

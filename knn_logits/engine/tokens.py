@@ -1,10 +1,15 @@
-"""Cuts documents of any length into tokens with the model's tokenizer."""
+"""Cuts text of people and documents into tokens. None of it becomes a control token.
+
+A tokenizer takes "<|im_end|>" in a text for the token that ends a chat's turn. A document or a
+message with it would end an answer, or speak as another. So such a text is cut again, by its
+characters alone. Every other text is cut as the tokenizer cuts it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,15 +17,158 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.corpus.documents import Document
-from knn_logits.engine.cutting import cut_texts, text_ids
-from knn_logits.engine.pairs import PairTokenizer
-from knn_logits.errors import CorpusError
+
+# A character for private use stands behind the first letter of a control token that a message
+# spells. So neither the template nor the tokenizer takes it for one.
+_MARK = "\ue0f0"
+
+
+def control_ids(tokenizer: Any) -> frozenset[int]:
+    """Returns the tokens that control a model, such as the token that ends a text."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    ids = {number for number, token in added.items() if token.special}
+    ids |= set(getattr(tokenizer, "all_special_ids", ()))
+    roles = [getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "pad")]
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    return frozenset(ids if unknown in roles else ids - {unknown})
+
+
+def cut_texts(
+    tokenizer: Any,
+    texts: Sequence[str],
+    *,
+    around: bool = True,
+    target: bool = False,
+    ends: bool = False,
+) -> tuple[list[list[int]], list[Array | None]]:
+    """Cuts texts into tokens."""
+
+    def cut(some: Sequence[str], **more: Any) -> Any:
+        if target:
+            return tokenizer(text_target=list(some), verbose=False, **more)
+        return tokenizer(
+            list(some),
+            add_special_tokens=around,
+            return_attention_mask=False,
+            verbose=False,
+            **more,
+        )
+
+    control = control_ids(tokenizer)
+    done = cut(texts)
+    rows: list[list[int]] = done["input_ids"]
+    encodings = getattr(done, "encodings", None) if ends else None
+    found = [None if encodings is None else _ends(one) for one in encodings or rows]
+    suspects = [number for number, ids in enumerate(rows) if not control.isdisjoint(ids)]
+    if not suspects:
+        return rows, found
+    added = _count(control, cut([""])["input_ids"][0]) if around or target else 0
+    for number in suspects:
+        if _count(control, rows[number]) <= added:
+            continue
+        again = cut([texts[number]], split_special_tokens=True, return_special_tokens_mask=True)
+        ids, mask = again["input_ids"][0], again["special_tokens_mask"][0]
+        parts = [
+            [one] if one not in control or put else _characters(tokenizer, one)
+            for one, put in zip(ids, mask if around or target else [0] * len(ids), strict=True)
+        ]
+        rows[number] = [one for part in parts for one in part]
+        if encodings is not None:
+            lengths = [len(part) for part in parts]
+            found[number] = np.repeat(_ends(again.encodings[0]), lengths)
+    return rows, found
+
+
+def text_ids(tokenizer: Any, text: str, *, around: bool = True) -> list[int]:
+    """Cuts a text into tokens, none of which is a control token that the text spells.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        text: The text, such as a prompt.
+        around: Whether the tokenizer adds the tokens that it puts around every text.
+
+    Returns:
+        The ids.
+    """
+    return cut_texts(tokenizer, [text], around=around)[0][0]
+
+
+def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **settings: Any) -> list[int]:
+    """Cuts a chat into tokens by its template. Only the template writes control tokens.
+
+    Args:
+        tokenizer: A tokenizer of transformers with a chat template.
+        messages: The messages, each with a `role` and a `content`.
+        settings: Further arguments of the tokenizer's `apply_chat_template`.
+
+    Returns:
+        The ids. They are those of `apply_chat_template` if no message spells a control token.
+    """
+    names = tokenizer.convert_ids_to_tokens(sorted(control_ids(tokenizer)))
+    spelt = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
+
+    def marked(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return spelt.sub(lambda found: found[0][0] + _MARK + found[0][1:], value.replace(_MARK, ""))
+
+    safe = [{name: marked(value) for name, value in one.items()} for one in messages]
+    if safe == [dict(one) for one in messages]:
+        found = tokenizer.apply_chat_template(list(messages), return_dict=True, **settings)
+        return list(found["input_ids"])
+    text = tokenizer.apply_chat_template(safe, tokenize=False, **settings)
+    done = tokenizer([text], add_special_tokens=False, verbose=False)
+    return _without_marks(tokenizer, text, done)
+
+
+def _without_marks(tokenizer: Any, text: str, done: Any) -> list[int]:
+    """Returns the tokens of a text, without those of the marks alone."""
+    (ids,), (encoding,) = done["input_ids"], done.encodings
+    control = control_ids(tokenizer)
+    kept = []
+    for token, (start, end) in zip(ids, encoding.offsets, strict=True):
+        if token in control and _MARK in text[start : end + 1]:
+            kept += _characters(tokenizer, token)
+        elif text[start:end] != _MARK:
+            kept.append(token)
+    return kept
+
+
+def with_control_tokens(
+    tokenizer: Any, tokens: Array, first: Array, *, target: bool = False
+) -> Array:
+    """Finds the documents that hold control tokens, which their text must have spelt."""
+    control = control_ids(tokenizer)
+    around = tokenizer(text_target="") if target else tokenizer("", verbose=False)
+    counts = np.concatenate([[0], np.cumsum(np.isin(tokens, sorted(control)))])
+    inside = np.diff(counts[[*first, len(tokens)]])
+    found: Array = np.flatnonzero(inside > _count(control, around["input_ids"]))
+    return found
+
+
+def _count(control: frozenset[int], ids: Sequence[int]) -> int:
+    return sum(one in control for one in ids)
+
+
+def _characters(tokenizer: Any, token: int) -> list[int]:
+    """Spells a control token that the tokenizer's model itself knows as a word."""
+    if token == getattr(tokenizer, "unk_token_id", None):
+        return [token]
+    spelt = tokenizer.convert_tokens_to_ids(list(tokenizer.convert_ids_to_tokens(token)))
+    return [one for one in spelt if one is not None]
+
+
+def _ends(encoding: Any) -> Array:
+    """Returns the position where each token ends in its text, in characters."""
+    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+    # A token without text of its own ends where the token before it does.
+    return np.maximum.accumulate(offsets[:, 1])
+
 
 # A tokenizer needs several times a text's size in memory, so a huge text is cut in parts.
 _PART = 1 << 20
 _BLOCK = 1 << 17
 _PARTS_AT_ONCE = 64
-_PAIRS_AT_ONCE = 1024
 _CHARACTERS_AT_ONCE = 4 << 20
 # A tokenizer for one script or one kind of text may drop all other text.
 _PROBES = ("a", "A", "1", ".", "я", "中", "क")
@@ -65,17 +213,7 @@ def _parts(text: str, size: int | None = None) -> Iterator[str]:
 
 
 def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Document, list[int]]]:
-    """Cuts documents into tokens, with the special tokens that the tokenizer puts around a text.
-
-    A document of more than a million characters is split at the end of a line before that.
-
-    Args:
-        tokenizer: A tokenizer of transformers.
-        documents: The documents, in order.
-
-    Yields:
-        Each document and its token ids.
-    """
+    """Cuts documents into tokens, with the special tokens that the tokenizer puts around a text."""
     for document, ids, _ in tokenize_with_places(tokenizer, documents):
         yield document, ids
 
@@ -83,16 +221,7 @@ def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Do
 def tokenize_with_places(
     tokenizer: Any, documents: Iterable[Document]
 ) -> Iterator[tuple[Document, list[int], list[int]]]:
-    """Cuts documents as `tokenize` does, and finds the places of their text among the tokens.
-
-    Args:
-        tokenizer: A tokenizer of transformers.
-        documents: The documents, in order.
-
-    Yields:
-        Each document, its token ids, and the number of the first token at each of its places. The
-        numbers are missing if the tokenizer does not tell the positions of its tokens.
-    """
+    """Cuts documents as `tokenize` does, and finds the places of their text among the tokens."""
     before, after = special_tokens(tokenizer)
     for group in _groups(documents):
         texts = [part for document, parts in group for part in parts]
@@ -128,45 +257,8 @@ def _places(
         first, token = first + len(part), token + len(known)
 
 
-def tokenize_pairs(
-    pairs: PairTokenizer, documents: Iterable[Document]
-) -> Iterator[tuple[Document, list[int]]]:
-    """Cuts the targets of pairs into the decoder's text.
-
-    Args:
-        pairs: The model's tokenizer.
-        documents: The documents in order, each with its source.
-
-    Yields:
-        Each document and the token ids of its target, from the start token on.
-
-    Raises:
-        CorpusError: when a document has no source.
-    """
-    waiting = iter(documents)
-    while group := list(islice(waiting, _PAIRS_AT_ONCE)):
-        for document in group:
-            if document.source is None:
-                raise CorpusError(
-                    f"the document {document.id} has no source: give an encoder-decoder model "
-                    'pairs, which are rows with "source" and "target"'
-                )
-        yield from zip(group, pairs.targets([one.text for one in group]), strict=True)
-
-
 def token_blocks(tokenizer: Any, text: str, around: tuple[list[int], list[int]]) -> Iterator[Array]:
-    """Yields the tokens of one document part by part. Parts are cut at the ends of lines.
-
-    Memory holds only one part, however long the document is.
-
-    Args:
-        tokenizer: A tokenizer of transformers.
-        text: The document's text.
-        around: The result of `special_tokens`.
-
-    Yields:
-        The tokens of a part, int32 [tokens].
-    """
+    """Yields the tokens of one document part by part. Parts are cut at the ends of lines."""
     before, after = around
     if before:
         yield np.array(before, np.int32)

@@ -16,19 +16,12 @@ _LARGEST_DEFAULT = 1024
 
 @dataclass(frozen=True)
 class Piece:
-    """A window together with its tokens, for texts that are never held as a whole.
+    """A window together with its tokens, for texts that are never held as a whole."""
 
-    Attributes:
-        tokens: int32 [size + 1], the tokens that the model reads and the one after them.
-        skip: As in `TextWindow`.
-        first: Position of the window's first token in the text.
-        source: int32 [source tokens], the source that an encoder reads; None for a causal model.
-    """
-
-    tokens: Array
+    tokens: Array  # int32 [size + 1], the tokens that the model reads and the one after them
     skip: int
     first: int
-    source: Array | None = None
+    source: Array | None = None  # int32 [source tokens], the source that an encoder reads
 
     @property
     def size(self) -> int:
@@ -38,17 +31,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class TextWindow:
-    """One forward pass over part of a text.
-
-    Attributes:
-        start: Position of the first token that the model reads.
-        size: Number of tokens that the model reads.
-        skip: Number of states at the beginning that an earlier window has already given. State j
-            predicts the token `start + j + 1`.
-        first_entry: The entry of the first state after the skipped ones.
-        context: Number of the context that the window lies in.
-        source: int32 [source tokens], the source that an encoder reads; None for a causal model.
-    """
+    """One forward pass over part of a text."""
 
     start: int
     size: int
@@ -77,15 +60,7 @@ def check_window(config: object) -> None:
 
 
 def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]:
-    """Window and stride for a model.
-
-    Args:
-        config: What the user asked for.
-        context_length: Number of tokens that the model can read at once; None for no limit.
-
-    Raises:
-        ConfigError: when the model cannot read so many tokens at once.
-    """
+    """Window and stride for a model."""
     check_window(config)
     window = config.window or min(context_length or _LARGEST_DEFAULT, _LARGEST_DEFAULT)
     if context_length is not None and window > context_length:
@@ -105,17 +80,7 @@ def plan(
     window: int,
     stride: int,
 ) -> Iterator[TextWindow]:
-    """Yields the windows of several contexts, in order.
-
-    Every token but a context's first is predicted once, with at least `window - stride` tokens
-    before it where the context has them.
-
-    Args:
-        first: First token of each context.
-        length: Number of tokens of each context.
-        window: Number of tokens read at once.
-        stride: Number of tokens by which the window moves on.
-    """
+    """Yields the windows of several contexts, in order."""
     entry = 0
     for number, (begin, tokens) in enumerate(zip(first, length, strict=True)):
         readable = int(tokens) - 1
@@ -131,17 +96,7 @@ def plan(
 
 
 def stream(blocks: Iterable[Array], window: int, stride: int, first: int = 0) -> Iterator[Piece]:
-    """Yields the windows that `plan` makes of one context, while its tokens arrive in blocks.
-
-    Args:
-        blocks: The context's tokens in order, int32 [tokens] each.
-        window: Number of tokens read at once.
-        stride: Number of tokens by which the window moves on.
-        first: Position of the context's first token in the text.
-
-    Yields:
-        One `Piece` for each window. No more than a window and a block are in memory.
-    """
+    """Yields the windows that `plan` makes of one context, while its tokens arrive in blocks."""
     waiting = np.empty(0, np.int32)
     skip = 0
     for block in blocks:
@@ -154,10 +109,7 @@ def stream(blocks: Iterable[Array], window: int, stride: int, first: int = 0) ->
 
 
 def batches(windows: Sequence[TextWindow], tokens: int) -> Iterator[list[TextWindow]]:
-    """Groups windows of like size, so that a batch reads about `tokens` tokens with padding.
-
-    The tokens that an encoder reads count as well.
-    """
+    """Groups windows of like size, so that a batch reads about `tokens` tokens with padding."""
     batch: list[TextWindow] = []
     longest = 0
     for window in sorted(windows, key=lambda one: (-one.size, -one.source_size)):

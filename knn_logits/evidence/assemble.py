@@ -20,10 +20,17 @@ from knn_logits.engine.pieces import (
 )
 from knn_logits.engine.tokens import special_ids
 from knn_logits.evidence.naming import names_alike
-from knn_logits.evidence.places import where
+from knn_logits.evidence.passages import (
+    Locate,
+    NameOf,
+    by_memory,
+    by_model,
+    document_share,
+    passages_of,
+    votes_by_document,
+    where,
+)
 from knn_logits.evidence.recording import Recording, Step
-from knn_logits.evidence.rivals import by_memory, by_model, document_share
-from knn_logits.evidence.shares import Locate, NameOf, passages_of, votes_by_document
 from knn_logits.evidence.trace import (
     Candidate,
     Familiarity,
@@ -58,26 +65,7 @@ def trace_recording(
     rows: Collection[int] | int | None = None,
     unknown_names: Callable[[Any, str], tuple[str, ...]] = lambda tokenizer, prompt: (),
 ) -> Trace:
-    """Traces what a `generate()` chose.
-
-    Args:
-        recording: The steps, for which `recording.fits(sequences, beam_indices)` is True.
-        sequences: int64 [sequences, length], the result of `generate()`.
-        beam_indices: int64 [sequences, new tokens], for beams; -1 where a sequence has ended.
-        tokenizer: Turns tokens into text.
-        locate: Returns the datastore of an entry that was found, and the entry's number there.
-        name_of: Returns the name of a datastore, which no other one has.
-        max_neighbors: The most passages to keep for each token.
-        pads: The tokens that may fill up rows before they begin. The first of them fills up rows
-            after they have ended.
-        prompt: What a person wrote, where the model reads more; None for all that it reads.
-        near_within: The nearness from which on a neighbor is near.
-        familiarity: Returns how well the memory knows a part of a prompt, given a row of the
-            recording and the positions of the part's first token and of the one after its last.
-        rows: The sequences to trace, or a single one; None for all.
-        unknown_names: Returns the names in a prompt that the memory does not know, given the
-            tokenizer and the prompt.
-    """
+    """Traces what a `generate()` chose."""
     rows = {rows} if isinstance(rows, int) else rows
     first = recording.prompt.shape[1]
     with recording.lock:
@@ -240,25 +228,7 @@ def trace_token(
     candidates: Sequence[tuple[int, float, float, float]] = (),
     near_within: float | None = None,
 ) -> TokenTrace:
-    """Traces one token: its shares and its main neighbors.
-
-    Args:
-        word: The token's text.
-        token: The token's id.
-        neighbors: The neighbors of this step's query, one row.
-        weights: log w_i, [1, k].
-        lmbda: The weight of the neighbors, if there are any.
-        log_p_lm: The model's log-probability of the token; None if it is not known.
-        tokenizer: Turns tokens into text.
-        locate: Returns the datastore of an entry that was found, and the entry's number there.
-        name_of: Returns the name of a datastore, which no other one has.
-        max_neighbors: The most passages to keep.
-        around: The tokens of the text before the token, and those after it.
-        likeliest: The model's likeliest token and its log p_LM; None if they are not known.
-        candidates: The likeliest tokens at this position, each with its p, p_LM and p_kNN.
-        near_within: The nearness from which on a neighbor is near; None if that is
-            not known.
-    """
+    """Traces one token: its shares and its main neighbors."""
     if not bool((weights > float("-inf")).any()):
         lmbda = 0.0
     retrieval = _retrieval(neighbors)
@@ -325,11 +295,7 @@ def _retrieval(neighbors: Neighbors) -> str:
 
 
 def _found_twice(neighbors: Neighbors) -> dict[int, int]:
-    """Finds the entries of a step that were found by their key and word for word as well.
-
-    Returns:
-        By the column of the occurrence, the column of the neighbor.
-    """
+    """Finds the entries of a step that were found by their key and word for word as well."""
     if neighbors.matched is None:
         return {}
     ids, matched = neighbors.ids[0].tolist(), neighbors.matched[0].tolist()

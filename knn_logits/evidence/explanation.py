@@ -14,7 +14,6 @@ from typing_extensions import Unpack
 from knn_logits.arrays import Array
 from knn_logits.corpus.documents import checked_text
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
-from knn_logits.engine.cutting import text_ids
 from knn_logits.engine.forward import (
     evaluating,
     input_device,
@@ -23,6 +22,7 @@ from knn_logits.engine.forward import (
 )
 from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.engine.pieces import InnerText, parts_of, token_texts
+from knn_logits.engine.tokens import text_ids
 from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evidence.assemble import MAX_NEIGHBORS, marked, trace_token

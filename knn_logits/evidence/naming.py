@@ -45,14 +45,7 @@ _letters: WeakKeyDictionary[Datastore, _Letters] = WeakKeyDictionary()
 
 
 def names_alike(tokenizer: Any, prompt: str, store: Datastore, entry: int) -> bool:
-    """Whether a passage has a word of a prompt that few passages of the datastore have.
-
-    Args:
-        tokenizer: The datastore's tokenizer.
-        prompt: The text that was given.
-        store: The datastore.
-        entry: The entry in the middle of the passage.
-    """
+    """Whether a passage has a word of a prompt that few passages of the datastore have."""
     passage = store.passage(entry, before=_AROUND, after=_AROUND)
     named = _words_of(tokenizer, [*passage.before, passage.token, *passage.after])
     shared = _words(prompt) & (named | _words(passage.document.title or ""))
@@ -60,10 +53,7 @@ def names_alike(tokenizer: Any, prompt: str, store: Datastore, entry: int) -> bo
 
 
 def common_words(tokenizer: Any, store: Datastore) -> frozenset[str]:
-    """Returns the words that more than 2% of a datastore's passages have, in small letters.
-
-    They are counted in 512 passages from all over the datastore, once for each open datastore.
-    """
+    """Returns the words that more than 2% of a datastore's passages have, in small letters."""
     if store not in _common_words:
         length = len(store.tokens)
         first = np.linspace(0, max(0, length - _AROUND), min(_SAMPLE, 1 + length // _AROUND))
@@ -79,20 +69,7 @@ def common_words(tokenizer: Any, store: Datastore) -> frozenset[str]:
 def unknown_names(
     tokenizer: Any, prompt: str, stores: Iterable[Datastore], exclude: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the names in a prompt that stand nowhere in some datastores, in their order.
-
-    A word counts as a name if it has a digit, or a capital that does not begin a sentence. Only
-    letters and digits are compared, without case and accents, and what a longer word contains was
-    found. So too little is said rather than too much. Nothing is said about a prompt of more than
-    40 words, about a name of more than 64 characters, or where a datastore has no text or more than
-    two million tokens.
-
-    Args:
-        tokenizer: The datastores' tokenizer.
-        prompt: The text that was given.
-        stores: The datastores. Their removed documents are not looked at.
-        exclude: The ids, titles or uris of further documents that are not looked at.
-    """
+    """Returns the names in a prompt that stand nowhere in some datastores, in their order."""
     stores = list(stores)
     # A learned memory has no text to look at.
     known = [0 < len(one.tokens) <= _MOST_TOKENS and not one.manifest.learned for one in stores]

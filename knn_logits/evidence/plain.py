@@ -57,11 +57,7 @@ def _rival(content: dict[str, Any] | None) -> Rival | None:
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a file. What stood there before stays whole if that fails, where the folder allows.
-
-    Raises:
-        StorageError: when the file cannot be written.
-    """
+    """Writes a file. What stood there before stays whole if that fails, where the folder allows."""
     where = Path(path)
     try:
         for number in (1, 2):

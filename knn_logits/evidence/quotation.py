@@ -37,18 +37,7 @@ _WORDS = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """Words of a text in whose place a passage has others, between words that are the same.
-
-    Attributes:
-        first: The first token of these words in the text.
-        last: The place after their last token.
-        store: The number of the datastore.
-        begin: The position in `tokens.npy` of the passage's own words.
-        end: The position after them.
-        before: Number of tokens before the words that are the same.
-        after: Number of tokens after them that are the same.
-        ends: Whether the text ends with these words and the tokens that are the same after them.
-    """
+    """Words of a text in whose place a passage has others, between words that are the same."""
 
     first: int
     last: int
@@ -74,11 +63,7 @@ class _Match(NamedTuple):
 
 
 class Quotations:
-    """Compares a text with its neighbors, word for word.
-
-    Args:
-        stores: The datastores, in the order in which the neighbors' entries are numbered.
-    """
+    """Compares a text with its neighbors, word for word."""
 
     def __init__(self, stores: Sequence[Datastore]) -> None:
         self._stores = stores
@@ -90,14 +75,7 @@ class Quotations:
         self._votes: dict[int, tuple[Array, Array]] = {}
 
     def look(self, ids: Array, place: int, neighbors: Neighbors, weights: Tensor) -> None:
-        """Compares the text before a token with the text before its neighbors.
-
-        Args:
-            ids: int64 [tokens], the text.
-            place: The token's place in it.
-            neighbors: The token's neighbors, one row, on the CPU.
-            weights: log w_i, float32 [1, k], on the CPU.
-        """
+        """Compares the text before a token with the text before its neighbors."""
         entries, values = neighbors.ids[0].numpy(), neighbors.values[0].numpy()
         self._votes[place] = values, weights[0].numpy()
         # What has no share in the vote says nothing, as entries of a datastore whose weight is 0.
@@ -138,14 +116,7 @@ class Quotations:
         return float(np.exp(log_weights[values == token]).sum())
 
     def differences(self, ids: Array, text: InnerText) -> list[Difference]:
-        """Finds the differences from the passages that the text quotes, in the text's order.
-
-        A word is no difference if another passage with the same words before it has it too.
-
-        Args:
-            ids: int64 [tokens], the text, after `look` at each of its places.
-            text: Turns tokens into text.
-        """
+        """Finds the differences from the passages that the text quotes, in the text's order."""
         found = [one for one in self._candidates(ids, text) if _is_prose(one, ids, text)]
         kept: list[Difference] = []
         for one in sorted(found, key=lambda one: -one.same):
@@ -281,11 +252,7 @@ def _firsts(store: Datastore, positions: Array) -> Array:
 
 
 def _alike(tokens: Array, positions: Array, first: Array, before: Array) -> list[tuple[int, int]]:
-    """Finds the positions that have at least `_LEAST` tokens before them in common with a text.
-
-    Returns:
-        The positions, each with the number of these tokens, of which there are at most `_LONGEST`.
-    """
+    """Finds the positions that have at least `_LEAST` tokens before them in common with a text."""
     lengths = np.zeros(len(positions), np.int64)
     active = np.arange(len(positions))
     for back in range(1, min(len(before), _LONGEST) + 1):
@@ -326,17 +293,7 @@ def _run(one: Array, other: Array) -> int:
 
 
 def _again(text: Array, passage: Array, whole: bool) -> tuple[int, int, int] | None:
-    """Finds where two texts that begin differently become the same.
-
-    Args:
-        text: The text from the difference on.
-        passage: The passage from the difference on.
-        whole: Whether the text is given up to its end.
-
-    Returns:
-        The number of tokens of the text that differ, those of the passage, and the number of
-        tokens that are the same after them. None if they do not become the same soon.
-    """
+    """Finds where two texts that begin differently become the same."""
     for total in range(1, 2 * _FURTHEST + 1):
         for own in range(max(0, total - _FURTHEST), min(_FURTHEST, total) + 1):
             same = _run(text[own:], passage[total - own :])

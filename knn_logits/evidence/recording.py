@@ -21,49 +21,24 @@ from knn_logits.search.neighbors import Neighbors
 
 @dataclass
 class Step:
-    """One call of the processor.
-
-    Attributes:
-        length: Number of tokens before the chosen one.
-        ids: int64 [rows, length], until the choice is known; None afterwards.
-        neighbors: The neighbors of each row.
-        weights: log w_i of the votes that counted, [rows, k].
-        lmbda: The weight of the neighbors, if there are any: one number, or a tensor [rows].
-        log_p_lm: [rows, vocabulary], until the choice is known; None afterwards.
-        parents: int64 [rows], the row that each chosen token continued; None if each continued its
-            own row.
-        tokens: int64 [rows], the chosen tokens.
-        chosen_log_p_lm: [rows], the model's log-probabilities of the chosen tokens.
-        end_log_p_lm: [rows, ends], the model's log-probabilities of tokens that end a sequence.
-        going_on: int64 [rows], 0 for rows that had ended and get only padding; None if unknown.
-        likeliest: The model's own choice: its log p_LM, [rows], and the token, int64 [rows].
-        candidates: The likeliest tokens, if they are wanted.
-    """
+    """One call of the processor."""
 
     length: int
-    ids: Tensor | None
+    ids: Tensor | None  # int64 [rows, length], until the choice is known; None afterwards
     neighbors: Neighbors
-    weights: Tensor
+    weights: Tensor  # log w_i of the votes that counted, [rows, k]
     lmbda: float | Tensor
-    log_p_lm: Tensor | None
+    log_p_lm: Tensor | None  # [rows, vocabulary], until the choice is known; None afterwards
     end_log_p_lm: Tensor
-    parents: Tensor | None = None
-    tokens: Tensor | None = None
+    parents: Tensor | None = None  # int64 [rows], the row that each chosen token continued
+    tokens: Tensor | None = None  # int64 [rows], the chosen tokens
     chosen_log_p_lm: Tensor | None = None
-    going_on: Tensor | None = None
+    going_on: Tensor | None = None  # int64 [rows], 0 for rows that had ended and get only padding
     likeliest: tuple[Tensor, Tensor] | None = None
     candidates: Candidates | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
-        """Notes which tokens were chosen, and drops the rest of the distribution.
-
-        Args:
-            input_ids: int64 [rows, more than length], the sequences after the choice.
-            inputs: int64 [rows], as in `Recording`.
-
-        Returns:
-            False if the sequences do not continue those of this step.
-        """
+        """Notes which tokens were chosen, and drops the rest of the distribution."""
         if self.ids is None or self.log_p_lm is None:
             return True
         before, after = self.ids, input_ids[:, : self.length]
@@ -120,17 +95,7 @@ def _parents(before: Tensor, after: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def sources_of(encoded: Tensor | None) -> Tensor | None:
-    """Numbers the sources that rows read, or the embeddings that they read in place of a prompt.
-
-    The encoder's output is the same bit for bit for all beams and samples of a source, and differs
-    between sources.
-
-    Args:
-        encoded: [rows, tokens, width], the encoder's output or the embeddings, if there are any.
-
-    Returns:
-        int64 [rows], at least 0, equal for rows that read the same; None if rows read only ids.
-    """
+    """Numbers the sources that rows read, or the embeddings that they read in place of a prompt."""
     if encoded is None:
         return None
     rows = encoded.detach().contiguous().view(torch.uint8).cpu().numpy()
@@ -139,15 +104,7 @@ def sources_of(encoded: Tensor | None) -> Tensor | None:
 
 
 def inputs_of(prompt: Tensor, sources: Tensor | None = None) -> Tensor:
-    """Numbers the inputs that rows continue. Beams and samples of one prompt have one input.
-
-    Args:
-        prompt: int64 [rows, prompt length].
-        sources: int64 [rows], the result of `sources_of`, for an encoder-decoder model.
-
-    Returns:
-        int64 [rows], equal for rows with the same input.
-    """
+    """Numbers the inputs that rows continue. Beams and samples of one prompt have one input."""
     same = (prompt.unsqueeze(1) == prompt.unsqueeze(0)).all(dim=-1)
     if sources is not None:
         sources = sources.to(prompt.device)
@@ -157,21 +114,10 @@ def inputs_of(prompt: Tensor, sources: Tensor | None = None) -> Tensor:
 
 @dataclass
 class Recording:
-    """The steps of one `generate()`.
+    """The steps of one `generate()`."""
 
-    Attributes:
-        prompt: int64 [rows, prompt length], the ids of the first call.
-        inputs: int64 [rows], the result of `inputs_of`. A row keeps its input, whichever beam is in
-            it.
-        ends: Tokens that end a sequence.
-        steps: The steps by their length.
-        open: The steps of the latest forward pass, whose choices are not known yet.
-        bytes: The approximate size of the steps in bytes.
-        states: [rows, places, dim], the states at the end of the prompt, without the last one.
-    """
-
-    prompt: Tensor
-    inputs: Tensor
+    prompt: Tensor  # int64 [rows, prompt length], the ids of the first call
+    inputs: Tensor  # int64 [rows], the result of `inputs_of`
     ends: list[int]
     steps: dict[int, Step] = field(default_factory=dict)
     open: list[Step] = field(default_factory=list)
@@ -180,14 +126,7 @@ class Recording:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def goes_on(self, input_ids: Tensor) -> bool:
-        """Settles the open steps, at the first call of the next forward pass.
-
-        Args:
-            input_ids: int64 [rows, length].
-
-        Returns:
-            False if the sequences do not continue those of the open steps. Nothing is changed then.
-        """
+        """Settles the open steps, at the first call of the next forward pass."""
         first, *others = self.open
         with self.lock:
             if not first.settle(input_ids, self.inputs):
@@ -201,12 +140,7 @@ class Recording:
         return True
 
     def fits(self, sequences: Tensor, beam_indices: Tensor | None) -> bool:
-        """Whether the recorded `generate()` can have returned these sequences.
-
-        Args:
-            sequences: int64 [sequences, length], sequences or beginnings of them.
-            beam_indices: int64 [sequences, new tokens], for beams.
-        """
+        """Whether the recorded `generate()` can have returned these sequences."""
         rows, first = self.prompt.shape
         if sequences.shape[1] <= first or (beam_indices is None and len(sequences) != rows):
             return False
@@ -228,11 +162,7 @@ class Recording:
         return True
 
     def alike(self) -> dict[int, Tensor]:
-        """For each length, numbers rows so that equal texts of one input are equal, int64 [rows].
-
-        Beams are equal at first, and as long as their tokens are forced. A choice may then be
-        noted for another of the equal rows than `generate()` names.
-        """
+        """By length, numbers rows so that equal texts of one input are equal, int64 [rows]."""
         with self.lock:
             steps = sorted(self.steps.items(), key=lambda item: item[0])
         alike, found = self.inputs, {}

@@ -96,13 +96,7 @@ def legend() -> Text:
 
 
 def show(trace: Trace, sources: int, console: Console | None = None) -> None:
-    """Prints a trace.
-
-    Args:
-        trace: The trace to print.
-        sources: The most passages to list for each sequence.
-        console: Where to print; None takes standard output.
-    """
+    """Prints a trace."""
     from rich.console import Console
     from rich.text import Text
 
@@ -133,14 +127,7 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
 def show_word(
     tokens: Sequence[TokenTrace], console: Console, sources: int = 3, *, named: bool = False
 ) -> None:
-    """Prints the details of one word: its probabilities, its documents, and other candidates.
-
-    Args:
-        tokens: The tokens of the word.
-        console: Where to print.
-        sources: The most documents to list.
-        named: Whether to name the datastore of each document.
-    """
+    """Prints the details of one word: its probabilities, its documents, and other candidates."""
     from rich.text import Text
 
     listed = word_sources(tokens, sources)

@@ -63,12 +63,7 @@ PUNCTUATION = ".,;:!?)]}»”\"'"
 
 
 def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
-    """Groups tokens into words, which white space separates.
-
-    White space alone is a separate word, since a passage may contain the line break but not the
-    word after it. So are the signs behind a word, since a sentence may end here that goes on in
-    the passage. Signs within a word, as in 3.5, belong to it. Special tokens are in no word.
-    """
+    """Groups tokens into words, which white space separates."""
     words: list[list[TokenTrace]] = []
     for token in tokens:
         if token.special:
@@ -146,12 +141,7 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
 
 
 def source_of(tokens: Sequence[TokenTrace]) -> Source | None:
-    """Finds the document with the largest share in all tokens of a word.
-
-    Returns:
-        The source. None if no document has at least a twentieth of each token, if the word is
-        less likely in the mixture than for the model alone, or if a passage contradicts it.
-    """
+    """Finds the document with the largest share in all tokens of a word."""
     supported = _more_likely(tokens) and contradiction(tokens) is None
     found = word_sources(tokens, 1) if supported else []
     return found[0] if found and found[0].document.share >= LEAST_INFLUENCE else None

@@ -219,16 +219,7 @@ def _is_word(*texts: str) -> bool:
 
 @dataclass(frozen=True)
 class Familiarity:
-    """How well the memory predicts a given text, which shows whether it knows such text.
-
-    Attributes:
-        hits: Number of positions where one of the nearest entries has the token that follows.
-        places: Number of positions that were checked.
-        expected: The share of hits in text like the datastore's own.
-        trusted: Whether a gate gave the memory most of a word that was written to the text.
-        named: Whether the first word that the memory wrote to the text is from a near passage that
-            names what the text names.
-    """
+    """How well the memory predicts a given text, which shows whether it knows such text."""
 
     hits: int
     places: int
@@ -238,15 +229,7 @@ class Familiarity:
 
     @property
     def near(self) -> bool | None:
-        """Whether the memory has anything like the text; None if the text is too short to say.
-
-        A question may ask in other words for what the documents say. So the wording of the prompt
-        does not count where a gate trusts the memory, since a gate judges each query, and where the
-        passage behind the answer names what the prompt names (`trace.naming`).
-
-        The memory has nothing like the text if the text has less than two thirds of the hits of
-        text like the datastore's own (LOG.md). A text of a few words must have no hit at all.
-        """
+        """Whether the memory has anything like the text; None if the text is too short to say."""
         if self.trusted or self.named:
             return True
         if self.places < _FEWEST_PLACES:

@@ -17,11 +17,7 @@ def is_ids(given: Any) -> bool:
 
 
 def checked_ids(arguments: dict[str, Any]) -> Tensor | None:
-    """Returns the ids of the prompt in arguments of `generate()`; None if there are none.
-
-    Raises:
-        ConfigError: when they are something else, such as a text.
-    """
+    """Returns the ids of the prompt in arguments of `generate()`; None if there are none."""
     ids: Tensor | None = arguments.get("input_ids")
     if ids is not None and not is_ids(ids):
         raise ConfigError(
@@ -32,15 +28,7 @@ def checked_ids(arguments: dict[str, Any]) -> Tensor | None:
 
 
 def with_defaults(arguments: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Adds settings that hold unless a call of `generate()` has its own.
-
-    An argument comes first, then a given `generation_config`, and then these defaults. They come
-    before the model's own generation settings, which do not know the datastore.
-
-    Args:
-        arguments: The arguments of `generate()`. They are not changed.
-        defaults: Further arguments.
-    """
+    """Adds settings that hold unless a call of `generate()` has its own."""
     defaults = {name: value for name, value in defaults.items() if name not in arguments}
     given = arguments.get("generation_config")
     if given is None:
@@ -54,15 +42,7 @@ def with_defaults(arguments: dict[str, Any], defaults: dict[str, Any]) -> dict[s
 
 
 def settings_that_hold(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of `generate()` together with the settings that they leave open.
-
-    Those are read as `generate()` reads them, first from a given `generation_config`, and then
-    from the model's.
-
-    Args:
-        model: The model.
-        arguments: The arguments of `generate()`.
-    """
+    """Returns the arguments of `generate()` together with the settings that they leave open."""
     settings: dict[str, Any] = {}
     for config in (getattr(model, "generation_config", None), arguments.get("generation_config")):
         found = {} if config is None else config.to_dict()
@@ -71,14 +51,7 @@ def settings_that_hold(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def stopping_by_strings(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Replaces the argument `stop_strings` of `generate()` by the criterion that it stands for.
-
-    `generate()` makes this criterion with its argument `tokenizer`, which it drops if it is given
-    a `custom_generate`.
-
-    Args:
-        arguments: The arguments of `generate()`. They are not changed.
-    """
+    """Replaces the argument `stop_strings` of `generate()` by the criterion that it stands for."""
     strings, tokenizer = arguments.get("stop_strings"), arguments.get("tokenizer")
     if strings is None or tokenizer is None:
         return arguments
@@ -95,33 +68,14 @@ def stopping_by_strings(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def arguments_for_drafts(model: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the arguments with which `generate()` writes a text with drafts.
-
-    Args:
-        model: The model.
-        arguments: The arguments of `generate()`. They are not changed.
-
-    Returns:
-        The arguments; None if such a text is written without drafts.
-    """
+    """Returns the arguments with which `generate()` writes a text with drafts."""
     arguments = stopping_by_strings(arguments)
     settings = settings_that_hold(model, arguments)
     return arguments if can_draft(model, arguments.get("input_ids"), settings) else None
 
 
 def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
-    """Whether a text can be written with drafts.
-
-    Drafts need a single text, greedy search or sampling, and a prompt of ids. The model must be
-    causal, and its cache must be able to drop rejected tokens. That is a dynamic cache with full
-    attention. Settings that `generate()` applies with a tokenizer hold as arguments alone, as
-    `stopping_by_strings` explains.
-
-    Args:
-        model: The model.
-        input_ids: The prompt.
-        settings: What holds, as `settings_that_hold` returns it.
-    """
+    """Whether a text can be written with drafts."""
     if not isinstance(input_ids, Tensor) or len(input_ids) != 1 or model.config.is_encoder_decoder:
         return False
     if not callable(getattr(model, "_sample", None)) or getattr(model, "_is_stateful", False):

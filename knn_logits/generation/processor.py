@@ -24,8 +24,7 @@ from knn_logits.evidence.naming import unknown_names
 from knn_logits.evidence.recording import Recording, Step, end_tokens, inputs_of, sources_of
 from knn_logits.evidence.trace import Familiarity, Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
-from knn_logits.generation.drafter import Drafter
-from knn_logits.generation.loop import DraftedDecoding
+from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.index.base import full_precision
 from knn_logits.locks import new_lock
 from knn_logits.mixture.gates.gate import Gate
@@ -188,19 +187,7 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     @torch.no_grad()
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Mixes the neighbors' vote into the scores of one step.
-
-        Args:
-            input_ids: int64 [rows, length].
-            scores: [rows, vocabulary], logits or log-probabilities.
-
-        Returns:
-            float32 [rows, vocabulary], log-probabilities of the mixture. If no forward pass of the
-            model produced the scores, `scores` itself.
-
-        Raises:
-            ModelError: when the processor was closed.
-        """
+        """Mixes the neighbors' vote into the scores of one step."""
         if self._capture.closed:
             raise ModelError("this KNNLogitsProcessor was closed: make a new one")
         call = Call.now()

@@ -15,8 +15,8 @@ import numpy as np
 
 from knn_logits.arrays import Array, Ints
 from knn_logits.corpus.documents import Document, as_documents
-from knn_logits.engine.pairs import PairTokenizer
-from knn_logits.engine.tokens import special_tokens, token_blocks, tokenize_pairs
+from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
+from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.engine.windows import Piece, stream
 
 Texts = Mapping[str, Iterable[Document | str]]

@@ -138,7 +138,7 @@ def test_an_unfinished_build_goes_on_in_its_own_precision(
         assert "goes on here" in run(*build, "--dtype", began).err
     fastest = {"float16": 9.0, "float32": 1.0} if began == "float16" else {"float16": 1.0}
     monkeypatch.setattr(
-        "knn_logits.engine.precision._seconds",
+        "knn_logits.engine.forward._seconds",
         lambda weight: fastest.get(str(weight.dtype).removeprefix("torch."), 9.0),
     )
     result = run(*build)

@@ -209,7 +209,7 @@ def test_verify_tells_of_stored_control_tokens(
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     assert run("verify", store, "--model", model_folder, "--json").json["control_tokens"] == []
     texts = [Document(TEXTS[0], "a"), Document(f"Open{tokenizer.eos_token}the winch", "b")]
-    monkeypatch.setattr("knn_logits.engine.cutting._count", lambda *_: 0)
+    monkeypatch.setattr("knn_logits.engine.tokens._count", lambda *_: 0)
     knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "spelt", calibrate=False)
     monkeypatch.undo()
     result = run("verify", tmp_path / "spelt", "--model", model_folder, "--json")

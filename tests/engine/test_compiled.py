@@ -8,8 +8,8 @@ from conftest import TEXTS, make_gpt2
 from hooked import greedy, same
 
 import knn_logits
-from knn_logits.engine.compiled import is_compiled, original
-from knn_logits.engine.location import find_key
+from knn_logits.engine.forward import is_compiled
+from knn_logits.engine.location import find_key, original
 
 
 def compile_call(model):

@@ -7,7 +7,7 @@ import torch
 
 import knn_logits
 from knn_logits import MismatchError, use_fastest_dtype
-from knn_logits.engine import precision
+from knn_logits.engine import forward as precision
 from knn_logits.engine.compatibility import check_model, locate_key
 
 

@@ -20,7 +20,7 @@ from knn_logits import (
     remove_documents,
 )
 from knn_logits.corpus.documents import Place
-from knn_logits.evidence.places import where
+from knn_logits.evidence.passages import where
 from knn_logits.evidence.render import to_html
 from knn_logits.store.documents import PLACES, place_at
 

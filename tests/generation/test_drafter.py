@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import KNNLogitsProcessor
-from knn_logits.generation.drafter import MOST, Drafter, Source, _agreed
+from knn_logits.generation.drafts import MOST, Drafter, Source, _agreed
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 8))

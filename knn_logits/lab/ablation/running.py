@@ -17,8 +17,8 @@ from torch import nn
 from knn_logits._version import __version__
 from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.engine.compatibility import model_record, tokenizer_record
-from knn_logits.engine.cutting import text_ids
 from knn_logits.engine.location import is_encoder_decoder
+from knn_logits.engine.tokens import text_ids
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, ModelError
 from knn_logits.lab.ablation.bench import Studied
 from knn_logits.lab.ablation.gains import (

@@ -17,7 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 import knn_logits
 from knn_logits import DistanceGate, KNNLogitsProcessor
 from knn_logits.generation.arguments import can_draft
-from knn_logits.generation.drafter import Drafter
+from knn_logits.generation.drafts import Drafter
 
 PROMPTS = [
     "When error code E42 appears, open",
