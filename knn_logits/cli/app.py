@@ -60,8 +60,8 @@ for name, function in {
     app.command(name)(function)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(show: bool) -> None:
+    if show:
         say(f"knn-logits {__version__}")
         raise typer.Exit
 

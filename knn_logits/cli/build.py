@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from knn_logits.cli.indexing import compared_kinds
-from knn_logits.cli.loading import RunOptions, reads_pairs, recall_of, recall_words, size_of
+from knn_logits.cli.loading import RunOptions, index_of, reads_pairs, recall_words, size_of
 from knn_logits.cli.memory import Ray
-from knn_logits.cli.options import Given, Json, Model, command
+from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.reading import Corpus, CorpusOptions, Report
-from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, tell
+from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, picked, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
 from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig, PassConfig
@@ -74,7 +74,7 @@ class StoreOptions:
 def build(
     model: Model,
     corpus: Corpus,
-    given: Annotated[dict[str, Any], Given("build")],
+    settings: Annotated[dict[str, Any], Settable("build")],
     keys: KeyOptions,
     index: IndexConfig,
     passes: PassConfig,
@@ -117,7 +117,7 @@ def build(
             **vars(keys),
             "key": output.key,
             **passes.keywords(),
-            **given,
+            **settings,
             "threads": run.threads,
         }
         made |= {"index": replace(index, seed=run.seed), "progress": no_progress if rank else bars}
@@ -184,22 +184,15 @@ def _needed(estimate: Estimate) -> str:
 def _answer_dry_run(estimate: Estimate, loading: float, report: Report, json: bool) -> None:
     seconds = loading + (estimate.seconds or 0.0)
     first = estimate.needs[0] if estimate.needs else None
-    content: dict[str, Any] = {
-        "documents": estimate.documents,
-        "tokens": estimate.tokens,
-        "entries": estimate.entries,
-        "bytes": estimate.bytes,
-        "seconds": round(seconds, 3),
-    }
-    for name in ("memory", "building_memory", "milliseconds"):
-        content[name] = getattr(first, name, None)
+    content = picked(estimate, "documents", "tokens", "entries", "bytes")
+    content |= picked(first, "memory", "building_memory", "milliseconds")
+    content["skipped"] = len(report.skipped)
     line = (
         f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
         f"entries; the datastore would take {_needed(estimate)} and {in_time(seconds)}; nothing "
         "was written"
     )
-    content["skipped"] = len(report.skipped)
-    answer(json, content, line, report.summary, _few(estimate.entries))
+    answer(json, content, line, report.summary, _few(estimate.entries), seconds=seconds)
 
 
 def _answer_built(
@@ -207,20 +200,14 @@ def _answer_built(
 ) -> None:
     manifest = store.manifest
     scoring, writing = manifest.settings, manifest.writing
-    tried, table = compared_kinds(manifest.index)
+    kinds, table = compared_kinds(manifest.index)
     content = {
-        "entries": manifest.entries,
-        "documents": manifest.documents,
-        "skipped": manifest.skipped,
-        "seconds": round(seconds, 3),
+        **picked(manifest, "entries", "documents", "skipped"),
         "entries_per_second": round(manifest.entries / seconds, 1),
-        "index": manifest.index.factory,
-        "nprobe": manifest.index.nprobe,
-        "recall": recall_of(store),
-        "tried": tried,
+        **index_of(store),
+        "tried": kinds,
         "keys": manifest.on_demand is None,
-        **{name: getattr(scoring, name) for name in stored_names("scoring")},
-        "calibrated": scoring.calibrated,
+        **picked(scoring, *stored_names("scoring"), "calibrated"),
         "writing": writing.model_dump() if writing else None,
         "store": str(store.folder),
     }
@@ -242,7 +229,8 @@ def _answer_built(
     )
     following = None if json else f"next: {_next_command(store, model, tokenizer)}"
     few = _few(manifest.entries)
-    answer(json, content, *table, line, report.summary, few, chosen, note, following)
+    lines = (*table, line, report.summary, few, chosen, note, following)
+    answer(json, content, *lines, seconds=seconds)
 
 
 def _few(entries: int) -> str | None:

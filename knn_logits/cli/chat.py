@@ -36,7 +36,8 @@ Type a text, and the model continues it. A line that begins with / is a command:
   /new            forget the conversation
   /quit           leave, as Ctrl-D does; Ctrl-C only stops an answer"""
 # The settings that /set changes, and the types of their values.
-_SETTABLE = {name: one.kind or str for name, one in settings_for("chat").items()} | {"tokens": int}
+_SETTABLE = {name: declared.kind or str for name, declared in settings_for("chat").items()}
+_SETTABLE["tokens"] = int
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Chat:
     sample: bool = False
     with_knn: bool = True
     trace: Trace | None = None
-    given: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     without: list[str] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
 
@@ -97,7 +98,9 @@ class Chat:
             self.trace = None
         else:
             exclude = tuple(self.without) or None
-            with KNNLogitsProcessor(self.model, self.memory, **self.given, exclude=exclude) as knn:
+            with KNNLogitsProcessor(
+                self.model, self.memory, **self.settings, exclude=exclude
+            ) as knn:
                 output = knn.generate(
                     **settings, streamer=Printed(self.console, self.tokenizer, knn)
                 )
@@ -198,16 +201,16 @@ class Chat:
                 raise ConfigError("/set tokens takes a whole number of at least 1")
             self.tokens = number
         else:
-            self.memory.asked(scoring=False, **{**self.given, name: number})
-            self.given[name] = number
+            self.memory.asked(scoring=False, **{**self.settings, name: number})
+            self.settings[name] = number
         self.on_settings()
 
     def on_settings(self) -> None:
         """Prints the present settings."""
-        parts = settings_words(self.memory.asked(scoring=False, **self.given).config)
+        parts = settings_words(self.memory.asked(scoring=False, **self.settings).config)
         parts += [f"tokens {self.tokens}", f"the memory is {'on' if self.with_knn else 'off'}"]
         if self.without:
-            parts.append("without " + ", ".join(one_line(one) for one in self.without))
+            parts.append("without " + ", ".join(one_line(id) for id in self.without))
         self.console.print("; ".join(parts), style="dim", markup=False)
 
     def on_save(self, file: str) -> None:

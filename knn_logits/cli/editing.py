@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from knn_logits.cli.loading import (
     Run,
     Threads,
+    index_of,
     open_datastore,
     prepare,
     present,
     reads_pairs,
-    recall_of,
     recall_words,
     size_of,
 )
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
 from knn_logits.cli.reading import Corpus, CorpusOptions, Report
-from knn_logits.cli.terminal import AGAIN, UNCHANGED, Bars, answer, tell
+from knn_logits.cli.terminal import AGAIN, UNCHANGED, Bars, answer, picked, tell
 from knn_logits.printable import one_line
 from knn_logits.settings.config import PassConfig
 from knn_logits.settings.declaration import setting
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from knn_logits.building.syncing import Sync
 
 # Of the new, changed and removed documents the first few are named.
-_NAMED = 5
+_SHOWN = 5
 # These reasons mean that a file is empty now. A file skipped for other reasons may still have text.
 _EMPTY = "empty"
 _ROW = re.compile(r", (?:line|row|item) (\d+)$")
@@ -57,49 +57,35 @@ def add(
     with Bars(AGAIN) as bars:
         documents = fields.documents(corpus, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
-        done = add_documents(
-            loaded,
-            tokenizer,
-            datastore,
-            documents,
-            **passes.keywords(),
-            threads=run.threads,
-            known=lambda id, stored: doubles.append((id, stored)),
-            progress=bars,
-        )
+        how = {**passes.keywords(), "threads": run.threads, "progress": bars}
+        how["known"] = lambda id, stored: doubles.append((id, stored))
+        done = add_documents(loaded, tokenizer, datastore, documents, **how)
     seconds = bars.seconds
     entries, documents_left = present(done)
     new_entries = done.manifest.entries - before.entries
     new_documents = done.manifest.documents - before.documents
-    content = {
-        "entries": entries,
-        "documents": documents_left,
-        "added_entries": new_entries,
-        "added_documents": new_documents,
-        "known": len(doubles),
-        "skipped": len(report.skipped),
-        "recall": recall_of(done),
-        "seconds": round(seconds, 3),
-    }
+    content = {"entries": entries, "documents": documents_left, "skipped": len(report.skipped)}
+    content |= {"added_entries": new_entries, "added_documents": new_documents}
+    content |= {"known": len(doubles), "recall": index_of(done)["recall"]}
     line = f"{done.folder}: nothing was added; `knn-logits sync` replaces changed documents"
     if done.manifest != before:
         line = (
             f"{done.folder}: {new_documents:,} documents and {new_entries:,} entries added in "
             f"{seconds:.0f} s, now {entries:,} entries{recall_words(done)}"
         )
-    answer(json, content, _said_doubles(doubles), line, report.summary)
+    answer(json, content, _doubles(doubles), line, report.summary, seconds=seconds)
 
 
-def _said_doubles(doubles: Sequence[tuple[str, str]]) -> str | None:
+def _doubles(doubles: Sequence[tuple[str, str]]) -> str | None:
     """Says which documents the datastore already has: the given id, and the stored one."""
     if not doubles:
         return None
     id, stored = doubles[0]
     first = one_line(id) + (f" (as {one_line(stored)})" if stored != id else "")
-    more = ", ..." if len(doubles) > 1 else ""
+    rest = ", ..." if len(doubles) > 1 else ""
     return (
         f"{len(doubles):,} documents are already in the datastore and were not added again: "
-        f"{first}{more}"
+        f"{first}{rest}"
     )
 
 
@@ -132,6 +118,7 @@ def sync(
     with Bars(AGAIN) as bars:
         documents = fields.documents(folder, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
+        how = {**passes.keywords(), "threads": run.threads, "progress": bars}
         done = sync_documents(
             loaded,
             tokenizer,
@@ -141,9 +128,7 @@ def sync(
             force=force,
             keep=_unreadable(folder, report.skipped),
             on_plan=lambda plan: tell(_planned(plan), style=None),
-            **passes.keywords(),
-            threads=run.threads,
-            progress=bars,
+            **how,
         )
     seconds = bars.seconds
     if done.kept:
@@ -153,14 +138,14 @@ def sync(
         )
     entries, left = present(done.datastore)
     content: dict[str, Any] = {**done.to_dict(), "skipped": len(report.skipped), "entries": entries}
-    content |= {"documents": left, "seconds": round(seconds, 3)}
+    content["documents"] = left
     if dry_run:
         lines = [*_listed(done), f"{_planned(done)}; nothing was written"]
     else:
         lines = [f"{done.datastore.folder}: {_planned(done)}, in {seconds:.0f} s"]
         if done.removed or done.changed:
             lines.append(f"`knn-logits compact {store}` deletes the removed text from the disk")
-    answer(json, content, *lines, report.summary)
+    answer(json, content, *lines, report.summary, seconds=seconds)
 
 
 def _planned(plan: Sync) -> str:
@@ -176,8 +161,8 @@ def _listed(plan: Sync) -> list[str]:
 
 
 def _first(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - _NAMED:,} more" if len(ids) > _NAMED else ""
-    return ", ".join(ids[:_NAMED]) + more
+    rest = f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else ""
+    return ", ".join(ids[:_SHOWN]) + rest
 
 
 def _unreadable(
@@ -247,7 +232,7 @@ def compact(store: Store, run: Threads, json: Json = False) -> None:
     manifest, size = done.manifest, size_of(done)
     answer(
         json,
-        {"entries": manifest.entries, "documents": manifest.documents, "bytes": size},
+        picked(manifest, "entries", "documents") | {"bytes": size},
         f"{done.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents, "
         f"{size / 1e6:,.1f} MB",
     )
@@ -275,14 +260,7 @@ def merge(
     with Bars(UNCHANGED) as bars:
         done = merge_entries(datastore, keep, threads=run.threads, progress=bars)
     seconds = bars.seconds
-    record, stay = done.manifest.index, len(done) - len(done.merged_away)
-    content = {
-        "entries": len(done),
-        "kept": stay,
-        "index": record.factory,
-        "nprobe": record.nprobe,
-        "recall": recall_of(done),
-        "seconds": round(seconds, 3),
-    }
+    stay = len(done) - len(done.merged_away)
     line = f"{stay:,} of {len(done):,} entries are in the index, and stand for the others"
-    answer(json, content, f"{done.folder}: {line} ({seconds:.0f} s)")
+    content = {"entries": len(done), "kept": stay, **index_of(done)}
+    answer(json, content, f"{done.folder}: {line} ({seconds:.0f} s)", seconds=seconds)

@@ -13,7 +13,7 @@ from knn_logits.cli.build import KEY_HELP
 from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.options import Json, Without, argument, command
 from knn_logits.cli.reading import CorpusOptions, Report
-from knn_logits.cli.terminal import Bars, in_bytes, in_time, print_json, say, stdout_table
+from knn_logits.cli.terminal import Bars, in_bytes, in_time, picked, print_json, say, stdout_table
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig, KNNConfig, PassConfig
 from knn_logits.settings.declaration import check_fields, setting, settings_of
@@ -124,16 +124,14 @@ _COLUMNS = ("index", "disk", "memory", "to build", "GPU", "time", "1 query", "8 
 def _answer(result: Estimate, out: Path, report: Report, *, json: bool) -> None:
     from knn_logits.building.sizes import gpu_for, is_enough, this_machine
 
-    here = this_machine(out)
+    machine = this_machine(out)
     enough = [
-        is_enough(max(need.memory, need.building_memory), need.bytes, here) for need in result.needs
+        is_enough(max(need.memory, need.building_memory), need.bytes, machine)
+        for need in result.needs
     ]
     if json:
         seconds = None if result.seconds is None else round(result.seconds, 1)
-        content: dict[str, Any] = {
-            name: getattr(result, name)
-            for name in ("documents", "tokens", "entries", "dim", "bytes")
-        }
+        content = picked(result, "documents", "tokens", "entries", "dim", "bytes")
         kinds = [
             _kind(need) | {"this_machine": fits}
             for need, fits in zip(result.needs, enough, strict=True)
@@ -173,17 +171,13 @@ def _answer(result: Estimate, out: Path, report: Report, *, json: bool) -> None:
 
 def _kind(need: Need) -> dict[str, Any]:
     """What a kind of index needs, for JSON."""
-    content: dict[str, Any] = {
-        name: getattr(need, name)
-        for name in (
-            "index", "chosen", "nprobe", "bytes", "memory", "building_memory", "gpu_memory",
-        )
-    }  # fmt: skip
+    content = picked(need, "index", "chosen", "nprobe", "bytes", "memory", "building_memory")
+    content |= picked(need, "gpu_memory", "machine")
     content["seconds"] = None if need.seconds is None else round(need.seconds, 1)
     for name in ("milliseconds", "batch_milliseconds"):
         number = getattr(need, name)
         content[name] = None if number is None else float(f"{number:.3g}")
-    return content | {"machine": need.machine}
+    return content
 
 
 def _in_milliseconds(number: float | None) -> str:

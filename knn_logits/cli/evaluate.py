@@ -83,9 +83,9 @@ class TranslationOptions:
             return []
         path = Path(self.translations)
         lines = [
-            json_text({"text": one.name, "num_beams": one.num_beams, **row}, ensure_ascii=False)
-            for one in measured
-            for row in one.texts
+            json_text({"text": text.name, "num_beams": text.num_beams, **row}, ensure_ascii=False)
+            for text in measured
+            for row in text.texts
         ]
         with writing(path):
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -182,7 +182,7 @@ def evaluate(
             )
     content = result.to_dict()
     if measured is not None:
-        content["translations"] = [one.to_dict() for one in measured]
+        content["translations"] = [text.to_dict() for text in measured]
     content |= opened.partial_answers()
     if not json:
         from knn_logits.measure.table import plain_table, plain_translations

@@ -47,7 +47,7 @@ class TraceOptions:
             tell(f"written: {path}", style=None)
 
     @contextmanager
-    def kept(self, trace: Any) -> Iterator[None]:
+    def writing(self, trace: Any) -> Iterator[None]:
         """Writes the files after the answer, even if a pipe was closed while it was printed."""
         try:
             yield
@@ -81,7 +81,7 @@ def explain(
         settings = opened.keywords(run.threads)
         trace = explain_text(loaded, tokenizer, opened.stores, text, source=source, **settings)
     partial = opened.partial_answers()
-    with files.kept(trace):
+    with files.writing(trace):
         if json:
             tokens = [token_dict(token) for token in trace[0].tokens]
             content = {"text": text, "first": trace[0].prompt, "near": trace[0].near}

@@ -69,12 +69,12 @@ class Request:
     settings: dict[str, Any]
     seed: int
 
-    def write(self, generates: Any, **more: Any) -> tuple[Any, str]:
+    def write(self, generates: Any, **arguments: Any) -> tuple[Any, str]:
         """The output of `generate()`, and the text that it adds to the prompt."""
         import transformers
 
         transformers.set_seed(self.seed)
-        output = generates(**self.inputs, **self.settings, **more)
+        output = generates(**self.inputs, **self.settings, **arguments)
         if self.pairs is not None:
             return output, self.pairs.texts(output.sequences)[0]
         from knn_logits.engine.pieces import parts_of
@@ -165,15 +165,15 @@ def generate(
     with interruptible("nothing was written"), opened.searching():
         alone = request.write(loaded.generate)[1] if compare else None
         with KNNLogitsProcessor(loaded, opened.stores, **opened.keywords(run.threads)) as knn:
-            more: dict[str, Any] = {}
+            arguments: dict[str, Any] = {}
             if streams:
                 from knn_logits.cli.streaming import printed
 
-                more["streamer"] = printed(prompt, tokenizer)
-            output, text = request.write(knn.generate, draft=draft, **more)
+                arguments["streamer"] = printed(prompt, tokenizer)
+            output, text = request.write(knn.generate, draft=draft, **arguments)
             trace = knn.trace(output, tokenizer)
     partial = opened.partial_answers()
-    with files.kept(trace):
+    with files.writing(trace):
         shown = "" if pairs else prompt
         if json:
             texts = {"prompt": prompt, "text": text}
@@ -191,9 +191,9 @@ def _as_json(knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request) -
     """The settings that held, and the passes."""
     from knn_logits.mixture.gates.gate import gate_name
 
-    left_out = memory.given.get("exclude")
+    left_out = memory.settings.get("exclude")
     content: dict[str, Any] = {} if not left_out else {"without": list(left_out)}
-    reported = [name for name, one in settings_for().items() if one.reported]
+    reported = [name for name, declared in settings_for().items() if declared.reported]
     content |= {name: getattr(knn.config, name) for name in reported}
     content["no_repeat_ngram_size"] = request.settings.get("no_repeat_ngram_size", 0)
     content["passes"] = knn.passes

@@ -56,18 +56,17 @@ def pull(
             {"name": file, "bytes": size, "state": state} for file, size, state in done.files
         ],
         "dry_run": dry_run,
-        "seconds": round(seconds, 3),
     }
     files = [f"{file:24} {size / 1e6:12,.3f} MB  {state}" for file, size, state in done.files]
     verb = "would be fetched" if dry_run else f"fetched in {seconds:.1f} s"
     line = f"{done.name}: {fetched / 1e6:,.1f} of {done.bytes() / 1e6:,.1f} MB {verb}"
     line += f", {left / 1e6:,.1f} MB left on the Hub" if left else ""
     line += "" if dry_run else f"; {done.folder}"
-    answer(json, content, *(files if dry_run else ()), line)
+    answer(json, content, *(files if dry_run else ()), line, seconds=seconds)
 
 
 @dataclass(frozen=True)
-class BesideOptions:
+class ExtraOptions:
     """What is published beside a datastore, and where it is written as well."""
 
     custom_generate: str | None = setting(
@@ -125,7 +124,7 @@ class UploadOptions:
 def push(
     store: Store,
     upload: UploadOptions,
-    beside: BesideOptions,
+    extras: ExtraOptions,
     name: str = argument("NAME", "org/name on the Hub; it is made if it is missing."),
     dry_run: bool = setting(False, _DRY_RUN),
     json: Json = False,
@@ -133,19 +132,19 @@ def push(
     """Publish a datastore on the Hub, with a card."""
     from knn_logits.hub.push import push_to_hub
 
-    beside.check()
+    extras.check()
     # Wrong names and missing packages are found before anything is sent.
-    beside.repositories(name, None)
+    extras.repositories(name, None)
     prepare()
     datastore = open_datastore(store)
     with Bars("run the same command again; what was sent is not sent again") as bars:
         done = push_to_hub(datastore, name, **vars(upload), dry_run=dry_run)
-        others = beside.repositories(name, done.commit)
-        for other in others:
-            if beside.keep is not None:
-                other.write(Path(beside.keep) / other.kind)
+        repositories = extras.repositories(name, done.commit)
+        for repository in repositories:
+            if extras.keep is not None:
+                repository.write(Path(extras.keep) / repository.kind)
             if not dry_run:
-                other.push(private=upload.private, message=upload.message or "")
+                repository.push(private=upload.private, message=upload.message or "")
     content = {
         "repo": done.repo,
         "url": done.url,
@@ -153,19 +152,23 @@ def push(
         "bytes": done.bytes,
         "files": [{"name": file, "bytes": size} for file, size in done.files],
         "beside": [
-            {"repo": other.repo, "kind": other.kind, "url": other.url, "files": len(other.files)}
-            for other in others
+            {
+                "repo": repository.repo,
+                "kind": repository.kind,
+                "url": repository.url,
+                "files": len(repository.files),
+            }
+            for repository in repositories
         ],
         "dry_run": dry_run,
-        "seconds": round(bars.seconds, 3),
     }
     verb = "would be sent to" if dry_run else "sent to"
     commit = f", revision {done.commit}" if done.commit else ""
     lines = [f"{file:24} {size / 1e6:12,.3f} MB" for file, size in done.files if dry_run]
     lines.append(f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB {verb} {done.url}{commit}")
-    lines += [f"{len(other.files)} files {verb} {other.url}" for other in others]
-    lines += [] if beside.keep is None else [f"written to {beside.keep} as well"]
-    answer(json, content, *lines)
+    lines += [f"{len(extra.files)} files {verb} {extra.url}" for extra in repositories]
+    lines += [] if extras.keep is None else [f"written to {extras.keep} as well"]
+    answer(json, content, *lines, seconds=bars.seconds)
 
 
 @command
@@ -180,17 +183,17 @@ def catalog(
     from knn_logits.hub.catalog import cached_bytes, recipe, recipes
 
     listed = recipes() if name is None else [recipe(name)]
-    cached = {one.name: cached_bytes(one.repo) for one in listed}
-    rows = [{**one.model_dump(mode="json"), "cached_bytes": cached[one.name]} for one in listed]
+    cached = {item.name: cached_bytes(item.repo) for item in listed}
+    rows = [{**item.model_dump(mode="json"), "cached_bytes": cached[item.name]} for item in listed]
     lines = []
-    for one in listed:
-        size = cached[one.name]
+    for item in listed:
+        size = cached[item.name]
         lines.append(
-            f"{one.name:26} {one.title}: {one.expected.entries:,} entries, "
-            f"{one.expected.download_bytes / 1e9:.1f} GB to download"
+            f"{item.name:26} {item.title}: {item.expected.entries:,} entries, "
+            f"{item.expected.download_bytes / 1e9:.1f} GB to download"
             + (f", {size / 1e6:,.1f} MB here" if size else "")
         )
-        lines += [] if name is None else _details(one)
+        lines += [] if name is None else _details(item)
     if name is None:
         lines.append("\n`knn-logits catalog NAME` shows how one is made, with all commands.")
     answer(json, {"datastores": rows}, *lines)

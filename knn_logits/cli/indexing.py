@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from knn_logits.cli.loading import (
-    SeededThreads,
-    folder_of,
-    open_datastore,
-    recall_of,
-    recall_words,
-)
+from knn_logits.cli.loading import SeededThreads, folder_of, index_of, open_datastore, recall_words
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Store, command
 from knn_logits.cli.terminal import UNCHANGED, Bars, answer
@@ -62,17 +56,10 @@ def index(
         )
     seconds = bars.seconds
     record = done.manifest.index
-    tried, lines = compared_kinds(record)
-    content = {
-        "index": record.factory,
-        "nprobe": record.nprobe,
-        "recall": recall_of(done),
-        "entries": len(done),
-        "seconds": round(seconds, 3),
-        "tried": tried,
-    }
+    kinds, lines = compared_kinds(record)
+    content = {**index_of(done), "entries": len(done), "tried": kinds}
     line = f"{done.folder}: index {record.factory}{recall_words(done)} in {seconds:.0f} s"
-    answer(json, content, *lines, line)
+    answer(json, content, *lines, line, seconds=seconds)
 
 
 def _suffixes(store: str, json: bool) -> None:
@@ -86,7 +73,7 @@ def _suffixes(store: str, json: bool) -> None:
     seconds, tokens = bars.seconds, done.manifest.tokens
     content = {"suffixes": True, "tokens": tokens, "bytes": record.bytes}
     line = f"{done.folder}: suffix index of {tokens:,} tokens in {seconds:.0f} s"
-    answer(json, {**content, "seconds": round(seconds, 3)}, line)
+    answer(json, content, line, seconds=seconds)
 
 
 @command
@@ -111,6 +98,7 @@ def cluster(
     seconds = bars.seconds
     answer(
         json,
-        {"clusters": clusters, "entries": len(done), "seconds": round(seconds, 3)},
+        {"clusters": clusters, "entries": len(done)},
         f"{done.folder}: {len(done):,} entries in {clusters:,} clusters in {seconds:.0f} s",
+        seconds=seconds,
     )

@@ -9,7 +9,7 @@ import typer
 from knn_logits.cli.loading import folder_of, open_datastore, prepare, recall_words, size_of
 from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Store, command
-from knn_logits.cli.terminal import Bars, print_json, say, tell
+from knn_logits.cli.terminal import Bars, picked, print_json, say, tell
 from knn_logits.printable import one_line
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.registry import settings_line
@@ -147,10 +147,12 @@ def _state(settings: SettingsRecord) -> str:
 def _learned(record: LearnedRecord | None) -> str | None:
     if record is None:
         return None
-    what = "tokens" if record.targets == "tokens" else "tokens, and a datastore's answers to them"
+    targets = (
+        "tokens" if record.targets == "tokens" else "tokens, and a datastore's answers to them"
+    )
     return (
         f"the entries are rows, {record.rows:g} for each different token of {record.documents:,} "
-        f"documents, learnt from {record.entries:,} {what}; no text is kept"
+        f"documents, learnt from {record.entries:,} {targets}; no text is kept"
     )
 
 
@@ -213,7 +215,7 @@ def verify(
     left = leftovers(folder, manifest)
     if json:
         content = {"ok": not damaged, "damaged": damaged, "leftovers": left}
-        content |= {"entries": manifest.entries, "documents": manifest.documents}
+        content |= picked(manifest, "entries", "documents")
         content |= {} if spelt is None else {"control_tokens": spelt}
         print_json(content | {"bytes": size, "seconds": round(seconds, 3)})
     elif not damaged:

@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from knn_logits.cli.build import StoreOptions
-from knn_logits.cli.loading import (
-    Run,
-    RunOptions,
-    open_datastore,
-    recall_words,
-    size_of,
-)
-from knn_logits.cli.options import Given, Json, Model, Without, argument, command
+from knn_logits.cli.loading import Run, RunOptions, index_of, open_datastore, recall_words, size_of
+from knn_logits.cli.options import Json, Model, Settable, Without, argument, command
 from knn_logits.cli.reading import CorpusOptions, Report
-from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, tell
+from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, picked, tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import DEFAULT_K, IndexConfig, PassConfig, WindowConfig
 from knn_logits.settings.declaration import setting
@@ -78,7 +72,10 @@ def ablate(
             progress=bars,
         )
     holds = {True: "holds", False: "does not hold", None: "-"}
-    lines = [f"{one.title}: {holds[one.holds]}. {one.here}" for one in done.findings.values()]
+    lines = [
+        f"{finding.title}: {holds[finding.holds]}. {finding.here}"
+        for finding in done.findings.values()
+    ]
     answer(json, done.to_dict(), *lines, f"written: {done.files[0]}")
 
 
@@ -120,19 +117,9 @@ def distill(
         loaded, tokenizer = run.load(model)
         from knn_logits.lab.distillation.distilling import distill as learn
 
-        made = learn(
-            loaded,
-            tokenizer,
-            text,
-            out,
-            rows=rows,
-            teacher=learnt_from,
-            epochs=epochs,
-            **passes.keywords(),
-            seed=run.seed,
-            **vars(output),
-            progress=bars,
-        )
+        how = {**passes.keywords(), **vars(output), "seed": run.seed, "progress": bars}
+        how |= {"rows": rows, "teacher": learnt_from, "epochs": epochs}
+        made = learn(loaded, tokenizer, text, out, **how)
     _answer_learnt(made, report, bars.seconds, json)
 
 
@@ -152,10 +139,7 @@ def _answer_learnt(made: Datastore, report: Report, seconds: float, json: bool) 
     content = {
         "rows": manifest.entries,
         "bytes": size_of(made),
-        "seconds": round(seconds, 3),
-        "k": settings.k,
-        "lmbda": settings.lmbda,
-        "temperature": settings.temperature,
+        **picked(settings, "k", "lmbda", "temperature"),
         "perplexity": {"lm": record.perplexity_lm, "interpolated": record.perplexity},
         **record.model_dump(include={"targets", "entries", "documents", "epochs", "held_out"}),
         "store": str(made.folder),
@@ -168,13 +152,14 @@ def _answer_learnt(made: Datastore, report: Report, seconds: float, json: bool) 
         report.summary,
         f"perplexity of {record.held_out:,} held-out tokens: {record.perplexity_lm:.1f} → "
         f"{record.perplexity:.1f}, with {settings_line(settings, symbols=True)}",
+        seconds=seconds,
     )
 
 
 @command
 def import_store(
     model: Model,
-    given: Annotated[dict[str, Any], Given("build")],
+    settings: Annotated[dict[str, Any], Settable("build")],
     window: WindowConfig,
     output: StoreOptions,
     run: Run,
@@ -198,38 +183,22 @@ def import_store(
 
     with Bars(AGAIN) as bars:
         loaded, tokenizer = run.load(model)
-        done = import_datastore(
-            loaded,
-            tokenizer,
-            source,
-            out,
-            key=output.key,
-            window=window,
-            index=config,
-            **given,
-            threads=run.threads,
-            overwrite=output.overwrite,
-            license=output.license,
-            source_text=output.source,
-            progress=bars,
-        )
+        how = {**settings, **picked(output, "key", "overwrite", "license"), "window": window}
+        how |= {"index": config, "threads": run.threads, "source_text": output.source}
+        done = import_datastore(loaded, tokenizer, source, out, **how, progress=bars)
     seconds = bars.seconds
     manifest = done.store.manifest
     recall = manifest.index.recall
     for line in done.limits:
         tell(line)
     content = {
-        "entries": manifest.entries,
-        "dim": manifest.dim,
+        **picked(manifest, "entries", "dim"),
         "keys": done.store.has_keys,
         "clusters": manifest.file("clusters") is not None,
-        "index": manifest.index.factory,
-        "nprobe": manifest.index.nprobe,
+        **index_of(done.store),
         "recall": recall.value if recall else None,
-        "unwritten": done.unwritten,
-        "model_error": done.model_error,
+        **picked(done, "unwritten", "model_error"),
         "limits": list(done.limits),
-        "seconds": round(seconds, 3),
     }
     unwritten = f", {done.unwritten:,} at the end were never written" if done.unwritten else ""
     answer(
@@ -237,4 +206,5 @@ def import_store(
         content,
         f"{done.store.folder}: {manifest.entries:,} entries{unwritten}, index "
         f"{manifest.index.factory}{recall_words(done.store)} in {seconds:.0f} s",
+        seconds=seconds,
     )

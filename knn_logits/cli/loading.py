@@ -189,10 +189,10 @@ def _config_of(name: str) -> Any:
 def _no_model(name: str, error: Exception) -> ModelError:
     reason = one_line(str(error)).strip()
     reason = reason if len(reason) < 200 else reason[:200] + "…"
-    here = "" if Path(name).exists() else "no such folder exists, and the Hub does not give it; "
+    nowhere = "no such folder exists, and the Hub does not give it; "
     return ModelError(
-        f"cannot load the model {name!r}: {here}give a causal or encoder-decoder language model, "
-        f"as a Hub id or a folder ({reason})"
+        f"cannot load the model {name!r}: {'' if Path(name).exists() else nowhere}give a causal or "
+        f"encoder-decoder language model, as a Hub id or a folder ({reason})"
     )
 
 
@@ -211,10 +211,11 @@ def recall_words(store: Datastore) -> str:
     return f", recall@{recall.at} {recall.value:.3f}" if recall else ""
 
 
-def recall_of(store: Datastore) -> float:
-    """The share of true neighbors that the index finds; 1 where it finds all."""
-    recall = store.manifest.index.recall
-    return recall.value if recall else 1.0
+def index_of(store: Datastore) -> dict[str, Any]:
+    """The index for JSON; the share of true neighbors that it finds is 1 where it finds all."""
+    index = store.manifest.index
+    recall = index.recall.value if index.recall else 1.0
+    return {"index": index.factory, "nprobe": index.nprobe, "recall": recall}
 
 
 def size_of(store: Datastore) -> int:

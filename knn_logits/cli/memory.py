@@ -1,4 +1,4 @@
-"""The options that say how a memory is asked and where it is searched, and what they open."""
+"""The options that say how a memory is settings and where it is searched, and what they open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from knn_logits.cli.loading import open_datastore
-from knn_logits.cli.options import Given, Without
+from knn_logits.cli.options import Settable, Without
 from knn_logits.cli.terminal import tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig
@@ -61,9 +61,9 @@ Ray = Annotated[ClusterOptions, Without(("shards", "replicas", "partial"))]
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """How a memory is asked, and where its indexes are."""
+    """How a memory is settings, and where its indexes are."""
 
-    given: Annotated[dict[str, Any], Given()]
+    settings: Annotated[dict[str, Any], Settable()]
     gate: str | None = setting(
         None, "File of a gate, which chooses lmbda at each token.", metavar="FILE"
     )
@@ -72,7 +72,7 @@ class MemoryOptions:
 
     def open(self, stores: Sequence[str], *, scoring: bool) -> OpenStores:
         """Opens datastores and checks the settings against them, before a model is loaded."""
-        keys = bool(self.given.get("refine") or self.given.get("retomaton"))
+        keys = bool(self.settings.get("refine") or self.settings.get("retomaton"))
         indexes = self.cluster.indexes()
         return self.over([open_datastore(name, keys=keys) for name in stores], indexes, scoring)
 
@@ -82,38 +82,38 @@ class MemoryOptions:
         """Does what `open` does, for datastores that are open."""
         from knn_logits.mixture.memory import resolve
 
-        asked: Any = dict(self.given)
+        settings: Any = dict(self.settings)
         if self.gate is not None:
-            if "lmbda" in asked:
+            if "lmbda" in settings:
                 raise ConfigError("--gate already chooses lmbda: leave out --lmbda or --gate")
             from knn_logits.mixture.gates.stored import load_gate
 
-            asked["lmbda"] = load_gate(self.gate)
-        resolve(stores, scoring, asked)
-        return OpenStores(stores, asked, self.native_index, indexes)
+            settings["lmbda"] = load_gate(self.gate)
+        resolve(stores, scoring, settings)
+        return OpenStores(stores, settings, self.native_index, indexes)
 
 
 @dataclass(frozen=True)
 class ServedMemoryOptions(MemoryOptions):
     """Those of the server. A client could not see that an answer is partial."""
 
-    given: Annotated[dict[str, Any], Given("serve")]
+    settings: Annotated[dict[str, Any], Settable("serve")]
     cluster: Annotated[ClusterOptions, Without(("partial",))] = ClusterOptions()
 
 
 @dataclass(frozen=True)
 class OpenStores:
-    """Datastores that are open, and how they are asked."""
+    """Datastores that are open, and how they are settings."""
 
     stores: list[Datastore]
-    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
     native_index: bool
     indexes: RayIndexes | None
 
     def keywords(self, threads: int | None = None) -> dict[str, Any]:
         """What opens a `Memory` of them."""
-        more = {"native_index": self.native_index, "indexes": self.indexes, "threads": threads}
-        return {**self.asked, **more}
+        opening = {"native_index": self.native_index, "indexes": self.indexes, "threads": threads}
+        return {**self.settings, **opening}
 
     @contextmanager
     def searching(self) -> Iterator[None]:

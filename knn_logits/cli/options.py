@@ -5,8 +5,8 @@
                 sources: int = setting(12, "Number of sources to list.", least=0)) -> None: ...
 
 A parameter is an argument, an option, or a group: a dataclass whose fields `setting()` declares,
-such as `WindowConfig`, of which the command gets an instance. `Annotated[dict, Given()]` gets the
-settings of a memory that the user gives, by name.
+such as `WindowConfig`, of which the command gets an instance. `Annotated[dict, Settable()]` gets
+the settings of a memory that the user gives, by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Expanded = tuple[list[inspect.Parameter], _Reader]
 
 
 @dataclass(frozen=True)
-class Given:
+class Settable:
     """Marks settings of a memory that the user gives: those of one place, or all."""
 
     place: Place | None = None
@@ -85,8 +85,8 @@ def _expanded(name: str, annotation: Any, default: Any) -> _Expanded:
     """The options of a parameter or a field, and what reads its value from theirs."""
     kind, *marks = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     for mark in marks:
-        if isinstance(mark, Given):
-            return _given(name, mark)
+        if isinstance(mark, Settable):
+            return _settable(name, mark)
     if is_dataclass(kind) and isinstance(kind, type):
         left_out = next((mark.names for mark in marks if isinstance(mark, Without)), ())
         return _group(name, kind, left_out)
@@ -97,7 +97,7 @@ def _expanded(name: str, annotation: Any, default: Any) -> _Expanded:
     return [parameter], lambda values: values[name]
 
 
-def _given(prefix: str, mark: Given) -> _Expanded:
+def _settable(prefix: str, mark: Settable) -> _Expanded:
     parameters: list[inspect.Parameter] = []
     readers: dict[str, _Reader] = {}
     for name, declared in settings_for(mark.place).items():

@@ -16,7 +16,7 @@ from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 
 # Where many files are skipped for one reason, the first few are named. All are counted.
-_NAMED = 5
+_SHOWN = 5
 
 Corpus = Annotated[
     list[str],
@@ -45,14 +45,14 @@ class Report:
         kind = _kind(reason)
         self._kinds[kind] += 1
         self._reasons.setdefault(kind, reason)
-        if self._kinds[kind] <= _NAMED:
+        if self._kinds[kind] <= _SHOWN:
             tell(f"skipped {name}: {reason}")
 
     def note(self, name: str, note: str) -> None:
         """Says something about a file that is read."""
         kind = _kind(note)
         self._notes[kind] += 1
-        if self._notes[kind] <= _NAMED:
+        if self._notes[kind] <= _SHOWN:
             tell(f"{name}: {note}", style=None)
 
     @property
@@ -88,7 +88,7 @@ class CorpusOptions:
     strict: bool = setting(False, "Stop at a document that cannot be read.")
     follow_links: bool = setting(False, "Read files outside a folder that links in it lead to.")
 
-    def _read(self, corpus: Sequence[str], **more: Any) -> Iterator[Document]:
+    def _read(self, corpus: Sequence[str], **options: Any) -> Iterator[Document]:
         from knn_logits.corpus.reading import read_corpus
 
         return read_corpus(
@@ -100,7 +100,7 @@ class CorpusOptions:
             title_field=self.title_field,
             encoding=self.encoding,
             follow_links=self.follow_links,
-            **more,
+            **options,
         )
 
     def documents(

@@ -110,23 +110,23 @@ def serve(
     with opened.searching():
         settings = opened.keywords()
         del settings["threads"]  # the server has its own number
-        served = Served(name, loaded, tokenizer, datastores, **how, **settings)
-        if served.chat.plain and not served.reads_sources:
+        engine = Served(name, loaded, tokenizer, datastores, **how, **settings)
+        if engine.chat.plain and not engine.reads_sources:
             tell(PLAIN_LINE)
         if server.key is None and server.host not in _THIS_MACHINE:
             tell("everybody who can reach this machine can ask: give --api-key to change that")
 
         def ready(address: str) -> None:
-            say(f"{', '.join(served.names)}: {address}/v1")
+            say(f"{', '.join(engine.names)}: {address}/v1")
 
         with interruptible("the server has ended"):
-            start(served, limits, on_ready=ready)
+            start(engine, limits, on_ready=ready)
 
 
-def _opened(given: list[str]) -> dict[str, Datastore]:
+def _opened(arguments: list[str]) -> dict[str, Datastore]:
     """Opens the datastores, by the names that clients use."""
     opened: dict[str, Datastore] = {}
-    for text in given:
+    for text in arguments:
         name, sign, place = text.partition("=")
         if not sign or Path(text).exists():
             name, place = "", text

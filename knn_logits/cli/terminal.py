@@ -70,10 +70,17 @@ def print_json(content: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def answer(json: bool, content: dict[str, Any], *lines: str | None) -> None:
+def picked(source: Any, *names: str) -> dict[str, Any]:
+    """Some attributes of an object, by name."""
+    return {name: getattr(source, name, None) for name in names}
+
+
+def answer(
+    json: bool, content: dict[str, Any], *lines: str | None, seconds: float | None = None
+) -> None:
     """Prints an answer: as JSON, or as those of its lines that are not None."""
     if json:
-        print_json(content)
+        print_json(content | ({} if seconds is None else {"seconds": round(seconds, 3)}))
         return
     for line in lines:
         if line is not None:

@@ -17,7 +17,7 @@ from knn_logits.cli.evaluate import (
 )
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
 from knn_logits.cli.memory import NATIVE_HELP
-from knn_logits.cli.options import Given, Json, Model, command
+from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.reading import CorpusOptions
 from knn_logits.cli.terminal import Bars, answer, say
 from knn_logits.errors import ConfigError
@@ -84,7 +84,7 @@ def tune(
     search: SearchOptions,
     storing: StoringOptions,
     fields: CorpusOptions,
-    given: Annotated[dict[str, Any], Given("tune")],
+    settings: Annotated[dict[str, Any], Settable("tune")],
     passes: PassConfig,
     run: RunOptions,
     native_index: bool = setting(False, NATIVE_HELP),
@@ -110,7 +110,7 @@ def tune(
     check_files(plots)
     loaded, tokenizer = run.load(model)
     # How the texts are read and searched, and when the choice is written.
-    how: dict[str, Any] = {**given, **passes.keywords(), **vars(storing), "seed": run.seed}
+    how: dict[str, Any] = {**settings, **passes.keywords(), **vars(storing), "seed": run.seed}
     how |= {"native_index": native_index, "threads": run.threads, "device": str(loaded.device)}
     with Bars("the datastore keeps its settings") as bars:
         if infini_gram:

@@ -174,13 +174,14 @@ class KNNConfig:
         declared = settings_of(type(self))
         return {name: getattr(self, name) for name in declared if record in declared[name].stored}
 
-    def with_given(self, **given: Any) -> KNNConfig:
+    def with_given(self, **settings: Any) -> KNNConfig:
         """Returns a copy in which the given settings are replaced; None leaves a setting as it is.
 
         Raises:
             ConfigError: when a given value is out of its range.
         """
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        changes = {name: value for name, value in settings.items() if value is not None}
+        return replace(self, **changes)
 
 
 @documented
@@ -294,15 +295,15 @@ class IndexConfig:
         return self.budget is not None or self.target_recall is not None
 
 
-def index_config(given: IndexConfig | str | None) -> IndexConfig:
-    """Returns the given index's settings; a string is a factory, and None takes the defaults."""
-    if given is None or isinstance(given, str):
-        return IndexConfig() if given is None else IndexConfig(given)
-    if not isinstance(given, IndexConfig):
+def index_config(index: IndexConfig | str | None) -> IndexConfig:
+    """Returns an index's settings; a string is a factory, and None takes the defaults."""
+    if index is None or isinstance(index, str):
+        return IndexConfig() if index is None else IndexConfig(index)
+    if not isinstance(index, IndexConfig):
         raise ConfigError(
-            f"index must be an IndexConfig such as IndexConfig('exact'), not {given!r}"
+            f"index must be an IndexConfig such as IndexConfig('exact'), not {index!r}"
         )
-    return given
+    return index
 
 
 @documented

@@ -163,7 +163,7 @@ class Setting:
                 raise ConfigError(f"{self.name} must be a list of numbers, not {value!r}")
             return tuple(replace(self, annotation=self.item).check(part) for part in value)
         texts = (value,) if isinstance(value, str) else value
-        if not isinstance(texts, (list, tuple)) or not all(isinstance(one, str) for one in texts):
+        if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
             raise ConfigError(
                 f"{self.name} must be a list of the ids or titles of documents, not {value!r}"
             )
@@ -222,7 +222,10 @@ def documented(kind: type[_Kind]) -> type[_Kind]:
         construct(self, *values, **named)
 
     kind.__init__ = checked  # type: ignore[method-assign]
-    lines = [f"    {name}: {one.summary} {one.details}" for name, one in settings_of(kind).items()]
+    lines = [
+        f"    {name}: {declared.summary} {declared.details}"
+        for name, declared in settings_of(kind).items()
+    ]
     body = "\n    ".join(line.rstrip() for line in lines)
     raises = "    Raises:\n        ConfigError: when a value is out of its range."
     kind.__doc__ = f"{(kind.__doc__ or '').rstrip()}\n\n    Attributes:\n    {body}\n\n{raises}\n"

@@ -18,7 +18,11 @@ def settings_for(place: Place | None = None) -> dict[str, Setting]:
             set there; None lists all.
     """
     every = {**settings_of(MixtureConfig), **settings_of(KNNConfig)}
-    return {name: one for name, one in every.items() if place is None or place in one.set_by}
+    return {
+        name: declared
+        for name, declared in every.items()
+        if place is None or place in declared.set_by
+    }
 
 
 def check_settings(given: Mapping[str, Any], place: Place | None = None) -> dict[str, Any]:
@@ -47,15 +51,15 @@ def check_settings(given: Mapping[str, Any], place: Place | None = None) -> dict
 
 def stored_names(record: Literal["scoring", "writing"]) -> list[str]:
     """The settings that a record of a manifest keeps, in the order of their declaration."""
-    return [name for name, one in settings_of(KNNConfig).items() if record in one.stored]
+    return [name for name, declared in settings_of(KNNConfig).items() if record in declared.stored]
 
 
 def changed_settings(config: KNNConfig) -> list[str]:
     """The settings that answers report and that differ from their defaults."""
     return [
         name
-        for name, one in settings_of(KNNConfig).items()
-        if one.reported and getattr(config, name) != one.default
+        for name, declared in settings_of(KNNConfig).items()
+        if declared.reported and getattr(config, name) != declared.default
     ]
 
 
@@ -71,12 +75,12 @@ def settings_words(settings: Any, *, symbols: bool = False) -> list[str]:
         keeps for scoring and that is not its default.
     """
     parts = []
-    for name, one in settings_of(KNNConfig).items():
-        value = getattr(settings, name, one.default)
-        if one.symbol:
-            parts.append(f"{one.symbol if symbols else name} {one.shown(value)}")
-        elif "scoring" in one.stored and value != one.default:
-            parts.append(f"{name.replace('_', ' ')} {one.shown(value)}")
+    for name, declared in settings_of(KNNConfig).items():
+        value = getattr(settings, name, declared.default)
+        if declared.symbol:
+            parts.append(f"{declared.symbol if symbols else name} {declared.shown(value)}")
+        elif "scoring" in declared.stored and value != declared.default:
+            parts.append(f"{name.replace('_', ' ')} {declared.shown(value)}")
     return parts
 
 

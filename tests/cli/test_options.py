@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from knn_logits import ConfigError, WindowConfig
-from knn_logits.cli.options import Given, Without, command
+from knn_logits.cli.options import Settable, Without, command
 from knn_logits.settings.declaration import setting
 
 
@@ -36,7 +36,7 @@ def call():
         place: str,
         coast: Coast,
         windows: Annotated[WindowConfig, Without(("stride",))],
-        given: Annotated[dict[str, Any], Given("build")],
+        given: Annotated[dict[str, Any], Settable("build")],
         loud: Annotated[bool, typer.Option("--loud")] = False,
     ) -> None:
         """Shows what it got."""
