@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from knn_logits.corpus.formats import holds_rows, reader_of, refusal
-from knn_logits.corpus.parsers import Begin, Block, Fields, Left
+from knn_logits.corpus.parsers import Begin, Block, Left
 from knn_logits.corpus.rows import (
     LONGEST_ROW,
     Row,
@@ -195,7 +195,11 @@ def _parsed_rows(path: Path, reader: str, file: SourceFile, reading: Reading) ->
                 has_text = has_text or bool(part.text.strip())
                 yield from document.add(part.text, part.place, part.fragment)
             else:
-                yield _table_row(part, file, reading.schema)
+                fault = fault_of(part.fields, reading.schema.keys)
+                if fault:  # the child has checked this, but it may have been taken over
+                    raise CorpusError(f", row {part.number}: {fault}; correct or remove this row")
+                where = f"{file.shown}, row {part.number}"
+                yield Row(part.fields, f"{file.name}:{part.number}", where)
             if file.size is not None:
                 file.consumed = max(file.consumed, int(file.size * part.done))
     except UnreadableError as error:
@@ -210,14 +214,6 @@ def _parsed_rows(path: Path, reader: str, file: SourceFile, reading: Reading) ->
         yield from document.rest()
     elif not holds_rows(reader):
         raise UnreadableError("empty")
-
-
-def _table_row(part: Fields, file: SourceFile, schema: Schema) -> Row:
-    fault = fault_of(part.fields, schema.keys)
-    if fault:  # the child has checked this, but it may have been taken over
-        raise CorpusError(f", row {part.number}: {fault}; correct or remove this row")
-    where = f"{file.shown}, row {part.number}"
-    return Row(part.fields, f"{file.name}:{part.number}", where)
 
 
 def _beginning(file: SourceFile, begin: Begin) -> Gathering:

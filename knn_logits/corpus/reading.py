@@ -61,29 +61,23 @@ def read_corpus(
       slides or cells become `Document.places`. In .mbox each message is a document. All but
       notebooks and mail need the extra `documents`. These files and parquet are parsed in a child
       process of limited memory and time.
-    - any other file: one document, whose lines are its places. The places of Markdown are its
-      headings. A byte order mark is dropped, and line ends become `\n`. An encoding other than
-      UTF-8 is named by `encoding`, or recognised with the extra `documents`. A very large file
-      becomes several documents with one id.
+    - any other file: one document, whose places are its lines, or the headings of Markdown. A byte
+      order mark is dropped, and line ends become `\n`. A very large file becomes several documents
+      with one id.
     - gzip of all these, recognised by `.gz` or by its first bytes.
     - a folder: all files below it, sorted by their path part by part. Hidden files are left out,
       and a folder that links reach twice is read once. Links that leave the folder are skipped.
     - `SOURCES::TARGETS`, with `pairs`: two text files with the same number of lines.
-    - `hf:DATASET[:CONFIG[:SPLIT]]`: a dataset, which is streamed. The default split is `train`, and
-      `hf:DATASET::SPLIT` takes the default configuration. This needs the extra `datasets`.
+    - `hf:DATASET[:CONFIG[:SPLIT]]`: a dataset, which is streamed (extra `datasets`). The default
+      split is `train`, and `hf:DATASET::SPLIT` takes the default configuration.
 
     What cannot be read is skipped: text in an unknown encoding, binary, encrypted and damaged
     files, gzip and rows that are far larger than text, files without permission, blank documents,
-    and lone surrogates. The rows before the
-    damage in a JSON lines or parquet file are read. A second document with the same id gets `#2`
-    appended, and the next one `#3`.
-
-    Arguments are checked at once, and files when their turn comes. Memory holds one document, the
-    names of a folder's files, and all ids. A list in `.json` or a batch of parquet needs memory for
-    several documents.
+    and lone surrogates. The rows before the damage are read. A second document with the same id
+    gets `#2` appended, and the next one `#3`. Memory holds one document and all ids.
 
     Args:
-        paths: What to read, in this order.
+        paths: What to read, in this order. Arguments are checked at once, files in their turn.
         strict: Raise an error instead of skipping what cannot be read.
         on_skip: Called with a name and a reason for everything that is skipped.
         pairs: Read rows with `source` and `target` instead of `text`, for encoder-decoder models.
@@ -92,17 +86,13 @@ def read_corpus(
         text_field: The name of the field with the text; `meta.body` is the field `body` of `meta`.
         id_field: The name of the field with the id.
         title_field: The name of the field with the title.
-        encoding: The encoding of text files, HTML and rows. None recognises it; in rows it
-            recognises UTF-8 and UTF-16 only.
-        on_note: Called with a name and what the user should know about a file that was read. Its
-            encoding may be a guess, or the attachments of a message may be left out.
-        on_bytes: Called with the number of bytes on disk read so far, over all files. A compressed
-            file counts with its compressed bytes. The last number is that of `corpus_bytes`. It is
-            also called while a file is parsed, ten times a second. An exception ends the reading.
+        encoding: The encoding of text files, HTML and rows. None recognises it, in rows only UTF-8
+            and UTF-16, in others any with the extra `documents`.
+        on_note: Called with a name and what the user should know about a file that was read.
+        on_bytes: Called with the number of bytes on disk read so far, over all files, up to that of
+            `corpus_bytes`. While a file is parsed, it is called ten times a second, and an
+            exception ends the reading.
         follow_links: Read files outside a folder that links in it lead to.
-
-    Returns:
-        An iterator over the documents.
 
     Raises:
         ConfigError: when Python does not know `encoding`.
@@ -110,22 +100,9 @@ def read_corpus(
             not), or the corpus holds no document.
         MissingDependencyError: when a path starts with `hf:` and `datasets` is not installed.
     """
-    if pairs and pair_fields[0] == pair_fields[1]:
-        raise CorpusError(f'"{pair_fields[0]}" cannot be both source and target; name two fields')
     names = _checked(paths)
-    for name in names:
-        if name.startswith(HUB_PREFIX):
-            parse_hub_name(name)
-            load_datasets(name)
-        elif pairs and split_parallel(name):
-            continue
-        elif pairs and not Path(name).is_dir() and not holds_rows(reader_of(Path(name).name)):
-            raise CorpusError(
-                f"{display_name(name)} is plain text and has no source and target; give an "
-                'encoder-decoder model JSON lines (.jsonl) or parquet with "source" and "target" '
-                "in each row, or two parallel files, written SOURCES::TARGETS"
-            )
     keys = pair_fields if pairs else (text_field,)
+    _check_readable(names, keys)
     schema = Schema(keys, id_field, title_field, check_encoding(encoding))
     progress = _Progress(on_bytes or (lambda _: None))
     skips = _Skips(strict, on_skip or (lambda *_: None))
@@ -133,20 +110,27 @@ def read_corpus(
     return _documents(names, reading, progress, follow_links)
 
 
+def _check_readable(names: list[str], keys: tuple[str, ...]) -> None:
+    """Refuses at once what would be refused after hours of other files."""
+    pairs = len(keys) > 1
+    if pairs and keys[0] == keys[1]:
+        raise CorpusError(f'"{keys[0]}" cannot be both source and target; name two fields')
+    for name in names:
+        if name.startswith(HUB_PREFIX):
+            parse_hub_name(name)
+            load_datasets(name)
+        elif pairs and not (
+            split_parallel(name) or Path(name).is_dir() or holds_rows(reader_of(Path(name).name))
+        ):
+            raise CorpusError(
+                f"{display_name(name)} is plain text and has no source and target; give an "
+                'encoder-decoder model JSON lines (.jsonl) or parquet with "source" and "target" '
+                "in each row, or two parallel files, written SOURCES::TARGETS"
+            )
+
+
 def corpus_bytes(paths: Sequence[str], *, follow_links: bool = False) -> int | None:
-    """Returns how many bytes on disk `read_corpus` would read, for a progress bar.
-
-    Args:
-        paths: What would be read.
-        follow_links: Count files outside a folder that links in it lead to.
-
-    Returns:
-        The sum of the files' sizes on disk. None if it is not known beforehand, as for `hf:` and
-        pipes.
-
-    Raises:
-        CorpusError: when nothing is given, or a path does not exist.
-    """
+    """Returns how many bytes on disk `read_corpus` would read; None if that is not known."""
     names = _checked(paths)
     if any(name.startswith(HUB_PREFIX) for name in names):
         return None

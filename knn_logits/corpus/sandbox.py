@@ -117,7 +117,7 @@ class Sandbox:
                     # A child that crashed, or that lacked memory, is replaced.
                     finished = str(part) != _CRASHED and answer != ["refused", "memory"]
                     raise part
-                most -= _size(part, schema)
+                most -= 1 + _size(part, schema)
                 if most < 0:
                     raise UnreadableError(
                         "it gives more text than a document of its size can have, as a zip bomb "
