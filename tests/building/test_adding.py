@@ -5,6 +5,7 @@ import pytest
 import torch
 from conftest import TEXTS, make_gpt2
 from folders import contents, names, one_line
+from interrupted import Stop, stopping
 
 import knn_logits
 from knn_logits import (
@@ -48,6 +49,10 @@ def make(model, tokenizer, tmp_path):
         )
 
     return built
+
+
+def file_names(store):
+    return [record.name for record in store.manifest.files]
 
 
 def answers(model, tokenizer, store):
@@ -107,7 +112,7 @@ def test_what_was_there_stays_in_its_files(model, tokenizer, make):
     assert grown.manifest.documents == 6
     assert grown.manifest.settings.stale
     assert not store.manifest.settings.stale
-    assert set(after) == {layout.MANIFEST, *(one.name for one in grown.manifest.files)}
+    assert set(after) == {layout.MANIFEST, *file_names(grown)}
     # What was open does not change.
     assert len(store) < len(grown)
     assert store.passage(len(store) - 1).document.id == "0-3"
@@ -188,9 +193,7 @@ def test_documents_are_added_to_one_that_lacks_some(model, tokenizer, make):
     assert grown.manifest.removed == (0, 2)
     assert grown.manifest.documents == 8
     small = compact(grown)
-    assert [small.documents[n].id for n in range(6)] == [
-        DOCUMENTS[n].id for n in (1, 3, 4, 5, 6, 7)
-    ]
+    assert small.documents.ids == [DOCUMENTS[n].id for n in (1, 3, 4, 5, 6, 7)]
 
 
 # What is refused
@@ -239,20 +242,6 @@ def test_settings_are_checked(model, tokenizer, make):
 # Going on
 
 
-class Stop(Exception):
-    pass
-
-
-def stopping(at):
-    """A progress that stops the work when so many keys are there."""
-
-    def progress(phase, done, total):
-        if phase == "keys" and done >= at:
-            raise Stop
-
-    return progress
-
-
 def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, caplog):
     monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
     settings = {"batch_tokens": 64, "index": IndexConfig("IVF4,SQ8")}
@@ -279,28 +268,15 @@ def test_an_addition_can_be_given_up(model, tokenizer, make, monkeypatch):
     monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
     store = make("s", DOCUMENTS[:8])
     before = contents(store.folder)
+    small = {"shard_bytes": 4096, "batch_tokens": 64}
     with pytest.raises(Stop):
-        add_documents(
-            model,
-            tokenizer,
-            store,
-            DOCUMENTS[8:],
-            progress=stopping(150),
-            shard_bytes=4096,
-            batch_tokens=64,
-        )
+        add_documents(model, tokenizer, store, DOCUMENTS[8:], progress=stopping(150), **small)
     (store.folder / layout.JOURNAL).unlink()
     grown = add_documents(model, tokenizer, store, DOCUMENTS[8:9])
     assert grown.manifest.documents == 9
-    assert set(names(grown.folder)) == {
-        layout.MANIFEST,
-        *(one.name for one in grown.manifest.files),
-    }
-    assert set(before) - set(names(grown.folder)) <= {
-        layout.TOKENS,
-        layout.DOCUMENTS,
-        layout.CHECKS,
-    }
+    assert set(names(grown.folder)) == {layout.MANIFEST, *file_names(grown)}
+    replaced = set(before) - set(names(grown.folder))
+    assert replaced <= {layout.TOKENS, layout.DOCUMENTS, layout.CHECKS}
 
 
 def test_an_addition_killed_at_its_very_end_is_not_done_twice(model, tokenizer, make, monkeypatch):
@@ -311,9 +287,6 @@ def test_an_addition_killed_at_its_very_end_is_not_done_twice(model, tokenizer, 
     assert layout.JOURNAL in names(store.folder)
     again = add_documents(model, tokenizer, store.folder, DOCUMENTS[4:6])
     assert again.manifest == grown.manifest
-    assert set(names(store.folder)) == {
-        layout.MANIFEST,
-        *(one.name for one in again.manifest.files),
-    }
+    assert set(names(store.folder)) == {layout.MANIFEST, *file_names(again)}
     # Nor is it at any later time.
     assert add_documents(model, tokenizer, again, DOCUMENTS[4:6]).manifest == grown.manifest

@@ -6,6 +6,7 @@ import torch
 from folders import change, contents, names, one_line, read_content, refit
 from full_disk import tried_on_full_disks
 from handmade import make_store
+from interrupted import Stop, stopping
 
 from knn_logits import (
     CorpusError,
@@ -301,10 +302,6 @@ def test_without_anything_removed_the_content_stays(tmp_path):
         np.testing.assert_array_equal(again.index_arrays()[name], array)
 
 
-class Stop(Exception):
-    pass
-
-
 def test_an_interrupted_compaction_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(removing, "_ROWS_AT_ONCE", 64)
     stores = [
@@ -314,12 +311,8 @@ def test_an_interrupted_compaction_goes_on(tmp_path, monkeypatch):
     folder = stores[1].folder
     before = contents(folder)
 
-    def progress(phase, done, total):
-        if phase == "keys" and done > 130:
-            raise Stop
-
     with pytest.raises(Stop):
-        compact(folder, shard_bytes=1000, progress=progress)
+        compact(folder, shard_bytes=1000, progress=stopping(131))
     assert contents(folder).items() >= before.items()
     assert len(Datastore(folder, full=True)) == len(stores[1])
     small = compact(folder, shard_bytes=1000)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from conftest import PAIRS, TEXTS, make_marian
 from folders import contents, names, one_line
+from interrupted import Stop, stopping
 
 from knn_logits import (
     CorpusError,
@@ -217,46 +218,24 @@ def test_pairs(tokenizer, tmp_path):
     assert (done.added, done.changed, done.unchanged) == (("p4",), ("p0",), 3)
 
 
-class Stop(Exception):
-    pass
-
-
+@pytest.mark.parametrize("other", [True, False])
 def test_a_stopped_call_goes_on_and_another_text_begins_again(
-    sync, store, monkeypatch, caplog, tokenizer
+    sync, store, monkeypatch, caplog, tokenizer, other
 ):
     monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
     texts = {**FIRST, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
     small = {"batch_tokens": 32, "shard_bytes": 2048}
-
-    def stop(phase, done, total):
-        if phase == "keys" and done >= 100:
-            raise Stop
-
     before = contents(store.folder)
     with pytest.raises(Stop):
-        sync(texts, progress=stop, **small)
+        sync(texts, progress=stopping(100), **small)
     assert contents(store.folder).items() >= before.items()
     with caplog.at_level(logging.WARNING, "knn_logits"):
         sync(texts, dry_run=True)
-        done = sync({**texts, "g.txt": TEXTS[7]}, **small)
-    assert "has another corpus" in caplog.text
-    assert held(done.datastore) == expected(tokenizer, {**texts, "g.txt": TEXTS[7]})
-
-
-def test_keys_of_a_stopped_call_are_not_computed_again(sync, monkeypatch, caplog):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
-    texts = {**FIRST, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
-    small = {"batch_tokens": 32, "shard_bytes": 2048}
-
-    def stop(phase, done, total):
-        if phase == "keys" and done >= 100:
-            raise Stop
-
-    with pytest.raises(Stop):
-        sync(texts, progress=stop, **small)
-    with caplog.at_level(logging.WARNING, "knn_logits"):
-        sync(texts, **small)
-    assert "continuing the unfinished sync" in caplog.text
+        texts |= {"g.txt": TEXTS[7]} if other else {}
+        done = sync(texts, **small)
+    message = "has another corpus" if other else "continuing the unfinished sync"
+    assert message in caplog.text
+    assert held(done.datastore) == expected(tokenizer, texts)
 
 
 # The same content twice
@@ -265,13 +244,8 @@ def test_keys_of_a_stopped_call_are_not_computed_again(sync, monkeypatch, caplog
 def test_the_same_content_is_not_added_again(model, tokenizer, store, caplog):
     before = contents(store.folder)
     known = []
-    again = add_documents(
-        model,
-        tokenizer,
-        store,
-        [Document(TEXTS[0], "copy.txt"), TEXTS[1]],
-        known=lambda *one: known.append(one),
-    )
+    copies = [Document(TEXTS[0], "copy.txt"), TEXTS[1]]
+    again = add_documents(model, tokenizer, store, copies, known=lambda *ids: known.append(ids))
     assert known == [("copy.txt", "a.txt"), ("6", "b.txt")]
     assert contents(again.folder) == before
     with caplog.at_level(logging.WARNING, "knn_logits"):
@@ -282,12 +256,8 @@ def test_the_same_content_is_not_added_again(model, tokenizer, store, caplog):
 
 def test_ids_that_others_bear_are_told_apart(model, tokenizer, store, caplog):
     with caplog.at_level(logging.WARNING, "knn_logits"):
-        grown = add_documents(
-            model,
-            tokenizer,
-            store,
-            [Document("Part one.", "a.txt"), Document("Part two.", "a.txt")],
-        )
+        parts = [Document("Part one.", "a.txt"), Document("Part two.", "a.txt")]
+        grown = add_documents(model, tokenizer, store, parts)
     assert "a.txt#2 for a.txt" in caplog.text
     assert [grown.documents[number].id for number in (5, 6)] == ["a.txt#2", "a.txt#2"]
     same = add_documents(model, tokenizer, grown, [Document("Part one.", "a.txt")])

@@ -14,20 +14,6 @@ MANY = [
 ]
 
 
-class Stop(Exception):
-    pass
-
-
-def stopping(at, phase="keys"):
-    """Makes a progress callback that stops the work at a point of a phase."""
-
-    def progress(now, done, total):
-        if now == phase and done >= at:
-            raise Stop
-
-    return progress
-
-
 def builder(model, tokenizer, parent):
     """Returns a function that builds datastores of pairs in a folder."""
 

@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from building import MANY, SETTINGS, SMALL, Stop, builder, stopping
+from building import MANY, SETTINGS, SMALL, builder
 from conftest import PAIRS, pair_documents
 from folders import contents, one_line
+from interrupted import Stop, stopping
 from languages import FAMILIES, model_of
 
 import knn_logits

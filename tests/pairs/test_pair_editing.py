@@ -5,9 +5,10 @@ import shutil
 
 import numpy as np
 import pytest
-from building import MANY, SMALL, Stop, builder, stopping
+from building import MANY, SMALL, builder
 from conftest import PAIRS, pair_documents
 from folders import contents
+from interrupted import Stop, stopping
 
 import knn_logits
 from knn_logits import CorpusError, Document, IndexConfig, MismatchError

@@ -1,4 +1,4 @@
-"""An index in shards, without a cluster: merging, shards that stay away, and pieces of a build."""
+"""An index in shards, without a cluster: merging, and shards that stay away."""
 
 import shutil
 
@@ -10,16 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index, merge_entries
-from knn_logits.building.spread import KeyTask, KeyWorker, cut
-from knn_logits.engine.compatibility import CANARY_KEYS
-from knn_logits.engine.keys import compute_keys, grouped
-from knn_logits.engine.location import find_key
-from knn_logits.engine.windows import plan
 from knn_logits.errors import (
     ConfigError,
     DamagedError,
     DatastoreError,
-    MismatchError,
     UnreachableError,
 )
 from knn_logits.index.opening import Indexes
@@ -205,33 +199,6 @@ def test_a_partial_answer_is_flagged_until_the_shard_is_back(large, caplog):
 def test_another_datastore_of_the_same_name_is_refused(large):
     with pytest.raises(Exception, match="another datastore on another machine"):
         Shard(str(large.folder), "0" * 64, 0, 10, ((), None))
-
-
-@pytest.mark.parametrize("first_entry", [0, 100, 1000])
-def test_pieces_give_the_same_keys_as_one_machine(model, large, first_entry, monkeypatch):
-    from knn_logits.engine import keys as module
-
-    # Many groups.
-    monkeypatch.setattr(module, "_BUFFER_BYTES", 1)
-    location = find_key(model, "ffn_input")
-    tokens, contexts = np.asarray(large.tokens), large.contexts
-    windows = list(plan(contexts.first, contexts.length, 64, 32))
-    shape = {"dim": 32, "dtype": "float16", "batch_tokens": 256}
-    whole = compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
-    worker = KeyWorker(model, KeyTask(location, shape, 1, large.checks))
-    assert worker.ready()
-    pieces = list(cut(tokens, grouped(windows, **shape), first_entry))
-    assert len(pieces) > 3
-    found = [worker.work(piece)[before:] for before, piece in pieces]
-    assert np.concatenate(found).tobytes() == np.concatenate(list(whole)).tobytes()
-
-
-def test_a_worker_that_computes_other_keys_is_refused(model, large):
-    location = find_key(model, "ffn_input")
-    other = {CANARY_KEYS: large.checks[CANARY_KEYS] + 0.5}
-    task = KeyTask(location, {}, 1, large.checks | other)
-    with pytest.raises(MismatchError, match="computes other keys"):
-        KeyWorker(model, task).ready()
 
 
 @pytest.mark.parametrize("factory", ["IVF16,SQ8", "PCA16,IVF8,SQ8", "SQ8", "Flat"])
