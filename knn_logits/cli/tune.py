@@ -84,7 +84,7 @@ def tune(
     search: SearchOptions,
     storing: StoringOptions,
     fields: CorpusOptions,
-    settings: Annotated[dict[str, Any], Settable("tune")],
+    settings: Annotated[Any, Settable("tune")],
     passes: PassConfig,
     run: RunOptions,
     native_index: bool = setting(False, NATIVE_HELP),
@@ -99,6 +99,8 @@ def tune(
     The texts should resemble those that the model will meet, and not be part of the datastore. The
     settings are chosen on half of the documents. The perplexity is measured on the other half.
     """
+    from knn_logits.mixture.memory import resolve
+
     search.check(infini_gram, plots)
     stores, names = stores_and_texts(paths)
     if storing.write and len(stores) > 1:
@@ -106,6 +108,7 @@ def tune(
             "--write can store settings in one datastore only: tune each datastore by itself"
         )
     datastores = [open_datastore(store) for store in stores]
+    resolve(datastores, True, settings)
     texts = fields.texts(names, pairs=reads_pairs(model))
     check_files(plots)
     loaded, tokenizer = run.load(model)

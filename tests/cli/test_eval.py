@@ -118,7 +118,6 @@ def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
         ((store.folder, "data/held.DOCX"), "'data/held.DOCX' does not exist"),
         ((tmp_path / "nowhere", text), "does not exist"),
         ((store.folder, text, text), "given twice"),
-        ((store.folder, text, "--lmbda", 2), "between 0 and 1"),
         ((store.folder, text, "--window", 8, "--stride", 9), "larger than window"),
         ((store.folder, store.folder, text, "--weights", "1"), "do not fit 2 datastores"),
     ):

@@ -1,0 +1,129 @@
+"""Every command refuses a wrong setting, by its name, before it loads a model."""
+
+import sys
+
+import pytest
+from commands import write_corpus
+
+from knn_logits.cli.app import command as command_line
+
+# Each command's arguments; MODEL is a folder that cannot be loaded.
+CALLS = {
+    "build": ("MODEL", "TEXT", "--out", "OUT"),
+    "estimate": ("MODEL", "TEXT"),
+    "add": ("MODEL", "STORE", "TEXT"),
+    "sync": ("MODEL", "STORE", "TEXT"),
+    "index": ("STORE",),
+    "generate": ("MODEL", "STORE", "--prompt", "x"),
+    "chat": ("MODEL", "STORE"),
+    "explain": ("MODEL", "STORE", "a text"),
+    "eval": ("MODEL", "STORE", "TEXT"),
+    "tune": ("MODEL", "STORE", "TEXT"),
+    "serve": ("MODEL", "STORE"),
+    "distill": ("MODEL", "TEXT", "--out", "OUT"),
+    "import": ("MODEL", "STORE", "--out", "OUT"),
+}
+WRONG = {
+    "--k": ("0", "k must be a whole number of at least 1"),
+    "--lmbda": ("2", "lmbda must lie between 0 and 1"),
+    "--temperature": ("nan", "temperature must be a finite number"),
+    "--suffix-weight": ("-1", "suffix_weight must be above 0"),
+    "--weights": ("1,2", "datastores"),
+    "--preset": ("papers", "preset must be one of writing, scoring, paper"),
+    "--nprobe": ("0", "nprobe must be a whole number"),
+    "--min-knns": ("0", "min_knns must be a whole number"),
+    "--max-knns": ("0", "max_knns must be a whole number"),
+    "--pointer-weight": ("0", "pointer_weight must be above 0"),
+    "--pointer-distances": ("words", "pointer_distances must be one of keys, index"),
+    "--infini-gram": ("1.5", "infini_gram must lie between 0 and 1"),
+    "--without": ("nothing.txt", "none of the datastores has a document"),
+    "--window": ("1", "window must be a whole number of at least 2"),
+    "--stride": ("0", "stride must be a whole number of at least 1"),
+    "--batch-tokens": ("0", "batch_tokens must be a whole number"),
+    "--metric": ("manhattan", "metric must be one of l2, ip, cosine"),
+    "--budget": ("much", "is no size"),
+    "--target-recall": ("2", "target_recall must be above 0 and at most 1"),
+    "--keys-dtype": ("int8", "must be one of float16, float32"),
+    "--dtype": ("int3", "--dtype must be one of auto, float32, bfloat16, float16"),
+    "--shards": ("2", "--shards has no effect without --ray"),
+    "--replicas": ("2", "--replicas has no effect without --ray"),
+    "--partial": (None, "--partial has no effect without --ray"),
+}
+
+
+def options_of(command):
+    """A command's options that take a value or are a switch, without those of its own."""
+    options = {option.opts[0] for option in command_line.commands[command].params}
+    return options - {"--infini-gram"} if command == "tune" else options
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(name, option) for name in CALLS for option in WRONG if option in options_of(name)],
+)
+def test_a_wrong_setting_is_named_and_not_the_model(run, store, tmp_path, command, option):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / "text.txt").write_text("A text that is read.")
+    places = {
+        "MODEL": tmp_path / "model",
+        "STORE": store.folder,
+        "TEXT": tmp_path / "text.txt",
+        "OUT": tmp_path / "out",
+    }
+    value, message = WRONG[option]
+    words = [option] if value is None else [option, value]
+    result = run(command, *(places.get(word, word) for word in CALLS[command]), *words)
+    assert (result.code, result.out) == (1, "")
+    assert message in result.err
+    assert "the model" not in result.err
+    assert len(result.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_client_could_not_see_that_an_answer_is_partial(run, store):
+    assert run("serve", "model", store.folder, "--partial").code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("build", "MODEL", "CORPUS", "--out", "OUT"),
+        ("generate", "MODEL", "STORE", "--prompt", "The"),
+        ("eval", "MODEL", "STORE", "CORPUS"),
+        ("explain", "MODEL", "STORE", "The crane"),
+        ("chat", "MODEL", "STORE"),
+        ("serve", "MODEL", "STORE"),
+    ],
+)
+def test_without_ray_it_says_how_to_install_it(
+    run, model_folder, store, tmp_path, monkeypatch, words
+):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
+    places = {
+        "MODEL": model_folder,
+        "STORE": store.folder,
+        "CORPUS": corpus,
+        "OUT": tmp_path / "s",
+    }
+    answer = run(*(places.get(word, word) for word in words), "--ray", "auto")
+    assert answer.code == 1
+    assert "Ray is not installed: pip install 'knn-logits[ray]'" in answer.err
+    assert len(answer.err.strip().splitlines()) <= 3
+    assert not (tmp_path / "s").exists()
+
+
+def test_usage_errors_exit_2(run):
+    assert run("generate").code == 2
+    assert run("nonsense").code == 2
+    assert run("build", "--k", "many", "m", "c", "--out", "s").code == 2
+    assert run("generate", "m", "s", "--prompt", "a", "--max-new-tokens", 0).code == 2
+    assert run("index", "s", "--threads", 0).code == 2
+
+
+def test_summaries_fit_a_terminal(run):
+    out = run("--help").out
+    commands = out[out.index("Commands:") :]
+    assert all(f"  {name} " in commands for name in command_line.commands)
+    assert "..." not in commands
