@@ -7,17 +7,17 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from knn_logits_serve.asked import Asked
+from knn_logits_serve.parts import End, Piece, Token
+from knn_logits_serve.request import GenerationRequest
 from knn_logits_serve.sources import sources_json
-from knn_logits_serve.told import End, Piece, Token
 
 
 class Answer:
     """The answer to one request."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-        self._id = ("chatcmpl-" if asked.chat else "cmpl-") + uuid.uuid4().hex
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+        self._id = ("chatcmpl-" if request.chat else "cmpl-") + uuid.uuid4().hex
         self._created = int(time.time())
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[Token]] = {}
@@ -30,36 +30,36 @@ class Answer:
             "id": self._id,
             "object": kind,
             "created": self._created,
-            "model": self._asked.model,
+            "model": self._request.model,
             "choices": choices,
         }
 
     @property
     def usage(self) -> dict[str, int]:
         """The number of tokens that were read and written."""
-        read, written = self._asked.prompt_tokens, self._written
+        read, written = self._request.prompt_tokens, self._written
         return {
             "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
         }  # fmt: skip
 
-    def note(self, one: Piece | End) -> None:
+    def note(self, part: Piece | End) -> None:
         """Takes a part of an answer that is sent as a whole."""
-        if isinstance(one, Piece):
-            self._texts.setdefault(one.choice, []).append(one.text)
-            self._tokens.setdefault(one.choice, []).extend(one.tokens)
+        if isinstance(part, Piece):
+            self._texts.setdefault(part.choice, []).append(part.text)
+            self._tokens.setdefault(part.choice, []).extend(part.tokens)
         else:
-            self._ends[one.choice] = one
-            self._written += one.tokens
+            self._ends[part.choice] = part
+            self._written += part.tokens
 
     def whole(self) -> dict[str, Any]:
         """Returns the whole answer, once `note` has got its last part."""
-        kind = "chat.completion" if self._asked.chat else "text_completion"
+        kind = "chat.completion" if self._request.chat else "text_completion"
         choices = []
         for number in sorted(self._ends):
             end = self._ends[number]
             text = "".join(self._texts.get(number, ()))
             choice: dict[str, Any] = {"index": number}
-            if self._asked.chat:
+            if self._request.chat:
                 choice["message"] = {"role": "assistant", "content": text, "refusal": None}
             else:
                 choice["text"] = text
@@ -69,11 +69,11 @@ class Answer:
             choices.append(choice)
         return {**self._frame(kind, choices), "usage": self.usage}
 
-    def chunks(self, one: Piece | End) -> Iterable[dict[str, Any]]:
+    def chunks(self, part: Piece | End) -> Iterable[dict[str, Any]]:
         """Yields the chunks of a stream for a part of an answer."""
-        chat = self._asked.chat
+        chat = self._request.chat
         kind = "chat.completion.chunk" if chat else "text_completion"
-        number = one.choice
+        number = part.choice
         choice: dict[str, Any] = {"index": number}
         if chat and number not in self._lengths:
             opening = {"role": "assistant", "content": ""}
@@ -81,40 +81,42 @@ class Answer:
                 kind, [{**choice, "delta": opening, "logprobs": None, "finish_reason": None}]
             )
         self._lengths.setdefault(number, 0)
-        if isinstance(one, Piece):
-            said = {"delta": {"content": one.text}} if chat else {"text": one.text}
-            logprobs = self._logprobs(number, one.tokens)
+        if isinstance(part, Piece):
+            content = {"delta": {"content": part.text}} if chat else {"text": part.text}
+            logprobs = self._logprobs(number, part.tokens)
             yield self._frame(
-                kind, [{**choice, **said, "logprobs": logprobs, "finish_reason": None}]
+                kind, [{**choice, **content, "logprobs": logprobs, "finish_reason": None}]
             )
             return
-        self._written += one.tokens
+        self._written += part.tokens
         nothing: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
-        choice |= {**nothing, "logprobs": None, "finish_reason": one.reason}
-        _with_sources(choice, one)
+        choice |= {**nothing, "logprobs": None, "finish_reason": part.reason}
+        _with_sources(choice, part)
         yield self._frame(kind, [choice])
 
     def last(self) -> dict[str, Any] | None:
         """Returns the last chunk of a stream, which has the usage; None if it is not wanted."""
-        if not self._asked.usage:
+        if not self._request.usage:
             return None
-        kind = "chat.completion.chunk" if self._asked.chat else "text_completion"
+        kind = "chat.completion.chunk" if self._request.chat else "text_completion"
         return {**self._frame(kind, []), "usage": self.usage}
 
     def _logprobs(self, number: int, tokens: Sequence[Token]) -> dict[str, Any] | None:
-        if self._asked.logprobs is None:
+        if self._request.logprobs is None:
             return None
-        if self._asked.chat:
-            return {"content": [_chat_token(one) for one in tokens], "refusal": None}
+        if self._request.chat:
+            return {"content": [_chat_token(token) for token in tokens], "refusal": None}
         offsets, at = [], self._lengths.get(number, 0)
-        for one in tokens:
+        for token in tokens:
             offsets.append(at)
-            at += len(one.text)
+            at += len(token.text)
         self._lengths[number] = at
         return {
-            "tokens": [one.text for one in tokens],
-            "token_logprobs": [one.logprob for one in tokens],
-            "top_logprobs": [_by_text(one) for one in tokens] if self._asked.logprobs else None,
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [_by_text(token) for token in tokens]
+            if self._request.logprobs
+            else None,
             "text_offset": offsets,
         }
 
@@ -123,10 +125,10 @@ def _by_text(token: Token) -> dict[str, float] | None:
     """Returns the likeliest tokens by their text. Of two with the same text the likelier wins."""
     if token.logprob is None:
         return None
-    found: dict[str, float] = {}
+    by_text: dict[str, float] = {}
     for text, value in token.likeliest:
-        found.setdefault(text, value)
-    return found
+        by_text.setdefault(text, value)
+    return by_text
 
 
 def _chat_token(token: Token) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def _with_sources(choice: dict[str, Any], end: End) -> None:
 
 def models_json(names: Mapping[str, Sequence[str]], created: int) -> dict[str, Any]:
     """Returns the list of models."""
-    return {"object": "list", "data": [model_json(one, names[one], created) for one in names]}
+    return {"object": "list", "data": [model_json(name, names[name], created) for name in names]}
 
 
 def model_json(name: str, stores: Sequence[str], created: int) -> dict[str, Any]:

@@ -91,7 +91,9 @@ class _Asking(_Body):
     @field_validator("logit_bias")
     @classmethod
     def _tokens(cls, given: dict[str, float] | None) -> dict[str, float] | None:
-        if given and (len(given) > 1024 or not all(re.fullmatch(r"\d{1,9}", one) for one in given)):
+        if given and (
+            len(given) > 1024 or not all(re.fullmatch(r"\d{1,9}", token) for token in given)
+        ):
             raise ValueError("give at most 1,024 tokens by their numbers")
         return given
 
@@ -198,14 +200,14 @@ def _checked(kind: type[Body], content: dict[str, Any]) -> Body:
 
 def _refused(error: ValidationError) -> Refusal:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = [str(one) for one in first["loc"]]
+    place = [str(step) for step in first["loc"]]
     name = place[0] if place else None
     # pydantic's places also name the branches of a union, which a client did not write.
-    shown = [one for one in place if re.fullmatch(r"[a-z_]+|\d+", one)]
-    told = str(first["msg"]).removeprefix("Value error, ")
-    told = told[:1].lower() + told[1:]
+    shown = [step for step in place if re.fullmatch(r"[a-z_]+|\d+", step)]
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    reason = reason[:1].lower() + reason[1:]
     if name == "prompt":
-        told = "give a text, a list of texts, or one or several lists of tokens"
+        reason = "give a text, a list of texts, or one or several lists of tokens"
     elif name == "stop":
-        told = f"give at most {_MOST_STOPS} texts of at most {_LONGEST_STOP} characters each"
-    return Refusal(f"{'.'.join(shown)}: {told}" if shown else told, param=name)
+        reason = f"give at most {_MOST_STOPS} texts of at most {_LONGEST_STOP} characters each"
+    return Refusal(f"{'.'.join(shown)}: {reason}" if shown else reason, param=name)

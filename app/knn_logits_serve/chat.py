@@ -44,7 +44,7 @@ class Chat:
             raise Refusal("the messages have no text: write something first", param="messages")
         if self.plain:
             return plain_text(messages)
-        turns = [{"role": _role(one.role), "content": one.text} for one in messages]
+        turns = [{"role": _role(message.role), "content": message.text} for message in messages]
         try:
             return chat_ids(
                 self._tokenizer,
@@ -65,14 +65,14 @@ def plain_text(messages: Sequence[Message]) -> str:
     """Makes a paragraph of each message. An answer continues the message before it."""
     text = ""
     for message in messages:
-        said = message.text
-        if not said.strip():
+        content = message.text
+        if not content.strip():
             continue
         if message.role == "assistant":
-            joined = not text or text[-1].isspace() or said[0].isspace()
-            text += said if joined else f" {said}"
+            joined = not text or text[-1].isspace() or content[0].isspace()
+            text += content if joined else f" {content}"
         else:
-            text += f"\n\n{said}" if text else said
+            text += f"\n\n{content}" if text else content
     return text
 
 

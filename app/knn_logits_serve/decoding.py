@@ -19,7 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from knn_logits_serve.asked import Sampling
+from knn_logits_serve.request import Sampling
 
 # The log-probability of an impossible token, since JSON has no infinity.
 IMPOSSIBLE = -9999.0
@@ -89,11 +89,11 @@ class Overheard(LogitsProcessor):
     def at(self, position: int, token: int, number: int) -> tuple[float, list[tuple[int, float]]]:
         """Returns the log-probability of a token, and the likeliest tokens in its place."""
         row = torch.log_softmax(self._rows[position][0].float(), dim=-1)
-        for one in [one for one in self._rows if one <= position]:
-            del self._rows[one]
+        for step in [step for step in self._rows if step <= position]:
+            del self._rows[step]
         best = row.topk(min(number, len(row)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return finite(float(row[token])), [(one, finite(value)) for one, value in pairs]
+        return finite(float(row[token])), [(token_id, finite(value)) for token_id, value in pairs]
 
 
 def finite(value: float) -> float:
@@ -105,15 +105,15 @@ def processors(
     sampling: Sampling, seed: int, written: int, first: list[Any]
 ) -> list[LogitsProcessor]:
     """Returns the processors of one text, in their order."""
-    found: list[LogitsProcessor] = list(first)
+    chain: list[LogitsProcessor] = list(first)
     if sampling.presence or sampling.frequency or sampling.bias:
-        found.append(Penalties(sampling, written))
+        chain.append(Penalties(sampling, written))
     if sampling.temperature <= 0:
-        return found
+        return chain
     if sampling.temperature != 1.0:
-        found.append(TemperatureLogitsWarper(max(sampling.temperature, 1e-4)))
+        chain.append(TemperatureLogitsWarper(max(sampling.temperature, 1e-4)))
     if sampling.top_k:
-        found.append(TopKLogitsWarper(sampling.top_k))
+        chain.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1.0:
-        found.append(TopPLogitsWarper(sampling.top_p))
-    return [*found, PositionSampler(seed)]
+        chain.append(TopPLogitsWarper(sampling.top_p))
+    return [*chain, PositionSampler(seed)]

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from knn_logits import LimitError, Memory, Pieces, explain
-from knn_logits_serve.asked import Asked, Prompt
 from knn_logits_serve.decoding import finite
+from knn_logits_serve.parts import Token
 from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.request import GenerationRequest, Prompt
 from knn_logits_serve.served import Served
-from knn_logits_serve.told import Token
 
 
 def echo_of(
-    served: Served, asked: Asked, prompt: Prompt, memory: Memory | None
+    served: Served, request: GenerationRequest, prompt: Prompt, memory: Memory | None
 ) -> tuple[Token, ...]:
     """Returns the tokens of a prompt, with their probabilities if the request wants them.
 
@@ -23,20 +23,20 @@ def echo_of(
     """
     ids, tokenizer = prompt.ids, served.tokenizer
     pieces = Pieces(tokenizer, [])
-    texts = [pieces.add(one) for one in ids]
-    number = asked.logprobs
+    texts = [pieces.add(token) for token in ids]
+    number = request.logprobs
     if number is None or len(ids) < 2:
         return tuple(Token(text) for text in texts)
     if memory is None:
         with torch.no_grad():
             logits = served.model(prompt.inputs["input_ids"]).logits[0, :-1].float()
         rows = torch.log_softmax(logits, dim=-1)
-        found = [Token(texts[0])]
+        tokens = [Token(texts[0])]
         for text, token, row in zip(texts[1:], ids[1:], rows, strict=True):
             best = row.topk(min(number, len(row)))
             pairs = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-            found.append(scored(tokenizer, text, finite(float(row[token])), pairs))
-        return tuple(found)
+            tokens.append(scored(tokenizer, text, finite(float(row[token])), pairs))
+        return tuple(tokens)
     config = memory.config
     trace = explain(
         served.model,
@@ -50,20 +50,20 @@ def echo_of(
         temperature=config.temperature,
         suffix_weight=config.suffix_weight,
     )[0]
-    if [one.token_id for one in trace.tokens] != ids[1:]:
+    if [traced.token_id for traced in trace.tokens] != ids[1:]:
         raise Refusal(
             "the tokenizer gives other tokens for the text of this prompt, so their probabilities "
             "with kNN are not known: give the prompt as text",
             param="prompt",
         )
-    found = [Token(texts[0])]
+    tokens = [Token(texts[0])]
     for text, traced in zip(texts[1:], trace.tokens, strict=True):
         if traced.p is None:
             raise LimitError("the prompt is too long to compute its probabilities: shorten it")
-        best_of = sorted(traced.candidates, key=lambda one: -one.p)[:number]
-        named = tuple((one.token, _log(one.p)) for one in best_of)
-        found.append(Token(text, _log(traced.p), named))
-    return tuple(found)
+        best_of = sorted(traced.candidates, key=lambda candidate: -candidate.p)[:number]
+        likeliest = tuple((candidate.token, _log(candidate.p)) for candidate in best_of)
+        tokens.append(Token(text, _log(traced.p), likeliest))
+    return tuple(tokens)
 
 
 def _log(p: float) -> float:
@@ -73,7 +73,7 @@ def _log(p: float) -> float:
 def scored(tokenizer: Any, text: str, logprob: float, likeliest: list[tuple[int, float]]) -> Token:
     """Makes a token with its log-probability and the texts of the likeliest tokens."""
     names = [
-        str(tokenizer.decode([one], clean_up_tokenization_spaces=False)) for one, _ in likeliest
+        str(tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token, _ in likeliest
     ]
     pairs = zip(names, (value for _, value in likeliest), strict=True)
     return Token(text, logprob, tuple(pairs))

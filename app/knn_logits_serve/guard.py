@@ -89,17 +89,17 @@ class Guard:
         if self._key is not None:
             return  # Pages of other sites do not know the key, so no further check is needed.
         hosts = _values(scope, b"host")
-        for one in [*hosts, *_values(scope, b"x-forwarded-host")]:
-            if not self._names.of_host(one):
+        for value in [*hosts, *_values(scope, b"x-forwarded-host")]:
+            if not self._names.of_host(value):
                 raise Refusal(
-                    f"this server does not answer under the name {one[:80]!r}: give it with "
+                    f"this server does not answer under the name {value[:80]!r}: give it with "
                     "--name, or set an API key",
                     403,
                 )
         if not hosts:
             raise Refusal("the request has no Host header: send one", 400)
-        for one in _values(scope, b"origin"):
-            if not self._names.of_origin(one, hosts):
+        for value in _values(scope, b"origin"):
+            if not self._names.of_origin(value, hosts):
                 raise Refusal(
                     "pages of another site may not call this server: name the site with --name, "
                     "or set an API key",
@@ -110,8 +110,8 @@ class Guard:
         if self._key is None or scope["path"] in _OPEN:
             return
         for value in _values(scope, b"authorization"):
-            kind, _, given = value.partition(" ")
-            right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._key)
+            kind, _, credentials = value.partition(" ")
+            right = hmac.compare_digest(credentials.strip().encode("latin-1", "replace"), self._key)
             if kind.lower() == "bearer" and right:
                 return
         raise Refusal(

@@ -33,13 +33,13 @@ class Turn(Generic[Request, News]):
     """A request that runs.
 
     Attributes:
-        asked: The request.
+        request: The request.
         tell: Takes the parts of its answer, in the thread that runs it.
         deadline: The deadline of the request.
         finish: Tells that the answer is complete, while others of the group go on.
     """
 
-    asked: Request
+    request: Request
     tell: Callable[[News], None]
     deadline: Deadline
     finish: Callable[[], None]
@@ -58,8 +58,8 @@ class Job(Generic[News]):
         cancelled: Whether the request was cancelled.
     """
 
-    def __init__(self, asked: Any, work: Any, alike: Hashable | None, least: int) -> None:
-        self.asked, self.work, self.alike, self.least = asked, work, alike, least
+    def __init__(self, request: Any, work: Any, alike: Hashable | None, least: int) -> None:
+        self.request, self.work, self.alike, self.least = request, work, alike, least
         self.news: asyncio.Queue[News | Refusal | None] = asyncio.Queue()
         self.deadline: Deadline | None = None
         self.cancelled = False
@@ -109,11 +109,11 @@ class Line:
     @property
     def jobs(self) -> list[Job[Any]]:
         """The requests that run, and those that wait."""
-        return [*(one for group in self._groups.values() for one in group), *self._waiting]
+        return [*(job for group in self._groups.values() for job in group), *self._waiting]
 
     def join(
         self,
-        asked: Request,
+        request: Request,
         work: Work[Request, News],
         *,
         alike: Hashable | None = None,
@@ -130,18 +130,18 @@ class Line:
                 code="queue_full",
                 retry_after=seconds,
             )
-        job: Job[News] = Job(asked, work, alike, least)
+        job: Job[News] = Job(request, work, alike, least)
         idle = not self._groups and not self._waiting
         self._waiting.append(job)
-        here = self.waiting + self.running
-        if alike is not None and not self._groups and here < min(self._crowd, self._together):
+        jobs = self.waiting + self.running
+        if alike is not None and not self._groups and jobs < min(self._crowd, self._together):
             # There was a crowd before, so the others will be here in a moment.
             if self._gathering is None:
                 self._gathering = asyncio.get_running_loop().call_later(_GATHERING, self._open)
         elif idle or self._gathering is not None:
             self._open()
         else:
-            self._crowd = max(self._crowd, here)
+            self._crowd = max(self._crowd, jobs)
             self._begin()
         return job
 
@@ -180,10 +180,10 @@ class Line:
             first = self._waiting[0]
             group = [first]
             if first.alike is not None:
-                like = [one for one in self._waiting if one.alike == first.alike]
+                like = [job for job in self._waiting if job.alike == first.alike]
                 if len(like) >= first.least and self._together >= first.least:
                     group = like[: self._together]
-            self._waiting = [one for one in self._waiting if one not in group]
+            self._waiting = [job for job in self._waiting if job not in group]
             task = asyncio.create_task(self._run(group))
             self._groups[task] = group
             task.add_done_callback(self._leave)
@@ -199,7 +199,7 @@ class Line:
         try:
             await loop.run_in_executor(self._threads, group[0].work, turns)
         except Exception as error:
-            if not isinstance(error, KNNLogitsError) and not all(one.cancelled for one in group):
+            if not isinstance(error, KNNLogitsError) and not all(job.cancelled for job in group):
                 line = " ".join(str(error).split())
                 logger.error("a request failed: %s: %s", type(error).__name__, line[:300])
             ended = refusal_of(error)
@@ -218,4 +218,4 @@ class Line:
         def finish() -> None:
             loop.call_soon_threadsafe(job.end, None)
 
-        return Turn(job.asked, tell, job.deadline, finish)
+        return Turn(job.request, tell, job.deadline, finish)

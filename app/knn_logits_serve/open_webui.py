@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 from knn_logits import Source
 from knn_logits_serve.answers import Answer
-from knn_logits_serve.asked import Asked
 from knn_logits_serve.bodies import ChatBody, Message
 from knn_logits_serve.frame import frame
+from knn_logits_serve.parts import End, Piece
+from knn_logits_serve.request import GenerationRequest
 from knn_logits_serve.served import Served
 from knn_logits_serve.sources import Span, spans_of, within
-from knn_logits_serve.told import End, Piece
 
 # Words get a number only if the document's share in them is at least this large.
 _LEAST = 0.25
@@ -42,22 +42,22 @@ _TITLE_WORDS = 6
 class Speech:
     """Makes the events of a stream for Open WebUI."""
 
-    def __init__(self, served: Served, asked: Asked, answer: Answer) -> None:
-        self._served, self._asked, self._answer = served, asked, answer
+    def __init__(self, served: Served, request: GenerationRequest, answer: Answer) -> None:
+        self._served, self._request, self._answer = served, request, answer
 
-    def __call__(self, one: Piece | End) -> Iterable[dict[str, Any]]:
+    def __call__(self, part: Piece | End) -> Iterable[dict[str, Any]]:
         """Yields the events for a part of an answer."""
-        if isinstance(one, End) and one.trace is not None and self._asked.n == 1:
-            yield from self._sources(one)
-        yield from self._answer.chunks(one)
+        if isinstance(part, End) and part.trace is not None and self._request.n == 1:
+            yield from self._sources(part)
+        yield from self._answer.chunks(part)
 
     def _sources(self, end: End) -> Iterable[dict[str, Any]]:
         sequence = within(end)
         if sequence is None or not sequence.tokens:
             return
-        store = self._served.stores[self._asked.stores[0]]
+        store = self._served.stores[self._request.stores[0]]
         yield _event("embeds", {"embeds": [frame(sequence, store.manifest.metric)]})
-        spans = [one for one in spans_of(end) if one.source.document.share >= _LEAST]
+        spans = [span for span in spans_of(end) if span.source.document.share >= _LEAST]
         numbers: dict[tuple[str, str], int] = {}
         of_document: dict[int, list[Source]] = {}
         for span in spans:
@@ -102,9 +102,9 @@ def _source(sources: list[Source]) -> dict[str, Any]:
     name = document.title or document.document
     uri = document.uri if _is_web(document.uri) else ""
     passages = []
-    for one in sources[:_PASSAGES]:
-        if one.neighbor is not None:
-            passages.append(f"… {one.neighbor.before}**{one.words}**{one.after} …")
+    for source in sources[:_PASSAGES]:
+        if source.neighbor is not None:
+            passages.append(f"… {source.neighbor.before}**{source.words}**{source.after} …")
     passages = passages or [name]
     # Open WebUI distinguishes sources by this name.
     about = {"source": uri or f"{document.store}: {name}", "name": name}
@@ -112,7 +112,7 @@ def _source(sources: list[Source]) -> dict[str, Any]:
         "source": {"name": name, "url": uri, "id": about["source"]},
         "document": passages,
         "metadata": [about] * len(passages),
-        "distances": [round(one.document.share, 3) for one in sources[: len(passages)]],
+        "distances": [round(source.document.share, 3) for source in sources[: len(passages)]],
     }
 
 
@@ -130,10 +130,10 @@ def _event(kind: str, data: dict[str, Any]) -> dict[str, Any]:
 def without_numbers(body: ChatBody) -> ChatBody:
     """Removes the numbers of sources from the answers of a chat, since no model wrote them."""
     messages = [
-        Message(role=one.role, content=_NUMBER.sub("", one.text))
-        if one.role == "assistant"
-        else one
-        for one in body.messages
+        Message(role=message.role, content=_NUMBER.sub("", message.text))
+        if message.role == "assistant"
+        else message
+        for message in body.messages
     ]
     return body.model_copy(update={"messages": messages})
 
@@ -160,6 +160,6 @@ def task_answer(task: str) -> str:
     return json.dumps({"title": title + (" …" if len(words) > _TITLE_WORDS else "")})
 
 
-def without_memory(asked: Asked) -> Asked:
+def without_memory(request: GenerationRequest) -> GenerationRequest:
     """Returns the request for the model alone, since a title needs no datastore."""
-    return replace(asked, stores=(), settings={})
+    return replace(request, stores=(), settings={})

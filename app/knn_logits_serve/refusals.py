@@ -49,10 +49,10 @@ class Refusal(KNNLogitsError):
     @property
     def headers(self) -> dict[str, str]:
         """The headers of the answer."""
-        found = {"retry-after": str(self.retry_after)} if self.retry_after is not None else {}
+        headers = {"retry-after": str(self.retry_after)} if self.retry_after is not None else {}
         if self.status == 401:
-            found["www-authenticate"] = "Bearer"
-        return found
+            headers["www-authenticate"] = "Bearer"
+        return headers
 
 
 def refusal_of(error: BaseException) -> Refusal:
@@ -64,5 +64,5 @@ def refusal_of(error: BaseException) -> Refusal:
     if isinstance(error, ConfigError):
         return Refusal(str(error))
     if isinstance(error, KNNLogitsError):
-        return Refusal(f"the datastore cannot be asked ({type(error).__name__}): try again", 500)
+        return Refusal(f"the datastore cannot be request ({type(error).__name__}): try again", 500)
     return Refusal("the server failed on this request: see the line in its log", 500)

@@ -12,12 +12,12 @@ from starlette.types import Receive, Scope, Send
 
 from knn_logits_serve.answers import Answer
 from knn_logits_serve.line import Job, Line
+from knn_logits_serve.parts import End, Piece
 from knn_logits_serve.refusals import Refusal
-from knn_logits_serve.told import End, Piece
 
-Told: TypeAlias = "Piece | End"
+AnswerPart: TypeAlias = "Piece | End"
 # Turns a part of an answer into the events of a stream.
-Speak: TypeAlias = Callable[[Told], Iterable[dict[str, Any]]]
+Speak: TypeAlias = Callable[[AnswerPart], Iterable[dict[str, Any]]]
 
 
 class Gone(Exception):
@@ -27,11 +27,11 @@ class Gone(Exception):
 class Listening:
     """Reads the parts of an answer from a job, as long as the client is connected."""
 
-    def __init__(self, line: Line, job: Job[Told], receive: Receive) -> None:
+    def __init__(self, line: Line, job: Job[AnswerPart], receive: Receive) -> None:
         self._line, self._job = line, job
         self._gone = asyncio.create_task(_departure(receive))
 
-    async def next(self) -> Told | None:
+    async def next(self) -> AnswerPart | None:
         """Returns the next part of the answer, or None after the last."""
         coming = asyncio.create_task(self._job.news.get())
         try:
@@ -42,10 +42,10 @@ class Listening:
         if not coming.done():
             coming.cancel()
             raise Gone
-        one = coming.result()
-        if isinstance(one, Refusal):
-            raise one
-        return one
+        part = coming.result()
+        if isinstance(part, Refusal):
+            raise part
+        return part
 
     def close(self) -> None:
         """Ends the job if it has not ended yet."""
@@ -61,8 +61,8 @@ async def _departure(receive: Receive) -> None:
 async def whole(listening: Listening, answer: Answer) -> Response:
     """Returns the whole answer once it is finished."""
     try:
-        while (one := await listening.next()) is not None:
-            answer.note(one)
+        while (part := await listening.next()) is not None:
+            answer.note(part)
         return Response(dumped(answer.whole()), media_type="application/json")
     except Gone:
         return Response(status_code=499)
@@ -75,7 +75,7 @@ class Stream(Response):
 
     def __init__(
         self,
-        first: Told | None,
+        first: AnswerPart | None,
         listening: Listening,
         answer: Answer,
         speak: Speak | None = None,
@@ -89,12 +89,12 @@ class Stream(Response):
         """Sends events until the answer ends or the client disconnects."""
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            one = self._first
+            part = self._first
             try:
-                while one is not None:
-                    for chunk in self._speak(one):
+                while part is not None:
+                    for chunk in self._speak(part):
                         await _event(send, dumped(chunk))
-                    one = await self._listening.next()
+                    part = await self._listening.next()
                 last = self._answer.last()
                 if last is not None:
                     await _event(send, dumped(last))

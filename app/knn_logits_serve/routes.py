@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 
 from knn_logits_serve import answers
 from knn_logits_serve.answers import Answer
-from knn_logits_serve.asked import Asked
 from knn_logits_serve.bodies import chat_of, completion_of, content_of
 from knn_logits_serve.line import Job, Line
 from knn_logits_serve.open_webui import (
@@ -26,12 +25,13 @@ from knn_logits_serve.open_webui import (
     without_numbers,
 )
 from knn_logits_serve.refusals import Refusal
-from knn_logits_serve.replies import Listening, Stream, Told, whole
+from knn_logits_serve.replies import AnswerPart, Listening, Stream, whole
+from knn_logits_serve.request import GenerationRequest
 from knn_logits_serve.served import Served
 from knn_logits_serve.together import kind_of, least_of, run
 
 # Turns a body into a request, or directly into its answer.
-Parse = Callable[[bytes], "Asked | Response"]
+Parse = Callable[[bytes], "GenerationRequest | Response"]
 
 
 # The addresses for Open WebUI begin with this.
@@ -45,15 +45,15 @@ class Routes:
         self.served, self.line = served, line
         self.created = int(time.time())
 
-    def completion(self, body: bytes) -> Asked:
+    def completion(self, body: bytes) -> GenerationRequest:
         """Checks the body of a completion."""
         return self.served.completion(completion_of(content_of(body)))
 
-    def conversation(self, body: bytes) -> Asked:
+    def conversation(self, body: bytes) -> GenerationRequest:
         """Checks the body of a chat."""
         return self.served.conversation(chat_of(content_of(body)))
 
-    def open_webui(self, body: bytes) -> Asked | Response:
+    def open_webui(self, body: bytes) -> GenerationRequest | Response:
         """Checks the body of a chat of Open WebUI.
 
         Open WebUI also makes requests of its own, such as for a title. If the model has no chat
@@ -61,11 +61,11 @@ class Routes:
         """
         chat = without_numbers(chat_of(content_of(body)))
         task = task_of(chat)
-        asked = self.served.conversation(chat) if task is None or not self.plain else None
-        if task is None and asked is not None:
-            return replace(asked, drawn=asked.stream)
-        if asked is not None:
-            return without_memory(asked)
+        generation = self.served.conversation(chat) if task is None or not self.plain else None
+        if task is None and generation is not None:
+            return replace(generation, drawn=generation.stream)
+        if generation is not None:
+            return without_memory(generation)
         return JSONResponse(answers.message_json(chat.model, task_answer(task or "")))
 
     @property
@@ -104,18 +104,18 @@ class Routes:
         """Answers a request."""
         body = await request.body()
         # Tokenizing a long text takes time, so it must not block the event loop.
-        asked = await asyncio.to_thread(parse, body)
-        if isinstance(asked, Response):
-            return asked
-        job: Job[Told] = self.line.join(
-            asked,
+        generation = await asyncio.to_thread(parse, body)
+        if isinstance(generation, Response):
+            return generation
+        job: Job[AnswerPart] = self.line.join(
+            generation,
             partial(run, self.served),
-            alike=kind_of(self.served, asked),
-            least=least_of(asked),
+            alike=kind_of(self.served, generation),
+            least=least_of(generation),
         )
         listening = Listening(self.line, job, request.receive)
-        answer = Answer(asked)
-        if not asked.stream:
+        answer = Answer(generation)
+        if not generation.stream:
             return await whole(listening, answer)
         try:
             first = await listening.next()
@@ -124,7 +124,7 @@ class Routes:
             if isinstance(error, Refusal):
                 raise
             return Response(status_code=499)
-        speak = dialect(self.served, asked, answer) if dialect is not None else None
+        speak = dialect(self.served, generation, answer) if dialect is not None else None
         return Stream(first, listening, answer, speak)
 
 
@@ -140,8 +140,8 @@ def build_app(served: Served, line: Line) -> FastAPI:
     @app.exception_handler(HTTPException)
     async def lost(request: Request, error: HTTPException) -> Response:
         address = f"{request.method} {request.url.path[:80]}"
-        told = f"this server does not answer {address}: check the path and the method"
-        refusal = Refusal(told, error.status_code)
+        line = f"this server does not answer {address}: check the path and the method"
+        refusal = Refusal(line, error.status_code)
         return JSONResponse(refusal.content, error.status_code, headers=error.headers)
 
     @app.get("/health")

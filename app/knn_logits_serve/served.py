@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
-from knn_logits_serve.asked import Asked, Prompt, Sampling
 from knn_logits_serve.bodies import ChatBody, CompletionBody, Knn
 from knn_logits_serve.chat import Chat
 from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 
 # The number of tokens that a completion writes by default, as with OpenAI.
 _COMPLETION_TOKENS = 16
@@ -51,7 +51,7 @@ class Served:
         self.name, self.model, self.tokenizer = name, model, tokenizer
         self.stores = dict(stores) if isinstance(stores, Mapping) else _by_name(stores)
         self.memory = Memory(model, list(self.stores.values()), threads=1, **settings)
-        singles = {f"{name}+{one}": (one,) for one in self.stores}
+        singles = {f"{name}+{store}": (store,) for store in self.stores}
         every = tuple(self.stores)
         self.names: Mapping[str, tuple[str, ...]] = {
             "+".join([name, *every]): every,
@@ -67,8 +67,8 @@ class Served:
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
         self.rows_are_alone = _rows_are_alone(model)
         # Each datastore's index is read now, so that the first request does not wait for it.
-        for one in self.stores.values():
-            self.memory.over(one)
+        for store in self.stores.values():
+            self.memory.over(store)
 
     @property
     def reads_sources(self) -> bool:
@@ -84,9 +84,9 @@ class Served:
         config = self.model.config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         for attribute in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
-            found = getattr(text, attribute, None)
-            if isinstance(found, int) and found > 0:
-                return found
+            limit = getattr(text, attribute, None)
+            if isinstance(limit, int) and limit > 0:
+                return limit
         return None
 
     @property
@@ -102,18 +102,20 @@ class Served:
 
         A search that reads text knows these tokens as padding, and not the tokenizer's own.
         """
-        own = getattr(self.model.generation_config, "pad_token_id", None)
-        return own if own is not None else min(self.ends, default=None)
+        pad = getattr(self.model.generation_config, "pad_token_id", None)
+        return pad if pad is not None else min(self.ends, default=None)
 
-    def memory_of(self, asked: Asked) -> Memory:
+    def memory_of(self, request: GenerationRequest) -> Memory:
         """Returns the memory with the settings of a request. Its indexes are open already."""
-        return self.memory.over([self.stores[one] for one in asked.stores], **asked.settings)
+        return self.memory.over(
+            [self.stores[store] for store in request.stores], **request.settings
+        )
 
-    def completion(self, body: CompletionBody) -> Asked:
+    def completion(self, body: CompletionBody) -> GenerationRequest:
         """Checks the request of a completion."""
-        given: Any = body.prompt
-        if isinstance(given, str) or isinstance(given[0], int):
-            given = [given]
+        prompts_of_body: Any = body.prompt
+        if isinstance(prompts_of_body, str) or isinstance(prompts_of_body[0], int):
+            prompts_of_body = [prompts_of_body]
         if self._pairs and body.echo:
             raise Refusal(
                 "this model reads its prompt as a source, so there is nothing to echo: leave echo "
@@ -121,36 +123,40 @@ class Served:
                 param="echo",
             )
         new_tokens = body.max_tokens if body.max_tokens is not None else _COMPLETION_TOKENS
-        prompts = tuple(self._prompt(one, new_tokens) for one in given)
+        prompts = tuple(self._prompt(prompt, new_tokens) for prompt in prompts_of_body)
         if new_tokens == 0 and not body.echo:
             raise Refusal("max_tokens is 0: ask for a token, or for an echo", param="max_tokens")
-        return self._asked(
+        return self._request(
             body, prompts, new_tokens, chat=False, logprobs=body.logprobs, echo=bool(body.echo)
         )
 
-    def conversation(self, body: ChatBody) -> Asked:
+    def conversation(self, body: ChatBody) -> GenerationRequest:
         """Checks the request of a chat. Its errors are those of `completion`."""
         if self._pairs:
-            said = [one.text for one in body.messages if one.role == "user" and one.text.strip()]
-            if not said:
+            user_texts = [
+                message.text
+                for message in body.messages
+                if message.role == "user" and message.text.strip()
+            ]
+            if not user_texts:
                 raise Refusal("there is no message to answer: send one", param="messages")
-            text: str | list[int] = said[-1]
+            text: str | list[int] = user_texts[-1]
         else:
             with self._cutting:
                 text = self.chat.given(body.messages)
-        wanted = body.max_completion_tokens
-        wanted = wanted if wanted is not None else body.max_tokens
-        if wanted == 0:
+        requested = body.max_completion_tokens
+        requested = requested if requested is not None else body.max_tokens
+        if requested == 0:
             raise Refusal("max_tokens is 0: ask for a token", param="max_tokens")
-        prompt = self._prompt(text, wanted or 1)
-        if wanted is None:
+        prompt = self._prompt(text, requested or 1)
+        if requested is None:
             written = 1 if self._pairs else prompt.tokens
             room = self._chat_tokens if self.context is None else self.context - written
-            wanted = min(self._chat_tokens, self._new_tokens, room)
+            requested = min(self._chat_tokens, self._new_tokens, room)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        return self._asked(body, (prompt,), wanted, chat=True, logprobs=logprobs)
+        return self._request(body, (prompt,), requested, chat=True, logprobs=logprobs)
 
-    def _asked(
+    def _request(
         self,
         body: CompletionBody | ChatBody,
         prompts: tuple[Prompt, ...],
@@ -159,9 +165,9 @@ class Served:
         chat: bool,
         logprobs: int | None,
         echo: bool = False,
-    ) -> Asked:
+    ) -> GenerationRequest:
         stores, settings = self._lookup(body.model, body.knn)
-        return Asked(
+        return GenerationRequest(
             body.model,
             chat,
             prompts,
@@ -193,7 +199,7 @@ class Served:
         if not knn.on:
             return (), {}
         if knn.stores is not None:
-            missing = [one for one in knn.stores if one not in self.stores]
+            missing = [store for store in knn.stores if store not in self.stores]
             if missing:
                 raise Refusal(
                     f"this server has no datastore {missing[0][:80]!r}: ask for "
@@ -203,20 +209,20 @@ class Served:
                 )
             stores = tuple(dict.fromkeys(knn.stores))
         names = {"preset", "lmbda", "k", "temperature", "suffix_weight", "exclude"}
-        given = knn.model_dump(include=names, exclude_none=True)
-        return stores or tuple(self.stores), given
+        settings = knn.model_dump(include=names, exclude_none=True)
+        return stores or tuple(self.stores), settings
 
     def _sampling(self, body: CompletionBody | ChatBody) -> Sampling:
         """Returns the request's sampling settings. The model's own settings are the defaults."""
-        own = self.model.generation_config
-        sampled = bool(getattr(own, "do_sample", False))
+        defaults = self.model.generation_config
+        sampled = bool(getattr(defaults, "do_sample", False))
         temperature, top_p, top_k = body.temperature, body.top_p, 0
         if temperature is None:
-            default = getattr(own, "temperature", None) if sampled else None
+            default = getattr(defaults, "temperature", None) if sampled else None
             temperature = default or (1.0 if sampled or top_p is not None else 0.0)
         if sampled:
-            top_p = top_p if top_p is not None else getattr(own, "top_p", None)
-            top_k = getattr(own, "top_k", None) or 0
+            top_p = top_p if top_p is not None else getattr(defaults, "top_p", None)
+            top_k = getattr(defaults, "top_k", None) or 0
         bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
         words = int(self.model.get_output_embeddings().weight.shape[0])
         if any(token >= words for token in bias):
@@ -234,27 +240,27 @@ class Served:
             bias,
         )
 
-    def _prompt(self, given: str | list[int], new_tokens: int) -> Prompt:
+    def _prompt(self, content: str | list[int], new_tokens: int) -> Prompt:
         if new_tokens > self._new_tokens:
             raise Refusal(
-                f"{new_tokens:,} new tokens are asked for, but this server writes "
+                f"{new_tokens:,} new tokens are request for, but this server writes "
                 f"{self._new_tokens:,} at most: ask for fewer",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
         if self._pairs:
-            return self._source(given, new_tokens)
-        if isinstance(given, str):
-            ids = self._cut(given)
-            text = given
+            return self._source(content, new_tokens)
+        if isinstance(content, str):
+            ids = self._cut(content)
+            text = content
         else:
             words = int(self.model.get_input_embeddings().weight.shape[0])
-            if max(given) >= words:
+            if max(content) >= words:
                 raise Refusal(
                     f"the prompt has a token id that is too large: the model has {words:,} tokens",
                     param="prompt",
                 )
-            ids = list(given)
+            ids = list(content)
             text = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
         self._check_room(len(ids), new_tokens)
         if not ids:
@@ -263,16 +269,16 @@ class Served:
         inputs = {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
         return Prompt(inputs, ids, len(ids), text)
 
-    def _source(self, given: str | list[int], new_tokens: int) -> Prompt:
+    def _source(self, content: str | list[int], new_tokens: int) -> Prompt:
         """Makes the prompt of an encoder-decoder model."""
         assert self._pairs is not None
-        if not isinstance(given, str):
+        if not isinstance(content, str):
             raise Refusal(
                 "this model cannot read a prompt of tokens: give it as text", param="prompt"
             )
-        if not given.strip():
+        if not content.strip():
             raise Refusal("the prompt is empty: write something first", param="prompt")
-        tokens = len(self._cut(self._pairs.source_prefix + given))
+        tokens = len(self._cut(self._pairs.source_prefix + content))
         limit = self._pairs.source_limit
         if limit is not None and tokens > limit:
             raise Refusal(
@@ -283,8 +289,8 @@ class Served:
         opening = list(self._pairs.opening)
         self._check_room(len(opening), new_tokens)
         with self._cutting:
-            inputs = self._pairs.inputs([given], self.model.device)
-        return Prompt(inputs, opening[:1], tokens, given)
+            inputs = self._pairs.inputs([content], self.model.device)
+        return Prompt(inputs, opening[:1], tokens, content)
 
     def _cut(self, text: str) -> list[int]:
         # A fast tokenizer fails when two threads use it at the same time.
@@ -303,15 +309,15 @@ class Served:
 
 
 def _by_name(stores: Sequence[Datastore]) -> dict[str, Datastore]:
-    found: dict[str, Datastore] = {}
+    by_name: dict[str, Datastore] = {}
     for store in stores:
         title = store.name
         for number in itertools.count(2):
-            if title not in found:
+            if title not in by_name:
                 break
             title = f"{store.name}-{number}"
-        found[title] = store
-    return found
+        by_name[title] = store
+    return by_name
 
 
 def _rows_are_alone(model: Any) -> bool:
@@ -328,7 +334,7 @@ def _rows_are_alone(model: Any) -> bool:
 
 
 def _end_tokens(model: Any) -> set[int]:
-    found = getattr(model.generation_config, "eos_token_id", None)
-    if found is None:
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    if ends is None:
         return set()
-    return set(found) if isinstance(found, (list, tuple)) else {int(found)}
+    return set(ends) if isinstance(ends, (list, tuple)) else {int(ends)}

@@ -81,8 +81,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the queue first, and then the connections."""
-        for one in self.servers:
-            one.close()  # New connections are refused from now on.
+        for server in self.servers:
+            server.close()  # New connections are refused from now on.
         await self._line.close(self._settings.patience)
         await super().shutdown(sockets)
 
@@ -93,15 +93,15 @@ def listen(settings: Settings) -> socket.socket:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
         # asyncio sends small parts of an answer at once only where the protocol is named. Otherwise
         # each waits for the client to confirm the one before, which takes 40 ms.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((settings.host, settings.port))
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
             f"the server cannot listen on this address ({reason}): give another --port or --host"
         ) from error
-    return found
+    return listener
 
 
 def serve(served: Served, settings: Settings | None = None, *, on_ready: Any = None) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
-from knn_logits_serve.told import End
+from knn_logits_serve.parts import End
 
 # The most spans and the most documents of an answer, and the least share of a document.
 _SPANS, _DOCUMENTS, _LEAST = 32, 16, 0.01
@@ -39,7 +39,7 @@ def spans_of(end: End, number: int = _SPANS) -> list[Span]:
     # The target of a source begins without the space that its first token may have.
     first = sequence.text
     shift = 0 if first[:1] == end.text[:1] else len(first) - len(first.lstrip())
-    found = []
+    spans = []
     for source in main_sources(sequence, number):
         start = places[id(source.tokens[0])] - shift
         stop = min(len(end.text), start + len(source.words))
@@ -47,21 +47,21 @@ def spans_of(end: End, number: int = _SPANS) -> list[Span]:
         start = max(0, start) + len(words) - len(words.lstrip())
         stop -= len(words) - len(words.rstrip())
         if start < stop:
-            found.append(Span(start, stop, source))
-    return found
+            spans.append(Span(start, stop, source))
+    return spans
 
 
 def within(end: End) -> SequenceTrace | None:
     """Returns the trace of the tokens that begin within the answer. A stop text may cut it."""
     if end.trace is None:
         return None
-    kept, at = [], 0
+    inside, at = [], 0
     for token in end.trace.tokens:
         if at >= len(end.text) and token.token:
             break
-        kept.append(token)
+        inside.append(token)
         at += len(token.token)
-    return SequenceTrace(end.trace.prompt, kept)
+    return SequenceTrace(end.trace.prompt, inside)
 
 
 def documents_of(end: End) -> list[DocumentShare]:
@@ -69,7 +69,7 @@ def documents_of(end: End) -> list[DocumentShare]:
     sequence = within(end)
     if sequence is None or not sequence.tokens:
         return []
-    return [one for one in sequence.documents[:_DOCUMENTS] if one.share >= _LEAST]
+    return [document for document in sequence.documents[:_DOCUMENTS] if document.share >= _LEAST]
 
 
 def sources_json(end: End) -> dict[str, Any] | None:
@@ -98,11 +98,11 @@ def sources_json(end: End) -> dict[str, Any] | None:
                 "passage": passage,
             }
         )
-    return {"spans": spans, "documents": [_document(one) for one in documents_of(end)]}
+    return {"spans": spans, "documents": [_document(document) for document in documents_of(end)]}
 
 
-def _document(one: DocumentShare) -> dict[str, Any]:
-    return {**asdict(one), "share": _rounded(one.share)}
+def _document(document: DocumentShare) -> dict[str, Any]:
+    return {**asdict(document), "share": _rounded(document.share)}
 
 
 def _rounded(share: float) -> float:

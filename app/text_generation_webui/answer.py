@@ -61,11 +61,11 @@ class Answer:
     def _trace(self) -> Any:
         # The host may still write an answer that it has given up.
         steps = dict(self.watched.steps)
-        known = [steps[length] for length in sorted(steps, reverse=True)][:_STEPS]
+        latest = [steps[length] for length in sorted(steps, reverse=True)][:_STEPS]
         # At last a text is enough that goes on for more than a token.
         ways = [(text, most) for most in (1, None) for text in self._texts] or [(None, 1)]
         for text, most in ways:
-            for ids in known:
+            for ids in latest:
                 whole = ids if text is None else self._whole(ids, text, most)
                 if whole is not None and whole.shape[0] == 1 and whole.shape[-1] > self._start:
                     return self._knn.trace(whole, self._tokenizer, max_neighbors=_PASSAGES)[0]
@@ -81,12 +81,12 @@ class Answer:
         """
         import torch
 
-        said = self._said(ids)
-        rest = _after(text, said)
+        written = self._said(ids)
+        rest = _after(text, written)
         if rest is None:
             # A stop text cuts an answer, and the host may have written on for some tokens.
             text = text.strip()
-            if not text or not said.lstrip().startswith(text):
+            if not text or not written.lstrip().startswith(text):
                 return None
             ends = range(self._start + 1, ids.shape[-1] + 1)
             return next(
@@ -101,13 +101,13 @@ class Answer:
         return str(self._tokenizer.decode(ids[0, self._start :], skip_special_tokens=True))
 
 
-def _after(text: str, said: str) -> str | None:
+def _after(text: str, written: str) -> str | None:
     """Returns the text after what some tokens said; None if they did not say a part of it.
 
     An answer that the host continues begins with what stood there before.
     """
-    bare = said.lstrip()
-    for whole, start in ((text, said), (text.lstrip(), bare)):
+    bare = written.lstrip()
+    for whole, start in ((text, written), (text.lstrip(), bare)):
         if whole.startswith(start):
             return whole[len(start) :]
     place = text.rfind(bare) if bare else -1

@@ -96,7 +96,9 @@ class Attached:
         Args:
             ids: int64 [1, tokens], the prompt.
         """
-        processors[:] = [one for one in processors if not getattr(one, _ATTRIBUTE, False)]
+        processors[:] = [
+            processor for processor in processors if not getattr(processor, _ATTRIBUTE, False)
+        ]
         if not self._params["activate"]:
             self._without()
             return
@@ -112,8 +114,8 @@ class Attached:
             self._model, self._with_knn = weakref.ref(_bare(model)), True
             self._whole.clear()
             mine = [*_against_loops(on_model.stores[0]), on_model.knn, answer.watched]
-            for one in mine:
-                setattr(one, _ATTRIBUTE, True)
+            for processor in mine:
+                setattr(processor, _ATTRIBUTE, True)
             processors[:0] = mine
 
     def open(self, model: Any) -> None:
@@ -189,12 +191,12 @@ class Attached:
         self._whole.clear()
 
     def _answer(self) -> Answer | None:
-        found: Answer | None = getattr(self._model(), "__dict__", {}).get(_ANSWER)
-        return found
+        answer: Answer | None = getattr(self._model(), "__dict__", {}).get(_ANSWER)
+        return answer
 
     def _of(self, model: Any) -> OnModel | None:
-        found: OnModel | None = getattr(_bare(model), "__dict__", {}).get(_ATTRIBUTE)
-        return found
+        attached: OnModel | None = getattr(_bare(model), "__dict__", {}).get(_ATTRIBUTE)
+        return attached
 
     def _key(self, model: Any) -> tuple[Any, ...]:
         """Returns what a memory depends on: the LoRAs of the model, and the settings."""
@@ -233,9 +235,9 @@ class Attached:
             return None
 
     def _attach(self, model: Any) -> OnModel:
-        key, found, bare = self._key(model), self._of(model), _bare(model)
-        if found is not None and found.key == key:
-            return found
+        key, attached, bare = self._key(model), self._of(model), _bare(model)
+        if attached is not None and attached.key == key:
+            return attached
         from knn_logits import Datastore, KNNLogitsProcessor, Memory
 
         settings = {
@@ -244,11 +246,11 @@ class Attached:
             "temperature": _number("τ", key[4], float),
             "retomaton": _RETOMATON.get(key[5]),
         }
-        known = found is not None and found.key[:2] == key[:2]
+        unchanged = attached is not None and attached.key[:2] == key[:2]
         # If only settings changed, the model is not checked against the datastores again.
-        stores = found.stores if found is not None and known else None
-        stores = stores or [Datastore.from_pretrained(one) for one in _names(key[1])]
-        memory = Memory(bare, stores, threads=1, check=not known, **settings)
+        stores = attached.stores if attached is not None and unchanged else None
+        stores = stores or [Datastore.from_pretrained(name) for name in _names(key[1])]
+        memory = Memory(bare, stores, threads=1, check=not unchanged, **settings)
         knn = KNNLogitsProcessor(bare, memory, candidates=5)
         on_model = OnModel(key, memory, stores, knn)
         setattr(bare, _ATTRIBUTE, on_model)
@@ -267,10 +269,10 @@ def _bare(model: Any) -> Any:
     return model if inside is None else inside()
 
 
-def _names(given: str) -> list[str]:
+def _names(text: str) -> list[str]:
     """Splits the names of datastores at their commas. A folder may contain a comma itself."""
-    named = [given] if Path(_at_home(given)).is_dir() else given.split(",")
-    return [_at_home(one.strip()) for one in named if one.strip()]
+    names = [text] if Path(_at_home(text)).is_dir() else text.split(",")
+    return [_at_home(name.strip()) for name in names if name.strip()]
 
 
 def _at_home(name: str) -> str:
@@ -312,9 +314,9 @@ def _reason(error: Exception) -> str:
     """Returns one line that says what went wrong, and what to do if a package is missing."""
     if isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] in _PACKAGES:
         folder = Path(__file__).resolve().parents[2]
-        named = str(folder) if (folder / "pyproject.toml").is_file() else "the clone of knn-logits"
+        place = str(folder) if (folder / "pyproject.toml").is_file() else "the clone of knn-logits"
         return (
             f"{error.name} is not installed in this program's environment: run "
-            f'"{sys.executable}" -m pip install "{named}" and start again'
+            f'"{sys.executable}" -m pip install "{place}" and start again'
         )
     return " ".join(str(error).split()) or type(error).__name__

@@ -119,8 +119,8 @@ def ui() -> None:
         sources = gr.HTML(_memory.sources_html)
         show = gr.Button("Show where the last answer comes from", size="sm")
         shown = gr.State(0)
-    named = {"activate": activate, "datastore": datastore, **boxes, "retomaton": retomaton}
-    for name, component in named.items():
+    components = {"activate": activate, "datastore": datastore, **boxes, "retomaton": retomaton}
+    for name, component in components.items():
         event = component.input if name in ("activate", "retomaton") else component.blur
         event(lambda value, name=name: setting(name, value), component, status)
         if hasattr(component, "submit"):

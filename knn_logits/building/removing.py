@@ -246,8 +246,8 @@ def _compacted(
         small.manifest.dim,
         small.manifest.metric,
         len(store),
-        kept=entries,
-        there=present_entries(store),
+        retained=entries,
+        places=present_entries(store),
         threads=threads,
     )
     nprobes = (record.nprobe,) if record.nprobe else (1,)

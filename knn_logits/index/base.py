@@ -78,19 +78,19 @@ def check_queries(queries: Tensor, dim: int) -> None:
         )
 
 
-def kept_after(known: Tensor | None, size: int, gone: Array) -> tuple[Tensor, Tensor]:
+def kept_after(present: Tensor | None, size: int, gone: Array) -> tuple[Tensor, Tensor]:
     """Finds the vectors that stay when some are removed.
 
     Args:
-        known: int64 [size], the ids of the present vectors; None for 0 to size - 1.
+        present: int64 [size], the ids of the present vectors; None for 0 to size - 1.
 
     Returns:
         Whether each present vector stays, bool [size]; and the ids of those that stay, int64. Both
         are on the CPU.
     """
-    ids = torch.arange(size) if known is None else known.cpu()
-    kept = ~torch.isin(ids, torch.from_numpy(np.asarray(gone, np.int64)))
-    return kept, ids[kept]
+    ids = torch.arange(size) if present is None else present.cpu()
+    stays = ~torch.isin(ids, torch.from_numpy(np.asarray(gone, np.int64)))
+    return stays, ids[stays]
 
 
 def without_broken(queries: Tensor, nearness: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -113,19 +113,19 @@ class CompactIndex:
 
     def reconstruct(self, ids: Array) -> Tensor:
         """See `Index.reconstruct`."""
-        wanted = torch.from_numpy(np.asarray(ids, np.int64)).to(self._codes.device)
+        rows = torch.from_numpy(np.asarray(ids, np.int64)).to(self._codes.device)
         if self._ids is not None:
-            wanted = torch.searchsorted(self._ids, wanted)
-        keys = self._codes[wanted].float()
+            rows = torch.searchsorted(self._ids, rows)
+        keys = self._codes[rows].float()
         return keys if self._scale is None else keys.mul_(self._scale).add_(self._mean)
 
     def remove(self, ids: Array) -> None:
         """See `Index.remove`."""
-        kept, known = kept_after(self._ids, self.size, ids)
-        there = kept.to(self._codes.device)
-        self._codes = self._codes[there]
-        self._norms = self._norms[there] if self.metric == "l2" else self._norms
-        self._ids = known.to(self._codes.device)
+        stays, remaining = kept_after(self._ids, self.size, ids)
+        mask = stays.to(self._codes.device)
+        self._codes = self._codes[mask]
+        self._norms = self._norms[mask] if self.metric == "l2" else self._norms
+        self._ids = remaining.to(self._codes.device)
         self.size = len(self._ids)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -136,35 +136,35 @@ class CompactIndex:
         if not k or not len(queries):
             empty = torch.empty(len(queries), 0, device=device)
             return empty, empty.long()
-        near = k if self._keys_of is None else min(self.size, _TIMES * k + _MORE)
-        rows = max(1, _BLOCK // (near * (1 if self._keys_of is None else self.dim)))
+        candidates = k if self._keys_of is None else min(self.size, _TIMES * k + _MORE)
+        rows = max(1, _BLOCK // (candidates * (1 if self._keys_of is None else self.dim)))
         with full_precision(device):
-            parts = [self._found(part, k, near) for part in queries.split(rows)]
+            parts = [self._found(part, k, candidates) for part in queries.split(rows)]
         nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
         return without_broken(queries, nearness, ids)
 
-    def _found(self, queries: Tensor, k: int, near: int) -> tuple[Tensor, Tensor]:
-        own = normalised(queries) if self.metric == "cosine" else queries - self._mean
+    def _found(self, queries: Tensor, k: int, candidates: int) -> tuple[Tensor, Tensor]:
+        centered = normalised(queries) if self.metric == "cosine" else queries - self._mean
         best: tuple[Tensor, Tensor] | None = None
         step = max(1, _BLOCK // max(len(queries), self.dim))
         for first in range(0, self.size, step):
             part = slice(first, min(first + step, self.size))
             keys = self._decoded(part)
             if self.metric == "l2":
-                scores = torch.addmm(self._norms[part], own, keys.T, beta=-1.0, alpha=2.0)
+                scores = torch.addmm(self._norms[part], centered, keys.T, beta=-1.0, alpha=2.0)
             else:
-                scores = own @ keys.T
-            nearest = torch.topk(scores, min(near, scores.shape[1]), dim=-1)
+                scores = centered @ keys.T
+            nearest = torch.topk(scores, min(candidates, scores.shape[1]), dim=-1)
             nearness, ids = nearest.values, nearest.indices + first
             if best is not None:
                 nearness, ids = torch.cat([best[0], nearness], 1), torch.cat([best[1], ids], 1)
-                nearness, order = torch.topk(nearness, min(near, nearness.shape[1]), dim=-1)
+                nearness, order = torch.topk(nearness, min(candidates, nearness.shape[1]), dim=-1)
                 ids = ids.gather(1, order)
             best = nearness, ids
         assert best is not None
         nearness, ids = best
         if self.metric == "l2":
-            nearness = (nearness - own.square().sum(dim=-1, keepdim=True)).clamp_max_(0.0)
+            nearness = (nearness - centered.square().sum(dim=-1, keepdim=True)).clamp_max_(0.0)
         if self._ids is not None:
             ids = self._ids[ids]
         return (nearness, ids) if self._keys_of is None else self._looked_at(queries, ids, k)
@@ -172,8 +172,8 @@ class CompactIndex:
     def _looked_at(self, queries: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Compares the nearest keys again, by the keys themselves."""
         assert self._keys_of is not None
-        wanted, places = np.unique(ids.cpu().numpy(), return_inverse=True)
-        keys = torch.from_numpy(self._keys_of(wanted)).to(queries.device, torch.float32)
-        there = torch.from_numpy(places.reshape(ids.shape)).to(queries.device)
-        nearness, order = torch.topk(pairwise(queries, keys[there], self.metric), k, dim=-1)
+        unique, places = np.unique(ids.cpu().numpy(), return_inverse=True)
+        keys = torch.from_numpy(self._keys_of(unique)).to(queries.device, torch.float32)
+        columns = torch.from_numpy(places.reshape(ids.shape)).to(queries.device)
+        nearness, order = torch.topk(pairwise(queries, keys[columns], self.metric), k, dim=-1)
         return nearness, ids.gather(1, order)

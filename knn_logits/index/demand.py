@@ -85,8 +85,8 @@ def check_building(factory: str, dim: int, entries: int, train_size: int | None 
 def fewest_keys(factory: str) -> int:
     """The fewest keys that an index can learn from: one for each list, and one for each code."""
     lists = math.prod(int(number) for number in re.findall(r"\bIVF(\d{1,18})", factory))
-    bits = [int(found or 8) for found in re.findall(r"\bPQ\d+(?:x(\d{1,2}))?(?!\w*fs)", factory)]
-    return max([lists, *(1 << one for one in bits)])
+    bits = [int(size or 8) for size in re.findall(r"\bPQ\d+(?:x(\d{1,2}))?(?!\w*fs)", factory)]
+    return max([lists, *(1 << bit_count for bit_count in bits)])
 
 
 def _cost(factory: str, dim: int, rows: int) -> _Cost:
@@ -96,8 +96,8 @@ def _cost(factory: str, dim: int, rows: int) -> _Cost:
     parts = factory.split(",")
     if len(parts) > _MOST_PARTS or not all(_PART.fullmatch(part) for part in parts):
         raise ValueError("it is not of a kind that is known to be safe")
-    others = [int(number) for number in re.findall(r"\d+", re.sub(r"IVF\d+", "", factory))]
-    if max(others, default=0) > _LARGEST_NUMBER:
+    numbers = [int(number) for number in re.findall(r"\d+", re.sub(r"IVF\d+", "", factory))]
+    if max(numbers, default=0) > _LARGEST_NUMBER:
         raise ValueError("a number in it is too large")
     cost, width = _Cost(), dim
     for part in parts:

@@ -56,15 +56,15 @@ class ExactIndex:
     @classmethod
     def joined(cls, parts: Sequence[ExactIndex]) -> ExactIndex:
         """Joins indexes with the same center into one. The ids count through all of them."""
-        found = cls.__new__(cls)
+        index = cls.__new__(cls)
         first = parts[0]
-        found.metric, found.dim, found._mean = first.metric, first.dim, first._mean
-        found._keys = torch.cat([one._keys for one in parts])
-        found.size = len(found._keys)
-        norms = [one._norms for one in parts if one._norms is not None]
-        found._norms = torch.cat(norms) if norms else None
-        found._ids = None
-        return found
+        index.metric, index.dim, index._mean = first.metric, first.dim, first._mean
+        index._keys = torch.cat([part._keys for part in parts])
+        index.size = len(index._keys)
+        norms = [part._norms for part in parts if part._norms is not None]
+        index._norms = torch.cat(norms) if norms else None
+        index._ids = None
+        return index
 
     @property
     def bytes(self) -> int:
@@ -90,18 +90,18 @@ class ExactIndex:
 
     def reconstruct(self, ids: Array) -> Tensor:
         """See `Index.reconstruct`."""
-        wanted = torch.from_numpy(np.asarray(ids, np.int64)).to(self._keys.device)
+        rows = torch.from_numpy(np.asarray(ids, np.int64)).to(self._keys.device)
         if self._ids is not None:
-            wanted = torch.searchsorted(self._ids, wanted)
-        return self._keys[wanted] + self._mean
+            rows = torch.searchsorted(self._ids, rows)
+        return self._keys[rows] + self._mean
 
     def remove(self, ids: Array) -> None:
         """See `Index.remove`."""
-        kept, known = kept_after(self._ids, self.size, ids)
-        there = kept.to(self._keys.device)
-        self._keys = self._keys[there]
-        self._norms = None if self._norms is None else self._norms[there]
-        self._ids = known.to(self._keys.device)
+        stays, remaining = kept_after(self._ids, self.size, ids)
+        mask = stays.to(self._keys.device)
+        self._keys = self._keys[mask]
+        self._norms = None if self._norms is None else self._norms[mask]
+        self._ids = remaining.to(self._keys.device)
         self.size = len(self._ids)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -194,11 +194,11 @@ class FaissIndex:
         return parts_of(self._index)[0]
 
     def _search_some(self, queries: Array, k: int) -> tuple[Array, Array]:
-        found = self._visited(queries)
-        if found is None:
+        visited = self._visited(queries)
+        if visited is None:
             distances, ids = search(self._index, queries, k)
         else:
-            distances, ids = self._ivf.search_preassigned(found[0], k, *found[1:])
+            distances, ids = self._ivf.search_preassigned(visited[0], k, *visited[1:])
         return distances, ids
 
     def _visited(self, queries: Array) -> tuple[Array, Array, Array] | None:
@@ -231,8 +231,8 @@ class FaissIndex:
         faiss_for_torch()
         distances, ids = self._index.search(queries, k)
         if self._ids is not None:
-            known = torch.from_numpy(self._ids).to(ids.device)
-            ids = torch.where(ids < 0, ids, known[ids.clamp(min=0)])
+            entries = torch.from_numpy(self._ids).to(ids.device)
+            ids = torch.where(ids < 0, ids, entries[ids.clamp(min=0)])
         nearness = -distances if self.metric == "l2" else distances
         return nearness.masked_fill(ids < 0, -torch.inf), ids
 
@@ -252,10 +252,10 @@ class FaissIndex:
         everything = 3.0e38 if self.metric == "l2" else -3.0e38
         visited = self._visited(queries)
         if visited is None:
-            limits, found, found_ids = self._index.range_search(queries, everything)
+            limits, distances, found_ids = self._index.range_search(queries, everything)
         else:
             inside, lists, far = visited
-            limits, found, found_ids = self._ivf.range_search_preassigned(
+            limits, distances, found_ids = self._ivf.range_search_preassigned(
                 inside, everything, lists, far
             )
         bounds = limits.tolist()
@@ -263,7 +263,7 @@ class FaissIndex:
         width = min(k, max(counts))
         nearness = np.empty((len(queries), width), np.float32)
         ids = np.empty((len(queries), width), np.int64)
-        scores = self._nearness(found)
+        scores = self._nearness(distances)
         for row, (first, count) in enumerate(zip(bounds, counts, strict=False)):
             last = first + count
             if count > width:
@@ -333,6 +333,6 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
         reason = faiss_reason(error)
         logger.warning("the index stays on the CPU, since FAISS has no GPU form of it: %s", reason)
         return index
-    there = FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
-    there._ids, there._home = index._ids, index
-    return there
+    on_gpu = FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
+    on_gpu._ids, on_gpu._home = index._ids, index
+    return on_gpu

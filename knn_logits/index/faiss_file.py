@@ -54,10 +54,10 @@ def read_faiss_file(path: Path) -> FaissFile:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         fields = _Fields(memoryview(data))
-        found = _index(fields)
+        parsed = _index(fields)
         if fields.left:
             raise ValueError(f"{fields.left} bytes too many")
-        return found
+        return parsed
     except (ValueError, struct.error, KeyError, OverflowError, MemoryError) as error:
         raise DamagedError(
             f"{path} cannot be read as an index of the kinds Flat, IVFFlat, IVFSQ or IVFPQ "
@@ -91,8 +91,8 @@ class _Fields:
 
     def number(self, form: str) -> int:
         """Reads a number in a format of `struct`."""
-        found: int = struct.unpack("<" + form, self.take(struct.calcsize("<" + form)))[0]
-        return found
+        number: int = struct.unpack("<" + form, self.take(struct.calcsize("<" + form)))[0]
+        return number
 
     def code(self) -> str:
         """Reads four letters that name what follows."""
@@ -103,8 +103,8 @@ class _Fields:
         kind = np.dtype(dtype)
         if count < 0 or count > self.left // kind.itemsize:
             raise ValueError("cut short")
-        found: Array = np.frombuffer(self.take(count * kind.itemsize), kind).copy()
-        return found
+        array: Array = np.frombuffer(self.take(count * kind.itemsize), kind).copy()
+        return array
 
     def vector(self, dtype: str, unit: int = 1) -> Array:
         """Reads an array with its length, which counts in units of so many numbers."""

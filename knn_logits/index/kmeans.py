@@ -37,6 +37,6 @@ def assign(centroids: Array, keys: Array, *, normal: bool, threads: int | None =
     index = faiss.IndexFlatL2(centroids.shape[1])
     index.add(np.ascontiguousarray(centroids))
     with openmp_threads(threads):
-        _, found = search(index, prepared(keys, "cosine" if normal else "l2"), 1)
-    labels: Array = found[:, 0]
+        _, nearest = search(index, prepared(keys, "cosine" if normal else "l2"), 1)
+    labels: Array = nearest[:, 0]
     return labels

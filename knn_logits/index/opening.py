@@ -82,17 +82,17 @@ class Indexes:
             ),
         )
 
-    def once(self, store: Datastore, what: object, make: Callable[[], _T]) -> _T:
+    def once(self, store: Datastore, name: object, make: Callable[[], _T]) -> _T:
         """Returns an object that belongs to a datastore. The first caller makes it."""
         with self._lock:
-            known = self._made.setdefault(store, OrderedDict())
-            if what not in known:
-                known[what] = make()
-                if len(known) > _KEPT:
-                    known.popitem(last=False)
-            known.move_to_end(what)
-            found: _T = known[what]
-            return found
+            made = self._made.setdefault(store, OrderedDict())
+            if name not in made:
+                made[name] = make()
+                if len(made) > _KEPT:
+                    made.popitem(last=False)
+            made.move_to_end(name)
+            value: _T = made[name]
+            return value
 
 
 def _left_out(store: Datastore, config: KNNConfig) -> Array | None:
@@ -205,8 +205,8 @@ def hidden_entries(store: Datastore, without: Array | None) -> Array:
     """Returns the entries that no search may find, int64 [hidden], ascending."""
     if without is None or not len(without):
         return store.removed_entries
-    found: Array = np.union1d(store.removed_entries, without)
-    return found
+    hidden: Array = np.union1d(store.removed_entries, without)
+    return hidden
 
 
 def whole_index(
@@ -243,7 +243,7 @@ def whole_index(
             dim,
             metric,
             size,
-            there=present_entries(store),
+            places=present_entries(store),
             nprobe=record.nprobe,
             threads=threads,
         )
@@ -298,33 +298,33 @@ def check_probe(store: Datastore, index: Index) -> None:
                 store.folder,
             )
         return
-    asked = np.ascontiguousarray(queries, np.float32)
-    if expected.ndim != 2 or asked.shape != (len(expected), store.manifest.dim):
+    probes = np.ascontiguousarray(queries, np.float32)
+    if expected.ndim != 2 or probes.shape != (len(expected), store.manifest.dim):
         raise DamagedError(f"the probe of {store.folder} has another shape; build it again")
-    nearness, ids = index.search(torch.from_numpy(asked), expected.shape[1])
-    found = [
+    nearness, ids = index.search(torch.from_numpy(probes), expected.shape[1])
+    shares = [
         len(set(row) & set(true)) / len(true)
         for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
     ]
     # Equal keys may come in another order, and either may be missing at the end.
-    if float(np.mean(found)) < _PROBE_FOUND:
+    if float(np.mean(shares)) < _PROBE_FOUND:
         raise DamagedError(
             f"the index of {store.folder} finds other entries than when it was built, so the "
             "index, the metric or the keys have changed: make it again with `knn-logits index`"
         )
-    _check_distances(store, asked, stored_distances(nearness.cpu(), store.manifest.metric))
+    _check_distances(store, probes, stored_distances(nearness.cpu(), store.manifest.metric))
 
 
-def _check_distances(store: Datastore, asked: Array, found: Array) -> None:
+def _check_distances(store: Datastore, probes: Array, actual: Array) -> None:
     """Refuses an index whose distances differ from those at its build."""
     expected, metric = store.checks.get(PROBE_DISTANCES), store.manifest.metric
-    if expected is None or expected.shape != found.shape:
+    if expected is None or expected.shape != actual.shape:
         return
     # Two metrics can give the same neighbors, but not the same distances.
     # A file may hold numbers whose squares exceed single precision, so this takes double precision.
-    asked, found, expected = (one.astype(np.float64) for one in (asked, found, expected))
-    scale = 1.0 if metric == "cosine" else float(np.square(asked).sum(axis=-1).mean())
-    close = np.isclose(np.sort(found), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
+    probes, actual, expected = (array.astype(np.float64) for array in (probes, actual, expected))
+    scale = 1.0 if metric == "cosine" else float(np.square(probes).sum(axis=-1).mean())
+    close = np.isclose(np.sort(actual), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
     if float(close.mean()) < _PROBE_FOUND:
         raise DamagedError(
             f"the index of {store.folder} gives other distances than when it was built, so its "

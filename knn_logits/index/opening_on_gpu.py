@@ -71,14 +71,14 @@ def moved(index: FaissIndex, store: Datastore, device: torch.device) -> FaissInd
     """Moves a FAISS index to a GPU, if FAISS has a form of it there that finds as much."""
     from knn_logits.index.faiss_backend import to_gpu
 
-    there = to_gpu(index, device)
+    on_gpu = to_gpu(index, device)
     queries = store.checks.get(PROBE_QUERIES)
-    if there is index or queries is None:
-        return there
+    if on_gpu is index or queries is None:
+        return on_gpu
     # Some forms work for few neighbors only.
     nearness, _ = index.search(torch.from_numpy(np.float32(queries)), _NEIGHBORS)
     expected = stored_distances(nearness, store.manifest.metric)
-    return there if finds_as_much(there, store, queries, expected) else index
+    return on_gpu if finds_as_much(on_gpu, store, queries, expected) else index
 
 
 def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Array) -> bool:
@@ -101,11 +101,11 @@ def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Arra
     on_cpu = np.sort(stored_distances(expected.astype(np.float64), store.manifest.metric))
     finite = on_cpu[np.isfinite(on_cpu)]
     slack = 1e-2 * np.abs(finite).mean() if finite.size else 0.0
-    as_near = on_gpu.shape == on_cpu.shape and (on_gpu >= on_cpu - slack).mean() >= _ANSWERED
-    if not as_near:
+    is_close = on_gpu.shape == on_cpu.shape and (on_gpu >= on_cpu - slack).mean() >= _ANSWERED
+    if not is_close:
         logger.warning(
             "an index of %s is left aside on the GPU, since its neighbors there are further away "
             "than on the processor",
             store.folder,
         )
-    return bool(as_near)
+    return bool(is_close)

@@ -90,8 +90,8 @@ def from_arrays(
     metric: Metric,
     size: int,
     *,
-    kept: Array | None = None,
-    there: Array | None = None,
+    retained: Array | None = None,
+    places: Array | None = None,
     nprobe: int | None = None,
     threads: int | None = None,
 ) -> FaissIndex:
@@ -100,25 +100,25 @@ def from_arrays(
     Everything is checked first, since FAISS and NumPy do not check what they are given.
 
     Args:
-        kept: bool [size], the keys that the index is to hold, which are numbered anew; None for
+        retained: bool [size], the keys that the index is to hold, which are numbered anew; None for
             all keys.
-        there: int64 [present], the keys that the arrays hold, ascending, where an inverted file
+        places: int64 [present], the keys that the arrays hold, ascending, where an inverted file
             does not hold all; None where it does.
     """
     try:
-        index = _assemble(arrays, factory, dim, metric, size, kept, there)
+        index = _assemble(arrays, factory, dim, metric, size, retained, places)
     except (KeyError, ValueError, RuntimeError, AssertionError, MemoryError) as error:
         reason = faiss_reason(error)
         raise DamagedError(
             f"the index file does not hold {factory[:100]!r} over {size} keys ({reason}); make it "
             "again with `knn-logits index`"
         ) from error
-    return FaissIndex(index, metric, nprobe=nprobe, threads=threads, gaps=there is not None)
+    return FaissIndex(index, metric, nprobe=nprobe, threads=threads, gaps=places is not None)
 
 
-def _expect(holds: bool, what: str) -> None:
+def _expect(holds: bool, fact: str) -> None:
     if not holds:
-        raise ValueError(what)
+        raise ValueError(fact)
 
 
 def _assemble(
@@ -127,12 +127,12 @@ def _assemble(
     dim: int,
     metric: Metric,
     size: int,
-    kept: Array | None,
-    there: Array | None,
+    retained: Array | None,
+    places: Array | None,
 ) -> Any:
     # Keys may have been removed since, so there may be fewer keys than lists.
     lists = arrays["centroids"].nbytes // 4 if "IVF" in factory else 0
-    numbers = sum(one.nbytes for name, one in arrays.items() if name not in _OF_KEYS) // 4
+    numbers = sum(array.nbytes for name, array in arrays.items() if name not in _OF_KEYS) // 4
     check_demand(factory, dim, lists, numbers)
     index = make_empty(factory, dim, metric)
     _expect(has_plain_form(index), "no plain form")
@@ -140,10 +140,10 @@ def _assemble(
     for number, transform in enumerate(transforms):
         _fill_transform(transform, arrays, f"transform.{number}")
     if isinstance(inner, faiss_module().IndexFlat):
-        _expect(there is None, "only some of the keys, without inverted lists")
-        count = _fill_flat(inner, arrays, size, kept)
+        _expect(places is None, "only some of the keys, without inverted lists")
+        count = _fill_flat(inner, arrays, size, retained)
     else:
-        count = _fill_inverted_file(inner, arrays, size, kept, there)
+        count = _fill_inverted_file(inner, arrays, size, retained, places)
     inner.ntotal = index.ntotal = count
     inner.is_trained = index.is_trained = True
     return index
@@ -174,13 +174,13 @@ def _fill_transform(transform: Any, arrays: Mapping[str, Array], name: str) -> N
     transform.set_is_orthonormal()
 
 
-def _fill_flat(inner: Any, arrays: Mapping[str, Array], size: int, kept: Array | None) -> int:
+def _fill_flat(inner: Any, arrays: Mapping[str, Array], size: int, retained: Array | None) -> int:
     _expect("sizes" not in arrays, "the arrays of an inverted file")
     codes = _learnt(arrays, "codes", size * inner.code_size, np.uint8).reshape(
         size, inner.code_size
     )
-    if kept is not None:
-        codes = np.ascontiguousarray(codes[kept])
+    if retained is not None:
+        codes = np.ascontiguousarray(codes[retained])
     faiss_module().copy_array_to_vector(codes.reshape(-1), inner.codes)
     return len(codes)
 
@@ -189,8 +189,8 @@ def _fill_inverted_file(
     inner: Any,
     arrays: Mapping[str, Array],
     size: int,
-    kept: Array | None,
-    there: Array | None,
+    retained: Array | None,
+    places: Array | None,
 ) -> int:
     faiss = faiss_module()
     copy = faiss.copy_array_to_vector
@@ -205,9 +205,9 @@ def _fill_inverted_file(
         copy(_learnt(arrays, "trained", like.trained.size()), inner.sq.trained)
     if isinstance(inner, faiss.IndexIVFPQ):
         copy(_learnt(arrays, "codebooks", inner.d * inner.pq.ksub), inner.pq.centroids)
-    sizes, ids, codes = _checked_lists(inner, arrays, size, there)
-    if kept is not None:
-        sizes, ids, codes = _selected(sizes, ids, codes, kept)
+    sizes, ids, codes = _checked_lists(inner, arrays, size, places)
+    if retained is not None:
+        sizes, ids, codes = _selected(sizes, ids, codes, retained)
     _add_to_lists(inner, sizes, ids, codes)
     return len(ids)
 
@@ -230,31 +230,33 @@ def _add_to_lists(inner: Any, sizes: Array, ids: Array, codes: Array) -> None:
 
 
 def _checked_lists(
-    inner: Any, arrays: Mapping[str, Array], size: int, there: Array | None
+    inner: Any, arrays: Mapping[str, Array], size: int, places: Array | None
 ) -> tuple[Array, Array, Array]:
     """Returns the size of each list, its keys and their codes. Each key must occur once."""
     sizes, ids, codes = arrays["sizes"], arrays["ids"], arrays["codes"]
-    held = size if there is None else len(there)
+    held = size if places is None else len(places)
     _expect(ids.shape == (held,) and ids.dtype == np.int64, "ids")
     _expect(codes.shape == (held, inner.code_size) and codes.dtype == np.uint8, "codes")
     _expect(sizes.shape == (inner.nlist,) and sizes.dtype == np.int64, "list sizes")
     # Each number is checked, too, since a sum of large numbers can wrap around to `held`.
     _expect(bool(((sizes >= 0) & (sizes <= held)).all()) and int(sizes.sum()) == held, "list sizes")
     _expect(held == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size), "ids out of range")
-    found = np.zeros(size, dtype=bool)
-    found[ids] = True
-    wanted = slice(None) if there is None else there
-    _expect(bool(found[wanted].all()), "ids that are there twice, or are those of others")
+    seen = np.zeros(size, dtype=bool)
+    seen[ids] = True
+    rows = slice(None) if places is None else places
+    _expect(bool(seen[rows].all()), "ids that are there twice, or are those of others")
     if type(inner) is faiss_module().IndexIVFFlat:
         whole = np.ascontiguousarray(codes).reshape(-1).view(np.float32)
         _expect(_finite(whole), "codes that are not finite")
     return sizes, ids, codes
 
 
-def _selected(sizes: Array, ids: Array, codes: Array, kept: Array) -> tuple[Array, Array, Array]:
+def _selected(
+    sizes: Array, ids: Array, codes: Array, retained: Array
+) -> tuple[Array, Array, Array]:
     """Removes keys from the lists, and numbers the others anew."""
-    there = kept[ids]
+    mask = retained[ids]
     lists = np.repeat(np.arange(len(sizes)), sizes)
-    numbers = np.cumsum(kept, dtype=np.int64) - 1
-    left = np.bincount(lists[there], minlength=len(sizes)).astype(np.int64)
-    return left, numbers[ids[there]], codes[there]
+    numbers = np.cumsum(retained, dtype=np.int64) - 1
+    left = np.bincount(lists[mask], minlength=len(sizes)).astype(np.int64)
+    return left, numbers[ids[mask]], codes[mask]

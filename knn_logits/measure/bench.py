@@ -81,14 +81,14 @@ def open_bench(
         location = find_key(model, DEFAULT_KEY)
     else:
         memory = Memory.of(model, datastore, scoring=True, **settings)
-        for one in memory.stores:
-            check_tokenizer(tokenizer, one)
-            if memory.config.retomaton and memory.config.min_knns == 1 and one.clusters is None:
+        for opened in memory.stores:
+            check_tokenizer(tokenizer, opened)
+            if memory.config.retomaton and memory.config.min_knns == 1 and opened.clusters is None:
                 logger.warning(
                     "%s has no clusters, so RetoMaton may predict worse than a search at each "
                     "token: make them with `knn-logits cluster`, or search more often with "
                     "--min-knns 8",
-                    one.name,
+                    opened.name,
                 )
         location, store = memory.location, memory.stores[0]
         windows = _like_the_store(window, store)

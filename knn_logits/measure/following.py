@@ -17,12 +17,12 @@ _STEPS_AT_ONCE = 256
 
 
 def followed(
-    retriever: Retriever, scored: TokenScores, wanted: Tensor | None = None
+    retriever: Retriever, scored: TokenScores, needed: Tensor | None = None
 ) -> Iterator[tuple[TokenScores, Neighbors]]:
     """Steps through the windows of a batch in parallel. Each window is a text of its own.
 
     Args:
-        wanted: bool [tokens], False for tokens that need no neighbors; None if all need them.
+        needed: bool [tokens], False for tokens that need no neighbors; None if all need them.
     """
     lengths = torch.tensor(scored.lengths)
     starts = torch.cumsum(lengths, 0) - lengths
@@ -35,8 +35,8 @@ def followed(
     prefixes = scored.prefixes
     for row, (start, length) in enumerate(zip(starts.tolist(), scored.lengths, strict=True)):
         end = int(prefixes.end[start])
-        known = prefixes.tokens[max(int(prefixes.first[start]), end - LONGEST) : end]
-        ids[row, before - len(known) : before] = torch.from_numpy(known)
+        context = prefixes.tokens[max(int(prefixes.first[start]), end - LONGEST) : end]
+        ids[row, before - len(context) : before] = torch.from_numpy(context)
         ids[row, before : before + length] = scored.targets[start : start + length]
     first = 0
     ends = sorted({*scored.lengths, *range(_STEPS_AT_ONCE, longest, _STEPS_AT_ONCE)})
@@ -44,8 +44,11 @@ def followed(
         rows = torch.nonzero(lengths >= end)[:, 0]
         steps = torch.arange(first, end)
         places = (starts[rows].unsqueeze(0) + steps.unsqueeze(1)).reshape(-1)
-        there = places.to(scored.states.device)
-        states = scored.states[there].reshape(len(steps), len(rows), -1).transpose(0, 1)
-        some = None if wanted is None else wanted[places].reshape(len(steps), len(rows)).T
-        yield scored[places], retriever.search_steps(states, ids[rows, : before + end - 1], some)
+        rows_of_states = places.to(scored.states.device)
+        states = scored.states[rows_of_states].reshape(len(steps), len(rows), -1).transpose(0, 1)
+        needed_steps = None if needed is None else needed[places].reshape(len(steps), len(rows)).T
+        yield (
+            scored[places],
+            retriever.search_steps(states, ids[rows, : before + end - 1], needed_steps),
+        )
         first = end

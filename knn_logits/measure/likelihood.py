@@ -86,8 +86,8 @@ def spread(neighbors: Neighbors) -> float:
     if not nearness.numel():
         return 1.0
     below = (nearness.amax(dim=-1, keepdim=True) - nearness).masked_fill(nearness == -math.inf, 0.0)
-    found = float((below.sum(dim=-1) / counts[counts > 1]).mean())
-    return found if math.isfinite(found) and found > 0.0 else 1.0
+    mean = float((below.sum(dim=-1) / counts[counts > 1]).mean())
+    return mean if math.isfinite(mean) and mean > 0.0 else 1.0
 
 
 def temperatures_around(scale: float, through: float) -> tuple[float, ...]:
@@ -170,8 +170,8 @@ class GridLikelihood:
         parts = neighbors.split(len(weights))
         bonuses = [None] * len(parts) if bonus is None else bonus.split(parts[0].k, dim=-1)
         # The share of a datastore that finds nothing goes to the others.
-        there = torch.stack([part.mask.any(dim=-1) for part in parts])
-        shares = there * torch.tensor(weights).unsqueeze(-1)
+        present = torch.stack([part.mask.any(dim=-1) for part in parts])
+        shares = present * torch.tensor(weights).unsqueeze(-1)
         shares /= shares.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
         tables = [
             p_knn_table(part, targets, self.grid, extra)
@@ -185,17 +185,17 @@ class GridLikelihood:
 
     def best(self, k_tolerance: float = 0.0, least_k: int = 1) -> Choice:
         """Returns the setting with the largest likelihood."""
-        found = self.perplexities().nan_to_num(nan=math.inf)
-        found[[k < least_k for k in self.grid.ks]] = math.inf
-        of_k = found.flatten(1).amin(dim=1)
+        perplexities = self.perplexities().nan_to_num(nan=math.inf)
+        perplexities[[k < least_k for k in self.grid.ks]] = math.inf
+        of_k = perplexities.flatten(1).amin(dim=1)
         place_k = int((of_k <= of_k.min() * (1.0 + k_tolerance)).nonzero()[0])
-        place_t, place_l = divmod(int(found[place_k].argmin()), len(self.grid.lmbdas))
+        place_t, place_l = divmod(int(perplexities[place_k].argmin()), len(self.grid.lmbdas))
         return Choice(
             self.grid.ks[place_k],
             self.grid.temperatures[place_t],
             self.grid.lmbdas[place_l],
             (place_k, place_t, place_l),
-            float(found[place_k, place_t, place_l]),
+            float(perplexities[place_k, place_t, place_l]),
         )
 
 
@@ -255,14 +255,16 @@ def _with_bonus(below: Tensor, votes: Tensor, bonus: Tensor, grid: Grid) -> Tens
     """
     ends = [min(k, below.shape[1]) for k in grid.ks]
     spans = list(zip([0, *ends], ends, strict=False))
-    below, votes, bonus = (one[:, : ends[-1]] for one in (below, votes, bonus))
+    below, votes, bonus = (table_part[:, : ends[-1]] for table_part in (below, votes, bonus))
     table = torch.zeros(len(below), len(ends), len(grid.temperatures))
     for number, temperature in enumerate(grid.temperatures):
         logits = torch.add(bonus, below, alpha=-1.0 / temperature)
         parts = logits, logits.masked_fill(~votes, -math.inf)
         total, voted = (
-            torch.stack([one[:, a:b].logsumexp(dim=1) for a, b in spans], dim=1).logcumsumexp(dim=1)
-            for one in parts
+            torch.stack(
+                [logits_part[:, a:b].logsumexp(dim=1) for a, b in spans], dim=1
+            ).logcumsumexp(dim=1)
+            for logits_part in parts
         )
         table[:, :, number] = (voted - total).exp_()
     # A row without neighbors has no weight at all.
@@ -292,7 +294,7 @@ def _sorted_votes(
     votes &= np.isfinite(numbers)
     if bonus is not None:
         order = numbers.argsort(axis=1, kind="stable")
-        numbers, votes = (np.take_along_axis(one, order, axis=1) for one in (numbers, votes))
+        numbers, votes = (np.take_along_axis(array, order, axis=1) for array in (numbers, votes))
         bonus = bonus.gather(-1, torch.from_numpy(order)).float()
         return torch.from_numpy(numbers - _finite_nearest(numbers)), torch.from_numpy(votes), bonus
     bits = numbers.view(np.int32)

@@ -84,7 +84,7 @@ class Overlap:
         whole = f", {len(self.texts):,} of its documents nearly whole" if self.texts else ""
         return (
             f"{self.share:.1%} of the text's tokens are in the datastore, in runs of {RUN} or more"
-            f"{whole} ({named})"
+            f"{whole} ({listed})"
         )
 
 
@@ -123,9 +123,11 @@ class OverlapCheck:
         """Returns the overlap of all tokens that were given."""
         self._look()
         whole = {
-            number: all for number, (all, found) in self._by_text.items() if found >= _WHOLE * all
+            number: all
+            for number, (all, overlapping) in self._by_text.items()
+            if overlapping >= _WHOLE * all
         }
-        most = sorted(self._documents.items(), key=lambda one: -one[1])[:_NAMED]
+        most = sorted(self._documents.items(), key=lambda item: -item[1])[:_NAMED]
         return Overlap(
             self._tokens, self._shared, tuple(sorted(whole)), sum(whole.values()), tuple(most)
         )
@@ -146,10 +148,12 @@ class OverlapCheck:
         self._shared += int(shared.sum())
         numbers, place = np.unique(document, return_inverse=True)
         counts = np.bincount(place), np.bincount(place, shared).astype(np.int64)
-        for number, all, found in zip(numbers.tolist(), *(c.tolist() for c in counts), strict=True):
+        for number, all, overlapping in zip(
+            numbers.tolist(), *(c.tolist() for c in counts), strict=True
+        ):
             before = self._by_text.setdefault(number, [0, 0])
             before[0] += all
-            before[1] += found
+            before[1] += overlapping
 
 
 class _Runs:
@@ -182,8 +186,8 @@ class _Runs:
             return {}
         table = store.documents
         away = set(store.manifest.removed)
-        for one in exclude:
-            away.update(table.named(one, store.manifest.removed))
+        for document in exclude:
+            away.update(table.named(document, store.manifest.removed))
         gone = np.array(sorted(away), np.int64)
         counts: dict[str, int] = {}
         for first in range(0, max(0, len(store.tokens) - RUN + 1), _AT_ONCE):
@@ -226,11 +230,11 @@ def hashed(tokens: Array) -> Hashes:
     """
     runs = max(0, len(tokens) - RUN + 1)
     numbers = tokens.astype(np.uint64) + np.uint64(1)
-    found = np.zeros(runs, dtype=np.uint64)
+    hashes = np.zeros(runs, dtype=np.uint64)
     for step in range(RUN):
-        found *= _FACTOR
-        found += numbers[step : step + runs]
-    return found
+        hashes *= _FACTOR
+        hashes += numbers[step : step + runs]
+    return hashes
 
 
 def _place(hashes: Hashes) -> Hashes:

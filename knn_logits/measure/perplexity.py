@@ -141,7 +141,7 @@ def evaluate(
     total = results[0]
     if len(results) > 1:
         counts = [
-            sum(getattr(one, of) for one in results) for of in ("documents", "words", "bytes")
+            sum(getattr(result, of) for result in results) for of in ("documents", "words", "bytes")
         ]
         total = join(tallies).result("total", *counts, **options)
     searches = sum(tally.searches for tally in tallies)
@@ -161,8 +161,8 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
     for scored, neighbors in searched(bench, pieces):
         if neighbors is None or bench.memory is None:
             nothing = torch.full_like(scored.log_p_lm, float("-inf"))
-            own = scored.log_p_lm
-            yield TokenLikelihoods(scored.places, own, nothing, own, 0, own)
+            lm = scored.log_p_lm
+            yield TokenLikelihoods(scored.places, lm, nothing, lm, 0, lm)
             continue
         lmbdas, weights = _weighed(bench.memory, scored, neighbors)
         targets = scored.targets.to(weights.device)
@@ -185,9 +185,11 @@ def _infini_gram_scores(infini_gram: InfiniGram, scored: TokenScores) -> tuple[T
     logs, lengths = [], []
     for first in range(0, len(scored.targets), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
-        found = infini_gram.find(scored.prefixes[rows])
-        logs.append(log_p_knn_of(found.log_weights, found.values, scored.targets[rows].cpu()))
-        lengths.append(found.lengths)
+        occurrences = infini_gram.find(scored.prefixes[rows])
+        logs.append(
+            log_p_knn_of(occurrences.log_weights, occurrences.values, scored.targets[rows].cpu())
+        )
+        lengths.append(occurrences.lengths)
     return torch.cat(logs), torch.cat(lengths)
 
 
@@ -208,8 +210,8 @@ def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple
             )
             for rows, log_p in scored.distributions.parts()
         ]
-        shares, own = (torch.cat(one) for one in zip(*parts, strict=True))
-        return shares.cpu(), own.to(weights.device)
+        shares, gate_weights = (torch.cat(part) for part in zip(*parts, strict=True))
+        return shares.cpu(), gate_weights.to(weights.device)
     lmbda = torch.full_like(scored.log_p_lm, memory.config.lmbda)
     if not neighbors.every_row:
         lmbda = lmbda.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
@@ -220,8 +222,8 @@ def _wanted(memory: Memory, scored: TokenScores) -> Tensor | None:
     """Selects the tokens that the gate wants neighbors for, bool [rows]; None means all."""
     if getattr(memory.gate, "searches", None) is None:
         return None
-    found = [rows_to_search(memory.gate, log_p) for _, log_p in scored.distributions.parts()]
-    return torch.cat([one for one in found if one is not None])
+    answers = [rows_to_search(memory.gate, log_p) for _, log_p in scored.distributions.parts()]
+    return torch.cat([answer for answer in answers if answer is not None])
 
 
 def searched(
@@ -238,8 +240,8 @@ def searched(
             if memory is None:
                 yield part, None
             else:
-                wanted = _wanted(memory, part)
-                yield part, memory.retriever.search_some(part.states, wanted, part.prefixes)
+                needed = _wanted(memory, part)
+                yield part, memory.retriever.search_some(part.states, needed, part.prefixes)
 
 
 def _score_text(
@@ -266,7 +268,10 @@ def _score_text(
         for batch in token_likelihoods(bench, text.pieces()):
             tally.add(
                 text.documents_at(batch.places),
-                *(one.numpy().astype(np.float64) for one in (batch.lm, batch.knn, batch.mixed)),
+                *(
+                    values.numpy().astype(np.float64)
+                    for values in (batch.lm, batch.knn, batch.mixed)
+                ),
             )
             done += len(batch.places)
             tally.searches += batch.searches

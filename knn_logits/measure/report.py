@@ -43,7 +43,7 @@ def write_report(
     target = Path(folder)
     content = {**result.to_dict(), "command": command}
     if translations is not None:
-        content["translations"] = [one.to_dict() for one in translations]
+        content["translations"] = [result_of_text.to_dict() for result_of_text in translations]
     numbers = json.dumps(content, indent=1, allow_nan=False)
     text = page(result, command, translations)
     with writing(target):
@@ -112,7 +112,7 @@ def _plot(result: Evaluation) -> Any:
     texts: list[TextResult] = list(result.texts)
     if len(texts) > _MOST_TEXTS:
         texts = [result.total]
-    bars = [one for one in (*_BARS, _ORACLE) if getattr(result.total.perplexity, one[1])]
+    bars = [bar for bar in (*_BARS, _ORACLE) if getattr(result.total.perplexity, bar[1])]
     figure = new_figure(max(4.5, 1.5 + 1.3 * len(texts)), 4.0)
     axes = figure.subplots()
     width = 0.8 / max(1, len(bars))

@@ -197,9 +197,9 @@ class Tally:
             tokens=int(tokens),
             words=words,
             bytes=bytes,
-            perplexity=Measures(*(perplexity(one, tokens) for one in nats)),
-            perplexity_per_word=Measures(*(perplexity(one, words) for one in nats)),
-            bits_per_byte=Measures(*(_bits(one, bytes) for one in nats)),
+            perplexity=Measures(*(perplexity(sum_of_nats, tokens) for sum_of_nats in nats)),
+            perplexity_per_word=Measures(*(perplexity(sum_of_nats, words) for sum_of_nats in nats)),
+            bits_per_byte=Measures(*(_bits(sum_of_nats, bytes) for sum_of_nats in nats)),
             reached=Reached(
                 reached / max(tokens, 1.0),
                 perplexity(-float(sums[_REACHED_LM]), reached),
@@ -217,21 +217,21 @@ class Tally:
             return None
         drawn = resampled(columns, samples, seed)
         nats = -drawn[:, :3] / drawn[:, 3:]
-        found = {"lm": _middle(nats[:, 0])}
+        intervals = {"lm": _middle(nats[:, 0])}
         if with_knn:
-            found["interpolated"] = _middle(nats[:, 1])
-            found["oracle"] = _middle(nats[:, 2])
+            intervals["interpolated"] = _middle(nats[:, 1])
+            intervals["oracle"] = _middle(nats[:, 2])
             # The difference of two infinite sums has no meaning.
             with np.errstate(invalid="ignore"):
-                found["ratio"] = _middle(nats[:, 1] - nats[:, 0])
-        return found
+                intervals["ratio"] = _middle(nats[:, 1] - nats[:, 0])
+        return intervals
 
 
 def join(tallies: list[Tally]) -> Tally:
     """Joins the documents of several texts."""
     joined = Tally()
-    joined._sums = np.concatenate([one._sums for one in tallies])
-    joined.searches = sum(one.searches for one in tallies)
+    joined._sums = np.concatenate([tally._sums for tally in tallies])
+    joined.searches = sum(tally.searches for tally in tallies)
     return joined
 
 

@@ -47,15 +47,15 @@ def scores(
 ) -> tuple[dict[str, dict[str, Score]], dict[str, float] | None]:
     """Computes BLEU and chrF of one or two systems."""
     library = sacrebleu()
-    found: dict[str, dict[str, Score]] = {name: {} for name in systems}
+    by_system: dict[str, dict[str, Score]] = {name: {} for name in systems}
     targets = [list(references)]
     if samples < 2 or len(references) < 2:
         for metric in (library.metrics.BLEU(), library.metrics.CHRF()):
             for name, texts in systems.items():
                 result = metric.corpus_score(list(texts), targets)
                 signature = f"{result.name}|{metric.get_signature()}"
-                found[name][NAMES[result.name]] = Score(float(result.score), None, signature)
-        return found, None
+                by_system[name][NAMES[result.name]] = Score(float(result.score), None, signature)
+        return by_system, None
     # sacrebleu's paired test also gives the intervals, even for one system.
     significance = importlib.import_module("sacrebleu.significance")
     test = significance.PairedTest(
@@ -73,13 +73,13 @@ def scores(
         for name, result in zip(systems, results[title], strict=True):
             interval = (float(result.mean - result.ci), float(result.mean + result.ci))
             signature = f"{title}|{signatures[title]}"
-            found[name][short] = Score(float(result.score), interval, signature)
+            by_system[name][short] = Score(float(result.score), interval, signature)
     if len(systems) < 2:
-        return found, None
+        return by_system, None
     first, second = (list(texts) for texts in systems.values())
     # The test would call two equal scores a significant difference.
     p_values = {
         short: 1.0 if first == second else float(results[title][1].p_value)
         for title, short in NAMES.items()
     }
-    return found, p_values
+    return by_system, p_values

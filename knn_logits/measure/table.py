@@ -22,10 +22,10 @@ def number(value: float | None) -> str:
 
 def rows(result: Evaluation) -> list[Sequence[str]]:
     """Makes one row for each text. Several texts also get a row for all of them together."""
-    found = list(result.texts)
-    if len(found) > 1:
-        found.append(result.total)
-    return [_row(one) for one in found]
+    texts = list(result.texts)
+    if len(texts) > 1:
+        texts.append(result.total)
+    return [_row(text) for text in texts]
 
 
 def _row(text: TextResult) -> Sequence[str]:
@@ -45,33 +45,33 @@ def _row(text: TextResult) -> Sequence[str]:
 def notes(result: Evaluation) -> list[str]:
     """Returns what a reader of the table needs to know, one sentence each."""
     total = result.total
-    found = []
+    sentences = []
     if total.interval is not None:
         for name, kind in (("lm", "model"), ("interpolated", "mixture")):
             limits = total.interval.get(name)
             if limits is not None:
-                found.append(
+                sentences.append(
                     f"95% interval of the {kind}'s perplexity, by resampling {total.documents} "
                     f"documents: {number(limits[0])} to {number(limits[1])}."
                 )
     words = total.perplexity_per_word
-    found.append(
+    sentences.append(
         f"Per word: {number(words.lm)} for the model, {number(words.interpolated)} for the mixture."
     )
     reached = total.reached
     if reached.share < 1.0:
-        found.append(
+        sentences.append(
             f"A neighbor votes for {reached.share:.1%} of the tokens; on these the model has a "
             f"perplexity of {number(reached.lm)}, the neighbors alone one of "
             f"{number(reached.knn)}. On the others theirs is infinite."
         )
-    return found
+    return sentences
 
 
 def plain_table(result: Evaluation) -> str:
     """Makes the table for a terminal, and the settings below it."""
     text = [*_aligned([HEADER, *rows(result)]), *notes(result)]
-    text.append(one_line(", ".join(f"{name} {one}" for name, one in result.settings.items())))
+    text.append(one_line(", ".join(f"{name} {value}" for name, value in result.settings.items())))
     saved = f", {result.searches_saved:,} saved" if result.searches_saved else ""
     speed = f"{result.tokens_per_second:,.0f} tokens a second"
     text.append(f"{speed}, {result.searches:,} searches{saved}")
@@ -92,17 +92,17 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 TRANSLATIONS_HEADER = ("text", "beams", "written by", "BLEU", "chrF", "pairs a second")
 
 
-def translation_rows(found: Sequence[Translations]) -> list[Sequence[str]]:
+def translation_rows(results: Sequence[Translations]) -> list[Sequence[str]]:
     """Makes one row for each text, number of beams and system."""
     lines: list[Sequence[str]] = []
-    for one in found:
-        systems = [("model", one.lm, one.lm_per_second)]
-        if one.knn is not None and one.knn_per_second is not None:
-            systems.append(("with kNN", one.knn, one.knn_per_second))
+    for result in results:
+        systems = [("model", result.lm, result.lm_per_second)]
+        if result.knn is not None and result.knn_per_second is not None:
+            systems.append(("with kNN", result.knn, result.knn_per_second))
         lines += [
             (
-                f"{one_line(one.name)} ({one.pairs:,})",
-                str(one.num_beams),
+                f"{one_line(result.name)} ({result.pairs:,})",
+                str(result.num_beams),
                 name,
                 _score(scores["bleu"]),
                 _score(scores["chrf"]),
@@ -120,26 +120,28 @@ def _score(score: Score) -> str:
     return f"{score.score:.2f} ({low:.1f} to {high:.1f})"
 
 
-def translation_notes(found: Sequence[Translations]) -> list[str]:
+def translation_notes(results: Sequence[Translations]) -> list[str]:
     """Returns what a reader of the translations' table needs to know, one sentence each."""
     lines = ["In parentheses: 95% intervals, by resampling the pairs."]
-    for one in found:
-        if one.p_value is not None:
+    for result in results:
+        if result.p_value is not None:
             chances = ", ".join(
-                f"{title} {one.p_value[name]:.3f}" for name, title in _TITLES.items()
+                f"{title} {result.p_value[name]:.3f}" for name, title in _TITLES.items()
             )
             lines.append(
-                f"{one.name}, beams {one.num_beams}: probability of so large a difference by "
+                f"{result.name}, beams {result.num_beams}: probability of so large a difference by "
                 f"chance (paired bootstrap): {chances}."
             )
-    signatures = dict.fromkeys(score.signature for one in found for score in one.lm.values())
+    signatures = dict.fromkeys(
+        score.signature for result in results for score in result.lm.values()
+    )
     return [*lines, *(f"Signature: {signature}" for signature in signatures)]
 
 
 _TITLES = {"bleu": "BLEU", "chrf": "chrF"}
 
 
-def plain_translations(found: Sequence[Translations]) -> str:
+def plain_translations(results: Sequence[Translations]) -> str:
     """Makes the translations' table for a terminal, and notes below it."""
-    table = _aligned([TRANSLATIONS_HEADER, *translation_rows(found)])
-    return "\n".join([*table, *translation_notes(found)])
+    table = _aligned([TRANSLATIONS_HEADER, *translation_rows(results)])
+    return "\n".join([*table, *translation_notes(results)])

@@ -47,8 +47,8 @@ class Distributions:
 
     def __getitem__(self, rows: Tensor | slice) -> Distributions:
         """Selects some of the positions."""
-        there = rows if isinstance(rows, slice) else rows.to(self.rows.device)
-        return Distributions(self.scores, self.rows[there])
+        index = rows if isinstance(rows, slice) else rows.to(self.rows.device)
+        return Distributions(self.scores, self.rows[index])
 
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
         """Yields the log-probabilities of a few rows at a time, in order.
@@ -85,13 +85,13 @@ class TokenScores:
 
     def __getitem__(self, rows: Tensor | slice) -> TokenScores:
         """Selects some of the tokens."""
-        there = rows if isinstance(rows, slice) else rows.to(self.states.device)
-        own = rows if isinstance(rows, slice) else rows.numpy()
+        index = rows if isinstance(rows, slice) else rows.to(self.states.device)
+        positions = rows if isinstance(rows, slice) else rows.numpy()
         return TokenScores(
-            self.states[there],
+            self.states[index],
             self.targets[rows],
             self.log_p_lm[rows],
-            self.places[own],
+            self.places[positions],
             self.distributions[rows],
             self.prefixes[rows],
         )
@@ -141,13 +141,13 @@ def _score_group(
         for row, window in enumerate(batch):
             piece = group[window.first_entry]
             targets = torch.from_numpy(piece.tokens[piece.skip + 1 :].astype(np.int64))
-            own = logits[row, window.skip : window.size]
+            row_logits = logits[row, window.skip : window.size]
             first = piece.first + piece.skip + 1
             parts.append(
                 TokenScores(
                     states[row, window.skip : window.size],
                     targets,
-                    log_p_of(own, targets.to(own.device)),
+                    log_p_of(row_logits, targets.to(row_logits.device)),
                     np.arange(first, first + len(targets), dtype=np.int64),
                     Distributions(
                         flat,

@@ -76,7 +76,7 @@ class Text:
             yield from self._pieces_of_pairs(self._pairs)
             return
         if self._concatenate:
-            blocks = chain.from_iterable(self._blocks(one) for one in self._documents)
+            blocks = chain.from_iterable(self._blocks(document) for document in self._documents)
             yield from stream(blocks, self._window, self._stride)
             return
         for document in self._documents:
@@ -122,5 +122,5 @@ class Text:
 
 def named(texts: Texts | Iterable[Document | str]) -> dict[str, Iterator[Document]]:
     """Returns texts by name. Documents without a name become a single text named "text"."""
-    given = texts if isinstance(texts, Mapping) else {"text": texts}
-    return {str(name): as_documents(documents) for name, documents in given.items()}
+    by_name = texts if isinstance(texts, Mapping) else {"text": texts}
+    return {str(name): as_documents(documents) for name, documents in by_name.items()}

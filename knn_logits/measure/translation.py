@@ -86,7 +86,7 @@ def translate(
     if max_new_tokens is not None:
         max_new_tokens = whole_number("max_new_tokens", max_new_tokens, 1)
     check_threads(settings.get("threads"))
-    sources = [checked_text(one, "a source") for one in several(sources, "sources")]
+    sources = [checked_text(source, "a source") for source in several(sources, "sources")]
     memory = None if datastore is None else Memory.of(model, datastore, **settings)
     for store in memory.stores if memory else []:
         check_tokenizer(tokenizer, store)
@@ -222,7 +222,7 @@ def evaluate_translations(
     memory = None if datastore is None else Memory.of(model, datastore, **settings)
     # The model alone gets the same prefix and languages as with the datastore.
     read = (reading_of(memory.stores[0]) if memory else {}) | read
-    found = []
+    results = []
     for name, documents in lots.items():
         rows = list(documents)
         if not rows or any(row.source is None for row in rows):
@@ -249,7 +249,7 @@ def evaluate_translations(
                 )
                 speeds[system] = len(sources) / max(time.monotonic() - started, 1e-9)
             measured, p_value = scores(systems, targets, samples)
-            found.append(
+            results.append(
                 Translations(
                     name=name,
                     pairs=len(rows),
@@ -269,4 +269,4 @@ def evaluate_translations(
                     ],
                 )
             )
-    return found
+    return results

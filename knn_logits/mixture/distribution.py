@@ -41,8 +41,8 @@ def second_vote(
         log w_i of all, [rows, k + n], and the weight of both together, [rows]. A vote without any
         weight has no share.
     """
-    there = torch.as_tensor(lmbda, dtype=weights.dtype, device=weights.device)
-    first = there.expand(len(weights)) * _votes(weights).to(weights)
+    share = torch.as_tensor(lmbda, dtype=weights.dtype, device=weights.device)
+    first = share.expand(len(weights)) * _votes(weights).to(weights)
     second = shares.to(weights) * _votes(more).to(weights)
     first = (1.0 - second) * first
     total = first + second
@@ -54,14 +54,14 @@ def second_vote(
 
 
 def second_vote_of(
-    log_p_knn: Tensor, lmbda: Tensor, more: Tensor, shares: Tensor
+    log_p_knn: Tensor, lmbda: Tensor, second: Tensor, shares: Tensor
 ) -> tuple[Tensor, Tensor]:
     """`second_vote` for one token a row, when only that token's probabilities are at hand.
 
     Args:
         log_p_knn: By the first vote, [rows].
         lmbda: λ, [rows], 0 where there is no such vote.
-        more: log p by the second vote, [rows].
+        second: log p by the second vote, [rows].
         shares: s, [rows], 0 where there is none.
 
     Returns:
@@ -71,7 +71,7 @@ def second_vote_of(
     total = first + shares
     parts = [
         part + (share / total).log().nan_to_num(nan=_NOTHING, neginf=_NOTHING)
-        for part, share in ((log_p_knn, first), (more, shares))
+        for part, share in ((log_p_knn, first), (second, shares))
     ]
     return torch.logaddexp(*parts), total
 

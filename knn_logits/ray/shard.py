@@ -80,7 +80,7 @@ def _open(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
         dim,
         metric,
         last - first,
-        there=present,
+        places=present,
         nprobe=nprobe or record.nprobe,
     )
 

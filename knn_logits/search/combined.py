@@ -33,17 +33,18 @@ def open_stores(datastores: Stores) -> list[Datastore]:
     single = isinstance(datastores, (Datastore, str, os.PathLike))
     if not single and not isinstance(datastores, Iterable):
         datastores = [datastores]
-    given: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
-    if not given:
+    sources: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
+    if not sources:
         raise ConfigError("no datastore was given: give at least one")
-    for one in given:
-        if not isinstance(one, (Datastore, str, os.PathLike)):
+    for source in sources:
+        if not isinstance(source, (Datastore, str, os.PathLike)):
             raise ConfigError(
-                f"expected a datastore, not {type(one).__name__}: give its folder, its name on the "
-                "Hub, or an open one"
+                f"expected a datastore, not {type(source).__name__}: give its folder, its name on "
+                "the Hub, or an open one"
             )
     stores = [
-        one if isinstance(one, Datastore) else Datastore.from_pretrained(one) for one in given
+        source if isinstance(source, Datastore) else Datastore.from_pretrained(source)
+        for source in sources
     ]
     first = stores[0].manifest
     for store in stores[1:]:
@@ -72,18 +73,18 @@ def distinct_names(stores: Sequence[Datastore]) -> list[str]:
     A name that two datastores share is made longer: by the folders that hold them, or by the
     revision on the Hub. What is still the same gets a number, such as "manuals#2".
     """
-    own = {store.folder.resolve(): store for store in stores}
-    found = {folder: store.name for folder, store in own.items()}
-    for depth in range(2, max(len(folder.parts) for folder in own)):
-        common = {name for name, number in Counter(found.values()).items() if number > 1}
-        for folder, store in own.items():
-            if found[folder] in common:
-                found[folder] = _longer_name(store, depth)
+    by_folder = {store.folder.resolve(): store for store in stores}
+    titles = {folder: store.name for folder, store in by_folder.items()}
+    for depth in range(2, max(len(folder.parts) for folder in by_folder)):
+        common = {name for name, number in Counter(titles.values()).items() if number > 1}
+        for folder, store in by_folder.items():
+            if titles[folder] in common:
+                titles[folder] = _longer_name(store, depth)
     names: dict[int, str] = {}
     for store in stores:
-        title, number = found[store.folder.resolve()], 2
+        title, number = titles[store.folder.resolve()], 2
         while id(store) not in names and title in names.values():
-            title, number = f"{found[store.folder.resolve()]}#{number}", number + 1
+            title, number = f"{titles[store.folder.resolve()]}#{number}", number + 1
         names.setdefault(id(store), title)
     return [names[id(store)] for store in stores]
 
@@ -133,27 +134,27 @@ def check_document(stores: Sequence[Datastore], name: str) -> None:
 
     Removed documents have their names still, but make no other's ambiguous.
     """
-    named = [(store, store.documents.named(name, store.manifest.removed)) for store in stores]
+    matches = [(store, store.documents.named(name, store.manifest.removed)) for store in stores]
     ids = {
         store.documents[number].id
-        for store, numbers in named
+        for store, numbers in matches
         for number in numbers
         if number not in store.manifest.removed
     }
-    if not any(numbers for _, numbers in named):
+    if not any(numbers for _, numbers in matches):
         raise ConfigError(
             f"none of the datastores has a document with the id, title or uri {name!r}: "
             "`knn-logits info STORE --documents` lists them (a title without its page or line)"
         )
     if len(ids) > 1:
-        some = first_few([repr(one) for one in sorted(ids)])
+        listed = first_few([repr(name) for name in sorted(ids)])
         if name in ids:
             raise ConfigError(
                 f"{name!r} is a document's id in one datastore and a title or uri in another: the "
-                f"ids are {some}; use the datastores one at a time, or give the document another id"
+                f"ids are {listed}; use the datastores one at a time, or rename the document"
             )
         raise ConfigError(
-            f"{len(ids)} documents have the title or uri {name!r}: name them by their ids, {some}"
+            f"{len(ids)} documents have the title or uri {name!r}: name them by their ids, {listed}"
         )
 
 
@@ -186,27 +187,27 @@ class CombinedRetriever(Retriever):
         self.weights = None
         if weights is not None:
             # The sum of the largest floats is infinite.
-            parts = [one / max(weights) for one in weights]
-            self.weights = [one / sum(parts) for one in parts]
+            parts = [weight / max(weights) for weight in weights]
+            self.weights = [part / sum(parts) for part in parts]
         # A datastore without any share votes for nothing, whatever it finds.
         self._shares = self.weights or [1.0] * len(self.retrievers)
-        sizes = [len(one.store) for one in retrievers]
+        sizes = [len(retriever.store) for retriever in retrievers]
         self._first = [0, *itertools.accumulate(sizes)]
 
     @property
     def follows_text(self) -> bool:
         """See `Retriever.follows_text`."""
-        return any(one.follows_text for one in self.retrievers)
+        return any(retriever.follows_text for retriever in self.retrievers)
 
     def begin_text(self) -> None:
         """See `Retriever.begin_text`."""
-        for one in self.retrievers:
-            one.begin_text()
+        for retriever in self.retrievers:
+            retriever.begin_text()
 
     @property
     def stores(self) -> list[Datastore]:
         """The datastores, in order."""
-        return [one.store for one in self.retrievers]
+        return [retriever.store for retriever in self.retrievers]
 
     def locate(self, entry: int) -> tuple[Datastore, int]:
         """Returns the datastore of an entry that a search found, and the entry's number there."""
@@ -218,7 +219,7 @@ class CombinedRetriever(Retriever):
     @property
     def reads_text(self) -> bool:
         """See `Retriever.reads_text`."""
-        return any(one.reads_text for one in self.retrievers)
+        return any(retriever.reads_text for retriever in self.retrievers)
 
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """Searches the neighbors of a batch of queries. Ids count through all datastores.
@@ -226,14 +227,16 @@ class CombinedRetriever(Retriever):
         Args:
             queries: [rows, dim], any floating type and device.
         """
-        return self._merged([one.search(queries, texts) for one in self.retrievers])
+        return self._merged([retriever.search(queries, texts) for retriever in self.retrievers])
 
-    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
+    def search_steps(self, states: Tensor, ids: Tensor, needed: Tensor | None = None) -> Neighbors:
         """Does what `Retriever.search_steps` does; each datastore follows its own pointers."""
-        return self._merged([one.search_steps(states, ids, wanted) for one in self.retrievers])
+        return self._merged(
+            [retriever.search_steps(states, ids, needed) for retriever in self.retrievers]
+        )
 
-    def _merged(self, found: list[Neighbors]) -> Neighbors:
-        parts = [one.to(found[0].ids.device) for one in found]
+    def _merged(self, results: list[Neighbors]) -> Neighbors:
+        parts = [part.to(results[0].ids.device) for part in results]
         if self.weights is not None:
             widest = max(part.k for part in parts)
             parts = [part.padded(max(1, widest)) for part in parts]
@@ -257,6 +260,6 @@ class CombinedRetriever(Retriever):
         return merged.nearest(self.config.k)
 
 
-def _any_searched(found: list[Neighbors]) -> Tensor | None:
-    known = [one.searched for one in found if one.searched is not None]
-    return torch.stack(known).any(dim=0) if len(known) == len(found) else None
+def _any_searched(parts: list[Neighbors]) -> Tensor | None:
+    searched = [part.searched for part in parts if part.searched is not None]
+    return torch.stack(searched).any(dim=0) if len(searched) == len(parts) else None

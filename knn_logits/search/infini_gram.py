@@ -92,20 +92,23 @@ class SuffixIndex:
         rows = len(prefixes)
         low, high, lengths = (np.zeros(rows, np.int64) for _ in range(3))
         last = self._asked(prefixes, np.arange(rows), lengths)
-        there = np.flatnonzero((last >= 0) & (last < self._vocabulary))
-        low[there], high[there] = self._bounds[last[there]], self._bounds[last[there] + 1]
-        active = there[high[there] > low[there]]
+        occurring = np.flatnonzero((last >= 0) & (last < self._vocabulary))
+        low[occurring], high[occurring] = (
+            self._bounds[last[occurring]],
+            self._bounds[last[occurring] + 1],
+        )
+        active = occurring[high[occurring] > low[occurring]]
         high[high <= low] = low[high <= low]
         lengths[active] = 1
         while len(active):
-            wanted = self._asked(prefixes, active, lengths)
-            active, wanted = active[wanted >= 0], wanted[wanted >= 0]
+            tokens = self._asked(prefixes, active, lengths)
+            active, tokens = active[tokens >= 0], tokens[tokens >= 0]
             if not len(active):
                 break
-            left, right = self._narrowed(low[active], high[active], lengths[active], wanted)
-            found = right > left
-            active = active[found]
-            low[active], high[active] = left[found], right[found]
+            left, right = self._narrowed(low[active], high[active], lengths[active], tokens)
+            nonempty = right > left
+            active = active[nonempty]
+            low[active], high[active] = left[nonempty], right[nonempty]
             lengths[active] += 1
             deep = active[lengths[active] >= _LONG]
             if len(deep):
@@ -117,11 +120,11 @@ class SuffixIndex:
         """Returns the token before the last `lengths` tokens of each text, int64; -1 for none."""
         places = prefixes.end[rows] - 1 - lengths[rows]
         inside = places >= prefixes.first[rows]
-        found: Array = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
-        return found
+        tokens: Array = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
+        return tokens
 
     def _narrowed(
-        self, low: Array, high: Array, lengths: Array, wanted: Array
+        self, low: Array, high: Array, lengths: Array, tokens: Array
     ) -> tuple[Array, Array]:
         """Narrows each range to the occurrences that the token `wanted` precedes."""
         widest = int((high - low).max())
@@ -129,23 +132,23 @@ class SuffixIndex:
             columns = low[:, None] + np.arange(widest)
             inside = columns < high[:, None]
             places = self._order[np.where(inside, columns, 0)].astype(np.int64)
-            there = self._before[np.where(inside, places - lengths[:, None], 0)]
-            less = ((there < wanted[:, None]) & inside).sum(axis=1)
-            same = ((there == wanted[:, None]) & inside).sum(axis=1)
+            preceding = self._before[np.where(inside, places - lengths[:, None], 0)]
+            less = ((preceding < tokens[:, None]) & inside).sum(axis=1)
+            same = ((preceding == tokens[:, None]) & inside).sum(axis=1)
             return low + less, low + less + same
         return (
-            self._bisected(low, high, lengths, wanted),
-            self._bisected(low, high, lengths, wanted + 1),
+            self._bisected(low, high, lengths, tokens),
+            self._bisected(low, high, lengths, tokens + 1),
         )
 
-    def _bisected(self, low: Array, high: Array, lengths: Array, wanted: Array) -> Array:
+    def _bisected(self, low: Array, high: Array, lengths: Array, tokens: Array) -> Array:
         """Finds the first place of each range whose preceding token is not below `wanted`."""
         low, high = low.copy(), high.copy()
         open_ = np.flatnonzero(low < high)
         while len(open_):
             middle = (low[open_] + high[open_]) // 2
-            there = self._before[self._order[middle].astype(np.int64) - lengths[open_]]
-            less = there < wanted[open_]
+            preceding = self._before[self._order[middle].astype(np.int64) - lengths[open_]]
+            less = preceding < tokens[open_]
             low[open_[less]] = middle[less] + 1
             high[open_[~less]] = middle[~less]
             open_ = open_[low[open_] < high[open_]]
@@ -161,12 +164,14 @@ class SuffixIndex:
         steps = np.arange(_RUN)
         places = prefixes.end[rows, None] - 1 - lengths[rows, None] - steps
         inside = places >= prefixes.first[rows, None]
-        wanted = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
-        same = wanted >= 0
+        tokens = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
+        same = tokens >= 0
         for edge in (low[rows], high[rows] - 1):
-            there = self._order[edge].astype(np.int64)[:, None] - lengths[rows, None] - steps
+            places_before = (
+                self._order[edge].astype(np.int64)[:, None] - lengths[rows, None] - steps
+            )
             # Tokens before a document's beginning are compared too, but the -1 there ends the run.
-            same &= self._before[np.maximum(there, 0)] == wanted
+            same &= self._before[np.maximum(places_before, 0)] == tokens
         return np.where(same.all(axis=1), _RUN, np.argmin(same, axis=1))
 
     def find(self, prefixes: Prefixes, first_entry: int = 0) -> Occurrences:
@@ -180,7 +185,7 @@ class SuffixIndex:
         low, high, lengths = self.ranges(prefixes)
         counts = high - low
         listed = [self._listed(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
-        width = max((len(one[0]) for one in listed), default=0)
+        width = max((len(row[0]) for row in listed), default=0)
         ids = np.full((len(listed), width), -1, np.int64)
         values = np.zeros((len(listed), width), np.int64)
         logs = np.full((len(listed), width), -np.inf, np.float32)
@@ -205,29 +210,29 @@ class SuffixIndex:
             weights = np.full(count, -np.log(max(1, count)), np.float32)
             return self._entries(places), self._tokens[places], weights
         with self._lock:
-            known = self._known.get((low, high))
-            if known is not None:
+            cached = self._known.get((low, high))
+            if cached is not None:
                 self._known.move_to_end((low, high))
-                return known
-        found = self._sampled(low, high)
+                return cached
+        sample = self._sampled(low, high)
         with self._lock:
-            self._known[low, high] = found
+            self._known[low, high] = sample
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        return found
+        return sample
 
     def _sampled(self, low: int, high: int) -> tuple[Array, Array, Array]:
         count = high - low
         tokens = self._tokens[self._order[low:high]]
         counts = np.bincount(tokens, minlength=self._vocabulary)
-        one = np.full(self._vocabulary, -1, np.int64)
-        one[tokens[::-1]] = np.arange(count - 1, -1, -1)
+        first_place = np.full(self._vocabulary, -1, np.int64)
+        first_place[tokens[::-1]] = np.arange(count - 1, -1, -1)
         spread = np.arange(MOST_OCCURRENCES) * count // MOST_OCCURRENCES
-        chosen = np.union1d(one[one >= 0], spread)
-        own = tokens[chosen]
-        listed = np.bincount(own, minlength=self._vocabulary)
-        weights = np.log(counts[own] / listed[own] / count).astype(np.float32)
-        return self._entries(self._order[low + chosen]), own, weights
+        chosen = np.union1d(first_place[first_place >= 0], spread)
+        sampled = tokens[chosen]
+        listed = np.bincount(sampled, minlength=self._vocabulary)
+        weights = np.log(counts[sampled] / listed[sampled] / count).astype(np.float32)
+        return self._entries(self._order[low + chosen]), sampled, weights
 
 
 class InfiniGram:
@@ -246,8 +251,8 @@ class InfiniGram:
 
     def find(self, prefixes: Prefixes) -> Occurrences:
         """Finds the occurrences of the longest suffix of each text, as `SuffixIndex.find` does."""
-        found = join([index.find(prefixes, first) for index, first in self._opened])
-        return found.weighed(self.shares(found.lengths))
+        occurrences = join([index.find(prefixes, first) for index, first in self._opened])
+        return occurrences.weighed(self.shares(occurrences.lengths))
 
     def shares(self, lengths: Tensor) -> Tensor:
         """Returns the share of the ∞-gram in the mixture, float32 [rows].
@@ -261,7 +266,7 @@ class InfiniGram:
 
 
 def shares_by_length(
-    store: Datastore, given: float | Literal["auto"] | None
+    store: Datastore, share: float | Literal["auto"] | None
 ) -> tuple[Tensor, Tensor]:
     """Returns the shares of the ∞-gram by the length of the suffix.
 
@@ -272,8 +277,8 @@ def shares_by_length(
     record = store.manifest.infini_gram
     lengths: tuple[int, ...]
     shares: tuple[float, ...]
-    if given != "auto":
-        lengths, shares = (1,), (float(given or 0.0),)
+    if share != "auto":
+        lengths, shares = (1,), (float(share or 0.0),)
     elif record is not None:
         lengths, shares = record.lengths, record.shares
     else:
@@ -295,12 +300,12 @@ def without_padding(ids: Tensor, config: Any) -> Tensor:
     end = getattr(config, "eos_token_id", None)
     pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]
     # Most texts begin with a token, which is seen faster than where padding ends.
-    if not any(one < 0 or one in pads for one in ids[:, 0].tolist()):
+    if not any(id < 0 or id in pads for id in ids[:, 0].tolist()):
         return ids
     opening = ids < 0
-    for one in pads:
-        if one is not None:
-            opening = opening | (ids == one)
+    for pad in pads:
+        if pad is not None:
+            opening = opening | (ids == pad)
     opening = opening.int().cumprod(dim=-1).bool()
     # Other negative numbers stay: RetoMaton tells texts of several sources apart by them.
     return ids.masked_fill(opening & (ids >= 0), -1) if bool(opening.any()) else ids

@@ -36,8 +36,8 @@ class Prefixes:
 
     def __getitem__(self, rows: Tensor | Array | slice) -> Prefixes:
         """Returns the texts of some rows."""
-        own = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
-        return Prefixes(self.tokens, self.first[own], self.end[own])
+        selected = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+        return Prefixes(self.tokens, self.first[selected], self.end[selected])
 
     @classmethod
     def of_steps(cls, ids: Tensor, positions: int) -> Prefixes:
@@ -75,14 +75,14 @@ class Occurrences:
 
     def __getitem__(self, rows: Tensor | slice) -> Occurrences:
         """Returns the occurrences of some rows."""
-        there = rows if isinstance(rows, slice) else rows.to(self.ids.device)
+        index = rows if isinstance(rows, slice) else rows.to(self.ids.device)
         return Occurrences(
-            self.ids[there],
-            self.values[there],
-            self.log_weights[there],
-            self.lengths[there],
-            self.counts[there],
-            self.shares[there],
+            self.ids[index],
+            self.values[index],
+            self.log_weights[index],
+            self.lengths[index],
+            self.counts[index],
+            self.shares[index],
         )
 
     def to(self, device: torch.device | str) -> Occurrences:
@@ -105,20 +105,20 @@ def join(parts: list[Occurrences]) -> Occurrences:
     """Joins the occurrences in several corpora, as if these were one corpus."""
     if len(parts) == 1:
         return parts[0]
-    lengths = torch.stack([one.lengths for one in parts])
+    lengths = torch.stack([part.lengths for part in parts])
     longest = lengths.amax(dim=0)
-    counts = torch.stack([one.counts for one in parts]) * (lengths == longest)
+    counts = torch.stack([part.counts for part in parts]) * (lengths == longest)
     total = counts.sum(dim=0)
     logs = (counts.double() / total.clamp(min=1)).log().float()
     weights = [
-        (one.log_weights + own.unsqueeze(-1)).nan_to_num(nan=_NOTHING, neginf=_NOTHING)
-        for one, own in zip(parts, logs, strict=True)
+        (part.log_weights + log_share.unsqueeze(-1)).nan_to_num(nan=_NOTHING, neginf=_NOTHING)
+        for part, log_share in zip(parts, logs, strict=True)
     ]
     log_weights = torch.cat(weights, dim=-1)
-    ids = torch.cat([one.ids for one in parts], dim=-1)
+    ids = torch.cat([part.ids for part in parts], dim=-1)
     return Occurrences(
         ids.masked_fill(log_weights == _NOTHING, -1),
-        torch.cat([one.values for one in parts], dim=-1),
+        torch.cat([part.values for part in parts], dim=-1),
         log_weights,
         longest,
         total,

@@ -100,8 +100,8 @@ class Pointers:
         Returns:
             int64 [entries], at most `max_knns`.
         """
-        wanted = self._max - len(pointers)
-        if self._clusters is None or not len(pointers) or wanted <= 0:
+        missing = self._max - len(pointers)
+        if self._clusters is None or not len(pointers) or missing <= 0:
             return pointers[: self._max]
         # This takes a few microseconds. `np.unique` would take a tenth of a millisecond.
         counts = np.bincount(self._clusters[pointers])
@@ -109,8 +109,8 @@ class Pointers:
         numbers = numbers[np.argsort(-counts[numbers], kind="stable")]
         first, last = self._first[numbers], self._first[numbers + 1]
         # The number of members of each cluster that are not pointers already.
-        others = np.cumsum(last - first - counts[numbers])
-        needed = int(np.searchsorted(others, wanted)) + 1
+        added = np.cumsum(last - first - counts[numbers])
+        needed = int(np.searchsorted(added, missing)) + 1
         members = np.concatenate(
             [
                 self._members[start : min(end, start + self._max)]
@@ -119,7 +119,7 @@ class Pointers:
         )
         taken = np.sort(pointers)
         new = np.take(taken, np.searchsorted(taken, members), mode="clip") != members
-        return np.concatenate([pointers, members[new][:wanted]])
+        return np.concatenate([pointers, members[new][:missing]])
 
 
 class RetomatonRetriever(Retriever):
@@ -157,7 +157,7 @@ class RetomatonRetriever(Retriever):
         """Begins a new text. An earlier text may have contained the new text's prompt."""
         self._thread.steps = deque(maxlen=_STEPS_KEPT)
 
-    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
+    def search_steps(self, states: Tensor, ids: Tensor, needed: Tensor | None = None) -> Neighbors:
         """Does what `Retriever.search_steps` does, with the pointers of each text's last step.
 
         Rows may come in another order than before, and beams may be doubled or gone. So a row uses
@@ -168,21 +168,21 @@ class RetomatonRetriever(Retriever):
         if not hasattr(self._thread, "steps"):
             self.begin_text()
         steps: deque[_Step] = self._thread.steps
-        found = []
+        steps_neighbors = []
         for position in range(positions):
             length = ids.shape[1] - positions + 1 + position
-            here = ids[:, :length]
-            pointers = self._pointers_of(here, steps)
+            texts_here = ids[:, :length]
+            pointers = self._pointers_of(texts_here, steps)
             queries = states[:, position]
-            rows = None if wanted is None else wanted[:, position].tolist()
+            rows = None if needed is None else needed[:, position].tolist()
             if self._sink is not None:
                 real = (~self._sink.holds(queries)).cpu()
-                rows = (real if wanted is None else real & wanted[:, position].cpu()).tolist()
-            texts = Prefixes.of_steps(here, 1) if self.reads_text else None
+                rows = (real if needed is None else real & needed[:, position].cpu()).tolist()
+            texts = Prefixes.of_steps(texts_here, 1) if self.reads_text else None
             neighbors, candidates = self._step(queries, pointers, rows, texts)
-            steps.append(_Step(here, candidates))
-            found.append(neighbors)
-        return _stacked(found)
+            steps.append(_Step(texts_here, candidates))
+            steps_neighbors.append(neighbors)
+        return _stacked(steps_neighbors)
 
     def _pointers_of(self, ids: Tensor, steps: Sequence[_Step]) -> list[Array]:
         """Returns the pointers that each row's own text left in the latest step."""
@@ -195,10 +195,10 @@ class RetomatonRetriever(Retriever):
                 parents = list(range(len(chosen)))
             else:
                 same = (before.unsqueeze(1) == step.ids.unsqueeze(0)).all(dim=-1)
-                known = same.any(dim=-1).tolist()
+                matched = same.any(dim=-1).tolist()
                 places = same.int().argmax(dim=-1).tolist()
                 parents = [
-                    place if there else -1 for place, there in zip(places, known, strict=True)
+                    place if matches else -1 for place, matches in zip(places, matched, strict=True)
                 ]
             if max(parents) < 0:
                 continue
@@ -212,35 +212,36 @@ class RetomatonRetriever(Retriever):
         self,
         queries: Tensor,
         pointers: list[Array],
-        wanted: list[bool] | None,
+        needed: list[bool] | None,
         texts: Prefixes | None,
     ) -> tuple[Neighbors, list[Candidates]]:
         """Makes one step of all rows, with one search for the rows that need it."""
         config = self.config
-        if wanted is not None:
+        if needed is not None:
             nothing = np.empty(0, np.int64)
             pointers = [
-                some if own else nothing for some, own in zip(pointers, wanted, strict=True)
+                entries if follows else nothing
+                for entries, follows in zip(pointers, needed, strict=True)
             ]
         searching = [
             row
-            for row, some in enumerate(pointers)
-            if len(some) < config.min_knns and (wanted is None or wanted[row])
+            for row, entries in enumerate(pointers)
+            if len(entries) < config.min_knns and (needed is None or needed[row])
         ]
-        followed = [self._pointers.extended(some) for some in pointers]
+        followed = [self._pointers.extended(entries) for entries in pointers]
         distances = self._distances(queries, followed)
         ids: list[Array] = list(followed)
         if searching:
-            there = torch.tensor(searching, device=queries.device)
-            found = self.search(queries[there]).to("cpu")
-            found_ids, found_distances = found.ids.numpy(), found.nearness.numpy()
+            places = torch.tensor(searching, device=queries.device)
+            found = self.search(queries[places]).to("cpu")
+            near_ids, found_distances = found.ids.numpy(), found.nearness.numpy()
             for place, row in enumerate(searching):
-                own = found_ids[place] >= 0
-                new_ids, new_distances = found_ids[place][own], found_distances[place][own]
+                present = near_ids[place] >= 0
+                new_ids, new_distances = near_ids[place][present], found_distances[place][present]
                 if len(followed[row]):
-                    others = ~np.isin(followed[row], new_ids)
-                    new_ids = np.concatenate([new_ids, followed[row][others]])
-                    new_distances = np.concatenate([new_distances, distances[row][others]])
+                    new = ~np.isin(followed[row], new_ids)
+                    new_ids = np.concatenate([new_ids, followed[row][new]])
+                    new_distances = np.concatenate([new_distances, distances[row][new]])
                 ids[row], distances[row] = new_ids, new_distances
         pointed = self._pointed(ids, pointers, searching)
         neighbors, candidates = self._gathered(ids, distances, searching, pointed)
@@ -251,15 +252,15 @@ class RetomatonRetriever(Retriever):
         ids: list[Array], pointers: list[Array], searching: list[int]
     ) -> list[Array] | None:
         """Returns 1 for each entry that a pointer led to, [entries] for each row; None if none."""
-        if not any(len(some) for some in pointers):
+        if not any(len(entries) for entries in pointers):
             return None
         pointed = []
-        for row, (entries, some) in enumerate(zip(ids, pointers, strict=True)):
+        for row, (entries, starts) in enumerate(zip(ids, pointers, strict=True)):
             if row in searching:
-                pointed.append(np.isin(entries, some).astype(np.float32))
+                pointed.append(np.isin(entries, starts).astype(np.float32))
             else:  # `extended` returns the pointers first.
                 pointed.append(np.zeros(len(entries), np.float32))
-                pointed[-1][: len(some)] = 1.0
+                pointed[-1][: len(starts)] = 1.0
         return pointed
 
     def _gathered(
@@ -298,8 +299,8 @@ class RetomatonRetriever(Retriever):
         if self.metric == "cosine":
             queries = normalised(queries)
         return [
-            self._distances_of(query, own) if len(own) else np.empty(0, np.float32)
-            for query, own in zip(queries, ids, strict=True)
+            self._distances_of(query, entries) if len(entries) else np.empty(0, np.float32)
+            for query, entries in zip(queries, ids, strict=True)
         ]
 
     def _distances_of(self, query: Tensor, ids: Array) -> Array:
@@ -332,17 +333,17 @@ def _side_by_side(rows: list[Array], padding: float) -> Array:
     """Returns the arrays of all rows as one, [rows, longest]. A single row needs no copy."""
     if len(rows) == 1:
         return rows[0][None]
-    found = np.full((len(rows), max(map(len, rows))), padding, rows[0].dtype)
-    for row, own in enumerate(rows):
-        found[row, : len(own)] = own
-    return found
+    table = np.full((len(rows), max(map(len, rows))), padding, rows[0].dtype)
+    for row, entries in enumerate(rows):
+        table[row, : len(entries)] = entries
+    return table
 
 
 def _stacked(steps: list[Neighbors]) -> Neighbors:
     """Joins the neighbors of several steps of the same rows, one step after another."""
     if len(steps) == 1:
         return steps[0]
-    width = max(one.k for one in steps)
+    width = max(step.k for step in steps)
     return joined(
         [step.padded(width) for step in steps],
         0,

@@ -99,39 +99,39 @@ class Retriever:
         """Returns the datastore of an entry that a search found, and the entry's number there."""
         return self.store, entry
 
-    def search_steps(self, states: Tensor, ids: Tensor, wanted: Tensor | None = None) -> Neighbors:
+    def search_steps(self, states: Tensor, ids: Tensor, needed: Tensor | None = None) -> Neighbors:
         """Finds the neighbors of one or several consecutive steps of a batch of texts.
 
         Args:
             states: [rows, positions, dim], the states at the last positions of the texts.
             ids: int64 [rows, length], the texts up to the last of these positions.
-            wanted: bool [rows, positions], False where no neighbors are needed; None if all are.
+            needed: bool [rows, positions], False where no neighbors are needed; None if all are.
 
         Returns:
             The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
         queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
         texts = Prefixes.of_steps(ids, states.shape[1]) if self.reads_text else None
-        return self.search_some(queries, None if wanted is None else wanted.T.reshape(-1), texts)
+        return self.search_some(queries, None if needed is None else needed.T.reshape(-1), texts)
 
     def search_some(
-        self, queries: Tensor, wanted: Tensor | None, texts: Prefixes | None = None
+        self, queries: Tensor, needed: Tensor | None, texts: Prefixes | None = None
     ) -> Neighbors:
         """Searches the neighbors of some queries at once. The other queries get padding.
 
         Args:
             queries: [rows, dim], any floating type and device.
-            wanted: bool [rows], the queries to search for; None for all.
+            needed: bool [rows], the queries to search for; None for all.
             texts: The text before each query, where `reads_text` says that it is needed.
         """
-        if wanted is None:
+        if needed is None:
             return self.search(queries, texts)
-        if bool(wanted.any()):
-            some = None if texts is None else texts[wanted]
-            found = self.search(queries[wanted.to(queries.device)], some)
+        if bool(needed.any()):
+            prefixes = None if texts is None else texts[needed]
+            neighbors = self.search(queries[needed.to(queries.device)], prefixes)
         else:
-            found = Neighbors.nothing(0)
-        return found.among(wanted)
+            neighbors = Neighbors.nothing(0)
+        return neighbors.among(needed)
 
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """Finds the neighbors of a batch of queries, in one search.
@@ -212,6 +212,6 @@ class Retriever:
         return torch.cat(list(self._refined_parts(queries, ids, rows)))
 
     def _refined_parts(self, queries: Tensor, ids: Tensor, rows: int) -> Iterator[Tensor]:
-        for some_queries, some_ids in zip(queries.split(rows), ids.split(rows), strict=True):
-            keys = torch.from_numpy(self.store.keys(some_ids.cpu().numpy())).float()
-            yield pairwise(some_queries, keys.to(queries.device), self.metric)
+        for query_part, id_part in zip(queries.split(rows), ids.split(rows), strict=True):
+            keys = torch.from_numpy(self.store.keys(id_part.cpu().numpy())).float()
+            yield pairwise(query_part, keys.to(queries.device), self.metric)

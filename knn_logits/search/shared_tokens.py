@@ -57,23 +57,23 @@ class SharedTokens:
         # No token is negative, so what is before the beginning of a text agrees with nothing.
         tokens = np.append(texts.tokens, -1)
         ends = tokens[np.where(places >= texts.first[:, None], places, -1)]
-        found = np.zeros(ids.size, np.float32)
+        counts = np.zeros(ids.size, np.float32)
         # Few entries share the last token, and only these are looked at again.
-        beside = np.take(self._last, ids, mode="clip")
-        shared = np.flatnonzero((beside == ends[:, -1:]) & (ids >= 0))
+        preceding = np.take(self._last, ids, mode="clip")
+        shared = np.flatnonzero((preceding == ends[:, -1:]) & (ids >= 0))
         entries, rows = np.take(ids, shared), shared // ids.shape[1]
         most = np.take(self._most, entries)
         for back in range(1, LONGEST + 1):
-            beside = np.take(self._last, entries - (back - 1), mode="clip")
-            wanted = np.take(ends, rows * LONGEST + (LONGEST - back))
-            same = np.flatnonzero((beside == wanted) & (most >= back))
+            preceding = np.take(self._last, entries - (back - 1), mode="clip")
+            expected = np.take(ends, rows * LONGEST + (LONGEST - back))
+            same = np.flatnonzero((preceding == expected) & (most >= back))
             shared, entries, rows, most = (
-                np.take(one, same) for one in (shared, entries, rows, most)
+                np.take(array, same) for array in (shared, entries, rows, most)
             )
             if not len(shared):
                 break
-            found[shared] = back
-        return found.reshape(ids.shape)
+            counts[shared] = back
+        return counts.reshape(ids.shape)
 
 
 def at_temperature(weight: float, temperature: float, other: float) -> float:

@@ -181,7 +181,7 @@ def test_ids_out_of_range(number, kept):
     arrays = to_arrays(build("IVF16,SQ8"))
     ids = arrays["ids"].copy()
     ids[7] = number
-    assert "ids" in damaged("IVF16,SQ8", arrays | {"ids": ids}, kept=kept)
+    assert "ids" in damaged("IVF16,SQ8", arrays | {"ids": ids}, retained=kept)
 
 
 def test_ids_that_are_there_twice():
@@ -242,7 +242,7 @@ def test_list_sizes_that_do_not_add_up(kept):
     wrapped[4] = SIZE
     assert int(wrapped.sum()) == SIZE
     for one in (negative, more, wrapped, np.zeros_like(sizes)):
-        assert "list sizes" in damaged("IVF16,SQ8", arrays | {"sizes": one}, kept=kept)
+        assert "list sizes" in damaged("IVF16,SQ8", arrays | {"sizes": one}, retained=kept)
 
 
 def test_another_number_of_keys_or_another_dimension():
@@ -294,7 +294,7 @@ def test_from_arrays_gives_a_search_of_the_package():
 def test_an_index_of_some_keys_is_the_one_that_was_given_only_those(factory, metric, share):
     kept = np.random.default_rng(3).random(SIZE) < share
     whole = build(factory, metric)
-    some = from_arrays(to_arrays(whole), factory, DIM, metric, SIZE, kept=kept)
+    some = from_arrays(to_arrays(whole), factory, DIM, metric, SIZE, retained=kept)
     arrays = to_arrays(some)
     numbers = np.flatnonzero(kept)
     queries = torch.from_numpy(vectors(10, seed=1))

@@ -203,7 +203,7 @@ def groups_of(joins, *, together, at_once=1):
 
     def work(turns):
         assert everybody.wait(30)
-        groups.append([turn.asked for turn in turns])
+        groups.append([turn.request for turn in turns])
 
     async def run():
         line = Line(at_once, 100, 10.0, together)
@@ -249,7 +249,7 @@ def test_a_request_that_leaves_before_the_others_come_is_not_run():
         line._crowd = 3
         job = line.join("a", ran.append, alike="a")
         line.leave(job)
-        other = line.join("b", lambda turns: ran.append(turns[0].asked), alike="b")
+        other = line.join("b", lambda turns: ran.append(turns[0].request), alike="b")
         assert await other.news.get() is None
         await line.close(1)
 

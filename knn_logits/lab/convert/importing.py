@@ -331,7 +331,7 @@ def _converted(
         old.dim,
         old.metric,
         old.size,
-        kept=None if written.all() else written,
+        retained=None if written.all() else written,
         nprobe=old.nprobe,
         threads=threads,
     )

@@ -83,19 +83,19 @@ class Verdict:
     def reason(self, what: str, than: str) -> str:
         """Says why the setting is not significantly better, and what would help."""
         if self.interval is None:
-            found = f"{what} cannot be compared with {than} on {self.count} {self.units}"
+            message = f"{what} cannot be compared with {than} on {self.count} {self.units}"
         elif self.interval[1] >= 1.0:
-            low, high = (f"{one - 1:+.1%}" for one in self.interval)
-            found = (
+            low, high = (f"{bound - 1:+.1%}" for bound in self.interval)
+            message = (
                 f"{what} is not significantly better than {than}: perplexity "
                 f"{self.ratio - 1:+.1%}, 95% interval {low} to {high}"
             )
         else:
-            found = f"{what} cannot be trusted: {self.tokens:,} held-out tokens are too few"
+            message = f"{what} cannot be trusted: {self.tokens:,} held-out tokens are too few"
         if self.needed is None:
-            return f"{found}; more text like this would not help"
+            return f"{message}; more text like this would not help"
         return (
-            f"{found}; give about {2 * self.needed:,} tokens of text, half of which is held out, "
+            f"{message}; give about {2 * self.needed:,} tokens of text, half of which is held out, "
             f"in {2 * FEW_DOCUMENTS} documents or more"
         )
 
@@ -118,9 +118,9 @@ def compared(
         sums, sizes = resampled(np.stack([gains, tokens], axis=-1), samples, seed).T
         low, high = np.exp(-np.quantile(sums / sizes, [_HIGH, _LOW]))
         interval = (float(low), float(high))
-    found = Verdict(math.exp(-mean), interval, units, len(gains), total, None)
-    if found.better or mean <= 0.0:
-        return found
+    verdict = Verdict(math.exp(-mean), interval, units, len(gains), total, None)
+    if verdict.better or mean <= 0.0:
+        return verdict
     # The error of a ratio of sums shrinks with the root of the number of units. With few units the
     # error itself is uncertain, so somewhat more units are needed.
     error = math.sqrt(float(((gains - mean * tokens) ** 2).sum())) / total
@@ -128,7 +128,7 @@ def compared(
     if interval is None or interval[1] >= 1.0:
         times = max(times, 1.25)
     needed = max(math.ceil(total * times), _least(documents))
-    return replace(found, needed=_rounded(needed) if times <= _MOST else None)
+    return replace(verdict, needed=_rounded(needed) if times <= _MOST else None)
 
 
 def compared_by_token(gains: Floats, documents: Ints, *, samples: int, seed: int) -> Verdict:

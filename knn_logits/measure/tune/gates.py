@@ -50,8 +50,8 @@ from knn_logits.settings.config import Metric
 class Gathered:
     """The features and probabilities that are kept of the tokens of one part of a text."""
 
-    def __init__(self, wanted: Wanted, seed: int = 0) -> None:
-        self.wanted = wanted
+    def __init__(self, request: Wanted, seed: int = 0) -> None:
+        self.wanted = request
         self._seed = seed
         self._sample: NeighborhoodSample | None = None
         self.ks: tuple[int, ...] = ()
@@ -76,14 +76,14 @@ class Gathered:
         if self.wanted.kind == "rescorer" and self._sample is None:
             self._sample = NeighborhoodSample(min(ks[-1], LARGEST_K), metric, weighing, self._seed)
         for rows, log_p in scored.distributions.parts():
-            near = neighbors[rows].to(log_p.device)
+            part = neighbors[rows].to(log_p.device)
             if self.wanted.kind == "meta-k":
-                features = meta_k_features(near, metric, log_p, ks)
+                features = meta_k_features(part, metric, log_p, ks)
             elif self._sample is not None:
-                features = meta_k_features(near, metric, log_p, powers_up_to(self._sample.k))
-                self._sample.add(near, scored.targets[rows], log_p)
+                features = meta_k_features(part, metric, log_p, powers_up_to(self._sample.k))
+                self._sample.add(part, scored.targets[rows], log_p)
             else:
-                features = gate_features(near, metric, log_p)
+                features = gate_features(part, metric, log_p)
             self._kept["features"].append(features.cpu().numpy())
             if self.wanted.skip is not None:
                 self._kept["skip"].append(skip_features(log_p).cpu().numpy())
@@ -100,21 +100,21 @@ class Gathered:
 
         For a rescorer these are the tokens of the sample.
         """
-        kept, place = self._kept, best.place
-        found = np.concatenate(kept["found"])
-        features = np.concatenate(kept["features"])
+        columns, place = self._kept, best.place
+        has_neighbor = np.concatenate(columns["found"])
+        features = np.concatenate(columns["features"])
         with np.errstate(divide="ignore"):
             by_k = np.log(
-                np.concatenate([one[:, :, place[1]] for one in kept["knn"]]).astype(float)
+                np.concatenate([table[:, :, place[1]] for table in columns["knn"]]).astype(float)
             )
         tokens = _Tokens(
             features=features,
-            nearest=np.where(found, features[:, 0], np.inf),
-            skip=np.concatenate(kept["skip"]) if kept["skip"] else None,
-            lm=np.concatenate(kept["lm"]),
+            nearest=np.where(has_neighbor, features[:, 0], np.inf),
+            skip=np.concatenate(columns["skip"]) if columns["skip"] else None,
+            lm=np.concatenate(columns["lm"]),
             knn=by_k[:, place[0]],
             by_k=by_k,
-            documents=np.concatenate(kept["documents"]),
+            documents=np.concatenate(columns["documents"]),
             temperature=best.temperature,
         )
         if self._sample is None:
@@ -136,7 +136,7 @@ class _Tokens:
     neighborhoods: Neighborhoods | None = None
 
     def __getitem__(self, rows: Bools | Ints) -> _Tokens:
-        near = self.neighborhoods
+        neighborhoods = self.neighborhoods
         return _Tokens(
             self.features[rows],
             self.nearest[rows],
@@ -146,7 +146,7 @@ class _Tokens:
             self.by_k[rows],
             self.documents[rows],
             self.temperature,
-            None if near is None else near[rows],
+            None if neighborhoods is None else neighborhoods[rows],
         )
 
     def mixed(self, lmbda: float | WeightGate, progress: Progress = no_progress) -> Floats:
@@ -159,8 +159,8 @@ class _Tokens:
         if isinstance(lmbda, MetaKGate):
             shares = lmbda.at(torch.from_numpy(self.features)).double().numpy()
             sides = np.column_stack([self.lm, self.by_k])
-            found = np.logaddexp.reduce(shares + sides, axis=1)
-            return np.where(np.isfinite(self.nearest), found, self.lm)
+            log_p = np.logaddexp.reduce(shares + sides, axis=1)
+            return np.where(np.isfinite(self.nearest), log_p, self.lm)
         if isinstance(lmbda, DistanceGate):
             share = lmbda.at(torch.from_numpy(self.nearest).float().clamp(-3e38, 3e38))
         elif isinstance(lmbda, LearnedGate):
@@ -231,7 +231,7 @@ class GateTuning:
 
 
 def fit(
-    one: Gathered,
+    chosen: Gathered,
     other: Gathered,
     metric: Metric,
     best: Choice,
@@ -241,15 +241,15 @@ def fit(
     progress: Progress = no_progress,
 ) -> GateTuning:
     """Fits a gate on one part and judges it on the other."""
-    fitted_on, held_out = one.at(best), other.at(best)
+    fitted_on, held_out = chosen.at(best), other.at(best)
 
     def weight(tokens: _Tokens) -> float | WeightGate:
-        return _weight(one.wanted.kind, tokens, metric, best, seed, one.ks, progress)
+        return _weight(chosen.wanted.kind, tokens, metric, best, seed, chosen.ks, progress)
 
     inner = weight(fitted_on)
     gate: float | StoredGate = inner
-    if one.wanted.skip is not None:
-        skipping = _skipping(one.wanted, fitted_on, inner, seed)
+    if chosen.wanted.skip is not None:
+        skipping = _skipping(chosen.wanted, fitted_on, inner, seed)
         # λ is fitted to the tokens that the gate searches for.
         left = fitted_on[fitted_on.searched(skipping)]
         if np.isfinite(left.nearest).any():
@@ -259,7 +259,7 @@ def fit(
     constant = held_out.mixed(best.lmbda)
     searched = held_out.searched(gate)
     gated = np.where(searched, held_out.mixed(inner, progress), held_out.lm)
-    skips = one.wanted.skip is not None
+    skips = chosen.wanted.skip is not None
     gains = gated - (held_out.lm if skips else constant)
     return GateTuning(
         gate=gate,
@@ -286,8 +286,8 @@ def _weight(
     progress: Progress,
 ) -> float | WeightGate:
     if kind == "constant":
-        there = np.isfinite(tokens.nearest)
-        return best_lmbda(tokens.lm[there], tokens.knn[there])
+        finite = np.isfinite(tokens.nearest)
+        return best_lmbda(tokens.lm[finite], tokens.knn[finite])
     if kind == "distance":
         return fit_distance_gate(tokens.nearest, tokens.lm, tokens.knn, metric)
     if kind == "rescorer":
@@ -311,14 +311,14 @@ def _weight(
 
 
 def _skipping(
-    wanted: Wanted, tokens: _Tokens, inner: float | WeightGate, seed: int
+    request: Wanted, tokens: _Tokens, inner: float | WeightGate, seed: int
 ) -> ConfidenceSkip | LearnedSkip:
-    assert wanted.skip is not None
+    assert request.skip is not None
     assert tokens.skip is not None
-    if wanted.skip_by == "confidence":
-        return fit_confidence_skip(tokens.skip[:, 0], wanted.skip, inner)
+    if request.skip_by == "confidence":
+        return fit_confidence_skip(tokens.skip[:, 0], request.skip, inner)
     gains = tokens.mixed(inner) - tokens.lm
-    return fit_learned_skip(tokens.skip, gains, wanted.skip, inner, seed=seed)
+    return fit_learned_skip(tokens.skip, gains, request.skip, inner, seed=seed)
 
 
 def _perplexity(log_p: Floats) -> float:

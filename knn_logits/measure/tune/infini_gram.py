@@ -102,7 +102,7 @@ class _Tokens:
     documents: Ints
 
     def __getitem__(self, rows: Bools) -> _Tokens:
-        return _Tokens(*(one[rows] for one in vars(self).values()))
+        return _Tokens(*(field[rows] for field in vars(self).values()))
 
 
 def fit_infini_gram(
@@ -149,9 +149,9 @@ def fit_infini_gram(
         raise ConfigError(
             "write can store shares in one datastore only: tune each datastore by itself"
         )
-    asked: Any = {**settings, "infini_gram": "auto"}
+    options: Any = {**settings, "infini_gram": "auto"}
     bench = open_bench(
-        model, tokenizer, datastore if isinstance(datastore, Memory) else stores, **asked
+        model, tokenizer, datastore if isinstance(datastore, Memory) else stores, **options
     )
     memory = bench.memory
     assert memory is not None
@@ -183,7 +183,7 @@ def fit_infini_gram(
     verdict = compared_by_token(
         np.log(both) - np.log(other.mixed), other.documents, samples=samples, seed=seed
     )
-    found = InfiniGramFit(
+    result = InfiniGramFit(
         record,
         len(first.lm),
         len(other.lm),
@@ -197,9 +197,9 @@ def fit_infini_gram(
         None if check is None else check.result(),
         halves.held_out(),
     )
-    if found.overlap is not None and found.overlap.notable:
-        logger.warning("%s, so the shares are too large for other text", found.overlap)
-    return _written(memory.stores[0], found, force) if write else found
+    if result.overlap is not None and result.overlap.notable:
+        logger.warning("%s, so the shares are too large for other text", result.overlap)
+    return _written(memory.stores[0], result, force) if write else result
 
 
 def fitted(base: Floats, tokens: _Tokens) -> InfiniGramRecord:
@@ -223,7 +223,7 @@ def fitted(base: Floats, tokens: _Tokens) -> InfiniGramRecord:
         lengths.append(length)
         counts.append(int(rows.sum()))
         sums.append(p)
-    shares = tuple(float(_SHARES[int(one.argmax())]) for one in sums)
+    shares = tuple(float(_SHARES[int(likelihoods.argmax())]) for likelihoods in sums)
     return InfiniGramRecord(lengths=tuple(lengths), shares=shares)
 
 
@@ -237,34 +237,34 @@ def mixed(base: Floats, tokens: _Tokens, record: InfiniGramRecord) -> Floats:
         p of each token with the ∞-gram, float64 [tokens].
     """
     shares = np.array([0.0, *record.shares])
-    own = shares[np.searchsorted(record.lengths, tokens.lengths, side="right")]
-    return (1.0 - own) * base + own * tokens.expert
+    share = shares[np.searchsorted(record.lengths, tokens.lengths, side="right")]
+    return (1.0 - share) * base + share * tokens.expert
 
 
 def _joined(parts: list[_Tokens]) -> _Tokens:
-    fields = zip(*(vars(one).values() for one in parts), strict=True)
-    return _Tokens(*(np.concatenate(one) for one in fields))
+    fields = zip(*(vars(part).values() for part in parts), strict=True)
+    return _Tokens(*(np.concatenate(field) for field in fields))
 
 
 def _perplexity(p: Floats) -> float:
     return float(np.exp(-np.log(p).mean()))
 
 
-def _written(store: Datastore, found: InfiniGramFit, force: bool) -> InfiniGramFit:
+def _written(store: Datastore, fit: InfiniGramFit, force: bool) -> InfiniGramFit:
     refused = None
-    if not force and found.overlap is not None and found.overlap.held:
+    if not force and fit.overlap is not None and fit.overlap.held:
         refused = (
-            f"{found.overlap}, and shares fitted to such text are too large for any other; give "
+            f"{fit.overlap}, and shares fitted to such text are too large for any other; give "
             "text that is not in the datastore, or --allow-overlap (allow_overlap=True)"
         )
-    elif not force and not found.verdict.better:
-        refused = found.verdict.reason("the ∞-gram", "the memory without it")
+    elif not force and not fit.verdict.better:
+        refused = fit.verdict.reason("the ∞-gram", "the memory without it")
         refused += "; --force (force=True) writes it anyway"
     if refused is not None:
         logger.warning("the shares were not written: %s", refused)
-        return InfiniGramFit(**{**vars(found), "refused": refused})
+        return InfiniGramFit(**{**vars(fit), "refused": refused})
     folder = store.folder.resolve()
     with locked(folder):
         old = read_manifest(folder)
-        put_manifest(folder, old.model_copy(update={"infini_gram": found.record}))
-    return found
+        put_manifest(folder, old.model_copy(update={"infini_gram": fit.record}))
+    return fit

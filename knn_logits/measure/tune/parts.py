@@ -39,7 +39,7 @@ def _whole_or_middle(bench: Bench, texts: Texts) -> tuple[Iterable[Document], in
         return chain(first, documents), None
     only = first[0].text
     around = special_tokens(bench.tokenizer)
-    return first, sum(len(one) for one in token_blocks(bench.tokenizer, only, around)) // 2
+    return first, sum(len(block) for block in token_blocks(bench.tokenizer, only, around)) // 2
 
 
 class Halves:

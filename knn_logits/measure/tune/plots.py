@@ -39,8 +39,10 @@ def _heat_map(result: Tuning) -> Any:
     # Settings far from the best are equally bad. Only those close to it matter.
     highest = min(float(np.nanmax(values[np.isfinite(values)])), 2.0 * float(np.nanmin(values)))
     image = axes.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", vmax=highest)
-    axes.set_xticks(range(len(grid.lmbdas)), [f"{one:g}" for one in grid.lmbdas], rotation=90)
-    axes.set_yticks(range(len(grid.temperatures)), [f"{one:.3g}" for one in grid.temperatures])
+    axes.set_xticks(range(len(grid.lmbdas)), [f"{lmbda:g}" for lmbda in grid.lmbdas], rotation=90)
+    axes.set_yticks(
+        range(len(grid.temperatures)), [f"{temperature:.3g}" for temperature in grid.temperatures]
+    )
     axes.plot(place[2], place[1], "o", markerfacecolor="none", markeredgecolor="red")
     axes.set_xlabel("λ, weight of the neighbors")
     axes.set_ylabel("temperature")

@@ -132,4 +132,4 @@ def _rounded(numbers: npt.NDArray[np.float64]) -> Any:
     """Makes nested lists, with None for numbers that JSON cannot hold."""
     if numbers.ndim > 1:
         return [_rounded(row) for row in numbers]
-    return [float(f"{one:.6g}") if np.isfinite(one) else None for one in numbers.tolist()]
+    return [float(f"{number:.6g}") if np.isfinite(number) else None for number in numbers.tolist()]

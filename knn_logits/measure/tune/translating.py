@@ -67,14 +67,14 @@ class BleuTuning:
 
 def likeliest(part: GridLikelihood, number: int) -> list[Choice]:
     """Returns the likeliest settings, the best first, with one λ for each k and temperature."""
-    found = part.perplexities().nan_to_num(nan=np.inf)
+    perplexities = part.perplexities().nan_to_num(nan=np.inf)
     choices = []
     for place_k, k in enumerate(part.grid.ks):
         for place_t, temperature in enumerate(part.grid.temperatures):
-            place_l = int(found[place_k, place_t].argmin())
+            place_l = int(perplexities[place_k, place_t].argmin())
             place = (place_k, place_t, place_l)
             lmbda = part.grid.lmbdas[place_l]
-            choices.append(Choice(k, temperature, lmbda, place, float(found[place])))
+            choices.append(Choice(k, temperature, lmbda, place, float(perplexities[place])))
     return sorted(choices, key=lambda choice: choice.perplexity)[:number]
 
 
@@ -100,22 +100,24 @@ def choose_by_bleu(
     alone = reading_of(memory.stores[0])
 
     def decoded(of: Sequence[Document], name: str, choice: Choice | SettingsRecord | None) -> float:
-        own: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         if choice is not None:
-            own = {"k": choice.k, "lmbda": choice.lmbda, "temperature": choice.temperature}
-            own["suffix_weight"] = getattr(choice, "suffix_weight", memory.config.suffix_weight)
+            settings = {"k": choice.k, "lmbda": choice.lmbda, "temperature": choice.temperature}
+            settings["suffix_weight"] = getattr(
+                choice, "suffix_weight", memory.config.suffix_weight
+            )
         texts = translate(
             model,
             tokenizer,
-            [str(one.source) for one in of],
+            [str(row.source) for row in of],
             memory if choice is not None else None,
             num_beams=num_beams,
             progress=progress,
             phase=name,
-            **own,
+            **settings,
             **alone,
         )
-        return bleu(texts, [one.text for one in of])
+        return bleu(texts, [row.text for row in of])
 
     choices = likeliest(part, number)
     scores = [
@@ -124,8 +126,8 @@ def choose_by_bleu(
     ]
     best = choices[int(np.argmax(scores))]
     trials = tuple(
-        Trial(one.k, one.lmbda, one.temperature, one.perplexity, score)
-        for one, score in zip(choices, scores, strict=True)
+        Trial(choice.k, choice.lmbda, choice.temperature, choice.perplexity, score)
+        for choice, score in zip(choices, scores, strict=True)
     )
     reported = {
         "lm": decoded(held_out, "held out, model", None),

@@ -130,18 +130,18 @@ def tune(
         raise ConfigError(
             "write can store settings in one datastore only: tune each datastore by itself"
         )
-    wanted = Wanted.of(gate, skip, skip_by)
-    if bleu is not None and wanted is not None:
+    request = Wanted.of(gate, skip, skip_by)
+    if bleu is not None and request is not None:
         raise ConfigError("a gate is fitted by likelihood: leave out bleu, or the gate and skip")
-    own = stores[0].manifest.settings
+    stored_settings = stores[0].manifest.settings
     # The datastore's own gate is not used here.
-    asked: Any = {"k": max(DEFAULT_K, own.k), "lmbda": own.lmbda}
+    options: Any = {"k": max(DEFAULT_K, stored_settings.k), "lmbda": stored_settings.lmbda}
     # With these two and a temperature, the suffix weight would be the papers'.
-    asked["suffix_weight"] = own.suffix_weight
+    options["suffix_weight"] = stored_settings.suffix_weight
     if isinstance(datastore, Memory):
-        asked["suffix_weight"] = datastore.asked(scoring=True).config.suffix_weight
-    asked |= {name: value for name, value in settings.items() if value is not None}
-    bench = open_bench(model, tokenizer, datastore, **asked)
+        options["suffix_weight"] = datastore.asked(scoring=True).config.suffix_weight
+    options |= {name: value for name, value in settings.items() if value is not None}
+    bench = open_bench(model, tokenizer, datastore, **options)
     assert bench.memory is not None
     if bleu is not None and bench.pairs is None:
         raise ConfigError("a causal model does not translate, so it has no BLEU: leave bleu out")
@@ -149,19 +149,22 @@ def tune(
     if bleu is not None:
         rows = list(chain.from_iterable(lots.values()))
         lots = named(rows)
-    if bench.memory.retriever.weights is not None and wanted is not None and wanted.reads_all:
+    memory = bench.memory
+    if memory.retriever.weights is not None and request is not None and request.reads_all:
         raise ConfigError(
-            f"a gate of the kind {wanted.kind} weighs all neighbors together, whatever share their "
-            "datastore has: leave the weights out, or fit another gate"
+            f"a gate of the kind {request.kind} weighs all neighbors together, whatever share "
+            "their datastore has: leave the weights out, or fit another gate"
         )
     started = time.monotonic()
-    gathered = (Gathered(wanted, seed), Gathered(wanted, seed)) if wanted is not None else None
+    gathered = (Gathered(request, seed), Gathered(request, seed)) if request is not None else None
     check = None if allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
-    one, other, stored, halves = _pass(bench, own, lots, progress, gathered, check)
+    first_half, other, stored, halves = _pass(
+        bench, stored_settings, lots, progress, gathered, check
+    )
     metric = bench.memory.retriever.metric
     # A gate reads features of so many nearest neighbors, and needs as many as it was fitted on.
-    least = 1 if wanted is None else one.grid.ks[-1] if wanted.reads_all else FEW
-    best = one.best(least_k=min(least, one.grid.ks[-1]))
+    least = 1 if request is None else first_half.grid.ks[-1] if request.reads_all else FEW
+    best = first_half.best(least_k=min(least, first_half.grid.ks[-1]))
     fitted = None
     if gathered is not None:
         progress("gate", 0, None)
@@ -173,8 +176,8 @@ def tune(
             model,
             tokenizer,
             bench.memory,
-            own,
-            one,
+            stored_settings,
+            first_half,
             [row for number, row in enumerate(rows) if number not in away],
             [rows[number] for number in sorted(away)],
             bleu,
@@ -182,10 +185,10 @@ def tune(
             progress=progress,
         )
     seconds = time.monotonic() - started
-    before = _place(stored[0].grid, own)
+    before = _place(stored[0].grid, stored_settings)
     chosen_on, held_out = (
         Part(number, part.tokens, *_perplexities(part, best.place, same, before))
-        for part, same, number in zip((one, other), stored, halves.counts(), strict=True)
+        for part, same, number in zip((first_half, other), stored, halves.counts(), strict=True)
     )
     described = describe(bench)
     for name in ("k", "lmbda", "temperature", "suffix_weight"):
@@ -196,9 +199,9 @@ def tune(
         temperature=best.temperature,
         chosen_on=chosen_on,
         held_out=held_out,
-        at_the_edge=_edges(best, one.grid),
-        grid=one.grid,
-        perplexities=one.perplexities().numpy(),
+        at_the_edge=_edges(best, first_half.grid),
+        grid=first_half.grid,
+        perplexities=first_half.perplexities().numpy(),
         held_out_perplexities=other.perplexities().numpy(),
         place=best.place,
         settings=described,
@@ -215,7 +218,7 @@ def tune(
     if result.overlap is not None and result.overlap.notable:
         logger.warning("%s, so the choice is worse on other text", result.overlap)
     if write:
-        refused = None if force else refusal(result, before if stored[0] is one else None)
+        refused = None if force else refusal(result, before if stored[0] is first_half else None)
         result = replace(result, written=refused is None, refused=refused)
         if refused is None:
             _write(stores[0], result, keep_gate=gate is None)
@@ -225,14 +228,14 @@ def tune(
 
 
 def _write(store: Datastore, result: Tuning, *, keep_gate: bool) -> None:
-    found = result.gate.gate if result.gate is not None else None
+    fitted_gate = result.gate.gate if result.gate is not None else None
     keep_gate = keep_gate and store.manifest.file("gate") is not None
     write_settings(
         store,
         result.k,
         result.lmbda,
         result.temperature,
-        found,
+        fitted_gate,
         keep_gate=keep_gate,
         suffix_weight=result.suffix_weight,
     )
@@ -246,7 +249,7 @@ def _write(store: Datastore, result: Tuning, *, keep_gate: bool) -> None:
 
 def _pass(
     bench: Bench,
-    own: SettingsRecord,
+    stored_settings: SettingsRecord,
     texts: Texts,
     progress: Progress,
     gathered: tuple[Gathered, Gathered] | None = None,
@@ -257,9 +260,9 @@ def _pass(
     memory = bench.memory
     assert memory is not None
     weighing, weight = memory.weighing, memory.config.suffix_weight
-    if weight == 1.0 and own.suffix_weight != 1.0:
+    if weight == 1.0 and stored_settings.suffix_weight != 1.0:
         # A search under the weight 1 counts no shared tokens.
-        counting = memory.asked(scoring=True, suffix_weight=own.suffix_weight)
+        counting = memory.asked(scoring=True, suffix_weight=stored_settings.suffix_weight)
         bench = replace(bench, memory=counting)
     parts: tuple[GridLikelihood, HeldOut] | None = None
     first = 1 if gathered is None or gathered[0].wanted.reads_all else FEW
@@ -271,30 +274,36 @@ def _pass(
             if parts is None:
                 largest = memory.config.k
                 grid = Grid(
-                    tuple(sorted({*powers_up_to(largest, first), min(largest, own.k)})),
-                    temperatures_around(spread(neighbors), own.temperature),
-                    tuple(sorted({*LMBDAS, own.lmbda})),
+                    tuple(sorted({*powers_up_to(largest, first), min(largest, stored_settings.k)})),
+                    temperatures_around(spread(neighbors), stored_settings.temperature),
+                    tuple(sorted({*LMBDAS, stored_settings.lmbda})),
                 )
                 parts = GridLikelihood(grid, weighing), HeldOut(grid, weighing)
                 stored = parts
-                if weight != own.suffix_weight:
-                    grid = Grid((min(largest, own.k),), (own.temperature,), (own.lmbda,))
-                    weighs = replace(weighing, suffix_weight=own.suffix_weight)
+                if weight != stored_settings.suffix_weight:
+                    grid = Grid(
+                        (min(largest, stored_settings.k),),
+                        (stored_settings.temperature,),
+                        (stored_settings.lmbda,),
+                    )
+                    weighs = replace(weighing, suffix_weight=stored_settings.suffix_weight)
                     stored = GridLikelihood(grid, weighs), HeldOut(grid, weighs)
             second = halves.second(scored.places)
             for number, rows in enumerate((~second, second)):
                 if not rows.any():
                     continue
-                some, near = _rows(scored, neighbors, rows)
-                documents_at = text.documents_at(some.places)
+                half, half_neighbors = _rows(scored, neighbors, rows)
+                documents_at = text.documents_at(half.places)
                 keep = None
                 if gathered is not None:
                     keep = gathered[number].keep
-                    gathered[number].add(some, near, weighing, documents_at, parts[0].grid.ks)
-                inside = some.places - np.array(text.starts)[documents_at]
-                _add(parts, number, documents_at, inside, near, some, keep)
+                    gathered[number].add(
+                        half, half_neighbors, weighing, documents_at, parts[0].grid.ks
+                    )
+                inside = half.places - np.array(text.starts)[documents_at]
+                _add(parts, number, documents_at, inside, half_neighbors, half, keep)
                 if stored is not parts:
-                    _add(stored, number, documents_at, inside, near, some)
+                    _add(stored, number, documents_at, inside, half_neighbors, half)
             done += len(second)
             progress("tuning", done, text.tokens)
     if parts is None or not all(part.tokens for part in parts):
@@ -310,15 +319,15 @@ def _add(
     number: int,
     documents: Ints,
     inside: Ints,
-    near: Neighbors,
-    some: TokenScores,
+    neighbors: Neighbors,
+    scored: TokenScores,
     keep: Callable[[torch.Tensor], None] | None = None,
 ) -> None:
     """Adds tokens to one of two halves, the second of which is kept by cells."""
     if number == 0:
-        parts[0].add(near, some.targets, some.log_p_lm, keep)
+        parts[0].add(neighbors, scored.targets, scored.log_p_lm, keep)
     else:
-        parts[1].add_by_cell(documents, inside, near, some, keep)
+        parts[1].add_by_cell(documents, inside, neighbors, scored, keep)
 
 
 def _rows(scored: TokenScores, neighbors: Neighbors, rows: Bools) -> tuple[TokenScores, Neighbors]:
@@ -328,13 +337,13 @@ def _rows(scored: TokenScores, neighbors: Neighbors, rows: Bools) -> tuple[Token
     return scored[chosen], neighbors[chosen.to(neighbors.ids.device)]
 
 
-def _place(grid: Grid, own: SettingsRecord) -> tuple[int, int, int]:
+def _place(grid: Grid, stored_settings: SettingsRecord) -> tuple[int, int, int]:
     """Finds the indices of a datastore's settings in the grid. A larger k counts as the largest."""
-    k = min(own.k, grid.ks[-1])
+    k = min(stored_settings.k, grid.ks[-1])
     return (
         grid.ks.index(k),
-        grid.temperatures.index(own.temperature),
-        grid.lmbdas.index(own.lmbda),
+        grid.temperatures.index(stored_settings.temperature),
+        grid.lmbdas.index(stored_settings.lmbda),
     )
 
 
@@ -350,9 +359,9 @@ def _perplexities(
 
 def _edges(best: Choice, grid: Grid) -> tuple[str, ...]:
     """Names the settings whose best value might lie beyond those tried."""
-    found = []
+    names = []
     if len(grid.ks) > 1 and best.place[0] == len(grid.ks) - 1:
-        found.append("k")
+        names.append("k")
     if best.lmbda > 0.0 and best.place[1] in (0, len(grid.temperatures) - 1):
-        found.append("temperature")
-    return tuple(found)
+        names.append("temperature")
+    return tuple(names)

@@ -36,8 +36,8 @@ class Wanted:
             raise ConfigError(
                 "--skip needs a gate: give --gate learned, meta-k, rescorer, distance or constant"
             )
-        for known in get_args(GateKind):
-            if kind == known:
+        for gate_kind in get_args(GateKind):
+            if kind == gate_kind:
                 break
         else:
             names = ", ".join((*get_args(GateKind), NO_GATE))
@@ -53,7 +53,7 @@ class Wanted:
             )
         if skip is not None and (isinstance(skip, bool) or not 0.0 <= skip < 1.0):
             raise ConfigError(f"skip must be a share of at least 0 and below 1, not {skip!r}")
-        return cls(known, skip, skip_by)  # type: ignore[arg-type]
+        return cls(gate_kind, skip, skip_by)  # type: ignore[arg-type]
 
     @property
     def reads_all(self) -> bool:

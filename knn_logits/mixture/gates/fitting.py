@@ -155,10 +155,10 @@ def fit_learned_gate(
     by_lm = torch.from_numpy(np.maximum(lm, knn - 60.0)).float()
     by_knn = torch.from_numpy(np.maximum(knn, lm - 60.0)).float()
 
-    def loss(logit: Tensor, some: Tensor) -> Tensor:
+    def loss(logit: Tensor, batch: Tensor) -> Tensor:
         mixed = torch.logaddexp(
-            by_lm[some] + functional.logsigmoid(-logit),
-            by_knn[some] + functional.logsigmoid(logit),
+            by_lm[batch] + functional.logsigmoid(-logit),
+            by_knn[batch] + functional.logsigmoid(logit),
         )
         return -mixed.mean()
 
@@ -201,12 +201,12 @@ def fit_meta_k_gate(
     # of the neighbors' columns stands for them all.
     places = np.arange(len(sides), dtype=np.float64)
     columns, _, _ = _usable([*np.asarray(features).T, places], sides[:, 0], sides[:, 1:].max(-1))
-    *read, kept = columns
-    sides = sides[kept.astype(np.int64)]
+    *read, usable = columns
+    sides = sides[usable.astype(np.int64)]
     log_p = torch.from_numpy(np.maximum(sides, sides.max(-1, keepdims=True) - 60.0)).float()
 
-    def loss(said: Tensor, some: Tensor) -> Tensor:
-        return -torch.logsumexp(torch.log_softmax(said, -1) + log_p[some], -1).mean()
+    def loss(logits: Tensor, batch: Tensor) -> Tensor:
+        return -torch.logsumexp(torch.log_softmax(logits, -1) + log_p[batch], -1).mean()
 
     arrays = trained(
         np.stack(read, -1),
@@ -230,10 +230,10 @@ def best_lmbda(log_p_lm: Array, log_p_knn: Array) -> float:
     _, lm, knn = _usable([np.zeros(len(log_p_lm))], log_p_lm, log_p_knn)
     peak = np.maximum(lm, knn)
     nothing = np.zeros(len(lm))
-    found = _coefficients(
+    coefficients = _coefficients(
         nothing.astype(np.int64), nothing, np.exp(lm - peak), np.exp(knn - peak), 1, 0.5, 1.0
     )
-    return float(np.clip(found[0], 0.0, 1.0))
+    return float(np.clip(coefficients[0], 0.0, 1.0))
 
 
 def fit_confidence_skip(log_p_max: Array, share: float, lmbda: float | Gate) -> ConfidenceSkip:
@@ -275,10 +275,10 @@ def fit_learned_skip(
         raise ConfigError(f"features must have the shape [tokens, {len(SKIP_FEATURES)}]")
     if gains.shape != (len(features),) or not np.isfinite(gains).all():
         raise ConfigError("gains must be a finite number for each token")
-    wanted = torch.from_numpy(gains).float()
+    targets = torch.from_numpy(gains).float()
 
-    def loss(said: Tensor, some: Tensor) -> Tensor:
-        return (said - wanted[some]).square().mean()
+    def loss(logits: Tensor, batch: Tensor) -> Tensor:
+        return (logits - targets[batch]).square().mean()
 
     arrays = trained(features, loss, units=units, steps=steps, decay=decay, seed=seed)
     expected = LearnedSkip(0.0, 0.0, arrays).expected(torch.from_numpy(features))
@@ -306,13 +306,13 @@ def _usable(
         log_p_lm: [n], log p_LM of the text's tokens.
         log_p_knn: [n], log p_kNN of the text's tokens.
     """
-    columns = [np.asarray(one, dtype=np.float64) for one in (*features, log_p_lm, log_p_knn)]
-    if any(one.ndim != 1 or len(one) != len(columns[0]) for one in columns):
+    columns = [np.asarray(column, dtype=np.float64) for column in (*features, log_p_lm, log_p_knn)]
+    if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
         raise ConfigError("the arrays that a gate is fitted to need one number for each token")
-    if any(np.isnan(one).any() for one in columns):
+    if any(np.isnan(column).any() for column in columns):
         raise ConfigError("the arrays that a gate is fitted to hold NaN: compute them again")
-    kept = np.isfinite(columns[0]) & (np.maximum(columns[-2], columns[-1]) > -np.inf)
-    if not kept.any():
+    usable = np.isfinite(columns[0]) & (np.maximum(columns[-2], columns[-1]) > -np.inf)
+    if not usable.any():
         raise ConfigError("no token has a neighbor: fit the gate on text like the datastore's")
-    *read, lm, knn = (one[kept] for one in columns)
+    *read, lm, knn = (column[usable] for column in columns)
     return read, lm, knn

@@ -66,11 +66,11 @@ def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | Non
                 "object with a method lmbda(neighbors, metric, log_p_lm), see knn_logits.Gate"
             )
         return lmbda, None
-    own = getattr(lmbda, "metric", None)
-    if own is not None and own != metric:
+    fitted_for = getattr(lmbda, "metric", None)
+    if fitted_for is not None and fitted_for != metric:
         raise ConfigError(
-            f"the gate was fitted for the metric {own}, but the datastore has {metric}: fit a gate "
-            "on this datastore, or give a number as lmbda"
+            f"the gate was fitted for the metric {fitted_for}, but the datastore has {metric}: fit "
+            "a gate on this datastore, or give a number as lmbda"
         )
     return None, lmbda
 
@@ -87,15 +87,19 @@ def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
     searches = getattr(gate, "searches", None)
     if searches is None:
         return None
-    found = searches(log_p_lm)
+    answers = searches(log_p_lm)
     rows = len(log_p_lm)
-    if not isinstance(found, Tensor) or found.shape != (rows,) or found.dtype != torch.bool:
-        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found)
+    if not isinstance(answers, Tensor) or answers.shape != (rows,) or answers.dtype != torch.bool:
+        kind = (
+            f"{answers.dtype} {tuple(answers.shape)}"
+            if isinstance(answers, Tensor)
+            else type(answers)
+        )
         raise ConfigError(
             f"{type(gate).__name__}.searches must return a bool tensor of shape ({rows},), with "
-            f"one answer for each row, not {what}"
+            f"one answer for each row, not {kind}"
         )
-    return found.cpu()
+    return answers.cpu()
 
 
 def lmbda_of_rows(gate: Gate, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
@@ -114,10 +118,10 @@ def lmbda_of_rows(gate: Gate, neighbors: Neighbors, metric: Metric, log_p_lm: Te
 def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor) -> Tensor:
     """Checks λ as a gate gave it, and sets it to 0 for rows without neighbors."""
     if not isinstance(share, Tensor) or share.shape != (neighbors.rows,):
-        what = tuple(share.shape) if isinstance(share, Tensor) else type(share).__name__
+        kind = tuple(share.shape) if isinstance(share, Tensor) else type(share).__name__
         raise ConfigError(
             f"{source} must return a tensor of shape ({neighbors.rows},), with one number for each "
-            f"row, not {what}"
+            f"row, not {kind}"
         )
     share = share.to(log_p_lm)
     if not bool(((share >= 0.0) & (share <= 1.0)).all()):
@@ -144,9 +148,9 @@ def weigh_rows(
         return lmbda_of_rows(gate, neighbors, metric, log_p_lm), log_weights
     share, weights = weigh(neighbors, log_weights, metric, log_p_lm)
     if not isinstance(weights, Tensor) or weights.shape != log_weights.shape:
-        what = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        kind = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ConfigError(
             f"{type(gate).__name__}.weigh must return weights of shape "
-            f"{tuple(log_weights.shape)}, not {what}"
+            f"{tuple(log_weights.shape)}, not {kind}"
         )
     return _checked(share, f"{type(gate).__name__}.weigh", neighbors, log_p_lm), weights

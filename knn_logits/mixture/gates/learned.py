@@ -48,29 +48,29 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
         nats. For a row without neighbors, the features of neighbors are 0.
     """
     rows = neighbors.rows
-    found = torch.zeros(rows, 4, dtype=torch.float32, device=log_p_lm.device)
+    features = torch.zeros(rows, 4, dtype=torch.float32, device=log_p_lm.device)
     if neighbors.k:
         few = min(FEW, neighbors.k)
         nearness, columns = neighbors.nearness.topk(few, dim=-1)
-        near = -nearness if metric == "l2" else nearness
+        distances = -nearness if metric == "l2" else nearness
         values = neighbors.values.gather(-1, columns)
-        there = neighbors.ids.gather(-1, columns) >= 0
-        number = there.sum(-1).clamp(min=1)
+        present = neighbors.ids.gather(-1, columns) >= 0
+        number = present.sum(-1).clamp(min=1)
         first = values[:, :1]
         log_p = log_p_lm.gather(-1, first)[:, 0].clamp(min=LEAST_LOG_P)
-        found = torch.stack(
+        features = torch.stack(
             [
-                near[:, 0],
-                near.masked_fill(~there, 0.0).sum(-1) / number,
-                ((values == first) & there).sum(-1) / number,
+                distances[:, 0],
+                distances.masked_fill(~present, 0.0).sum(-1) / number,
+                ((values == first) & present).sum(-1) / number,
                 log_p,
             ],
             dim=-1,
         )
-        found = found.masked_fill(~there[:, :1], 0.0)
+        features = features.masked_fill(~present[:, :1], 0.0)
     model = torch.stack([log_p_lm.amax(-1), entropy_of(log_p_lm)], dim=-1)
     limit = torch.finfo(torch.float32).max
-    return torch.cat([found.float(), model.float()], dim=-1).clamp(-limit, limit)
+    return torch.cat([features.float(), model.float()], dim=-1).clamp(-limit, limit)
 
 
 class LearnedGate:

@@ -55,9 +55,9 @@ def meta_k_features(
         return torch.cat([plain, plain.new_zeros(rows, 2 * len(ks))], dim=-1)
     if order is None:
         order = nearest_first(neighbors)
-    found = (neighbors.ids >= 0).sum(-1, keepdim=True)
-    columns = torch.tensor(ks, device=found.device).expand(rows, -1)
-    columns = torch.minimum(columns, found).sub(1).clamp_(min=0)
+    counts_found = (neighbors.ids >= 0).sum(-1, keepdim=True)
+    columns = torch.tensor(ks, device=counts_found.device).expand(rows, -1)
+    columns = torch.minimum(columns, counts_found).sub(1).clamp_(min=0)
     distances = neighbors.distances.gather(-1, order.gather(-1, columns))
     values = neighbors.values.gather(-1, order)
     by_value, places = values.sort(dim=-1, stable=True)
@@ -66,9 +66,9 @@ def meta_k_features(
     first[:, 1:] = (by_value[:, 1:] != by_value[:, :-1]).long()
     different = torch.zeros_like(first).scatter_(-1, places, first).cumsum(-1)
     counts = different.gather(-1, columns).float().log()
-    own = torch.cat([distances, counts], dim=-1).masked_fill(found == 0, 0.0)
+    features = torch.cat([distances, counts], dim=-1).masked_fill(counts_found == 0, 0.0)
     limit = torch.finfo(torch.float32).max
-    return torch.cat([plain, own.float().to(plain.device)], dim=-1).clamp(-limit, limit)
+    return torch.cat([plain, features.float().to(plain.device)], dim=-1).clamp(-limit, limit)
 
 
 def nearest_first(neighbors: Neighbors) -> Tensor:
@@ -104,17 +104,17 @@ class MetaKGate:
 
     def __init__(self, metric: Metric, ks: Sequence[int], arrays: Mapping[str, Any]) -> None:
         self.metric: Metric = check_metric(metric)
-        found = np.asarray(ks, dtype=np.float64)
+        numbers = np.asarray(ks, dtype=np.float64)
         if (
-            found.ndim != 1
-            or not 0 < found.size <= _LARGEST_KS
-            or not np.isfinite(found).all()
-            or (found != np.round(found)).any()
-            or (np.diff(found, prepend=0.0) < 1.0).any()
-            or found[-1] >= 2**24
+            numbers.ndim != 1
+            or not 0 < numbers.size <= _LARGEST_KS
+            or not np.isfinite(numbers).all()
+            or (numbers != np.round(numbers)).any()
+            or (np.diff(numbers, prepend=0.0) < 1.0).any()
+            or numbers[-1] >= 2**24
         ):
             raise ConfigError("the ks of a MetaKGate must be ascending whole numbers above 0")
-        self.ks: tuple[int, ...] = tuple(found.astype(int).tolist())
+        self.ks: tuple[int, ...] = tuple(numbers.astype(int).tolist())
         inputs = len(FEATURES) + 2 * len(self.ks)
         self._network = Network("MetaKGate", inputs, arrays, outputs=1 + len(self.ks))
 
@@ -142,8 +142,8 @@ class MetaKGate:
         ks = torch.tensor(self.ks, device=weights.device)
         within = weights.exp().cumsum(-1)[:, ks.clamp(max=neighbors.k) - 1]
         # The share of a set for one unit of w_i in it. A set without weight has no share.
-        there = within >= torch.finfo(within.dtype).tiny
-        parts = torch.where(there, shares / within, torch.zeros_like(within))
+        has_weight = within >= torch.finfo(within.dtype).tiny
+        parts = torch.where(has_weight, shares / within, torch.zeros_like(within))
         # A neighbor belongs to its own set and to all larger ones.
         sums = torch.nn.functional.pad(parts.flip(-1).cumsum(-1).flip(-1), (0, 1))
         ranks = torch.arange(1, neighbors.k + 1, device=weights.device)
@@ -160,10 +160,12 @@ class MetaKGate:
             raise ConfigError(
                 f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
             )
-        said = self._network(meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order))
-        lmbda = torch.sigmoid(said[:, 1:].logsumexp(-1) - said[:, 0]).clamp(max=MOST_BY_NETWORK)
+        outputs = self._network(meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order))
+        lmbda = torch.sigmoid(outputs[:, 1:].logsumexp(-1) - outputs[:, 0]).clamp(
+            max=MOST_BY_NETWORK
+        )
         lmbda = lmbda.masked_fill(nearest_nearness(neighbors).isinf(), 0.0)
-        return lmbda, torch.softmax(said[:, 1:], dim=-1)
+        return lmbda, torch.softmax(outputs[:, 1:], dim=-1)
 
     def at(self, features: Tensor) -> Tensor:
         """Returns log a_0, log a_1, ... for some features.

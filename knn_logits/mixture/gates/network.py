@@ -60,16 +60,16 @@ class Network:
         Returns:
             float32 [n] or [n, outputs].
         """
-        weights = (one.to(features.device) for one in self._weights.values())
+        weights = (weight.to(features.device) for weight in self._weights.values())
         mean, scale, hidden, hidden_bias, out, out_bias = weights
         # The features are clipped and the weights are bounded, so nothing here becomes infinite.
-        near = ((features - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
-        inside = torch.tanh(near @ hidden.T + hidden_bias)
+        scaled = ((features - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
+        inside = torch.tanh(scaled @ hidden.T + hidden_bias)
         return torch.inner(inside, out) + out_bias
 
     def to_arrays(self) -> dict[str, Array]:
         """Returns the network as arrays, float32."""
-        return {name: one.cpu().numpy() for name, one in self._weights.items()}
+        return {name: weight.cpu().numpy() for name, weight in self._weights.items()}
 
 
 def trained(
@@ -104,22 +104,22 @@ def trained(
         torch.randn(_out_shape(units, outputs), generator=random, dtype=kind) / units**0.5,
         torch.zeros(outputs or 1, dtype=kind),
     ]
-    for one in weights:
-        one.requires_grad_()
+    for weight in weights:
+        weight.requires_grad_()
     hidden, hidden_bias, out, out_bias = weights
     optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     with torch.enable_grad():
         for _ in range(steps):
-            some = torch.randint(len(read), (min(len(read), _BATCH),), generator=random)
-            inside = torch.tanh(read[some] @ hidden.T + hidden_bias)
+            batch = torch.randint(len(read), (min(len(read), _BATCH),), generator=random)
+            inside = torch.tanh(read[batch] @ hidden.T + hidden_bias)
             said = torch.inner(inside, out) + out_bias
             optimizer.zero_grad()
-            loss(said, some).backward()
+            loss(said, batch).backward()
             optimizer.step()
             schedule.step()
-    found = {name: one.detach() for name, one in zip(ARRAYS[2:], weights, strict=True)}
-    return {"mean": mean, "scale": scale, **found}
+    arrays = {name: weight.detach() for name, weight in zip(ARRAYS[2:], weights, strict=True)}
+    return {"mean": mean, "scale": scale, **arrays}
 
 
 def checked_arrays(
@@ -129,14 +129,14 @@ def checked_arrays(
     positive: Collection[str],
 ) -> dict[str, Tensor]:
     """Checks the arrays of a gate, and returns them as tensors."""
-    found = {name: _numbers(owner, name, arrays[name]) for name in shapes}
+    checked = {name: _numbers(owner, name, arrays[name]) for name in shapes}
     for name, shape in shapes.items():
-        have = tuple(found[name].shape)
+        have = tuple(checked[name].shape)
         if have != shape:
             raise ConfigError(f"{name} of a {owner} must have the shape {shape}, not {have}")
-        if name in positive and not bool((found[name] > 0.0).all()):
+        if name in positive and not bool((checked[name] > 0.0).all()):
             raise ConfigError(f"{name} of a {owner} must be above 0")
-    return found
+    return checked
 
 
 def length(owner: str, arrays: Mapping[str, Any], name: str) -> int:

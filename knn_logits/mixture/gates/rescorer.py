@@ -95,22 +95,22 @@ class Near:
             float32 [rows, k, 6], finite, in the order of `NEIGHBOR_FEATURES`. The numbers of
             padding say nothing.
         """
-        own = self.log_weights.exp()
+        weights = self.log_weights.exp()
         below = self.log_weights.amax(-1, keepdim=True) - self.log_weights
-        ranks = torch.arange(1, own.shape[-1] + 1, device=own.device, dtype=own.dtype)
-        found = torch.stack(
+        ranks = torch.arange(1, weights.shape[-1] + 1, device=weights.device, dtype=weights.dtype)
+        features = torch.stack(
             [
                 below,
                 _how_far(self.nearness, metric),
-                ranks.log().expand_as(own),
+                ranks.log().expand_as(weights),
                 self.log_p,
-                self._of_value(own).clamp(min=_LEAST_WEIGHT).log(),
-                self._of_value(self.there.to(own.dtype)).clamp(min=1.0).log(),
+                self._of_value(weights).clamp(min=_LEAST_WEIGHT).log(),
+                self._of_value(self.there.to(weights.dtype)).clamp(min=1.0).log(),
             ],
             dim=-1,
         )
         limit = torch.finfo(torch.float32).max
-        return found.float().nan_to_num(nan=0.0, posinf=limit, neginf=-limit)
+        return features.float().nan_to_num(nan=0.0, posinf=limit, neginf=-limit)
 
     def _of_value(self, numbers: Tensor) -> Tensor:
         """Sums the numbers of all neighbors with the same value, for each neighbor, [rows, k]."""
@@ -173,13 +173,13 @@ class RescorerGate:
             )
         self.k = int(k)
         self.ks = powers_up_to(self.k)
-        inputs, own = len(FEATURES) + 2 * len(self.ks), len(NEIGHBOR_FEATURES)
+        inputs, outputs = len(FEATURES) + 2 * len(self.ks), len(NEIGHBOR_FEATURES)
         self._network = Network("RescorerGate", inputs, arrays)
         units = length("RescorerGate", arrays, "near_bias")
         shapes = {
-            "near_mean": (own,),
-            "near_scale": (own,),
-            "near_hidden": (units, own),
+            "near_mean": (outputs,),
+            "near_scale": (outputs,),
+            "near_hidden": (units, outputs),
             "near_row": (units, inputs),
             "near_bias": (units,),
             "near_out": (units,),
@@ -207,9 +207,9 @@ class RescorerGate:
         lmbda = self.lmbda_at(features, neighbors.mask.any(-1))
         if not neighbors.k:
             return lmbda, log_weights
-        near = Near.of(neighbors, log_weights, log_p_lm, order)
+        nearest = Near.of(neighbors, log_weights, log_p_lm, order)
         nothing = torch.full_like(log_weights, -math.inf)
-        return lmbda, nothing.scatter_(-1, order, self.weights_at(near, features))
+        return lmbda, nothing.scatter_(-1, order, self.weights_at(nearest, features))
 
     def _features(
         self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor
@@ -222,37 +222,39 @@ class RescorerGate:
         order = nearest_first(neighbors)[:, : self.k]
         return meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order), order
 
-    def lmbda_at(self, features: Tensor, there: Tensor) -> Tensor:
+    def lmbda_at(self, features: Tensor, has_neighbor: Tensor) -> Tensor:
         """Returns λ for the features of some rows.
 
         Args:
             features: float32 [rows, 6 + 2 ks], the result of `meta_k_features`.
-            there: bool [rows], whether the row has a neighbor.
+            has_neighbor: bool [rows], whether the row has a neighbor.
 
         Returns:
             float32 [rows].
         """
         lmbda = torch.sigmoid(self._network(features)).clamp(max=MOST_BY_NETWORK)
-        return lmbda.masked_fill(~there.to(lmbda.device), 0.0)
+        return lmbda.masked_fill(~has_neighbor.to(lmbda.device), 0.0)
 
-    def weights_at(self, near: Near, features: Tensor) -> Tensor:
+    def weights_at(self, nearest: Near, features: Tensor) -> Tensor:
         """Returns log w'_i of the nearest neighbors.
 
         Args:
-            near: The nearest k neighbors of some rows.
+            nearest: The nearest k neighbors of some rows.
             features: float32 [rows, 6 + 2 ks], the result of `meta_k_features`.
 
         Returns:
             float32 [rows, k]. A neighbor without weight gets none.
         """
-        there = {name: one.to(features.device) for name, one in self._near.items()}
-        mean, scale = (one.to(features.device) for one in self._network.scaling)
-        found = scores(
-            standardised(near.features(self.metric), there["near_mean"], there["near_scale"]),
+        weights = {name: weight.to(features.device) for name, weight in self._near.items()}
+        mean, scale = (scale_part.to(features.device) for scale_part in self._network.scaling)
+        bonus = scores(
+            standardised(
+                nearest.features(self.metric), weights["near_mean"], weights["near_scale"]
+            ),
             standardised(features, mean, scale),
-            *(there[name] for name in SCORING),
+            *(weights[name] for name in SCORING),
         )
-        logits = there["sharpness"] * near.log_weights + found
+        logits = weights["sharpness"] * nearest.log_weights + bonus
         # A row without weights has only -inf, and -inf - -inf would be NaN.
         heaviest = logits.amax(-1, keepdim=True)
         logits = logits - heaviest.masked_fill(heaviest.isinf(), 0.0)
@@ -261,8 +263,8 @@ class RescorerGate:
 
     def to_arrays(self) -> dict[str, Array]:
         """Returns the gate as arrays, float32."""
-        own = {name: one.cpu().numpy() for name, one in self._near.items()}
-        return {"k": np.array([self.k], np.float32), **self._network.to_arrays(), **own}
+        arrays = {name: weight.cpu().numpy() for name, weight in self._near.items()}
+        return {"k": np.array([self.k], np.float32), **self._network.to_arrays(), **arrays}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> RescorerGate:

@@ -75,16 +75,16 @@ class Neighborhoods:
     def near(self, metric: Metric, temperature: float) -> Near:
         """The neighbors as a gate reads them, with their weights at a temperature."""
         groups = torch.from_numpy(self.groups.astype(np.int64))
-        there = groups >= 0
+        present = groups >= 0
         neighbors = Neighbors(
-            there.long() - 1,
+            present.long() - 1,
             torch.from_numpy(self.nearness),
             groups,
             metric,
         )
         bonus = None if self.bonus is None else torch.from_numpy(self.bonus)
         return Near(
-            there,
+            present,
             log_weights(neighbors, temperature, bonus),
             neighbors.nearness,
             torch.from_numpy(self.log_p),
@@ -170,26 +170,26 @@ class NeighborhoodSample:
             self._bonus[slots] = 0.0
         if not width:
             return
-        near = Near.of(neighbors, neighbors.nearness, log_p_lm, order)
-        there = near.there.cpu()
-        groups = near.groups.cpu().masked_fill(~there, -1)
+        nearest = Near.of(neighbors, neighbors.nearness, log_p_lm, order)
+        present = nearest.there.cpu()
+        groups = nearest.groups.cpu().masked_fill(~present, -1)
         values = neighbors.values.gather(-1, order).cpu()
-        found, column = ((values == targets.cpu()[:, None]) & there).max(dim=-1)
-        target = groups.gather(-1, column[:, None])[:, 0].masked_fill(~found, -1)
+        is_vote, column = ((values == targets.cpu()[:, None]) & present).max(dim=-1)
+        target = groups.gather(-1, column[:, None])[:, 0].masked_fill(~is_vote, -1)
         self._targets[slots] = target.numpy()
         self._groups[slots, :width] = groups.numpy()
-        self._log_p[slots, :width] = near.log_p.cpu().numpy()
-        self._nearness[slots, :width] = near.nearness.cpu().numpy()
+        self._log_p[slots, :width] = nearest.log_p.cpu().numpy()
+        self._nearness[slots, :width] = nearest.nearness.cpu().numpy()
         if self._bonus is not None and bonus is not None:
             self._bonus[slots, :width] = bonus.gather(-1, order).cpu().numpy()
 
     def taken(self) -> tuple[Ints, Neighborhoods]:
         """Returns the numbers of the tokens in the sample, counted as added, and the sample."""
-        there = slice(0, min(self._seen, len(self._tokens)))
+        rows = slice(0, min(self._seen, len(self._tokens)))
         sample = Neighborhoods(
             self._nearness, self._log_p, self._groups, self._bonus, self._targets
         )
-        return self._tokens[there], sample[there]
+        return self._tokens[rows], sample[rows]
 
 
 def fit_rescorer(
@@ -237,14 +237,17 @@ def fit_rescorer(
     rows = (read - mean) / scale
     weights = _first_weights(units, lmbda_units, rows.shape[1], lmbda, random)
 
-    def loss(some: Ints) -> Tensor:
-        chosen = neighborhoods[some]
-        near, of = chosen.near(metric, temperature), torch.from_numpy(some)
-        known = standardised(near.features(metric), *of_neighbors)
-        said = scores(known, bounded(rows[of]), *(weights[name] for name in SCORING))
+    def loss(batch: Ints) -> Tensor:
+        chosen = neighborhoods[batch]
+        nearest, of = chosen.near(metric, temperature), torch.from_numpy(batch)
+        features = standardised(nearest.features(metric), *of_neighbors)
+        rescored_by = scores(features, bounded(rows[of]), *(weights[name] for name in SCORING))
         # An infinite number would have no gradient.
-        heavy = near.log_weights.isfinite()
-        logits = weights["log_sharpness"].exp() * near.log_weights.masked_fill(~heavy, 0.0) + said
+        heavy = nearest.log_weights.isfinite()
+        logits = (
+            weights["log_sharpness"].exp() * nearest.log_weights.masked_fill(~heavy, 0.0)
+            + rescored_by
+        )
         logits = logits.masked_fill(~heavy, _NOTHING)
         voted = logits.masked_fill(~chosen.votes(), _NOTHING).logsumexp(-1)
         knn = (voted - logits.logsumexp(-1)).clamp(min=_NO_VOTE)
@@ -267,7 +270,7 @@ def fit_rescorer(
         optimizer.step()
         schedule.step()
     progress("gate", steps, steps)
-    arrays = {name: one.detach() for name, one in weights.items()}
+    arrays = {name: weight.detach() for name, weight in weights.items()}
     arrays["sharpness"] = arrays.pop("log_sharpness").exp()
     arrays |= {"mean": mean, "scale": scale}
     arrays["near_mean"], arrays["near_scale"] = of_neighbors
@@ -281,8 +284,8 @@ def _first_weights(
     kind = torch.float32
 
     def drawn(outputs: int, numbers: int) -> Tensor:
-        found = torch.rand(outputs, numbers, generator=random, dtype=kind)
-        return found.mul(2.0).sub(1.0).div(numbers**0.5)
+        numbers_drawn = torch.rand(outputs, numbers, generator=random, dtype=kind)
+        return numbers_drawn.mul(2.0).sub(1.0).div(numbers**0.5)
 
     start = min(max(lmbda, 0.01), 0.99)
     weights = {
@@ -296,8 +299,8 @@ def _first_weights(
         "out_bias": torch.full((1,), math.log(start / (1.0 - start)), dtype=kind),
         "log_sharpness": torch.zeros(1, dtype=kind),
     }
-    for one in weights.values():
-        one.requires_grad_()
+    for weight in weights.values():
+        weight.requires_grad_()
     return weights
 
 
@@ -307,9 +310,11 @@ def _scaling(
     """Computes the mean and the standard deviation of each feature over all neighbors."""
     total = torch.zeros(3, len(NEIGHBOR_FEATURES), dtype=torch.float64)
     for first in range(0, len(neighborhoods), _ROWS_AT_ONCE):
-        near = neighborhoods[first : first + _ROWS_AT_ONCE].near(metric, temperature)
-        known = near.features(metric)[near.there].double().clamp(-_LARGEST, _LARGEST)
-        total += torch.stack([torch.ones_like(known).sum(0), known.sum(0), known.square().sum(0)])
+        nearest = neighborhoods[first : first + _ROWS_AT_ONCE].near(metric, temperature)
+        features = nearest.features(metric)[nearest.there].double().clamp(-_LARGEST, _LARGEST)
+        total += torch.stack(
+            [torch.ones_like(features).sum(0), features.sum(0), features.square().sum(0)]
+        )
     number, sums, squares = total
     mean = sums / number
     scale = (squares / number - mean.square()).clamp(min=0.0).sqrt().float()
@@ -333,18 +338,18 @@ def rescored(
     Returns:
         float64 [tokens].
     """
-    found = np.array(log_p_lm, np.float64)
+    log_p = np.array(log_p_lm, np.float64)
     for first in range(0, len(neighborhoods), _ROWS_AT_ONCE):
         progress("gate, held out", first, len(neighborhoods))
-        some = slice(first, first + _ROWS_AT_ONCE)
-        chosen, read = neighborhoods[some], torch.from_numpy(np.asarray(features)[some])
-        near = chosen.near(gate.metric, temperature)
-        lmbda = gate.lmbda_at(read, near.there.any(-1)).double()
-        votes = gate.weights_at(near, read).double().masked_fill(~chosen.votes(), -math.inf)
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        chosen, read = neighborhoods[rows], torch.from_numpy(np.asarray(features)[rows])
+        nearest = chosen.near(gate.metric, temperature)
+        lmbda = gate.lmbda_at(read, nearest.there.any(-1)).double()
+        votes = gate.weights_at(nearest, read).double().masked_fill(~chosen.votes(), -math.inf)
         sides = (
-            torch.log1p(-lmbda) + torch.from_numpy(found[some]),
+            torch.log1p(-lmbda) + torch.from_numpy(log_p[rows]),
             lmbda.log() + votes.logsumexp(-1),
         )
-        found[some] = torch.logaddexp(*sides).numpy()
+        log_p[rows] = torch.logaddexp(*sides).numpy()
     progress("gate, held out", len(neighborhoods), len(neighborhoods))
-    return found
+    return log_p

@@ -53,7 +53,7 @@ def skip_features(log_p_lm: Tensor) -> Tensor:
         float32 [rows, features], finite, in the order of `SKIP_FEATURES`, in natural logarithms.
     """
     top = log_p_lm.topk(min(_MANY, log_p_lm.shape[-1]), dim=-1).values
-    found = torch.stack(
+    features = torch.stack(
         [
             top[:, 0],
             top[:, min(1, top.shape[1] - 1)],
@@ -65,7 +65,7 @@ def skip_features(log_p_lm: Tensor) -> Tensor:
         ],
         dim=-1,
     )
-    return found.float().clamp(min=_LEAST)
+    return features.float().clamp(min=_LEAST)
 
 
 class _Skipping:
@@ -101,12 +101,12 @@ class _Skipping:
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
         """Returns λ of each row, as `Gate.lmbda` says. A row without a search has λ 0."""
         if isinstance(self.inner, Gate):
-            found = self.inner.lmbda(neighbors, metric, log_p_lm)
+            shares = self.inner.lmbda(neighbors, metric, log_p_lm)
         else:
-            found = torch.full(
+            shares = torch.full(
                 (neighbors.rows,), self.inner, dtype=torch.float32, device=log_p_lm.device
             )
-        return self._where_found(found, neighbors)
+        return self._where_found(shares, neighbors)
 
     def weigh(
         self, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
@@ -115,8 +115,8 @@ class _Skipping:
         weigh = getattr(self.inner, "weigh", None)
         if weigh is None:
             return self.lmbda(neighbors, metric, log_p_lm), log_weights
-        found, log_weights = weigh(neighbors, log_weights, metric, log_p_lm)
-        return self._where_found(found, neighbors), log_weights
+        shares, log_weights = weigh(neighbors, log_weights, metric, log_p_lm)
+        return self._where_found(shares, neighbors), log_weights
 
     def _where_found(self, lmbda: Tensor, neighbors: Neighbors) -> Tensor:
         if neighbors.every_row:

@@ -50,43 +50,43 @@ class PassageFinder:
         first = _beginnings(texts)
         steps = (texts.end - first) // settings.every
         keys = list(zip(first.tolist(), steps.tolist(), strict=True))
-        asked: dict[tuple[int, int], bytes] = {}
+        queries: dict[tuple[int, int], bytes] = {}
         for begin, step in dict.fromkeys(keys):
             for earlier in range(max(1, step - settings.kept + 1), step + 1):
                 end = begin + earlier * settings.every
                 start = max(begin, end - settings.ends - _LONGEST_END)
-                asked[begin, earlier] = texts.tokens[start:end].astype(np.int64).tobytes()
-        results = self._results(dict.fromkeys(asked.values()))
+                queries[begin, earlier] = texts.tokens[start:end].astype(np.int64).tobytes()
+        results = self._results(dict.fromkeys(queries.values()))
         unions: dict[tuple[int, int], tuple[int, ...]] = {}
         for begin, step in dict.fromkeys(keys):
             latest = range(max(1, step - settings.kept + 1), step + 1)
-            union = {one for earlier in latest for one in results[asked[begin, earlier]]}
+            union = {passage for earlier in latest for passage in results[queries[begin, earlier]]}
             unions[begin, step] = tuple(sorted(union))
         return [unions[key] for key in keys]
 
-    def _results(self, asked: dict[bytes, None]) -> dict[bytes, tuple[int, ...]]:
+    def _results(self, queries: dict[bytes, None]) -> dict[bytes, tuple[int, ...]]:
         """Returns the passages that each end of a text finds."""
         found: dict[bytes, tuple[int, ...]] = {}
         with self._lock:
-            for one in asked:
-                if one in self._known:
-                    self._known.move_to_end(one)
-                    found[one] = self._known[one]
-        new = [one for one in asked if one not in found]
+            for query in queries:
+                if query in self._known:
+                    self._known.move_to_end(query)
+                    found[query] = self._known[query]
+        new = [query for query in queries if query not in found]
         if not new:
             return found
-        results = self._searched([np.frombuffer(one, np.int64) for one in new])
+        results = self._searched([np.frombuffer(query, np.int64) for query in new])
         found.update(zip(new, results, strict=True))
         with self._lock:
-            for one in new:
-                self._known[one] = found[one]
+            for query in new:
+                self._known[query] = found[query]
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return found
 
     def _searched(self, ends: Sequence[Array]) -> list[tuple[int, ...]]:
         """Looks all places of some ends up at once."""
-        lengths = np.array([len(one) for one in ends], np.int64)
+        lengths = np.array([len(end) for end in ends], np.int64)
         first = np.cumsum(lengths) - lengths
         places = np.minimum(lengths, self._settings.ends)
         row = np.repeat(np.arange(len(ends)), places)
@@ -107,21 +107,21 @@ class PassageFinder:
         numbers, points = [], []
         for place in np.flatnonzero((matched > 0) & (counts <= _MOST_OCCURRENCES)).tolist():
             entries = self._suffixes.entries(int(low[place]), int(high[place]))
-            here = np.unique(self._passages.of_entries(entries))
-            numbers.append(here)
-            points.append(np.full(len(here), np.log1p(len(self._passages) / len(here))))
+            passages = np.unique(self._passages.of_entries(entries))
+            numbers.append(passages)
+            points.append(np.full(len(passages), np.log1p(len(self._passages) / len(passages))))
         if not numbers:
             return ()
-        some, which = np.unique(np.concatenate(numbers), return_inverse=True)
+        numbers_of, which = np.unique(np.concatenate(numbers), return_inverse=True)
         total = np.bincount(which, np.concatenate(points))
         # Among equals the earlier passage comes first.
         best = np.argsort(-np.round(total, 9), kind="stable")[: self._settings.found]
-        return tuple(some[best].tolist())
+        return tuple(numbers_of[best].tolist())
 
 
 def _beginnings(texts: Prefixes) -> Array:
     """Returns where each text begins, behind its last number that is no token, int64 [texts]."""
     behind = np.where(texts.tokens < 0, np.arange(1, len(texts.tokens) + 1), 0)
     behind = np.maximum.accumulate(np.concatenate([[0], behind]))
-    found: Array = np.maximum(texts.first, behind[texts.end])
-    return found
+    first: Array = np.maximum(texts.first, behind[texts.end])
+    return first

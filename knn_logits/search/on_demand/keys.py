@@ -55,25 +55,25 @@ class PassageKeys:
 
     def of(self, passages: tuple[int, ...]) -> list[ExactIndex]:
         """Returns an index over the keys of each passage, in the precision of stored keys."""
-        found: dict[int, ExactIndex] = {}
+        indexes: dict[int, ExactIndex] = {}
         with self._lock:
-            for one in passages:
-                if one in self._kept:
-                    self._kept.move_to_end(one)
-                    found[one] = self._kept[one]
-        new = [one for one in passages if one not in found]
+            for passage in passages:
+                if passage in self._kept:
+                    self._kept.move_to_end(passage)
+                    indexes[passage] = self._kept[passage]
+        new = [passage for passage in passages if passage not in indexes]
         if new:
-            windows = [self._passages.window(one) for one in new]
+            windows = [self._passages.window(passage) for passage in new]
             made = self._source.keys(self._tokens, windows, dim=self._dim, dtype=self._dtype)
-            for one, keys in zip(new, made, strict=True):
+            for passage, keys in zip(new, made, strict=True):
                 vectors = torch.from_numpy(keys.astype(np.float32))
-                found[one] = ExactIndex(vectors, self._metric, self._device, self._center)
+                indexes[passage] = ExactIndex(vectors, self._metric, self._device, self._center)
             with self._lock:
                 self.computed += len(new)
                 self.read += sum(window.size for window in windows)
-                for one in new:
-                    self._keep(one, found[one])
-        return [found[one] for one in passages]
+                for passage in new:
+                    self._keep(passage, indexes[passage])
+        return [indexes[passage] for passage in passages]
 
     def _keep(self, passage: int, keys: ExactIndex) -> None:
         if passage in self._kept:

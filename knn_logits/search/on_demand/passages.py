@@ -26,8 +26,10 @@ class Passages:
     def of_entries(self, entries: Array) -> Array:
         """Returns the passage of each entry, int64 [entries]."""
         context = np.searchsorted(self._first_entry, entries, side="right") - 1
-        found: Array = self._first[context] + (entries - self._first_entry[context]) // self._size
-        return found
+        passages: Array = (
+            self._first[context] + (entries - self._first_entry[context]) // self._size
+        )
+        return passages
 
     def span(self, passage: int) -> tuple[int, int]:
         """Returns the first entry of a passage, and the one after its last."""

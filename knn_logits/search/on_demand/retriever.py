@@ -48,12 +48,12 @@ class OnDemandRetriever(Retriever):
     ) -> None:
         record = store.manifest.on_demand
         assert record is not None
-        for name, wanted in (
+        for name, is_set in (
             ("--retomaton", config.retomaton),
             ("--refine", config.refine),
             ("--nprobe", config.nprobe is not None),
         ):
-            if wanted:
+            if is_set:
                 raise ConfigError(
                     f"{store.folder} stores no keys, which {name} needs: leave {name} out, or "
                     "build the datastore without --no-keys"
@@ -118,14 +118,14 @@ class OnDemandRetriever(Retriever):
         queries = queries.detach().float()
         device = self.indexes.device
         parts: list[tuple[Tensor, Neighbors]] = []
-        for passages, own in rows.items():
-            some = torch.tensor(own)
-            parts.append((some, self._among(passages, queries[some.to(queries.device)])))
-        width = max((found.k for _, found in parts), default=0)
+        for passages, members in rows.items():
+            chosen = torch.tensor(members)
+            parts.append((chosen, self._among(passages, queries[chosen.to(queries.device)])))
+        width = max((part.k for _, part in parts), default=0)
         if not width:
             return Neighbors.nothing(len(queries), device)
-        order = torch.cat([some for some, _ in parts]).argsort().to(device)
-        padded = [found.padded(width) for _, found in parts]
+        order = torch.cat([chosen for chosen, _ in parts]).argsort().to(device)
+        padded = [part.padded(width) for _, part in parts]
         every_row = all(part.every_row for part in padded)
         neighbors = joined(padded, 0, every_row=every_row)[order]
         return self._with_shared(self._without_sinks(queries, neighbors), texts)
@@ -145,20 +145,20 @@ class OnDemandRetriever(Retriever):
     def _joined(self, passages: tuple[int, ...]) -> tuple[ExactIndex, Tensor]:
         """Returns the index over some passages, and the entry of each of its keys."""
         with self._lock:
-            known = self._open.get(passages)
-            if known is not None:
+            cached = self._open.get(passages)
+            if cached is not None:
                 self._open.move_to_end(passages)
-                return known
+                return cached
         index = ExactIndex.joined(self.keys.of(passages))
-        entries = np.concatenate([np.arange(*self._passages.span(one)) for one in passages])
+        entries = np.concatenate([np.arange(*self._passages.span(passage)) for passage in passages])
         if self._hidden is not None and self._hidden[entries].any():
             index.remove(np.flatnonzero(self._hidden[entries]))
-        found = index, torch.from_numpy(entries).to(self.indexes.device)
+        joined_index = index, torch.from_numpy(entries).to(self.indexes.device)
         with self._lock:
-            self._open[passages] = found
+            self._open[passages] = joined_index
             while len(self._open) > 1 and self._bytes() > _JOINED_BYTES:
                 self._open.popitem(last=False)
-        return found
+        return joined_index
 
     def _bytes(self) -> int:
         return sum(index.bytes for index, _ in self._open.values())

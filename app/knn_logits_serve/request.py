@@ -48,7 +48,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Asked:
+class GenerationRequest:
     """A request that was checked.
 
     Attributes:

@@ -8,16 +8,16 @@ from typing import TypeAlias
 
 from knn_logits import Pieces, SequenceTrace
 from knn_logits_app.session import renamed
-from knn_logits_serve.asked import Asked, Prompt
 from knn_logits_serve.decoding import Overheard
 from knn_logits_serve.echoing import scored
+from knn_logits_serve.parts import End, Ending, Piece, Token
+from knn_logits_serve.request import GenerationRequest, Prompt
 from knn_logits_serve.served import Served
-from knn_logits_serve.told import End, Ending, Piece, Token
 
 Tell: TypeAlias = Callable[["Piece | End"], None]
 
 
-class Telling:
+class AnswerWriter:
     """One answer while it is written.
 
     Attributes:
@@ -27,20 +27,20 @@ class Telling:
     def __init__(
         self,
         served: Served,
-        asked: Asked,
+        request: GenerationRequest,
         prompt: Prompt,
         choice: int,
         tell: Tell,
         overheard: Overheard | None = None,
     ) -> None:
-        self._served, self._asked, self._prompt = served, asked, prompt
+        self._served, self._request, self._prompt = served, request, prompt
         self._choice, self._tell, self._overheard = choice, tell, overheard
         self._pieces = Pieces(served.tokenizer, prompt.ids)
-        self._ending = Ending(asked.stops)
+        self._ending = Ending(request.stops)
         # Where nobody reads the text before its end, it is decoded once.
-        self._is_late = not asked.stream and not asked.stops and overheard is None
+        self._is_late = not request.stream and not request.stops and overheard is None
         self._late: list[int] = []
-        self._said: list[str] = []
+        self._written: list[str] = []
         self._held: list[Piece] = []
         self.written = 0
 
@@ -61,11 +61,11 @@ class Telling:
             self._late.append(token)
             return
         text = self._text(self._pieces.add(token))
-        one = Token(text)
+        piece = Token(text)
         if self._overheard is not None:
-            found = self._overheard.at(position, token, self._asked.logprobs or 0)
-            one = scored(self._served.tokenizer, text, *found)
-        self._say(*self._ending.add(one))
+            scores = self._overheard.at(position, token, self._request.logprobs or 0)
+            piece = scored(self._served.tokenizer, text, *scores)
+        self._say(*self._ending.add(piece))
 
     def end(self, last: int, trace: SequenceTrace | None, names: dict[str, str]) -> End:
         """Tells the rest of the text, and returns the answer's end."""
@@ -73,23 +73,23 @@ class Telling:
             self._say(self._text(self._pieces.add_all(self._late)), ())
         self._say(*self._ending.rest())
         if self._held:
-            tokens = tuple(token for one in self._held for token in one.tokens)
-            self._tell(Piece(self._choice, "".join(one.text for one in self._held), tokens))
+            tokens = tuple(token for piece in self._held for token in piece.tokens)
+            self._tell(Piece(self._choice, "".join(piece.text for piece in self._held), tokens))
         if trace is not None:
-            words = [one for one in trace.tokens if one.token_id not in self._served.silent]
+            words = [token for token in trace.tokens if token.token_id not in self._served.silent]
             trace = renamed(replace(trace, tokens=words), names)
         reason = "stop" if self.over or last in self._served.ends else "length"
-        text = "".join(self._said)
-        places = [at for one in self._asked.stops if (at := text.find(one)) >= 0]
+        text = "".join(self._written)
+        places = [at for stop in self._request.stops if (at := text.find(stop)) >= 0]
         cut = min(places, default=len(text))
-        offset = len(self._prompt.text) if self._asked.echo else 0
+        offset = len(self._prompt.text) if self._request.echo else 0
         return End(self._choice, reason, self.written, text[:cut], trace, offset)
 
     def _text(self, text: str) -> str:
         # The target of a source begins without the space that its first token may have.
-        if self._served.reads_sources and not any(self._said):
+        if self._served.reads_sources and not any(self._written):
             text = text.lstrip()
-        self._said.append(text)
+        self._written.append(text)
         return text
 
     def _say(self, text: str, tokens: tuple[Token, ...]) -> None:
@@ -98,7 +98,7 @@ class Telling:
         piece = Piece(self._choice, text, tokens)
         # At each piece this thread and the event loop take turns, which costs more than the piece.
         # So only a stream is told of each.
-        if self._asked.stream:
+        if self._request.stream:
             self._tell(piece)
         else:
             self._held.append(piece)

@@ -70,12 +70,12 @@ class Ending:
     def add(self, token: Token) -> tuple[str, tuple[Token, ...]]:
         """Takes a token, and returns the text and tokens that are certain now."""
         self._held.append(token)
-        text = "".join(one.text for one in self._held)
-        found = min((at for one in self._stops if (at := text.find(one)) >= 0), default=None)
-        if found is not None:
+        text = "".join(token.text for token in self._held)
+        end = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
+        if end is not None:
             self._ended = True
-            return self._before(text, found)
-        held = max((_overlap(text, one) for one in self._stops), default=0)
+            return self._before(text, end)
+        held = max((_overlap(text, stop) for stop in self._stops), default=0)
         return self._whole(len(text) - held)
 
     def over(self) -> bool:
@@ -84,7 +84,7 @@ class Ending:
 
     def rest(self) -> tuple[str, tuple[Token, ...]]:
         """Returns the text and tokens that were held back, once no token follows."""
-        return self._whole(sum(len(one.text) for one in self._held))
+        return self._whole(sum(len(token.text) for token in self._held))
 
     def _whole(self, length: int) -> tuple[str, tuple[Token, ...]]:
         """Returns the tokens that lie within the first `length` characters of the text."""
@@ -94,19 +94,19 @@ class Ending:
                 break
             used += len(token.text)
             ready += 1
-        given, self._held = self._held[:ready], self._held[ready:]
-        return "".join(one.text for one in given), tuple(given)
+        ready_tokens, self._held = self._held[:ready], self._held[ready:]
+        return "".join(token.text for token in ready_tokens), tuple(ready_tokens)
 
     def _before(self, text: str, length: int) -> tuple[str, tuple[Token, ...]]:
         """Returns the first `length` characters, and the tokens that begin in them."""
-        given, used = [], 0
+        tokens, used = [], 0
         for token in self._held:
             if used >= length:
                 break
-            given.append(token)
+            tokens.append(token)
             used += len(token.text)
         self._held = []
-        return text[:length], tuple(given)
+        return text[:length], tuple(tokens)
 
 
 def _overlap(text: str, stop: str) -> int:
