@@ -80,7 +80,7 @@ class Overlap:
         return {"share": self.share, **content, "texts": list(self.texts)}
 
     def __str__(self) -> str:
-        named = first_few([id for id, _ in self.documents])
+        listed = first_few([id for id, _ in self.documents])
         whole = f", {len(self.texts):,} of its documents nearly whole" if self.texts else ""
         return (
             f"{self.share:.1%} of the text's tokens are in the datastore, in runs of {RUN} or more"
