@@ -131,6 +131,29 @@ def test_a_word_shows_the_documents_that_did_most_for_all_of_it(drawing):
     assert page.locator(".kl-panel .kl-doc b").all_inner_texts() == ["A"]
 
 
+def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed(drawing):
+    """What follows them may be certain anyway, and says nothing against the memory."""
+    shares = [DocumentShare("manual", name, name, None, 0.009) for name in map(str, range(100))]
+    pieces = [token(" K", 0.9, documents=shares, changed=True), token("-96", 0.003, documents=[])]
+    page = drawing(views.frame({"knn": answer(*pieces)}, {}))
+    assert shown(page, ".kl-headline") == "The memory changed 1 of 1 word."
+    assert words(page).get_attribute("title") == "brought by the memory: 90% by the memory"
+    assert "90% of the probability of its piece “K” comes from the memory" in shown(
+        page, ".kl-panel"
+    )
+    for _ in range(2):  # of the word, and of the whole text
+        assert page.locator(".kl-docs [data-own]").inner_text().split() == [
+            "the", "model", "itself", "10%",
+        ]  # fmt: skip
+        page.locator(".kl-docs .kl-link").click()
+
+
+def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it(drawing):
+    one = token(" cover", 0.3, p=0.4, p_lm=0.6)
+    page = drawing(views.frame({"knn": answer(one)}, {}))
+    assert words(page).get_attribute("title").startswith("the memory makes it less likely: 30%")
+
+
 def test_pieces_of_different_documents_are_no_source_of_the_word(drawing):
     pieces = [
         token(" K", documents=[DocumentShare("s", "a", "A", None, 0.8)], changed=True),
@@ -246,6 +269,23 @@ def test_words_in_a_row_from_one_place_are_one_span(drawing):
     assert "hose." in shown(page, ".kl-panel blockquote")
     words(page).nth(3).click()
     assert page.locator(".kl-panel mark").inner_text() == "door"
+
+
+def test_an_excerpt_that_ends_within_a_span_shows_the_word_that_was_clicked(drawing):
+    """The passage of the first word reaches only so far, here to the first letter of a name."""
+    text = [" in", " 1974", " by", " Marta", " L", "ind"]
+    tokens = []
+    for place, piece in enumerate(text):
+        after = "".join(text[place + 1 : 5])
+        near = neighbor(before="Founded", word=piece, after=after, entry=place)
+        share = DocumentShare("manual", "d1", "Winches", None, 0.9)
+        tokens.append(token(piece, 0.9, [near], documents=[share], changed=True))
+    tokens[-1].neighbors[0] = neighbor(before=" L", word="ind", after=" was", entry=5)
+    tokens[-2].neighbors[0] = neighbor(before=" Marta", word=" L", after="ind was", entry=4)
+    page = drawing(views.frame({"knn": answer(*tokens)}, {}))
+    words(page).nth(4).click()
+    assert page.locator(".kl-panel mark b").inner_text() == "Lind"
+    assert shown(page, ".kl-panel blockquote") == "Founded in 1974 by Marta Lind …"
 
 
 def test_many_line_breaks_are_a_sign_that_opens_the_word_beside_it(drawing):

@@ -178,6 +178,28 @@ def test_stop_ends_a_long_text(until_stopped, open_page):
     assert one.page.locator("#answers .kl-w[role=button]").count() > 0
 
 
+@pytest.mark.parametrize("how", ["click", "Enter", "example"])
+def test_another_request_replaces_the_running_answer(until_stopped, open_page, how):
+    page = open_page.page
+    prompt = page.locator("#prompt textarea")
+    prompt.fill("What helps against E529 is this:")
+    open_page.mark("#answers")
+    page.locator("#write").click()
+    page.wait_for_selector("#answers .kl-caret")
+    expect(page.locator("#answers")).to_have_attribute("aria-busy", "true")
+    wanted = "Travellers thank Bishop Korrin for"
+    if how == "example":
+        page.get_by_role("button", name=wanted).click()
+    else:
+        page.get_by_label("chronicle").check()
+        prompt.fill(wanted)
+        prompt.press("Enter") if how == "Enter" else page.locator("#write").click()
+    expect(page.locator("#answers .kl-side-knn .kl-text")).to_contain_text("the wide bridge")
+    expect(page.locator("#answers .kl-side-knn .kl-prompt")).to_have_text(wanted)
+    expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
+    assert open_page.problems == []
+
+
 def test_a_text_is_explained(open_page):
     one = open_page
     one.tab("Explain")

@@ -1,5 +1,6 @@
 """An answer taken along: a link that fills and runs, text with footnotes, earlier answers."""
 
+import re
 import threading
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -97,11 +98,17 @@ def test_earlier_answers_come_back(visit):
     one = visit()
     page = one.page
     assert page.locator("#answers .kl-earlier").count() == 0
-    one.write("The fault that raises E976 is called")
+    one.write(
+        "At the end of the second shift the foreman of the third hall of Kenmouth asked: "
+        "the fault that raises E976 is called"
+    )
     expect(page.locator("#answers .kl-earlier summary")).to_have_text("Earlier answers (1)")
     page.locator("#answers .kl-earlier summary").click()
     page.locator("#answers .kl-earlier button").click()
     expect(page.locator("#answers .kl-side-knn .kl-text")).to_contain_text("adjust the front hose")
+    # The name of an answer begins with a whole word.
+    name = page.locator("#answers .kl-earlier button .kl-prompt").text_content()
+    assert re.match("… (of|the|third|hall|foreman) ", name), name
     assert one.problems == []
 
 

@@ -120,6 +120,11 @@ def test_settings_repaint_the_words_without_a_request(one):
     page.get_by_label("Use the memory (kNN)").uncheck()
     expect(page.locator("#answers .kl-changed")).to_have_count(0)
     expect(note).to_contain_text("λ 0,")
+    headline = page.locator("#answers .kl-headline")
+    expect(headline).to_have_text(
+        "With these settings the memory has no part: 3 of 4 words would be others."
+    )
+    expect(page.locator("#answers .kl-panel")).to_contain_text("λ is 0 here, so the memory has")
     page.get_by_label("Use the memory (kNN)").check()
     page.get_by_label("chronicle").check()
     expect(note).to_contain_text("another memory is chosen now")

@@ -18,7 +18,7 @@ const read = (side) => {
 const under = (known, settings) => {
   const states = settings && known.live
     ? known.own.map((state, number) => mixed(known.live, number, state, settings)) : known.own;
-  return { ...known, states, words: known.words.map((word) => judged(word, states)) };
+  return { ...known, states, words: known.words.map((word) => judged(word, states)), supposed: Boolean(settings && known.live) };
 };
 
 const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
@@ -26,6 +26,7 @@ const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 // Says in one line what the memory did.
 const headline = (data, known, same) => {
   const words = known.words.filter(readable);
+  const number = count(words.length, "word");
   const of = (meaning) => words.filter((one) => one.meaning === meaning).length;
   const [changed, agreed, against, outvoted] = ["changed", "agreed", "contradicted", "outvoted"].map(of);
   if (data.kind === "without") {
@@ -40,11 +41,19 @@ const headline = (data, known, same) => {
       name ? `: from there on you follow ${name}.` : ". No document says it here, so it is the model’s own."];
   }
   if (data.kind === "explain") {
-    const line = against ? `The memory contradicts ${against} of ${words.length} words` : "The memory contradicts nothing here";
+    const line = against ? `The memory contradicts ${against} of ${number}` : "The memory contradicts nothing here";
     const other = outvoted ? ` Its neighbors would have written another word at ${outvoted}.` : "";
-    return [h("b", {}, line), `, and speaks for ${changed + agreed}${against ? "" : ` of ${words.length} words`}.${other}`];
+    return [h("b", {}, line), `, and speaks for ${changed + agreed}${against ? "" : ` of ${number}`}.${other}`];
   }
-  const line = changed ? `The memory changed ${changed} of ${count(words.length, "word")}`
+  // Under other settings than those of the answer, these words might not have been written.
+  if (known.supposed) {
+    const line = changed ? `the memory changes ${changed} of ${number}`
+      : agreed ? "the memory changes no word" : "the memory has no part";
+    const flips = words.filter((one) => one.flips).length;
+    return [h("b", {}, `With these settings ${line}`), agreed ? `, and agrees to ${agreed}` : "",
+      flips ? `: ${flips} of ${number} would be others.` : "."];
+  }
+  const line = changed ? `The memory changed ${changed} of ${number}`
     : agreed ? "The memory changed no word" : "The memory had no part in these words";
   return [h("b", {}, line), agreed ? `, and agreed to ${agreed}.` : "."];
 };
@@ -74,7 +83,10 @@ const SAYS = {
   changed: "brought by the memory", agreed: "the memory agreed", own: "the model’s own",
   contradicted: "the memory says otherwise", outvoted: "the neighbors would have written another word",
 };
-const hint = (word) => `${SAYS[word.meaning]}: ${percent(word.share)} by the memory`;
+const hint = (word) => {
+  const less = word.meaning === "own" && word.share >= LEAST;
+  return `${less ? "the memory makes it less likely" : SAYS[word.meaning]}: ${percent(word.share)} by the memory`;
+};
 
 // Returns the words as elements. With `open` they are buttons. Otherwise they are only coloured.
 const textOf = (known, { same, open, panel, coloured }) => {

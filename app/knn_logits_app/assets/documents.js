@@ -2,24 +2,32 @@
 
 const LISTED = 8;
 
-// Returns the share of each document in a text, which is the mean over the tokens.
-const partsOf = (all) => {
+const mean = (numbers) => (numbers.length ? sum(numbers) / numbers.length : 0);
+
+// Returns the share of each document in words, which is the mean over the words.
+const partsOf = (words, states) => {
   const parts = new Map();
-  const states = all.filter((one) => one.p !== 0);
-  for (const state of states)
-    for (const [number, share] of state.documents)
-      parts.set(number, (parts.get(number) ?? 0) + share / states.length);
+  for (const word of words)
+    for (const { number, share } of documentsOf(word, states))
+      parts.set(number, (parts.get(number) ?? 0) + share / words.length);
   return [...parts].map(([number, share]) => ({ number, share })).sort((one, two) => two.share - one.share);
 };
 
 const documentsAside = (view) => {
   const { known } = view;
   const word = view.opened === null ? null : known.words[view.opened];
-  const all = word && !view.everything ? documentsOf(word, known.states) : partsOf(known.states);
+  const one = word && !view.everything;
+  // A word of probability 0 has no parts.
+  const readables = known.words.filter((each) => readable(each) && each.tokens.some((at) => known.states[at].p !== 0));
+  const words = one ? [word] : readables.length ? readables : known.words;
+  const all = partsOf(words, known.states);
   const shown = all.slice(0, LISTED).filter((one, place) => place < 1 || one.share >= 0.005);
   const rest = all.slice(shown.length);
-  const uncounted = word && !view.everything ? known.states[word.tokens[0]].rest : [0, 0];
-  const left = [rest.length + uncounted[0], sum(rest.map((one) => one.share)) + uncounted[1]];
+  // The server lists the first documents of each word. Of several words the others are not counted.
+  const unlisted = words.map((each) => known.states[each.decisive[0]].rest);
+  const others = sum(rest.map((each) => each.share)) + mean(unlisted.map(([, share]) => share));
+  const left = one || !unlisted.some(([number]) => number)
+    ? [rest.length + (one ? unlisted[0][0] : 0), "more document"] : null;
   const row = (name, share, attributes = {}) => {
     const inner = h("i");
     inner.style.width = `${(Math.min(1, share) * 100).toFixed(1)}%`;
@@ -34,12 +42,13 @@ const documentsAside = (view) => {
     onfocus: () => view.light(number), onblur: () => view.light(null),
     title: "Lights its words; click to read it",
   }));
-  const own = 1 - (word && !view.everything ? word.share : sum(all.map((one) => one.share)));
+  const own = 1 - mean(words.map((each) => each.share));
   return h("aside", { class: "kl-docs", "aria-label": "Documents" },
-    h("h2", {}, word && !view.everything ? `Documents of “${word.text}”` : "Documents"),
+    h("h2", {}, one ? `Documents of “${word.text}”` : "Documents"),
     word ? button(view.everything ? `only those of “${word.text}”` : "those of the whole text",
       () => view.all(!view.everything), { class: "kl-link" }) : null,
-    h("ol", {}, items, left[0] ? h("li", { class: "kl-more" }, `${count(left[0], "more document")}, ${percent(left[1])}`) : null,
+    h("ol", {}, items, left && !left[0] ? null
+      : h("li", { class: "kl-more" }, `${left ? count(...left) : "more documents"}, ${percent(others)}`),
       row("the model itself", Math.max(0, own), { "data-own": true })));
 };
 

@@ -26,9 +26,11 @@ const mount = (element, props, trigger, watch) => {
   const out = element.querySelector(".kl-out");
   const view = {
     data: null, known: null, opened: null, everything: false, settings: null, gated: false,
-    asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, kept: [], waiting: false,
+    asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, kept: [], waiting: false, turn: 0,
   };
-  const panel = `${element.closest("[id]")?.id || "answer"}-${views.length}-panel`;
+  const place = element.closest("[id]")?.id || "answer";
+  const writes = place === "answers";
+  const panel = `${place}-${views.length}-panel`;
   const words = () => [...out.querySelectorAll(".kl-w[role=button]")];
   const elementOf = (number) => out.querySelector(`.kl-w[data-word="${number}"]`);
 
@@ -106,7 +108,7 @@ const mount = (element, props, trigger, watch) => {
     }, { class: "kl-chip" }));
     return h("div", { class: "kl-far", role: "status" },
       h("p", {}, h("b", {}, "Nothing near."), " The memory contains nothing similar to this text, so its words may be about something else."),
-      passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), passage.word, toAWord(passage.after)),
+      passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
         ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
       chips.length ? h("p", {}, "You can ask it: ", chips) : null);
   };
@@ -196,6 +198,7 @@ const mount = (element, props, trigger, watch) => {
   view.ask = (kind, more) => {
     const { asked } = view.data;
     const values = [...(view.changed && kind === "branch" ? now(asked.values) : asked.values)];
+    writing(true);
     trigger("ask", { kind, values, begun: asked.begun ?? [], without: asked.without ?? [], note: [], ...more });
   };
   const now = (values) => [...form.slice(0, 6), ...values.slice(6)];
@@ -288,6 +291,10 @@ const mount = (element, props, trigger, watch) => {
   const show = () => {
     if (!props.value) return;
     const data = JSON.parse(props.value);
+    // A newer request has replaced the one of this frame.
+    if ((data.asked?.turn ?? view.turn) < view.turn) return;
+    view.turn = data.asked?.turn ?? view.turn;
+    if (writes) writing(!data.message && !Object.values(data.sides).every((side) => side.done));
     if (data.message) {
       view.waiting = false;
       out.replaceChildren(h("p", { class: `kl-notice kl-${data.kind}`, role: "status" }, data.message));

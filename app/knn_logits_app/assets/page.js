@@ -20,6 +20,18 @@ const enter = (event) => {
 document.addEventListener("keydown", enter, true);
 document.addEventListener("keypress", enter, true);
 
+// Shows that an answer is awaited or written, until its last frame. A request that the server refuses
+// has no frame, so the state ends by itself.
+const AWAITED = 8000;
+let awaited = null;
+const writing = (yes) => {
+  clearTimeout(awaited);
+  document.documentElement.classList.toggle("kl-writing", yes);
+  document.getElementById("answers")?.setAttribute("aria-busy", String(yes));
+  if (yes) awaited = setTimeout(() => writing(false), AWAITED);
+};
+document.addEventListener("click", (event) => event.target.closest?.("#write") && writing(true));
+
 const settings = (open) => document.getElementById("open-settings")?.setAttribute("aria-expanded", String(open));
 const areOpen = () => document.getElementById("open-settings")?.getAttribute("aria-expanded") === "true";
 document.addEventListener("click", (event) => {

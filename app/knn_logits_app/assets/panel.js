@@ -4,26 +4,29 @@
 const BEFORE = 140, AFTER = 80, SOURCE = 300, SOURCES = 3, CHARTS = 8;
 
 // Shortens the text before a word so that it begins with a whole word.
-const fromAWord = (before) => {
-  const part = before.slice(-BEFORE);
+const fromAWord = (before, most = BEFORE) => {
+  const part = before.slice(-most);
   const space = part.indexOf(" ");
-  const opens = before.length <= BEFORE && (!part || /^\p{Lu}/u.test(part));
+  const opens = before.length <= most && (!part || /^\p{Lu}/u.test(part));
   return opens || space < 0 ? part : `… ${part.slice(space + 1)}`;
 };
 // Shortens the text after a word so that it ends with a whole word.
-const toAWord = (after) => {
-  const part = after.slice(0, AFTER);
+const toAWord = (after, most = AFTER) => {
+  const part = after.slice(0, most);
   const space = part.lastIndexOf(" ");
-  const closes = after.length <= AFTER && /[.!?]$/.test(part.trimEnd());
-  return closes || space < 0 ? part : `${part.slice(0, space)} …`;
+  const closes = after.length <= most && /[.!?]$/.test(part.trimEnd());
+  if (closes || !part) return part;
+  return space < 0 ? `${part}…` : `${part.slice(0, space)} …`;
 };
 
 const shareLine = (word, states) => {
-  const mine = word.tokens.map((one) => states[one]);
-  const parts = [h("b", {}, percent(word.share)), " of its probability comes from the memory"];
+  const mine = word.decisive.map((one) => states[one]);
+  const piece = mine.length < word.tokens.length ? `“${mine.map((one) => one.text).join("").trim()}”` : null;
+  const parts = [h("b", {}, percent(word.share)),
+    piece ? ` of the probability of its piece ${piece} comes from the memory` : " of its probability comes from the memory"];
   const known = mine.find((one) => one.p !== null && one.p_lm !== null);
   if (known)
-    parts.push(`; the model alone gave ${mine.length === 1 ? "it" : "its beginning"} ${short(known.p_lm)}, `
+    parts.push(`; the model alone gave ${piece ?? (mine.length === 1 ? "it" : "its beginning")} ${short(known.p_lm)}, `
       + `with the memory ${short(known.p)}`);
   return [...parts, "."];
 };
@@ -47,8 +50,8 @@ const passageFor = (word, number, span, trace) => {
   if (span && span.passage.document === number) {
     const whole = span.passage.word + span.passage.after;
     const wanted = span.words.map((one) => one.whole).join("");
-    if (whole.startsWith(wanted) || wanted.startsWith(whole))
-      return { passage: span.passage, marked: whole.slice(0, wanted.length), span };
+    // The words of a span stand together in the document, also where the excerpt ends before them.
+    if (whole.startsWith(wanted) || wanted.startsWith(whole)) return { passage: span.passage, marked: wanted, span };
   }
   const passage = passagesOf(word, trace).find((one) => one.document === number);
   return passage ? { passage, marked: word.whole, span: null } : null;
@@ -56,7 +59,8 @@ const passageFor = (word, number, span, trace) => {
 
 const quote = (word, { passage, marked, span }) => {
   const space = marked.slice(0, marked.length - marked.trimStart().length);
-  const after = (passage.word + passage.after).slice(marked.length);
+  const excerpt = passage.word + passage.after;
+  const after = excerpt.length < marked.length ? " …" : toAWord(excerpt.slice(marked.length));
   const bare = marked.trimStart();
   let inner = bare;
   if (span && span.words.length > 1) {
@@ -64,7 +68,7 @@ const quote = (word, { passage, marked, span }) => {
     const at = before + word.space.length - space.length;
     inner = [bare.slice(0, at), h("b", {}, bare.slice(at, at + word.text.length)), bare.slice(at + word.text.length)];
   }
-  return h("blockquote", { dir: "auto" }, fromAWord(passage.before) + space, h("mark", {}, inner), toAWord(after));
+  return h("blockquote", { dir: "auto" }, fromAWord(passage.before) + space, h("mark", {}, inner), after);
 };
 
 const sourceRead = (source) => {
@@ -102,12 +106,13 @@ const sources = (word, view) => {
   const shown = all.slice(0, SOURCES).filter((one, place) => place === 0 || one.share >= 0.01);
   if (!shown.length) {
     if (word.against) return null;
+    if (word.tokens.every((one) => !view.known.states[one].lmbda)) return h("p", {}, "λ is 0 here, so the memory has no part.");
     const some = word.tokens.some((one) => view.known.states[one].documents.size);
     return h("p", {}, some ? "Its pieces come from different documents. None of them has the whole word."
       : "No neighbor voted for it: this word is the model’s own.");
   }
   const more = all.slice(shown.length);
-  const rest = view.known.states[word.tokens[0]].rest;
+  const rest = view.known.states[word.decisive[0]].rest;
   const number = more.length + rest[0];
   return [h("ol", { class: "kl-sources" }, shown.map((one) => sourceItem(word, one, view))),
     number ? h("p", { class: "kl-more" },

@@ -108,6 +108,6 @@ const earlierOf = (view, draw) => {
   if (!others.length) return null;
   const said = (side) => (side.begun ?? "") + side.trace.tokens.map((one) => one.token).join("");
   return h("details", { class: "kl-earlier" }, h("summary", {}, `Earlier answers (${others.length})`),
-    h("ol", {}, others.map((one) => h("li", {}, button([h("span", { class: "kl-prompt" }, one.sides.knn.prompt.slice(-80)),
-      said(one.sides.knn).slice(0, 120)], () => draw(one), { class: "kl-link" })))));
+    h("ol", {}, others.map((one) => h("li", {}, button([h("span", { class: "kl-prompt" }, fromAWord(one.sides.knn.prompt, 80)),
+      toAWord(said(one.sides.knn), 120)], () => draw(one), { class: "kl-link" })))));
 };

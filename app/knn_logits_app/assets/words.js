@@ -26,10 +26,14 @@ const wordsOf = (pieces) => {
   });
 };
 
-// Returns a word with its meaning and the neighbors' share. The share is that of its weakest token.
+// Returns a word with its meaning and the neighbors' share. The share is that of its weakest token. Of
+// a word that was changed only those of the memory count: what follows may be certain to the model.
 const judged = (word, states) => {
   const mine = word.tokens.map((one) => states[one]);
-  const share = Math.min(...mine.map((one) => one.share));
+  const turned = mine.some((one) => one.meaning === "changed");
+  const brought = turned ? word.tokens.filter((one) => states[one].share >= LEAST) : [];
+  const decisive = brought.length ? brought : word.tokens;
+  const share = Math.min(...decisive.map((one) => states[one].share));
   const meanings = mine.map((one) => one.meaning);
   let meaning = "own";
   if (meanings.includes("contradicted")) meaning = "contradicted";
@@ -38,13 +42,13 @@ const judged = (word, states) => {
   else if (share >= LEAST && meanings.includes("agreed")) meaning = "agreed";
   const rival = ["contradicted", "outvoted"].includes(meaning)
     ? mine.find((one) => one.meaning === meaning).rival : null;
-  return { ...word, share, meaning, rival, against: rival };
+  return { ...word, share, meaning, rival, against: rival, decisive };
 };
 
-// Returns the documents that have a share in every token of a word, the largest first. A
+// Returns the documents that have a share in every decisive token of a word, the largest first. A
 // document's share is its share in the weakest token.
 const documentsOf = (word, states) => {
-  const mine = word.tokens.map((one) => states[one]);
+  const mine = word.decisive.map((one) => states[one]);
   return [...mine[0].documents.keys()]
     .filter((number) => mine.every((one) => one.documents.has(number)))
     .map((number) => ({ number, share: Math.min(...mine.map((one) => one.documents.get(number))) }))
