@@ -344,7 +344,8 @@ def _for_page(
         return END if token in silent else str(decode([token], clean_up_tokenization_spaces=False))
 
     names = dict(zip(live.memory.names, lookup.stores, strict=True))
-    return words_only(Trace([renamed(trace[0], names)]), silent), live.packed(token_text, names)
+    shown = Trace([renamed(trace[0], names)], tuple(lookup.stores))
+    return words_only(shown, silent), live.packed(token_text, names)
 
 
 def renamed(sequence: SequenceTrace, names: Mapping[str, str]) -> SequenceTrace:
@@ -381,4 +382,4 @@ def words_only(trace: Trace, silent: Collection[int]) -> Trace:
         for token in sequence.tokens
         if token.token_id not in silent
     ]
-    return Trace([replace(sequence, tokens=tokens)])
+    return Trace([replace(sequence, tokens=tokens)], trace.stores)

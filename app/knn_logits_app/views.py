@@ -81,7 +81,8 @@ def _side(answer: Answer) -> dict[str, Any]:
         pieces = [[piece.text, round(piece.share, 3), piece.changed] for piece in answer.words]
         return {**content, "words": pieces}
     live, documents = answer.live or (None, [])
-    return {**content, "trace": packed(answer.trace[0], documents), "live": live}
+    trace = {**packed(answer.trace[0], documents), "stores": list(answer.trace.stores)}
+    return {**content, "trace": trace, "live": live}
 
 
 class _Table:

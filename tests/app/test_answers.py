@@ -1,6 +1,7 @@
 """Answers as the browser draws them: nothing from outside is more than text."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -328,8 +329,6 @@ def test_bars_are_of_the_mixture_first_and_say_what_it_is(drawing):
 
 
 def test_a_speed_says_how_the_words_came(drawing):
-    from dataclasses import replace
-
     one = answer(token(" cover"), token(" of"), token(" it"))
     text = shown(drawing(views.frame({"lm": one, "knn": replace(one, passes=2)}, {})))
     assert text.count("both texts at once") == 2
@@ -344,8 +343,6 @@ def test_a_speed_says_how_the_words_came(drawing):
 
 
 def test_nothing_near_is_said(drawing):
-    from dataclasses import replace
-
     one = answer(token(" cover"))
     far = replace(one.trace[0], familiarity=Familiarity(0, 9, 0.6))
     page = drawing(views.frame({"knn": replace(one, trace=Trace([far]))}, {}))
@@ -354,8 +351,6 @@ def test_nothing_near_is_said(drawing):
 
 
 def test_names_that_stand_nowhere_are_said(drawing):
-    from dataclasses import replace
-
     from knn_logits_app.api import summary
 
     one = answer(token(" cover"))
@@ -374,8 +369,9 @@ def test_the_whole_trace_is_made_of_the_packed_one(drawing, tmp_path):
         documents=[share], by_model=Rival(" lid", 0.5), by_memory=Rival(" door", 0.3, share),
     )  # fmt: skip
     known = answer(one)
+    known = replace(known, trace=replace(known.trace, stores=("manual", "chronicle")))
     page = drawing(views.frame({"knn": known}, {}))
-    packed = json.dumps(views.packed(known.trace[0]))
+    packed = json.dumps({**views.packed(known.trace[0]), "stores": known.trace.stores})
     whole = page.evaluate(f"knnLogits.wholeTrace({packed})")
     (tmp_path / "trace.json").write_text(json.dumps(whole))
     assert Trace.load(tmp_path / "trace.json") == known.trace

@@ -60,6 +60,7 @@ const wholeTrace = (packed) => {
   return {
     format: "knn-logits trace",
     version: 1,
+    stores: packed.stores ?? [],
     sequences: [{
       prompt: packed.prompt,
       text: packed.tokens.map((one) => one.token).join(""),
