@@ -132,13 +132,12 @@ def measure(model, tokenizer, folder, texts, options):
     blank = torch.tensor([not tokenizer.decode([one]).strip() for one in range(len(tokenizer))])
     tokens = store.tokens.tolist()
     corpus = {tuple(tokens[at : at + 8]) for at in range(len(tokens) - 7)}
-    own = store.manifest.settings
     result = {"corpus": described([after for _, after in prompts], blank, corpus)}
     run = partial(write, model, tokenizer, prompts)
     shown = {"corpus": [after for _, after in prompts], "model": run()[0]}
     result["model"] = described(shown["model"], blank, corpus)
     for name, given, settings in (
-        ("scoring", {"k": own.k, "lmbda": own.lmbda, "temperature": own.temperature}, {}),
+        ("scoring", {"preset": "scoring"}, {}),
         ("writing", {}, knn_logits.generation_settings(store)),
     ):
         with knn_logits.KNNLogitsProcessor(model, store, **given) as knn:

@@ -113,7 +113,7 @@ class Attached:
             setattr(_bare(model), _ANSWER, answer)
             self._model, self._with_knn = weakref.ref(_bare(model)), True
             self._whole.clear()
-            mine = [*_against_loops(on_model.stores[0]), on_model.knn, answer.watched]
+            mine = [on_model.knn, answer.watched]
             for processor in mine:
                 setattr(processor, _ATTRIBUTE, True)
             processors[:0] = mine
@@ -278,23 +278,6 @@ def _names(text: str) -> list[str]:
 def _at_home(name: str) -> str:
     """Replaces a leading ~ by the user's folder."""
     return str(Path(name).expanduser()) if name.startswith("~") else name
-
-
-def _against_loops(store: Any) -> list[Any]:
-    """Returns the processor that keeps a text from looping, if the datastore wants one.
-
-    `generate()` has an argument for it, which an extension cannot set. The subclass keeps it before
-    the vote, since the host sorts the processors that it knows by the names of their classes.
-    """
-    from transformers import NoRepeatNGramLogitsProcessor
-
-    from knn_logits import generation_settings
-
-    class BeforeTheVote(NoRepeatNGramLogitsProcessor):  # type: ignore[misc]
-        pass
-
-    length = generation_settings(store).get("no_repeat_ngram_size")
-    return [BeforeTheVote(length)] if length else []
 
 
 def _number(name: str, value: str, kind: Any) -> Any:

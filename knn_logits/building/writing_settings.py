@@ -25,7 +25,7 @@ _K = 64
 _LMBDA = 0.7
 # For half of the queries, the nearest neighbor has at least this share of the vote.
 _STRONGEST = 0.9
-# A written text may not repeat an n-gram. n is the smallest number for which n-grams hardly ever
+# A written text that repeats n tokens at once loops. n is the least for which n-grams hardly ever
 # repeat within so many tokens of the datastore.
 _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
 # The mean square of a key is taken over so many keys.

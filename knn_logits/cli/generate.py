@@ -34,7 +34,8 @@ class DecodingOptions:
     )
     no_repeat_ngram: int | None = setting(
         None,
-        "Never write N tokens in a row twice; 0 allows it. The default is the datastore's number.",
+        "Never write N tokens in a row twice, those of the prompt included; 0 allows every loop. "
+        "By default a text that goes round in circles is ended.",
         least=0,
     )
 
@@ -149,11 +150,8 @@ def generate(
     if not prompt:
         raise ConfigError("the prompt is empty: give --prompt some text to continue")
     settings = decoding.keywords()
-    from knn_logits.mixture.presets import generation_settings
-
     files.check()
     opened = memory.open(stores, scoring=False)
-    settings = generation_settings(opened.stores[0]) | settings
     settings |= {"max_new_tokens": max_new_tokens, "return_dict_in_generate": True}
     loaded, tokenizer = run.load(model)
     from knn_logits.generation.processor import KNNLogitsProcessor
@@ -165,6 +163,8 @@ def generate(
     with interruptible("nothing was written"), opened.searching():
         alone = request.write(loaded.generate)[1] if compare else None
         with KNNLogitsProcessor(loaded, opened.stores, **opened.keywords(run.threads)) as knn:
+            if decoding.no_repeat_ngram is not None:
+                knn.loop_size = None
             arguments: dict[str, Any] = {}
             if streams:
                 from knn_logits.cli.streaming import printed
@@ -195,7 +195,8 @@ def _as_json(knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request) -
     content: dict[str, Any] = {} if not left_out else {"without": list(left_out)}
     reported = [name for name, declared in settings_for().items() if declared.reported]
     content |= {name: getattr(knn.config, name) for name in reported}
-    content["no_repeat_ngram_size"] = request.settings.get("no_repeat_ngram_size", 0)
+    ngram = request.settings.get("no_repeat_ngram_size")
+    content["no_repeat_ngram_size"] = (knn.loop_size or 0) if ngram is None else ngram
     content["passes"] = knn.passes
     if knn.gate is not None:
         content["gate"] = gate_name(knn.gate)

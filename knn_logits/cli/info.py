@@ -171,7 +171,7 @@ def _writing(writing: WritingRecord | None) -> str:
         return "the same settings"
     line = settings_line(writing) + (", following passages" if writing.retomaton else "")
     ngram = writing.no_repeat_ngram_size
-    return f"{line}, no {ngram} tokens in a row twice" if ngram else line
+    return f"{line}, ended where {ngram} tokens go round in circles" if ngram else line
 
 
 @command

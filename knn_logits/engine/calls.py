@@ -62,6 +62,12 @@ def _local(frame: FrameType | None, name: str) -> Any:
     return value
 
 
+def local_of_caller(name: str) -> Any:
+    """A local variable of the loop that called the innermost processor list; None without it."""
+    lists = place().lists
+    return None if lists is None else _local(lists.f_back, name)
+
+
 @dataclass
 class Call:
     """One call of a logits processor."""
@@ -89,7 +95,7 @@ class Course:
 
     def __init__(self, call: Call, length: int, whole: bool) -> None:
         self._processors = _reference(call.processors)
-        self._first = self._longest = length
+        self.start = self._first = self._longest = length
         self._cached = not whole
         self.sources: Tensor | None = None
         self.recording: Any = None

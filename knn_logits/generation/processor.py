@@ -25,6 +25,7 @@ from knn_logits.evidence.recording import Recording, Step, end_tokens, inputs_of
 from knn_logits.evidence.trace import Familiarity, Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
+from knn_logits.generation.looping import LoopEnd
 from knn_logits.index.base import full_precision
 from knn_logits.locks import new_lock
 from knn_logits.mixture.gates.gate import Gate
@@ -71,6 +72,11 @@ class KNNLogitsProcessor(LogitsProcessor):
         settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
             `Memory` explains.
 
+    Attributes:
+        loop_size: An answer ends where it goes round in circles and has repeated so many tokens,
+            unless it follows a passage that does so itself. None switches this off. It is the
+            datastore's setting for writing.
+
     Raises:
         KNNLogitsError: as `Memory` explains.
     """
@@ -88,6 +94,7 @@ class KNNLogitsProcessor(LogitsProcessor):
     ) -> None:
         self._candidates = whole_number("candidates", candidates, 0)
         self.memory = Memory.of(model, datastore, scoring=False, **settings)
+        self.loop_size = self.memory.loop_size
         self._record = record
         self._warned = False
         self._recordings: list[Recording] = []
@@ -130,7 +137,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.
             draft: Whether to use drafts.
             settings: Arguments of `generate()`. Where neither these nor their `generation_config`
-                have a `no_repeat_ngram_size`, the datastore's setting for writing holds.
+                have a `no_repeat_ngram_size`, `generation_settings` holds.
 
         Returns:
             The result of `generate()`.
@@ -207,6 +214,10 @@ class KNNLogitsProcessor(LogitsProcessor):
         self._follow(call, window, input_ids)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
         neighbors = self._neighbors(window, position, input_ids, log_p_lm)
+        if self.loop_size is not None and self._course is not None:
+            end = LoopEnd(self.loop_size, self.memory.retriever.locate, self._ends)
+            ended = end(input_ids, self._course.start, scores, neighbors)
+            log_p_lm = log_p_lm if ended is None else torch.log_softmax(ended.float(), dim=-1)
         vote = self.memory.vote(neighbors, log_p_lm)
         self._current.vote = vote
         mixed = vote.log_p

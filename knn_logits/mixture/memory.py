@@ -22,7 +22,7 @@ from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
 from knn_logits.mixture.distribution import drop_impossible, second_vote
 from knn_logits.mixture.gates.gate import Gate, rows_to_search, weigh_rows
-from knn_logits.mixture.presets import resolve_settings
+from knn_logits.mixture.presets import loop_size, resolve_settings
 from knn_logits.mixture.vote import Vote
 from knn_logits.mixture.weights import Weighing
 from knn_logits.search.combined import (
@@ -308,6 +308,11 @@ class Memory:
         )
 
     @property
+    def loop_size(self) -> int | None:
+        """The fewest tokens that an answer repeats where it loops; None if loops are not ended."""
+        return loop_size(self.stores[0], _preset(self.scoring, self._given.get("preset")))
+
+    @property
     def voting(self) -> list[Datastore]:
         """The datastores that have a share in the vote."""
         shares = self.retriever.weights or [1.0] * len(self.stores)
@@ -361,7 +366,7 @@ def resolve(
     check_names("setting", settings, MemorySettings.__annotations__)
     given: dict[str, Any] = dict(settings)
     check_shares(given.pop("weights", None), len(stores))
-    preset: Preset = given.pop("preset", None) or ("scoring" if scoring else "writing")
+    preset = _preset(scoring, given.pop("preset", None))
     without_keys = any(store.manifest.on_demand is not None for store in stores)
     if without_keys and given.get("retomaton") is None:
         # Pointers need keys, which the first datastore may have and another one not.
@@ -370,3 +375,7 @@ def resolve(
     for name in config.exclude:
         check_document(stores, name)
     return config, gate
+
+
+def _preset(scoring: bool, preset: Preset | None) -> Preset:
+    return preset or ("scoring" if scoring else "writing")

@@ -51,18 +51,24 @@ def resolve_settings(
 
 
 def generation_settings(store: Datastore) -> dict[str, Any]:
-    """Returns arguments for `generate()` of transformers that keep text from looping.
+    """Returns arguments for `generate()` of transformers that fit the datastore.
 
         model.generate(**inputs, logits_processor=[knn], **generation_settings(store))
+
+    They switch off a model's own `no_repeat_ngram_size`, which counts the prompt and so forbids its
+    facts. The processor itself ends an answer that loops.
 
     Args:
         store: The datastore, or the first of several.
 
     Returns:
-        `no_repeat_ngram_size`, if the datastore has such a setting for writing; otherwise an empty
-        dictionary.
+        `no_repeat_ngram_size`, if the datastore has settings for writing against loops; otherwise
+        an empty dictionary.
     """
+    return {} if loop_size(store, "writing") is None else {"no_repeat_ngram_size": 0}
+
+
+def loop_size(store: Datastore, preset: Preset) -> int | None:
+    """The fewest tokens that an answer repeats where it loops; None where a loop is not ended."""
     record = store.manifest.writing
-    if record is None or record.no_repeat_ngram_size is None:
-        return {}
-    return {"no_repeat_ngram_size": record.no_repeat_ngram_size}
+    return record.no_repeat_ngram_size if record is not None and preset == "writing" else None

@@ -60,9 +60,8 @@ def test_a_prompt_is_a_tensor_of_ids(model, tokenizer, store):
 
 
 @pytest.mark.parametrize("draft", [False, True])
-def test_a_generation_config_is_obeyed(model, tokenizer, store, monkeypatch, draft):
+def test_a_generation_config_is_obeyed(model, tokenizer, store, draft):
     inputs = tokenizer("The pump needs oil. The pump needs oil. The", return_tensors="pt")
-    monkeypatch.setattr("knn_logits.generation.processor.generation_settings", lambda _: OURS)
     config = GenerationConfig(max_new_tokens=40, no_repeat_ngram_size=2, eos_token_id=0)
     with KNNLogitsProcessor(model, store, k=8, lmbda=0.9, temperature=1.0) as knn:
         output = knn.generate(**inputs, draft=draft, max_new_tokens=40)

@@ -14,7 +14,7 @@ def own(model, tokenizer, tmp_path_factory):
     return knn_logits.build_datastore(model, tokenizer, TEXTS, folder)
 
 
-def test_scoring_and_writing_have_settings_of_their_own(own):
+def test_scoring_and_writing_have_settings_of_their_own(own, model):
     scoring, _ = resolve_settings(own, "scoring")
     writing, _ = resolve_settings(own, "writing")
     assert (scoring.k, scoring.temperature, scoring.retomaton) == (1024, 10.0, False)
@@ -25,7 +25,10 @@ def test_scoring_and_writing_have_settings_of_their_own(own):
         record.temperature,
     )
     assert writing.retomaton
-    assert generation_settings(own) == {"no_repeat_ngram_size": record.no_repeat_ngram_size}
+    assert generation_settings(own) == {"no_repeat_ngram_size": 0}
+    assert Memory(model, own).loop_size == record.no_repeat_ngram_size
+    for preset in ("scoring", "paper"):
+        assert Memory(model, own, preset=preset).loop_size is None
 
 
 def test_what_is_given_holds_and_the_rest_is_the_datastores(own):
