@@ -8,6 +8,7 @@ from itertools import islice, product
 from typing import Any
 
 from knn_logits.arrays import Array
+from knn_logits.engine.byte_text import byte_text
 
 # Some tokenizers decode a token by the tokens before it. So many of these are enough, if the first
 # of them begins a character: Llama's tokenizer has a token for each byte of a rare character, and
@@ -105,10 +106,12 @@ class InnerText:
 
 def parts_of(tokenizer: Any, ids: Sequence[int], cuts: Sequence[int]) -> list[str]:
     """Cuts the text of some tokens in parts. A character that is cut belongs to the later part."""
-    text, kept = decoded(tokenizer, ids), _whole(tokenizer, ids, len(ids))
-    if not text.startswith(kept):
-        # The bytes of a character that is cut at the end have taken those before them along.
-        text = kept + _CUT
+    text = decoded(tokenizer, ids)
+    if text.endswith(_CUT):
+        kept = _whole(tokenizer, ids, len(ids))
+        if not text.startswith(kept):
+            # The bytes of a character that is cut at the end have taken those before them along.
+            text = kept + _CUT
     ends = [len(text) if cut >= len(ids) else len(_whole(tokenizer, ids, cut)) for cut in cuts]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
 
@@ -146,6 +149,9 @@ def whole_characters(
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
     """Returns the text of some tokens, special tokens included, as it is."""
+    table = byte_text(tokenizer)
+    if table is not None:
+        return table(ids)
     return str(
         tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     )

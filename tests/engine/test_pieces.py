@@ -1,10 +1,13 @@
 """The text of single tokens, of parts of a text, and of what might follow it."""
 
+import copy
+
 import pytest
 from byte_tokens import RARE, make_byte_fallback
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from knn_logits.engine.byte_text import byte_text
 from knn_logits.engine.pieces import (
     Pieces,
     TextAfter,
@@ -119,3 +122,33 @@ def test_a_part_of_a_row_of_bytes_is_cut_at_whole_characters(byte_fallback):
     broken = [ids[bytes_from]] * 5
     assert whole_characters(byte_fallback, broken, 2, 2) == (0, 5)
     assert whole_characters(byte_fallback, ids[bytes_from + 1 :], 0, 3)[0] == 0
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 400), max_size=40))
+def test_the_text_of_byte_tokens_is_the_tokenizers_own(tokenizer, ids):
+    assert byte_text(tokenizer) is not None
+    own = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert decoded(tokenizer, ids) == own
+
+
+def test_other_tokenizers_decode_by_themselves(tokenizer):
+    assert byte_text(make_byte_fallback()) is None
+    assert byte_text(object()) is None
+
+    class Upper(type(tokenizer)):
+        def _decode(self, *ids, **settings):
+            return super()._decode(*ids, **settings).upper()
+
+    upper = Upper(tokenizer_object=tokenizer.backend_tokenizer)
+    assert byte_text(upper) is None
+    assert decoded(upper, tokenizer("the winch")["input_ids"]) == "THE WINCH"
+
+
+def test_a_token_that_is_added_later_has_its_text(tokenizer):
+    own = type(tokenizer)(tokenizer_object=copy.deepcopy(tokenizer.backend_tokenizer))
+    assert byte_text(own) is not None
+    number = len(own)
+    assert decoded(own, [number]) == ""
+    own.add_tokens(["Größe 👍"])
+    assert decoded(own, [number]) == "Größe 👍"
