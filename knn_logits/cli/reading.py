@@ -6,14 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from knn_logits.cli.terminal import Bars, tell
-from knn_logits.corpus.documents import Document
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
+
+if TYPE_CHECKING:
+    from knn_logits.corpus.documents import Document
 
 # Where many files are skipped for one reason, the first few are named. All are counted.
 _SHOWN = 5
