@@ -108,7 +108,8 @@ def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
             for row in read(stream, packed, file, reading):
                 rows += 1
                 before = f"; the {rows} rows before that were read"
-                file.advance(raw)
+                if read is not _document:
+                    file.advance(raw)
                 yield row
     except (OSError, EOFError, zlib.error) as error:
         reason = first_line(error)

@@ -37,8 +37,10 @@ PROGRAM = (
 )
 # The most characters of a block, since an answer is read as a whole.
 _LONGEST_BLOCK = 1 << 20
-_LONGEST_ANSWER = LONGEST_ROW + (1 << 20)
-_ANSWERS_AHEAD = 8
+# Rows are sent together, so many bytes or seconds of them.
+_BATCH, _BATCH_SECONDS = 1 << 18, 1.0
+_LONGEST_LINE = LONGEST_ROW + (1 << 20)
+_LINES_AHEAD = 8
 _BEAT_SECONDS = 0.1
 _REASONS = {
     "missing": f"its format needs more packages: {EXTRA}",
@@ -74,7 +76,7 @@ class Sandbox:
         self._beat, self._program = beat, program
         self._child: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
-        self._answers: queue.Queue[bytes] = queue.Queue(_ANSWERS_AHEAD)
+        self._lines: queue.Queue[bytes] = queue.Queue(_LINES_AHEAD)
 
     def __enter__(self) -> Sandbox:
         return self
@@ -107,25 +109,26 @@ class Sandbox:
                 child.stdin.flush()
             while True:
                 since = time.monotonic()
-                answer = self._answer(min(self._patience, left))
+                answers = self._next_answers(min(self._patience, left))
                 left -= time.monotonic() - since
-                if answer == ["end"]:
-                    finished = True
-                    return
-                part = self._part(answer)
-                if isinstance(part, Exception):
-                    # A child that crashed, or that lacked memory, is replaced.
-                    finished = str(part) != _CRASHED and answer != ["refused", "memory"]
-                    raise part
-                most -= 1 + _size(part, schema)
-                if most < 0:
-                    raise UnreadableError(
-                        "it gives more text than a document of its size can have, as a zip bomb "
-                        "does; split it if it is sound"
-                    )
-                if isinstance(part, Fields):
-                    left = self._longest
-                yield part
+                for answer in answers:
+                    if answer == ["end"]:
+                        finished = True
+                        return
+                    part = self._part(answer)
+                    if isinstance(part, Exception):
+                        # A child that crashed, or that lacked memory, is replaced.
+                        finished = str(part) != _CRASHED and answer != ["refused", "memory"]
+                        raise part
+                    most -= 1 + _size(part, schema)
+                    if most < 0:
+                        raise UnreadableError(
+                            "it gives more text than a document of its size can have, as a zip "
+                            "bomb does; split it if it is sound"
+                        )
+                    if isinstance(part, Fields):
+                        left = self._longest
+                    yield part
         finally:
             if not finished:
                 self.close()
@@ -136,9 +139,9 @@ class Sandbox:
         if child is None or self._pump is None:
             return
         child.kill()
-        while self._pump.is_alive():  # it may wait to hand over an answer
+        while self._pump.is_alive():  # it may wait to hand over a line
             with contextlib.suppress(queue.Empty):
-                self._answers.get(timeout=0.01)
+                self._lines.get(timeout=0.01)
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -163,29 +166,30 @@ class Sandbox:
                 raise UnreadableError(
                     f"no process can be started to read it ({error}); free some memory"
                 ) from None
-            self._answers = queue.Queue(_ANSWERS_AHEAD)
-            arguments = (self._child.stdout, self._answers)
+            self._lines = queue.Queue(_LINES_AHEAD)
+            arguments = (self._child.stdout, self._lines)
             self._pump = threading.Thread(target=_pump, args=arguments, daemon=True)
             self._pump.start()
         return self._child
 
-    def _answer(self, seconds: float) -> object:
-        """Waits for the next answer of the child."""
+    def _next_answers(self, seconds: float) -> list[object]:
+        """Waits for the next line of the child, a list of answers."""
         end = time.monotonic() + seconds
         while True:
             self._beat()
             with contextlib.suppress(queue.Empty):
-                line = self._answers.get(timeout=_BEAT_SECONDS)
+                line = self._lines.get(timeout=_BEAT_SECONDS)
                 break
             if time.monotonic() >= end:
                 raise UnreadableError(
                     f"reading it took longer than {seconds:.0f} s, as with a damaged or hostile "
                     "file; save it anew or split it"
                 )
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError):
-            return None
+        with contextlib.suppress(ValueError, RecursionError):
+            answers = json.loads(line)
+            if isinstance(answers, list) and answers:
+                return answers
+        return [None]
 
     def _part(self, answer: Any) -> Part | UnreadableError | CorpusError:
         """Checks an answer of the child."""
@@ -225,12 +229,12 @@ def _size(part: Part, schema: Schema) -> int:
     return len(part.text) if isinstance(part, Block) else 0
 
 
-def _pump(stdout: Any, answers: queue.Queue[bytes]) -> None:
-    """Passes the child's answers on, from a thread, and an empty one at their end."""
+def _pump(stdout: Any, lines: queue.Queue[bytes]) -> None:
+    """Passes the child's lines on, from a thread, and an empty one at their end."""
     with contextlib.suppress(OSError, ValueError):
-        while line := stdout.readline(_LONGEST_ANSWER):
-            answers.put(line)
-    answers.put(b"")
+        while line := stdout.readline(_LONGEST_LINE):
+            lines.put(line)
+    lines.put(b"")
 
 
 # The following runs in the child.
@@ -243,13 +247,19 @@ def serve() -> None:
     os.dup2(2, 1)
     confine(int(sys.argv[1]))
     for line in sys.stdin:
+        batch: list[bytes] = []
+        since = time.monotonic()
         for answer in _parsed(**json.loads(line)):
             data = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
             if len(data) > LONGEST_ROW:
                 reason = f"longer than {LONGEST_ROW:,} bytes; split it"
                 data = json.dumps(["left", f"row {answer[2]}", reason, True]).encode()
-            answers.write(data + b"\n")
-            answers.flush()
+            batch.append(data)
+            late = time.monotonic() - since > _BATCH_SECONDS
+            if answer[0] != "fields" or late or sum(map(len, batch)) > _BATCH:
+                answers.write(b"[" + b",".join(batch) + b"]\n")
+                answers.flush()
+                batch, since = [], time.monotonic()
 
 
 def confine(memory: int) -> None:
