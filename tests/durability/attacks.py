@@ -253,19 +253,7 @@ def many_files(folder, chance, _):
 
 def removed(folder, chance, _):
     number = read_content(folder)["documents"]
-    wanted = chance.choice(
-        [
-            list(range(number)),
-            [number],
-            [-1],
-            [0, 0],
-            [1, 0],
-            [2**62],
-            [10**30],
-            [0.0],
-            ["0"],
-            [True],
-        ]
-    )
+    choices = [list(range(number)), [number], [-1], [0, 0], [1, 0], [2**62], [10**30], [0.0], ["0"]]
+    wanted = chance.choice([*choices, [True]])
     change(folder, removed=wanted)
     return wanted

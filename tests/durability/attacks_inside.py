@@ -84,54 +84,17 @@ def mutated(folder, chance, _):
 # The index
 
 
-FACTORIES = [
-    "IVF1000000000,Flat",
-    "IVF99999999999999999999,SQ8",
-    "PQ9999",
-    "IVF4,PQ32x24",
-    "IMI2x14,Flat",
-]
-FACTORIES += [
-    "IVF65536(IVF65536(Flat)),Flat",
-    "IVF4_HNSW1000000,Flat",
-    "HNSW1000000000",
-    "NSG999999",
-]
-FACTORIES += ["OPQ32_1000000000,IVF4,PQ32", "PCA1000000000,Flat", "Pad2000000000,Flat", "LSQ32x30"]
-FACTORIES += [
-    "Residual99x24",
-    "RQ4x16",
-    "PRQ2x8x16",
-    "ZnLattice3x10_6",
-    "IVF4,RaBitQ",
-    "Flat,RFlat",
-]
-FACTORIES += [
-    "IVF4,Flat" * 20,
-    "(" * 90,
-    "IVF-4,Flat",
-    "IVF4,SQ999",
-    "",
-    "\n",
-    "exact",
-    "auto",
-    "é",
-]
-FACTORIES += ["IDMap,Flat", "L2norm,Flat", "ITQ32,LSH", "IVF4,PQ4x4fs", "IVF2,Flat", "IVF0,Flat"]
-FACTORIES += [
-    "HNSW0,Flat",
-    "HNSW1,Flat",
-    "PQ0",
-    "PQ0x8",
-    "OPQ0,Flat",
-    "PCA0,Flat",
-    "LSH",
-    "LSHrt",
-    "SQ0",
-]
-FACTORIES += ["IVF4,PQ0", "IVF1,LSQ4x4", "IVF1,PRQ2x2x4", "Refine(Flat,Flat)", "Flat,Refine(PQ4)"]
-FACTORIES += ["IVF1,RQ4x4", "RaBitQ", "RaBitQ8", "IVF1,RaBitQ99", "IVF2,Flat,RFlat", "PCAW32,Flat"]
-FACTORIES += ["IVF2,ITQ32,LSH", "RCQ2x4,Flat", "IVF1,SQtqmse4", "NSG4,Flat", "HNSW4_2+PQ4"]
+_FACTORIES = """
+IVF1000000000,Flat IVF99999999999999999999,SQ8 PQ9999 IVF4,PQ32x24 IMI2x14,Flat
+IVF65536(IVF65536(Flat)),Flat IVF4_HNSW1000000,Flat HNSW1000000000 NSG999999
+OPQ32_1000000000,IVF4,PQ32 PCA1000000000,Flat Pad2000000000,Flat LSQ32x30 Residual99x24 RQ4x16
+PRQ2x8x16 ZnLattice3x10_6 IVF4,RaBitQ Flat,RFlat IVF-4,Flat IVF4,SQ999 exact auto é IDMap,Flat
+L2norm,Flat ITQ32,LSH IVF4,PQ4x4fs IVF2,Flat IVF0,Flat HNSW0,Flat HNSW1,Flat PQ0 PQ0x8 OPQ0,Flat
+PCA0,Flat LSH LSHrt SQ0 IVF4,PQ0 IVF1,LSQ4x4 IVF1,PRQ2x2x4 Refine(Flat,Flat) Flat,Refine(PQ4)
+IVF1,RQ4x4 RaBitQ RaBitQ8 IVF1,RaBitQ99 IVF2,Flat,RFlat PCAW32,Flat IVF2,ITQ32,LSH RCQ2x4,Flat
+IVF1,SQtqmse4 NSG4,Flat HNSW4_2+PQ4
+"""
+FACTORIES = [*_FACTORIES.split(), "IVF4,Flat" * 20, "(" * 90, "", "\n"]
 
 
 def factory(folder, chance, _):
@@ -196,25 +159,17 @@ def table(folder, chance, _):
     found = pq.read_table(path)
     number = chance.randrange(found.num_columns)
     name, rows = found.column_names[number], found.num_rows
+    texts = pa.array(["x"] * rows)
     made = [
         pa.array([None] * rows, pa.int64()),
         pa.array([chance.choice([-1, 0, 2**62, 2**63 - 1, -(2**63)])] * rows),
-        pa.array(["x"] * rows, pa.large_string()),
-        pa.array([b"\xff\xfe"] * rows),
-        pa.array([[1, 2]] * rows),
-        pa.array([{"a": {"b": 1}}] * rows),
-        pa.array([1.5] * rows),
-        pa.array([float("nan")] * rows),
-        pa.array([True] * rows),
-        pa.array([None] * rows, pa.null()),
-        pa.array([1] * rows, pa.timestamp("ns")),
-        pa.array([1] * rows, pa.decimal128(38)),
-        pa.array(["x"] * rows).dictionary_encode(),
-        pa.array([5] * rows).dictionary_encode(),
-        pa.array([5] * rows, pa.uint64()),
-        pa.array([5] * rows, pa.int8()),
+        *(pa.array([value] * rows) for value in (b"\xff\xfe", [1, 2], {"a": {"b": 1}}, 1.5, True)),
+        *(pa.array([value] * rows) for value in (float("nan"), None)),
+        *(pa.array([1] * rows, kind) for kind in (pa.timestamp("ns"), pa.decimal128(38))),
+        *(pa.array([5] * rows, kind) for kind in (pa.uint64(), pa.int8())),
+        *(texts.cast(kind) for kind in (pa.large_string(), pa.string_view())),
+        *(column.dictionary_encode() for column in (texts, pa.array([5] * rows))),
         pa.array(["x" * chance.choice([10, 10**6, 3 * 10**7])] * rows),
-        pa.array(["x"] * rows, pa.string_view()),
     ]
     column = chance.choice(made)
     try:
@@ -274,20 +229,17 @@ def footer(folder, chance, _):
             end[chance.randrange(len(end))] = chance.choice([0xFF, 0x7F, 0x80, 0, 1, 0xFE])
     elif kind == "insert":
         place = chance.randrange(len(end))
-        end[place:place] = chance.choice(
-            [b"\xff\xff\xff\xff\x0f", b"\xfe" * 9 + b"\x01", b"\x80" * 30]
-        )
+        long = [b"\xff\xff\xff\xff\x0f", b"\xfe" * 9 + b"\x01", b"\x80" * 30]
+        end[place:place] = chance.choice(long)
     elif kind == "pages":
         body = bytearray(body)
         for _ in range(chance.choice([1, 2, 4])):
             body[chance.randrange(4, len(body))] = chance.choice([0xFF, 0x7F, 0x80, 0, 1, 0xFE])
     elif kind == "cut":
         body = body[: chance.randrange(4, len(body))]
-    length = (
-        len(end)
-        if kind != "length"
-        else chance.choice([0, 1, 2**31, 2**32 - 1, len(data), size - 1])
-    )
+    length = len(end)
+    if kind == "length":
+        length = chance.choice([0, 1, 2**31, 2**32 - 1, len(data), size - 1])
     path.write_bytes(bytes(body) + bytes(end) + struct.pack("<I", length) + b"PAR1")
     refit(folder)
     return kind

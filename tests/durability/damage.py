@@ -53,6 +53,23 @@ class Reference:
                 (folder / name).write_bytes(changed[name])
 
 
+class Report:
+    """Counts how cases ended, and notes those that ended wrongly."""
+
+    def __init__(self, number, seed, say):
+        self.counts, self.wrong = Counter(), []
+        self._number, self._seed, self._say = number, seed, say
+
+    def note(self, turn, what, result, text, *, fine):
+        self.counts[result] += 1
+        if not fine:
+            lines = text.strip().splitlines()[-8:] if text else [""]
+            self.wrong.append(f"{what} (seed {self._seed}, {turn}): {result}")
+            self._say(self.wrong[-1], "\n    ".join(["", *lines]), flush=True)
+        if (turn + 1) % 500 == 0:
+            self._say(f"{turn + 1} of {self._number}", flush=True)
+
+
 def quiet():
     """One thread, and nothing that is remembered of a datastore that was opened."""
     torch.set_num_threads(1)
@@ -233,7 +250,7 @@ DAMAGES += [missing, shards_swapped]
 def run(number, seed, say=print):
     """Damages datastores; returns how each kind of damage ended, and what went wrong."""
     quiet()
-    chance, counts, wrong = random.Random(seed), Counter(), []
+    chance, report = random.Random(seed), Report(number, seed, say)
     with tempfile.TemporaryDirectory(dir=fast_folder()) as name:
         base = Path(name)
         made = references(base)
@@ -252,14 +269,11 @@ def run(number, seed, say=print):
             same = all(mine.files[name] == content for name, content in changed.items())
             if same and result == "the same":
                 result = "not damaged"
-            counts[result] += 1
-            only = set(changed) == {layout.MANIFEST}
-            if result not in ("refused", "not damaged") and not (result == "the same" and only):
-                wrong.append(f"{damage.__name__} {sorted(changed)} (seed {seed}, {turn}): {result}")
-                say(wrong[-1], text)
-            if (turn + 1) % 1000 == 0:
-                say(f"{turn + 1} of {number}", flush=True)
-    return counts, wrong
+            harmless = result == "the same" and set(changed) == {layout.MANIFEST}
+            fine = harmless or result in ("refused", "not damaged")
+            what = f"{damage.__name__} {sorted(changed)}"
+            report.note(turn, what, result, text, fine=fine)
+    return report.counts, report.wrong
 
 
 def main(run, default):

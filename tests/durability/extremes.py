@@ -17,7 +17,6 @@ import resource
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
@@ -59,6 +58,7 @@ RESIDENT = 256 << 20
 MEMORY = 3 << 30
 SECONDS = 120
 INDEXES = ("IVF4,SQ8", "IVF4,PQ8x4", "exact", "Flat", "HNSW8", "PCA16,IVF2,Flat")
+COSINE = IndexConfig("IVF2,SQ8", "cosine")
 TEXT = "When error code E42 appears, the pump has run dry. Close the valve and wait."
 
 
@@ -67,7 +67,7 @@ TEXT = "When error code E42 appears, the pump has run dry. Close the valve and w
 
 def use(folder):
     store = folder / "store"
-    hostile._use(store)
+    hostile.search(store)
     model, tokenizer = stores.model(), stores.tokenizer()
     found = Datastore(store)
     inputs = tokenizer(TEXT, return_tensors="pt")
@@ -76,7 +76,6 @@ def use(folder):
         trace = knn.trace(output, tokenizer)
     steps = [*trace[0].tokens, *explain(model, tokenizer, found, TEXT, k=4)[0].tokens]
     assert all(0.0 <= one.p <= 1.0 for one in steps), "a probability that is none"
-    return "accepted"
 
 
 @contextmanager
@@ -105,78 +104,48 @@ def by_command_line(*arguments):
     return run
 
 
-def remove(folder):
-    remove_documents(folder / "store", ["0-1"])
-    return "accepted"
-
-
 def compacted(folder):
     remove_documents(folder / "store", ["0-1"])
     Datastore(compact(folder / "store").folder, full=True)
-    return "accepted"
 
 
 def add(folder):
     more = [Document(TEXT, "new", title="new")]
     add_documents(stores.model(), stores.tokenizer(), folder / "store", more, batch_tokens=64)
-    return "accepted"
-
-
-def index(folder):
-    build_index(Datastore(folder / "store"), IndexConfig("IVF2,SQ8", "cosine"))
-    return "accepted"
-
-
-def clustered(folder):
-    cluster(folder / "store", 4)
-    return "accepted"
 
 
 def tuned(folder):
     texts = [Document(TEXT, "a"), Document(TEXT[::-1], "b")]
-    tune(
-        stores.model(),
-        stores.tokenizer(),
-        folder / "store",
-        texts,
-        samples=10,
-        write=True,
-        force=True,
-    )
-    return "accepted"
+    model, tokenizer = stores.model(), stores.tokenizer()
+    tune(model, tokenizer, folder / "store", texts, samples=10, write=True, force=True)
 
 
 def push(folder):
     store = Datastore(folder / "store")
     push_to_hub(store, "org/name", dry_run=True)
     card(store.manifest, "org/name", old=card(store.manifest, "org/name"))
-    return "accepted"
 
 
 def imported(folder):
-    done = import_datastore(
-        stores.model(),
-        stores.tokenizer(),
-        folder / "old",
-        folder / "made",
-        window=WindowConfig(64, 32),
-    )
-    hostile._use(folder / "made")
+    model, tokenizer, window = stores.model(), stores.tokenizer(), WindowConfig(64, 32)
+    done = import_datastore(model, tokenizer, folder / "old", folder / "made", window=window)
+    hostile.search(folder / "made")
     clusters = done.store.clusters
     if (folder / "wrong").exists():
         assert clusters is None, "clusters that cannot be right"
-    return "accepted"
 
 
 COMMANDS = {
     "open": use,
     "verify": by_command_line("verify", "--full"),
     "info": by_command_line("info"),
-    "remove": remove,
+    "remove": lambda folder: remove_documents(folder / "store", ["0-1"]),
     "compact": compacted,
     "add": add,
-    "index": index,
-    "cluster": clustered,
+    "index": lambda folder: build_index(
+        Datastore(folder / "store"), IndexConfig("IVF2,SQ8", "cosine")
+    ),
+    "cluster": lambda folder: cluster(folder / "store", 4),
     "tune": tuned,
     "push": push,
 }
@@ -189,7 +158,7 @@ def limited(work):
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         start = hostile.resident()
         try:
-            return work(folder)
+            return "refused" if work(folder) == "refused" else "accepted"
         finally:
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - start
             assert grown < RESIDENT, f"{grown} bytes more than at the start"
@@ -263,7 +232,7 @@ def warm_up(base):
         folder = base / "warm"
         shutil.copytree(base / "mine-0", folder / "store")
         shutil.copytree(base / "old-0", folder / "old")
-        assert work(folder) == "accepted"
+        assert work(folder) != "refused"
         shutil.rmtree(folder)
 
 
@@ -294,7 +263,7 @@ def run(number, seed, say=print):
     damage.quiet()
     stores.quiet()
     torch.set_num_threads(1)
-    counts, wrong = Counter(), []
+    report = damage.Report(number, seed, say)
     np.random.seed(seed)
     with tempfile.TemporaryDirectory(dir=damage.fast_folder()) as name:
         base = Path(name)
@@ -309,15 +278,10 @@ def run(number, seed, say=print):
                 shutil.rmtree(folder)
             if result == "accepted" and contradicts:
                 result = "silent"
-            counts[result] += 1
-            counts[f"{command}: {result}"] += 1
-            if result not in ("refused", "accepted"):
-                line = text.strip().splitlines()[-8:] if text else [""]
-                wrong.append(f"{command} {what} (seed {seed}, {turn}): {result}")
-                say(wrong[-1], "\n    ".join(["", *line]), flush=True)
-            if (turn + 1) % 500 == 0:
-                say(f"{turn + 1} of {number}", flush=True)
-    return counts, wrong
+            report.counts[f"{command}: {result}"] += 1
+            fine = result in ("refused", "accepted")
+            report.note(turn, f"{command} {what}", result, text, fine=fine)
+    return report.counts, report.wrong
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def use(folder):
     """Everything that is done with a datastore from elsewhere."""
     start = resident()
     try:
-        return _use(folder)
+        return search(folder)
     finally:
         grown = resident() - start
         assert grown < RESIDENT, f"{grown} bytes more than at the start"
@@ -75,7 +75,8 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def _use(folder):
+def search(folder):
+    """Opens a datastore, searches it, and holds it against a model."""
     store = Datastore(folder)
     manifest = store.manifest
     retriever = Retriever(store, KNNConfig(k=min(manifest.settings.k, 64)))
@@ -112,7 +113,7 @@ def attacked(attack, folder, chance, other):
 def run(number, seed, say=print):
     """Opens hostile datastores; returns how they ended, and what went wrong."""
     damage.quiet()
-    chance, counts, wrong, spent = random.Random(seed), Counter(), [], Counter()
+    chance, report, spent = random.Random(seed), damage.Report(number, seed, say), Counter()
     np.random.seed(seed)
     with tempfile.TemporaryDirectory(dir=damage.fast_folder()) as name:
         base = Path(name)
@@ -135,17 +136,12 @@ def run(number, seed, say=print):
             if time.monotonic() - began > SLOW:
                 say(f"slow: {attack.__name__} {what}", flush=True)
             shutil.rmtree(folder)
-            counts[result] += 1
-            counts[f"{attack.__name__}: {result}"] += 1
-            if result not in ("refused", "accepted"):
-                line = text.strip().splitlines()[-6:] if text else [""]
-                wrong.append(f"{attack.__name__} {what} (seed {seed}, {turn}): {result}")
-                say(wrong[-1], "\n    ".join(["", *line]), flush=True)
-            if (turn + 1) % 500 == 0:
-                say(f"{turn + 1} of {number}", flush=True)
+            report.counts[f"{attack.__name__}: {result}"] += 1
+            fine = result in ("refused", "accepted")
+            report.note(turn, f"{attack.__name__} {what}", result, text, fine=fine)
     for name, seconds in spent.most_common(5):
         say(f"{name}: {seconds:.1f} s")
-    return counts, wrong
+    return report.counts, report.wrong
 
 
 if __name__ == "__main__":

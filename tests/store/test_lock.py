@@ -64,14 +64,12 @@ def test_a_second_writer_in_another_thread_is_refused(tmp_path):
 
     with begin(tmp_path, "build", {}):
         before = contents(tmp_path)
-        for _ in range(2):
-            thread = threading.Thread(target=second)
-            thread.start()
-            thread.join()
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
         assert contents(tmp_path) == before
-    assert refused == [BusyError, BusyError]
     second()
-    assert len(refused) == 2
+    assert refused == [BusyError]
 
 
 def test_every_job_is_refused_while_another_is_under_way(tmp_path):
@@ -93,17 +91,14 @@ def test_the_lock_is_let_go_of_when_a_job_fails(tmp_path):
             raise KeyboardInterrupt
 
 
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+def test_a_lock_that_is_a_link_or_a_folder(tmp_path):
     (tmp_path / "outside").write_text("mine")
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / layout.LOCK).symlink_to(tmp_path / "outside")
-    with pytest.raises(DatastoreError, match="is a link") as caught, locked(tmp_path / "s"):
+    (tmp_path / layout.LOCK).symlink_to(tmp_path / "outside")
+    with pytest.raises(DatastoreError, match="is a link") as caught, locked(tmp_path):
         pass
     one_line(caught)
     assert (tmp_path / "outside").read_text() == "mine"
-
-
-def test_a_folder_that_cannot_be_locked(tmp_path):
+    (tmp_path / layout.LOCK).unlink()
     (tmp_path / layout.LOCK).mkdir()
     with pytest.raises(StorageError, match=r"\.lock cannot be written"), locked(tmp_path):
         pass

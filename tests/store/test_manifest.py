@@ -91,23 +91,21 @@ def test_a_manifest_that_lacks_what_has_a_default(tmp_path):
 
 
 def test_what_is_no_datastore_and_what_is_not_finished(tmp_path):
-    assert "does not exist" in error(tmp_path / "none", DatastoreError)
-    assert "is not a datastore" in error(tmp_path, DatastoreError)
+    text = error(tmp_path / "none", DatastoreError)
+    assert "does not exist" in text
+    assert "knn-logits build" in text
+    (tmp_path / "notes.txt").write_text("hello")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        assert "is not a datastore" in error(path, DatastoreError)
     (tmp_path / layout.JOURNAL).write_text("{}")
-    assert "did not finish" in error(tmp_path, IncompleteError)
+    assert "run the same `knn-logits build` again" in error(tmp_path, IncompleteError)
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b'{"a": ' + b"9" * 5000 + b"}",
-        b"\0" * 10,
-        b'{"format": 1, "format": 1}',
-        b'{"a": {"b": 1, "b": 1}}',
+        *(b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\0" * 10),
+        *(b'{"format": 1, "format": 1}', b'{"a": {"b": 1, "b": 1}}'),
     ],
 )
 def test_what_is_not_json(tmp_path, data):
@@ -123,72 +121,63 @@ def test_what_is_another_kind_of_json(tmp_path, other):
 
 @pytest.mark.parametrize("version", [0, 2, 99, "1", None, 1.5])
 def test_an_unknown_format_version(tmp_path, version):
-    write(tmp_path, content(format_version=version))
-    text = error(tmp_path, DatastoreError)
-    assert repr(version) in text
-    assert "install a newer" in text
+    for other in (content(format_version=version), {"new": True}):
+        write(tmp_path, {"format": "knn-logits datastore", **other, "format_version": version})
+        text = error(tmp_path, DatastoreError)
+        assert f"format version {version!r}" in text
+        assert "install a newer" in text
 
 
-def test_the_format_is_looked_at_before_all_else(tmp_path):
-    write(tmp_path, {"format": "knn-logits datastore", "format_version": 2, "new": True})
-    assert "format version 2" in error(tmp_path, DatastoreError)
-
-
-NUMBERS = ["entries", "documents", "tokens", "dim", "skipped"]
-
-
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", [-1, "5", 1.5, None, True, []])
-def test_wrong_numbers(tmp_path, name, value):
-    write(tmp_path, content(**{name: value}))
-    assert name in error(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["entries", "documents", "tokens", "dim", "generation"])
-def test_numbers_that_no_array_can_have(tmp_path, name):
-    write(tmp_path, content(**{name: 10**30}))
-    assert name in error(tmp_path)
+COUNTS = ["entries", "documents", "tokens", "dim", "skipped"]
+SETTINGS = {"k": 1, "lmbda": 0.5, "temperature": 1.0}
+EXACT = {"factory": "exact", "requested": "auto"}
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("dim", 0),
-        ("dim", 1 << 17),
-        ("removed", [-1]),
-        ("removed", [0]),
-        ("removed", ["0"]),
-        ("dtype", "float64"),
-        ("dtype", "object"),
-        ("metric", "L2"),
-        ("metric", None),
-        ("model", {}),
-        ("model", None),
+        *((name, value) for name in COUNTS for value in (-1, "5", 1.5, None, True, [])),
+        *((name, 10**30) for name in (*COUNTS[:4], "generation")),
+        *(("dim", value) for value in (0, 1 << 17)),
+        *(("removed", value) for value in ([-1], [0], ["0"])),
+        *(("dtype", value) for value in ("float64", "object")),
+        *(("metric", value) for value in ("L2", None)),
+        *(("model", value) for value in ({}, None)),
         ("created_with", 1),
         ("license", 5),
-        ("files", None),
-        ("files", {}),
-        ("windows", {"window": 0, "stride": 1}),
-        ("windows", {"window": 1, "stride": 1}),
-        ("windows", {"window": 8, "stride": 9}),
+        *(("files", value) for value in (None, {})),
+        *(("windows", {"window": w, "stride": s}) for w, s in ((0, 1), (1, 1), (8, 9))),
         ("windows", {"window": 8, "stride": 4, "concatenate": "yes"}),
-        ("settings", {"k": 0, "lmbda": 0.5, "temperature": 1.0}),
-        ("settings", {"k": 1, "lmbda": 1.5, "temperature": 1.0}),
-        ("settings", {"k": 1, "lmbda": 0.5, "temperature": 0}),
-        ("settings", {"k": 1.0, "lmbda": 0.5, "temperature": 1}),
+        *(
+            ("settings", SETTINGS | fields)
+            for fields in ({"k": 0}, {"k": 1.0}, {"lmbda": 1.5}, {"temperature": 0})
+        ),
         ("settings", {"k": 1, "lmbda": 0.5}),
+        *(
+            ("index", EXACT | fields)
+            for fields in ({"factory": 5}, {"nprobe": 0}, {"nprobe": -4}, {"recall": {"at": 1}})
+        ),
         ("index", {"factory": "exact"}),
-        ("index", {"factory": 5, "requested": "auto"}),
-        ("index", {"factory": "IVF1,Flat", "requested": "auto", "nprobe": 0}),
-        ("index", {"factory": "IVF1,Flat", "requested": "auto", "nprobe": -4}),
-        ("index", {"factory": "x", "requested": "x", "recall": {"at": 1, "value": 2}}),
         ("key", {"name": "x", "module": "m", "side": "middle"}),
         ("tokenizer", {"id": "t", "sha256": "0", "vocabulary": 0}),
+        ("surprise", 1),
+        ("model.weights_url", "http://example.org"),
+        *((f"files.0.{name}", value) for name, value in {
+            "bytes": -1, "sha256": "x", "shape": "9", "dtype": 5, "name": 5, "url": "x"}.items()),
+        *((f"files.0.{name}", value) for name, value in {
+            "bytes": "1", "sha256": "0" * 63, "shape": [None]}.items()),
+        *((f"files.0.{name}", value) for name, value in {"sha256": "F" * 64, "shape": 5}.items()),
     ],
-)
+)  # fmt: skip
 def test_wrong_values(tmp_path, name, value):
-    write(tmp_path, content(**{name: value}))
-    assert f"{name}" in error(tmp_path)
+    whole = content(files=[dict(one) for one in FILES])
+    *path, last = name.split(".")
+    place = whole
+    for step in path:
+        place = place[int(step) if step.isdecimal() else step]
+    place[last] = value
+    write(tmp_path, whole)
+    assert name in error(tmp_path)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
@@ -201,72 +190,31 @@ def test_settings_are_finite(tmp_path, name, number):
     assert name in error(tmp_path)
 
 
-def test_unknown_names(tmp_path):
-    write(tmp_path, content(surprise=1))
-    assert "surprise" in error(tmp_path)
-    nested = content()
-    nested["model"]["weights_url"] = "http://example.org"
-    write(tmp_path, nested)
-    assert "model.weights_url" in error(tmp_path)
+STRANGE = ["../tokens.npy", "/etc/passwd", "sub/tokens.npy", "tokens.pt", "keys-0.npy", "", "."]
+STRANGE += ["keys-00000.npy\n", "keys-0000\u0660.npy"]
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("fields", "message"),
     [
-        "../tokens.npy",
-        "/etc/passwd",
-        "sub/tokens.npy",
-        "tokens.pt",
-        "keys-0.npy",
-        "keys-00000.npy\n",
-        "keys-0000\u0660.npy",
-        "",
-        ".",
+        *(({"files": [*FILES, file(name)]}, "names unknown files") for name in STRANGE),
+        *(
+            ({"files": [*FILES, file(name)]}, "names two files of one kind")
+            for name in (layout.TOKENS, "tokens.1.npy", "checks.3.safetensors")
+        ),
+        *(
+            ({"files": [one for one in FILES if one is not left_out]}, f"lacks files of {kind}")
+            for left_out, kind in zip(FILES, ("tokens", "documents", "checks"), strict=True)
+        ),
+        *(
+            ({"documents": 2, "removed": removed}, "removed")
+            for removed in ([1, 0], [0, 0], [2], [-1, 0])
+        ),
     ],
 )
-def test_files_that_no_datastore_has(tmp_path, name):
-    write(tmp_path, content(files=[*FILES, file(name)]))
-    assert "names unknown files" in error(tmp_path)
-
-
-@pytest.mark.parametrize("name", [layout.TOKENS, "tokens.1.npy", "checks.3.safetensors"])
-def test_two_files_of_one_kind(tmp_path, name):
-    write(tmp_path, content(files=[*FILES, file(name)]))
-    assert "names two files of one kind" in error(tmp_path)
-
-
-@pytest.mark.parametrize("left_out", range(3))
-def test_a_file_of_each_kind_that_is_needed(tmp_path, left_out):
-    write(tmp_path, content(files=[*FILES[:left_out], *FILES[left_out + 1 :]]))
-    kind = ["tokens", "documents", "checks"][left_out]
-    assert f"lacks files of {kind}" in error(tmp_path)
-
-
-@pytest.mark.parametrize("removed", [[1, 0], [0, 0], [2], [-1, 0]])
-def test_documents_that_are_not_there_cannot_be_removed(tmp_path, removed):
-    write(tmp_path, content(documents=2, removed=removed))
-    assert "removed" in error(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "field",
-    [
-        {"bytes": -1},
-        {"bytes": "1"},
-        {"sha256": "x"},
-        {"sha256": "0" * 63},
-        {"sha256": "F" * 64},
-        {"shape": "9"},
-        {"shape": [None]},
-        {"shape": 5},
-        {"dtype": 5},
-        {"name": 5},
-        {"url": "x"},
-    ],
-)
-def test_wrong_records_of_files(tmp_path, field):
-    write(tmp_path, content(files=[FILES[0] | field, *FILES[1:]]))
-    assert "files.0" in error(tmp_path)
+def test_parts_that_do_not_fit_one_another(tmp_path, fields, message):
+    write(tmp_path, content(**fields))
+    assert message in error(tmp_path)
 
 
 def test_a_manifest_of_absurd_size(tmp_path):
@@ -344,22 +292,11 @@ def test_names_of_files():
         assert layout.kind_of(name) is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "keys.npy",
-        "keys-1.npy",
-        "tokens-00000.npy",
-        "tokens.0.npy",
-        "tokens.01.npy",
-        "tokens.1234567890.npy",
-        "tokens.1.1.npy",
-        "tokens.1.safetensors",
-        "Tokens.npy",
-        "index.pt",
-    ],
-)
+NAMES = ["", "keys.npy", "keys-1.npy", "tokens-00000.npy", "tokens.0.npy", "tokens.01.npy"]
+NAMES += ["tokens.1234567890.npy", "tokens.1.1.npy", "tokens.1.safetensors", "Tokens.npy"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "index.pt"])
 def test_names_that_no_file_has(name):
     assert layout.kind_of(name) is None
     assert not layout.is_ours(name)

@@ -38,27 +38,21 @@ def test_a_mapped_array_is_the_one_written_and_cannot_be_changed(array):
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (3, 5), (12,), (3,), (3, 4, 1), (0, 4), ()])
-def test_a_mapped_array_has_the_shape_asked_for(array, shape):
+def test_a_mapped_array_has_the_shape_the_type_and_the_size_that_are_expected(array, shape):
     with pytest.raises(DamagedError, match=r"a\.npy"):
         map_array(array, "float16", shape)
-
-
-def test_a_mapped_array_has_the_type_asked_for(array):
     with pytest.raises(DamagedError, match="holds float16"):
         map_array(array, "int16", (3, 4))
+    whole = array.read_bytes()
+    for content in (whole[:-1], whole + b"\0"):
+        array.write_bytes(content)
+        with pytest.raises(DamagedError, match="bytes"):
+            map_array(array, "float16", (3, 4))
 
 
 def test_an_array_of_nothing(tmp_path):
     files.write_array(tmp_path / "a.npy", np.empty((0, 4), np.float16))
     assert map_array(tmp_path / "a.npy", "float16", (0, 4)).shape == (0, 4)
-
-
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_header_that_does_not_fit_the_size(array, change):
-    content = array.read_bytes()
-    array.write_bytes(content[:-1] if change < 0 else content + b"\0")
-    with pytest.raises(DamagedError, match="bytes"):
-        map_array(array, "float16", (3, 4))
 
 
 def with_header(path, text):
@@ -113,18 +107,15 @@ def test_headers_are_read_by_many_threads_at_once(array):
         assert set(pool.map(array_facts, [array] * 500)) == {("float16", (3, 4), 128)}
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"\x93NUMPY\x02\x00" + b"\0" * 200, b"PK"])
+LONG = [b"\x93NUMPY\x01\x00" + n.to_bytes(2, "little") + b" " * n for n in (5000, 65535)]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x93NUMPY", b"\x93NUMPY\x02\x00" + b"\0" * 200, b"PK", *LONG]
+)
 def test_what_is_no_array_at_all(tmp_path, content):
     (tmp_path / "a.npy").write_bytes(content)
-    with pytest.raises(ValueError, match=r"\.npy|header"):
-        array_facts(tmp_path / "a.npy")
-
-
-@pytest.mark.parametrize("length", [5000, 65535])
-def test_a_header_of_absurd_length(tmp_path, length):
-    data = b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + b" " * length
-    (tmp_path / "a.npy").write_bytes(data)
-    with pytest.raises(ValueError, match="not version"):
+    with pytest.raises(ValueError, match="not version" if content in LONG else r"\.npy|header"):
         array_facts(tmp_path / "a.npy")
 
 

@@ -1,3 +1,4 @@
+import itertools
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from handmade import document_records, make_store, naive_entries
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.errors import CorpusError, DamagedError, DatastoreError, IncompleteError
+from knn_logits.errors import CorpusError, DamagedError, DatastoreError
 from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord, write_documents
@@ -78,10 +79,11 @@ def test_keys_are_gathered_from_all_shards(documents, concatenate, shard_bytes, 
         found = store.keys(np.array(wanted, np.int64))
         assert found.dtype == np.float16
         np.testing.assert_array_equal(found, keys[wanted].reshape(-1, 4))
-        for size in (1, 3, 1000):
-            batches = list(store.key_batches(size))
+        for size, first in itertools.product((1, 3, 1000), (0, 1, len(store) // 2, len(store))):
+            batches = list(store.key_batches(size, first))
             assert all(len(one) <= size and one.dtype == np.float32 for one in batches)
-            np.testing.assert_array_equal(np.concatenate(batches), keys.astype(np.float32))
+            found = np.concatenate([*batches, np.empty((0, 4), np.float32)])
+            np.testing.assert_array_equal(found, keys[first:].astype(np.float32))
 
 
 def test_keys_keep_the_shape_of_their_ids(tmp_path):
@@ -108,16 +110,6 @@ def test_a_round_trip(tmp_path):
         assert list(store.checks) == ["nothing"]
     shards = [record.name for record in written.manifest.key_shards]
     assert shards == [layout.file_name("keys", 0, number) for number in range(3)]
-
-
-def test_keys_from_an_entry_on(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=16)
-    keys = store.keys(np.arange(6)).astype(np.float32)
-    for first in range(7):
-        for size in (1, 2, 3, 10):
-            rows = list(store.key_batches(size, first))
-            found = np.concatenate([*rows, np.empty((0, 4), np.float32)])
-            np.testing.assert_array_equal(found, keys[first:])
 
 
 def test_numbers_of_documents_by_id(tmp_path):
@@ -150,85 +142,35 @@ def test_a_folder_under_another_name_still_opens(tmp_path):
 # What is not a datastore, or no whole one
 
 
-def test_no_folder(tmp_path):
-    with pytest.raises(DatastoreError, match="does not exist") as caught:
-        Datastore(tmp_path / "none")
-    assert type(caught.value) is DatastoreError
-    assert "knn-logits build" in one_line(caught)
-
-
-def test_not_a_datastore(tmp_path):
-    (tmp_path / "notes.txt").write_text("hello")
-    for path in (tmp_path, tmp_path / "notes.txt"):
-        with pytest.raises(DatastoreError, match="is not a datastore") as caught:
-            Datastore(path)
-        assert type(caught.value) is DatastoreError
-        one_line(caught)
-
-
-def test_a_half_built_folder(tmp_path):
-    make_store(tmp_path / "s", DOCUMENTS)
-    (tmp_path / "s" / layout.MANIFEST).unlink()
-    (tmp_path / "s" / layout.JOURNAL).write_text("{}")
-    with pytest.raises(IncompleteError, match=r"run the same .* again") as caught:
-        Datastore(tmp_path / "s")
-    one_line(caught)
-
-
 FILES = [layout.TOKENS, layout.DOCUMENTS, layout.CHECKS, "keys-00000.npy", "keys-00001.npy"]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file(tmp_path, name):
-    make_store(tmp_path / "s", DOCUMENTS, shard_bytes=32)
-    (tmp_path / "s" / name).unlink()
-    with pytest.raises(DamagedError, match="is missing") as caught:
-        Datastore(tmp_path / "s")
-    assert name in one_line(caught)
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("change", [-1, +1])
-def test_a_file_of_another_length(tmp_path, name, change):
+@pytest.mark.parametrize("change", ["missing", "shorter", "longer", "zeros", "a folder"])
+def test_a_file_that_is_damaged(tmp_path, name, change):
     make_store(tmp_path / "s", DOCUMENTS, shard_bytes=32)
     path = tmp_path / "s" / name
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] if change < 0 else content + b"\0")
-    with pytest.raises(DamagedError, match=f"{len(content) + change} bytes") as caught:
+    whole = path.read_bytes()
+    path.unlink()
+    content = {"shorter": whole[:-1], "longer": whole + b"\0", "zeros": bytes(len(whole))}
+    if change == "a folder":
+        path.mkdir()
+    elif change != "missing":
+        path.write_bytes(content[change])
+    said = {"missing": "is missing", "a folder": "not a regular file", "zeros": name}
+    message = said.get(change, f"{len(content.get(change, b''))} bytes")
+    with pytest.raises(DamagedError, match=message) as caught:
         Datastore(tmp_path / "s")
-    assert name in one_line(caught)
-
-
-def test_a_folder_in_the_place_of_a_file(tmp_path):
-    make_store(tmp_path / "s", DOCUMENTS)
-    (tmp_path / "s" / layout.TOKENS).unlink()
-    (tmp_path / "s" / layout.TOKENS).mkdir()
-    with pytest.raises(DamagedError, match="not a regular file"):
-        Datastore(tmp_path / "s")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_of_zeros(tmp_path, name):
-    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=32)
-    path = tmp_path / "s" / name
-    path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(DamagedError) as caught:
-        Datastore(store.folder)
     assert name in one_line(caught)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"entries": 5},
-        {"entries": 7},
-        {"entries": 10**30},
-        {"tokens": 10},
-        {"tokens": 10**30},
-        {"documents": 4},
-        {"documents": 0},
-        {"dim": 2},
-        {"dim": 10**12},
+        *({"entries": number} for number in (5, 7, 10**30)),
+        *({"tokens": number} for number in (10, 10**30)),
+        *({"documents": number} for number in (0, 4)),
+        *({"dim": number} for number in (2, 10**12)),
         {"dtype": "float32"},
         {"windows": {"window": 8, "stride": 4, "concatenate": True}},
     ],
@@ -300,27 +242,22 @@ def test_documents_that_do_not_follow_one_another(tmp_path, spans):
     one_line(caught)
 
 
-@pytest.mark.parametrize("column", ["first", "length", "id"])
-def test_documents_without_a_column(tmp_path, column):
+@pytest.mark.parametrize("column", ["first", "length", "id", *range(3)])
+def test_documents_without_a_column_or_with_another(tmp_path, column):
     store = make_store(tmp_path / "s", DOCUMENTS)
-    table = pq.read_table(store.folder / layout.DOCUMENTS).drop_columns([column])
+    table = pq.read_table(store.folder / layout.DOCUMENTS)
+    if isinstance(column, str):
+        table = table.drop_columns([column])
+    else:
+        wrong = [
+            pa.array([0, None, 5, 8, 9], pa.int64()),
+            pa.array(["0", "4", "x", "8", "9"]),
+            pa.array([[0], [4], [5], [8], [9]]),
+        ][column]
+        table = table.set_column(0, "first", wrong)
     with pytest.raises(DamagedError, match="documents") as caught:
         with_table(store, table)
     one_line(caught)
-
-
-def test_documents_with_missing_numbers_or_other_types(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS)
-    table = pq.read_table(store.folder / layout.DOCUMENTS)
-    for wrong in (
-        pa.array([0, None, 5, 8, 9], pa.int64()),
-        pa.array(["0", "4", "x", "8", "9"]),
-        pa.array([[0], [4], [5], [8], [9]]),
-    ):
-        changed = table.set_column(0, "first", wrong)
-        with pytest.raises(DamagedError, match="documents") as caught:
-            with_table(store, changed)
-        one_line(caught)
 
 
 def test_an_unfinished_store_reads_what_is_there(tmp_path):
