@@ -87,7 +87,7 @@ class Chat:
         import transformers
 
         from knn_logits.cli.streaming import Printed
-        from knn_logits.evidence.render import NOTHING_NEAR
+        from knn_logits.evidence.render import UNFAMILIAR
         from knn_logits.generation.processor import KNNLogitsProcessor
 
         settings = self._request(prompt)
@@ -106,7 +106,7 @@ class Chat:
                 )
                 self.trace = knn.trace(output, self.tokenizer, prompt=prompt)
             if self.trace[0].near is False:
-                self.console.print(NOTHING_NEAR, style="yellow", markup=False, soft_wrap=True)
+                self.console.print(UNFAMILIAR, style="yellow", markup=False, soft_wrap=True)
         if self.messages:
             new = output[0, settings["input_ids"].shape[1] :]
             text = self.tokenizer.decode(new, skip_special_tokens=True)
@@ -154,14 +154,13 @@ class Chat:
 
     def on_why(self, *words: str) -> None:
         """Shows the sources of the latest answer, or of one of its words."""
-        from knn_logits.evidence.render import several_stores, show, show_word
+        from knn_logits.evidence.render import show, show_word, with_store_names
 
         trace = self._latest()
         if not words:
             show(trace, 12, self.console)
             return
-        word = _chosen(trace[0], " ".join(words))
-        show_word(word, self.console, named=several_stores(trace))
+        show_word(_chosen(with_store_names(trace)[0], " ".join(words)), self.console)
 
     def on_knn(self, state: str = "") -> None:
         """Switches the memory on or off."""

@@ -80,13 +80,13 @@ class Call:
     @classmethod
     def now(cls) -> Call:
         """The call that is being made."""
-        here = place()
-        going_on = _local(here.lists.f_back, _GOING_ON) if here.lists is not None else None
+        caller = place()
+        going_on = _local(caller.lists.f_back, _GOING_ON) if caller.lists is not None else None
         return cls(
-            processors=_local(here.lists, "self"),
+            processors=_local(caller.lists, "self"),
             going_on=going_on if isinstance(going_on, Tensor) else None,
-            depth=max(0, here.depth - 1),
-            drafts=here.drafts,
+            depth=max(0, caller.depth - 1),
+            drafts=caller.drafts,
         )
 
 
@@ -130,15 +130,15 @@ def course_of(
 ) -> Course | None:
     """Finds the generation of a call, and notes the call; None if a generation begins."""
     if courses and again:
-        course = next((one for one in courses if one.has(call)), courses[0])
+        course = next((course for course in courses if course.has(call)), courses[0])
         course.note(length)
         return course
-    return next((one for one in courses if one.goes_on(call, length, whole=whole)), None)
+    return next((course for course in courses if course.goes_on(call, length, whole=whole)), None)
 
 
 def with_course(courses: Sequence[Course], course: Course) -> list[Course]:
     """Puts a generation first. Those that it may have been made within stay."""
-    return [course, *(one for one in courses if one is not course and not one.ended)]
+    return [course, *(other for other in courses if other is not course and not other.ended)]
 
 
 def _reference(processors: Any) -> weakref.ref[Any] | None:

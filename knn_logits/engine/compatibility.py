@@ -140,15 +140,15 @@ def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
 def _hashed_vocabulary(tokenizer: Any) -> tuple[int, Any]:
     """Returns the number of words of a tokenizer, and a hash that has read them."""
     size = len(tokenizer)
-    known = _VOCABULARIES.get(tokenizer)
-    if known is None or known[0] != size:
+    cached = _VOCABULARIES.get(tokenizer)
+    if cached is None or cached[0] != size:
         vocabulary = tokenizer.get_vocab()
         # A padding token that a user adds does not change how the corpus is cut.
         added = set(tokenizer.get_added_vocab())
         words = sorted(item for item in vocabulary.items() if item[0] not in added)
         whole = hashlib.sha256(f"[{json.dumps(words)}".encode())
-        known = _VOCABULARIES[tokenizer] = size, len(words), whole
-    return known[1], known[2].copy()
+        cached = _VOCABULARIES[tokenizer] = size, len(words), whole
+    return cached[1], cached[2].copy()
 
 
 def vocabulary_size(model: nn.Module) -> int:
@@ -164,9 +164,9 @@ def vocabulary_size(model: nn.Module) -> int:
 
 def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
     """Cuts a fixed text into tokens. It is not from the corpus, which may have to be forgotten."""
-    ids = [one for text in _SAMPLE_TEXTS for one in tokenizer(text)["input_ids"]]
-    known = [one for one in ids if one < vocabulary][:CANARY_LENGTH]
-    return np.asarray(known if len(known) > 1 else [0, vocabulary - 1], np.int32)
+    ids = [token for text in _SAMPLE_TEXTS for token in tokenizer(text)["input_ids"]]
+    scored = [token for token in ids if token < vocabulary][:CANARY_LENGTH]
+    return np.asarray(scored if len(scored) > 1 else [0, vocabulary - 1], np.int32)
 
 
 def canary_keys(
@@ -185,13 +185,13 @@ def canary_keys(
     return states.float().cpu().numpy()
 
 
-def relative_error(found: Array, expected: Array) -> float:
+def relative_error(keys: Array, expected: Array) -> float:
     """Computes |found - expected| / |expected|. It is infinite if the shapes differ."""
-    if found.shape != expected.shape:
+    if keys.shape != expected.shape:
         return float("inf")
     # A file may hold numbers whose squares exceed single precision, so this takes double precision.
-    found, expected = found.astype(np.float64), expected.astype(np.float64)
-    return float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-12))
+    keys, expected = keys.astype(np.float64), expected.astype(np.float64)
+    return float(np.linalg.norm(keys - expected) / max(float(np.linalg.norm(expected)), 1e-12))
 
 
 def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None:
@@ -214,11 +214,11 @@ def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> Ke
     record: KeyRecord = store.manifest.key
     location = find_key(model, record.name)
     if key is not None:
-        wanted = find_key(model, key)
-        if (wanted.module, wanted.side) != (location.module, location.side):
+        requested = find_key(model, key)
+        if (requested.module, requested.side) != (location.module, location.side):
             raise MismatchError(
-                f"{store.folder} holds keys of {location} ({record.name}), not of {wanted}; leave "
-                "--key out, or build another datastore with it"
+                f"{store.folder} holds keys of {location} ({record.name}), not of {requested}; "
+                "leave --key out, or build another datastore with it"
             )
     return location
 
@@ -269,13 +269,13 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
             store.folder,
         )
         return
-    found = canary_keys(model, location, tokens)
-    if found.shape != expected.shape:
+    keys = canary_keys(model, location, tokens)
+    if keys.shape != expected.shape:
         raise MismatchError(
-            f"the model's states have {found.shape[-1]} numbers, but the keys of {store.folder} "
+            f"the model's states have {keys.shape[-1]} numbers, but the keys of {store.folder} "
             f"have {expected.shape[-1]}: load {manifest.model.id}, which built the datastore"
         )
-    error = relative_error(found, expected)
+    error = relative_error(keys, expected)
     if not error <= SAME_WEIGHTS:
         raise MismatchError(
             f"{store.folder} was built by another model ({_difference(model, manifest)}; its keys "
@@ -333,15 +333,15 @@ def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
         )
 
 
-def needs_keys(store: Datastore, what: str) -> None:
+def needs_keys(store: Datastore, command: str) -> None:
     """Refuses what needs stored keys, for a datastore without them."""
     if store.manifest.on_demand is not None:
         raise DatastoreError(
-            f"{store.folder} computes its keys when they are needed, and {what} needs stored keys: "
-            "build the datastore again without --no-keys"
+            f"{store.folder} computes its keys when they are needed, and {command} needs stored "
+            "keys: build the datastore again without --no-keys"
         )
     if not store.has_keys:
         raise DatastoreError(
-            f"{store.folder} has no keys, and {what} needs them: fetch them with `knn-logits pull "
-            "--keys`, or build the datastore again"
+            f"{store.folder} has no keys, and {command} needs them: fetch them with "
+            "`knn-logits pull --keys`, or build the datastore again"
         )

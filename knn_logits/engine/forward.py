@@ -26,7 +26,7 @@ from knn_logits.errors import ModelError
 _thread = threading.local()
 
 
-def is_own_pass() -> bool:
+def in_key_pass() -> bool:
     """Whether this thread is in a forward pass of this module, which belongs to no `generate()`."""
     return bool(getattr(_thread, "passes", 0))
 
@@ -67,7 +67,7 @@ def windows_batch(
     if not sources:
         return padded(parts, device)
     targets = padded(parts, device)
-    return padded(sources, device) | {f"decoder_{name}": one for name, one in targets.items()}
+    return padded(sources, device) | {f"decoder_{name}": tensor for name, tensor in targets.items()}
 
 
 def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[str, Tensor]:
@@ -160,11 +160,11 @@ def _run(
         _thread.passes -= 1
         for handle in handles:
             handle.remove()
-    missing = next((one for one in locations if one not in taken), None)
+    missing = next((location for location in locations if location not in taken), None)
     if missing is not None:
         raise ModelError(f"{missing} did not run in a forward pass; name another key with --key")
     rows_tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
-    return [as_rows(taken[one], rows_tokens, one) for one in locations], output
+    return [as_rows(taken[location], rows_tokens, location) for location in locations], output
 
 
 def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> Tensor:
@@ -190,10 +190,10 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    own = vars(module)
+    attributes = vars(module)
     return (
-        any(own.get(name) is not None for name in _CALLS)
-        or hasattr(own.get("forward"), _FUNCTION)
+        any(attributes.get(name) is not None for name in _CALLS)
+        or hasattr(attributes.get("forward"), _FUNCTION)
         or original(module) is not module
     )
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.engine.calls import Call, place
-from knn_logits.engine.forward import as_rows, forget_compiled, is_own_pass
+from knn_logits.engine.forward import as_rows, forget_compiled, in_key_pass
 from knn_logits.engine.location import (
     KeyLocation,
     decoder_of,
@@ -77,7 +77,7 @@ def allow_paged(model: nn.Module) -> None:
 
 
 # Windows kept for each depth: one for the call, one for a guidance pass, and one to spare.
-_WINDOWS_KEPT = 3
+_MOST_WINDOWS = 3
 # The argument that holds the cache: the usual name, and the name in models without attention.
 _CACHE_NAMES = ("past_key_values", "cache_params")
 
@@ -93,7 +93,7 @@ class Window:
     cache: weakref.ref[Any] | None = None
     states: Tensor | None = None
     encoded: Tensor | None = None
-    asked: int = -1
+    latest: int = -1
     whole: bool = False
     answers: dict[int, Any] = field(default_factory=dict)
 
@@ -102,7 +102,7 @@ class _ThreadState(threading.local):
     """What the forward passes of one thread have left."""
 
     def __init__(self) -> None:
-        self.windows: dict[int, deque[Window]] = defaultdict(lambda: deque(maxlen=_WINDOWS_KEPT))
+        self.windows: dict[int, deque[Window]] = defaultdict(lambda: deque(maxlen=_MOST_WINDOWS))
         self.cache: weakref.ref[Any] | None = None
         self.open: Window | None = None
         self.outer_ids: Tensor | None = None
@@ -138,7 +138,7 @@ class _Hooks:
     def on_model(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        if kwargs is None or self.copied or is_own_pass():
+        if kwargs is None or self.copied or in_key_pass():
             return
         ids = _argument(self.ids_name, self.model_names, args, kwargs)
         self.thread.outer_ids = ids if isinstance(ids, Tensor) else None
@@ -147,14 +147,14 @@ class _Hooks:
     def on_decoder(
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        if is_own_pass():
+        if in_key_pass():
             return
         thread = self.thread
         thread.open = None
         if kwargs is None or self.copied or (decoder.training and torch.is_grad_enabled()):
             return
-        here = place()
-        if here.drafts:
+        caller = place()
+        if caller.drafts:
             return
         ids = _argument("input_ids", self.decoder_names, args, kwargs)
         embeds = _argument("inputs_embeds", self.decoder_names, args, kwargs)
@@ -173,7 +173,7 @@ class _Hooks:
         encoded = embeds if encoded is None and ids is None else encoded
         encoded = encoded.detach() if isinstance(encoded, Tensor) else None
         start, cache = self._start(args, kwargs)
-        thread.open = Window(start, ids, shape, here.depth, cache, encoded=encoded)
+        thread.open = Window(start, ids, shape, caller.depth, cache, encoded=encoded)
 
     def _start(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -196,7 +196,7 @@ class _Hooks:
         self._take(output[0] if isinstance(output, (tuple, list)) else output)
 
     def _take(self, states: Any) -> None:
-        if is_own_pass():
+        if in_key_pass():
             return
         thread = self.thread
         window, thread.open = thread.open, None
@@ -235,8 +235,10 @@ def _counts(cache: Any) -> bool:
 
 def _longest_layer(cache: Any) -> int:
     """Takes the longest layer, since the first one may keep its states elsewhere."""
-    own = getattr(cache, "self_attention_cache", cache)
-    lengths = (getattr(one, "get_seq_length", lambda: 0)() for one in getattr(own, "layers", ()))
+    decoder = getattr(cache, "self_attention_cache", cache)
+    lengths = (
+        getattr(layer, "get_seq_length", lambda: 0)() for layer in getattr(decoder, "layers", ())
+    )
     return max((int(length) for length in lengths), default=0)
 
 
@@ -275,25 +277,25 @@ class StateCapture:
         if call.drafts:
             return None
         windows = thread.windows[call.depth]
-        fresh = [window for window in windows if window.asked < 0]
-        spent = [window for window in reversed(windows) if window.asked >= 0]
-        for some in (fresh, spent):
+        fresh = [window for window in windows if window.latest < 0]
+        spent = [window for window in reversed(windows) if window.latest >= 0]
+        for group in (fresh, spent):
             for offset in dict.fromkeys((0, thread.offset)):
-                chosen = _choose(some, input_ids, offset, thread.cache)
+                chosen = _choose(group, input_ids, offset, thread.cache)
                 if chosen is not None:
-                    return self._found(*chosen, input_ids, offset)
+                    return self._answer(*chosen, input_ids, offset)
         for window in reversed(fresh):
             behind = _whole_offset(window, input_ids)
             if behind is not None:
-                return self._found(window, window.shape[1] - 1, input_ids, behind)
+                return self._answer(window, window.shape[1] - 1, input_ids, behind)
         return None
 
-    def _found(
+    def _answer(
         self, window: Window, position: int, input_ids: Tensor, offset: int
     ) -> tuple[Window, int]:
         thread = self._hooks.thread
         thread.offset, thread.cache = offset, window.cache
-        window.asked = position
+        window.latest = position
         window.whole = position + 1 == input_ids.shape[1] + offset
         for depth in [depth for depth in thread.windows if depth >= window.depth]:
             del thread.windows[depth]
@@ -310,12 +312,12 @@ def _choose(
     windows: list[Window], input_ids: Tensor, offset: int, cache: weakref.ref[Any] | None
 ) -> tuple[Window, int] | None:
     """Chooses the window that has the call's ids, and the position in it."""
-    found = [(window, _position(window, input_ids, offset)) for window in windows]
-    matches = [(window, position) for window, position in found if position is not None]
-    own = [match for match in matches if cache is not None and match[0].cache is cache]
+    positions = [(window, _position(window, input_ids, offset)) for window in windows]
+    matches = [(window, position) for window, position in positions if position is not None]
+    continued = [match for match in matches if cache is not None and match[0].cache is cache]
     whole = [match for match in matches if match[1] + 1 == input_ids.shape[1]]
-    if own or whole:
-        return (own or whole)[-1]
+    if continued or whole:
+        return (continued or whole)[-1]
     return max(matches, key=lambda match: match[1], default=None)
 
 
@@ -327,7 +329,7 @@ def _position(window: Window, input_ids: Tensor, offset: int) -> int | None:
     start = length + offset - tokens if window.start is None else int(window.start)
     position = length - 1 + offset - start
     first = start - offset
-    if not window.asked < position < tokens or first < 0:
+    if not window.latest < position < tokens or first < 0:
         return None
     seen = window.ids[:, : position + 1]
     same = torch.equal(seen, input_ids[:, first:length].to(seen.device))

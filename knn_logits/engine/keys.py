@@ -117,7 +117,7 @@ def groups_from(
             continue
         if sources is not None:
             read = sources([window.context for window in group])
-            group = [replace(one, source=ids) for one, ids in zip(group, read, strict=True)]
+            group = [replace(window, source=ids) for window, ids in zip(group, read, strict=True)]
         yield group
 
 

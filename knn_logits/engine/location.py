@@ -45,9 +45,9 @@ class KeyLocation:
 
 def original(module: nn.Module) -> nn.Module:
     """Returns the module that `torch.compile(module)` has wrapped."""
-    found: Any = vars(module).get("_modules", {}).get("_orig_mod", module)
-    assert isinstance(found, nn.Module)
-    return found
+    wrapped: Any = vars(module).get("_modules", {}).get("_orig_mod", module)
+    assert isinstance(wrapped, nn.Module)
+    return wrapped
 
 
 def decoder_of(model: nn.Module) -> nn.Module:
@@ -113,10 +113,10 @@ def _last_layer(model: nn.Module) -> nn.Module:
 def _feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
     level = [layer]
     while level:
-        children = [named for module in level for named in module.named_children()]
-        for wanted in _FEED_FORWARD_NAMES:
+        children = [child for module in level for child in module.named_children()]
+        for name in _FEED_FORWARD_NAMES:
             for child_name, child in children:
-                if child_name == wanted:
+                if child_name == name:
                     return child
         level = [child for _, child in children]
     raise ModelError(
@@ -132,11 +132,11 @@ def _breadth_first(root: nn.Module) -> Iterator[nn.Module]:
         level = [child for module in level for child in module.children()]
 
 
-def _path_of(model: nn.Module, wanted: nn.Module) -> str:
+def _path_of(model: nn.Module, target: nn.Module) -> str:
     for path, module in model.named_modules():
-        if module is wanted:
+        if module is target:
             return str(path)
-    raise ModelError(f"{type(wanted).__name__} is no module of {type(model).__name__}")
+    raise ModelError(f"{type(target).__name__} is no module of {type(model).__name__}")
 
 
 def _suggestions(model: nn.Module, limit: int = 6) -> str:
@@ -147,7 +147,7 @@ def _suggestions(model: nn.Module, limit: int = 6) -> str:
         if isinstance(module, nn.ModuleList) and len(module)
     ]
     if lists:
-        path, deepest = max(lists, key=lambda named: len(named[1]))
+        path, deepest = max(lists, key=lambda item: len(item[1]))
         block = f"{path}.{len(deepest) - 1}"
         inner = [f"{block}.{child}" for child, _ in deepest[-1].named_children()]
         names = [block, *inner]

@@ -83,8 +83,8 @@ class PairTokenizer:
         self.source_limit = _length(model, _SOURCE_LENGTHS)
         self._warned = False
         config: Any = model.config
-        own: Any = getattr(model, "generation_config", None)
-        self._start = getattr(own, "decoder_start_token_id", None)
+        generation: Any = getattr(model, "generation_config", None)
+        self._start = getattr(generation, "decoder_start_token_id", None)
         if self._start is None:
             self._start = getattr(config, "decoder_start_token_id", None)
         self._end = tokenizer.eos_token_id
@@ -100,13 +100,13 @@ class PairTokenizer:
 
     def sources(self, texts: Sequence[str]) -> list[Array]:
         """Cuts sources into the tokens that the encoder reads."""
-        found: list[Array] = []
+        sources: list[Array] = []
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
             part = [self.source_prefix + text for text in texts[first : first + _TEXTS_AT_ONCE]]
-            found += [np.array(self._cut(ids), np.int32) for ids in self._ids(part)]
-        if not all(map(len, found)):
+            sources += [np.array(self._cut(ids), np.int32) for ids in self._ids(part)]
+        if not all(map(len, sources)):
             raise CorpusError("a source is empty, so the encoder has nothing to read; leave it out")
-        return found
+        return sources
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         return cut_texts(self.tokenizer, texts)[0]
@@ -124,18 +124,18 @@ class PairTokenizer:
                 limit,
             )
         # The tokens that end every text stay: the end token, a language.
-        kept = 0
-        while kept < limit - 1 and ids[-1 - kept] in self._special:
-            kept += 1
-        return [*ids[: limit - kept], *ids[len(ids) - kept :]]
+        ending = 0
+        while ending < limit - 1 and ids[-1 - ending] in self._special:
+            ending += 1
+        return [*ids[: limit - ending], *ids[len(ids) - ending :]]
 
     def targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Cuts targets into the decoder's text: the start token, the target's tokens, the end."""
-        found: list[list[int]] = []
+        targets: list[list[int]] = []
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
             labels = self._labels(list(texts[first : first + _TEXTS_AT_ONCE]))
-            found += [self._decoder_text(ids) for ids in labels]
-        return found
+            targets += [self._decoder_text(ids) for ids in labels]
+        return targets
 
     def _labels(self, texts: list[str]) -> list[list[int]]:
         try:
@@ -167,25 +167,25 @@ class PairTokenizer:
 
     def inputs(self, texts: Sequence[str], device: torch.device) -> dict[str, Tensor]:
         """Makes the arguments of `generate()` for sources: `input_ids` and `attention_mask`."""
-        found = padded(self.sources(texts), device, self._pad)
-        return {"attention_mask": torch.ones_like(found["input_ids"]), **found}
+        inputs = padded(self.sources(texts), device, self._pad)
+        return {"attention_mask": torch.ones_like(inputs["input_ids"]), **inputs}
 
     def texts(self, output: Tensor) -> list[str]:
         """Decodes what `generate()` wrote."""
         # Not every tokenizer treats a language as a special token.
         first = len(self.opening) if self.settings else 1
-        found = self.tokenizer.batch_decode(output[:, first:], skip_special_tokens=True)
-        return [str(text).strip() for text in found]
+        texts = self.tokenizer.batch_decode(output[:, first:], skip_special_tokens=True)
+        return [str(text).strip() for text in texts]
 
     @property
     def settings(self) -> dict[str, Any]:
         """Arguments of `generate()` that make it write in the target language, if one is named."""
         if self.target_lang is None:
             return {}
-        found: dict[str, Any] = {"decoder_start_token_id": self.opening[0]}
+        settings: dict[str, Any] = {"decoder_start_token_id": self.opening[0]}
         if len(self.opening) > 1:
-            found["forced_bos_token_id"] = self.opening[1]
-        return found
+            settings["forced_bos_token_id"] = self.opening[1]
+        return settings
 
 
 def tokenize_pairs(
@@ -200,7 +200,7 @@ def tokenize_pairs(
                     f"the document {document.id} has no source: give an encoder-decoder model "
                     'pairs, which are rows with "source" and "target"'
                 )
-        yield from zip(group, pairs.targets([one.text for one in group]), strict=True)
+        yield from zip(group, pairs.targets([document.text for document in group]), strict=True)
 
 
 def _set_language(tokenizer: Any, name: str, language: str | None) -> None:
@@ -213,20 +213,20 @@ def _set_language(tokenizer: Any, name: str, language: str | None) -> None:
             "language in --source-prefix"
         )
     # This is checked first, since some tokenizers accept any name and others fail in strange ways.
-    known = _languages(tokenizer)
-    if language not in known:
+    languages = _languages(tokenizer)
+    if language not in languages:
         raise ConfigError(
             f"the tokenizer does not know the language {language!r} of {option}; give one of "
-            f"{', '.join(known[:8]) or 'none'}{', ...' if len(known) > 8 else ''}"
+            f"{', '.join(languages[:8]) or 'none'}{', ...' if len(languages) > 8 else ''}"
         )
     setattr(tokenizer, name, language)
 
 
 def _languages(tokenizer: Any) -> list[str]:
     for name in ("lang_code_to_token", "lang_code_to_id"):
-        known = getattr(tokenizer, name, None)
-        if known:
-            return list(known)
+        languages = getattr(tokenizer, name, None)
+        if languages:
+            return list(languages)
     # The special tokens that have no other role.
-    others = [str(token) for token in tokenizer.special_tokens_map.values()]
-    return [token for token in tokenizer.all_special_tokens if token not in others]
+    roles = [str(token) for token in tokenizer.special_tokens_map.values()]
+    return [token for token in tokenizer.all_special_tokens if token not in roles]

@@ -34,7 +34,7 @@ class Pieces:
     def __init__(self, tokenizer: Any, before: list[int]) -> None:
         self._tokenizer = tokenizer
         self._ids = _last(tokenizer, before)
-        self._told = len(self._ids)
+        self._reported = len(self._ids)
         self._done: str | None = None
 
     def add(self, token: int) -> str:
@@ -46,14 +46,14 @@ class Pieces:
             return ""
         if not text.startswith(done):
             # Bytes that are no character have taken those before them along.
-            del self._ids[: self._told]
+            del self._ids[: self._reported]
             done, text = "", decoded(self._tokenizer, self._ids)
-        self._done, self._told = text, len(self._ids)
+        self._done, self._reported = text, len(self._ids)
         # Decoding takes most of the time, so the first tokens are dropped several at a time.
         if len(self._ids) > 2 * _CONTEXT:
             first, self._done = _shortened(self._tokenizer, self._ids, text)
             del self._ids[:first]
-            self._told = len(self._ids)
+            self._reported = len(self._ids)
         return text[len(done) :]
 
     def add_all(self, tokens: Sequence[int]) -> str:
@@ -61,7 +61,7 @@ class Pieces:
         done, ids = self._text_before(), [*self._ids, *tokens]
         text = _whole(self._tokenizer, ids, len(ids))
         if not text.startswith(done):
-            done, ids = "", ids[self._told :]
+            done, ids = "", ids[self._reported :]
             text = _whole(self._tokenizer, ids, len(ids))
         return text[len(done) :]
 
@@ -91,7 +91,9 @@ class InnerText:
 
     def __init__(self, tokenizer: Any, ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        words = (one for one in dict.fromkeys(ids) if decoded(tokenizer, [one]).strip().isalpha())
+        words = (
+            token for token in dict.fromkeys(ids) if decoded(tokenizer, [token]).strip().isalpha()
+        )
         self._behind = list(islice(words, 1))
         self._before = len(decoded(tokenizer, self._behind))
 
@@ -108,17 +110,17 @@ def parts_of(tokenizer: Any, ids: Sequence[int], cuts: Sequence[int]) -> list[st
     """Cuts the text of some tokens in parts. A character that is cut belongs to the later part."""
     text = decoded(tokenizer, ids)
     if text.endswith(_CUT):
-        kept = _whole(tokenizer, ids, len(ids))
-        if not text.startswith(kept):
+        whole = _whole(tokenizer, ids, len(ids))
+        if not text.startswith(whole):
             # The bytes of a character that is cut at the end have taken those before them along.
-            text = kept + _CUT
+            text = whole + _CUT
     ends = [len(text) if cut >= len(ids) else len(_whole(tokenizer, ids, cut)) for cut in cuts]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """Returns the text that each token adds to the tokens before it."""
-    texts, start, done, told = [], 0, "", 0
+    texts, start, done, last = [], 0, "", 0
     for end in range(1, len(ids) + 1):
         text = decoded(tokenizer, ids[start:end])
         if text.endswith(_CUT) and end < len(ids) and end - start < 4 * _CONTEXT:
@@ -126,9 +128,9 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
             continue
         if not text.startswith(done):
             # Bytes that are no character have taken those before them along.
-            start, done, text = told, "", decoded(tokenizer, ids[told:end])
+            start, done, text = last, "", decoded(tokenizer, ids[last:end])
         texts.append(text[len(done) :])
-        done, told = text, end
+        done, last = text, end
         if end - start > _CONTEXT and not text.endswith(_CUT):
             first, done = _shortened(tokenizer, ids[start:end], text)
             start += first

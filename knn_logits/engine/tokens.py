@@ -43,11 +43,11 @@ def cut_texts(
 ) -> tuple[list[list[int]], list[Array | None]]:
     """Cuts texts into tokens."""
 
-    def cut(some: Sequence[str], **more: Any) -> Any:
+    def cut(batch: Sequence[str], **more: Any) -> Any:
         if target:
-            return tokenizer(text_target=list(some), verbose=False, **more)
+            return tokenizer(text_target=list(batch), verbose=False, **more)
         return tokenizer(
-            list(some),
+            list(batch),
             add_special_tokens=around,
             return_attention_mask=False,
             verbose=False,
@@ -58,10 +58,10 @@ def cut_texts(
     done = cut(texts)
     rows: list[list[int]] = done["input_ids"]
     encodings = getattr(done, "encodings", None) if ends else None
-    found = [None if encodings is None else _ends(one) for one in encodings or rows]
+    token_ends = [None if encodings is None else _ends(encoding) for encoding in encodings or rows]
     suspects = [number for number, ids in enumerate(rows) if not control.isdisjoint(ids)]
     if not suspects:
-        return rows, found
+        return rows, token_ends
     added = _count(control, cut([""])["input_ids"][0]) if around or target else 0
     for number in suspects:
         if _count(control, rows[number]) <= added:
@@ -69,14 +69,14 @@ def cut_texts(
         again = cut([texts[number]], split_special_tokens=True, return_special_tokens_mask=True)
         ids, mask = again["input_ids"][0], again["special_tokens_mask"][0]
         parts = [
-            [one] if one not in control or put else _characters(tokenizer, one)
-            for one, put in zip(ids, mask if around or target else [0] * len(ids), strict=True)
+            [token] if token not in control or put else _characters(tokenizer, token)
+            for token, put in zip(ids, mask if around or target else [0] * len(ids), strict=True)
         ]
-        rows[number] = [one for part in parts for one in part]
+        rows[number] = [token for part in parts for token in part]
         if encodings is not None:
             lengths = [len(part) for part in parts]
-            found[number] = np.repeat(_ends(again.encodings[0]), lengths)
-    return rows, found
+            token_ends[number] = np.repeat(_ends(again.encodings[0]), lengths)
+    return rows, token_ends
 
 
 def text_ids(tokenizer: Any, text: str, *, around: bool = True) -> list[int]:
@@ -110,12 +110,12 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **settings: 
     def marked(value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        return spelt.sub(lambda found: found[0][0] + _MARK + found[0][1:], value.replace(_MARK, ""))
+        return spelt.sub(lambda match: match[0][0] + _MARK + match[0][1:], value.replace(_MARK, ""))
 
-    safe = [{name: marked(value) for name, value in one.items()} for one in messages]
-    if safe == [dict(one) for one in messages]:
-        found = tokenizer.apply_chat_template(list(messages), return_dict=True, **settings)
-        return list(found["input_ids"])
+    safe = [{name: marked(value) for name, value in message.items()} for message in messages]
+    if safe == [dict(message) for message in messages]:
+        cut = tokenizer.apply_chat_template(list(messages), return_dict=True, **settings)
+        return list(cut["input_ids"])
     text = tokenizer.apply_chat_template(safe, tokenize=False, **settings)
     done = tokenizer([text], add_special_tokens=False, verbose=False)
     return _without_marks(tokenizer, text, done)
@@ -125,13 +125,13 @@ def _without_marks(tokenizer: Any, text: str, done: Any) -> list[int]:
     """Returns the tokens of a text, without those of the marks alone."""
     (ids,), (encoding,) = done["input_ids"], done.encodings
     control = control_ids(tokenizer)
-    kept = []
+    left = []
     for token, (start, end) in zip(ids, encoding.offsets, strict=True):
         if token in control and _MARK in text[start : end + 1]:
-            kept += _characters(tokenizer, token)
+            left += _characters(tokenizer, token)
         elif text[start:end] != _MARK:
-            kept.append(token)
-    return kept
+            left.append(token)
+    return left
 
 
 def with_control_tokens(
@@ -142,12 +142,12 @@ def with_control_tokens(
     around = tokenizer(text_target="") if target else tokenizer("", verbose=False)
     counts = np.concatenate([[0], np.cumsum(np.isin(tokens, sorted(control)))])
     inside = np.diff(counts[[*first, len(tokens)]])
-    found: Array = np.flatnonzero(inside > _count(control, around["input_ids"]))
-    return found
+    rows: Array = np.flatnonzero(inside > _count(control, around["input_ids"]))
+    return rows
 
 
 def _count(control: frozenset[int], ids: Sequence[int]) -> int:
-    return sum(one in control for one in ids)
+    return sum(token in control for token in ids)
 
 
 def _characters(tokenizer: Any, token: int) -> list[int]:
@@ -155,7 +155,7 @@ def _characters(tokenizer: Any, token: int) -> list[int]:
     if token == getattr(tokenizer, "unk_token_id", None):
         return [token]
     spelt = tokenizer.convert_tokens_to_ids(list(tokenizer.convert_ids_to_tokens(token)))
-    return [one for one in spelt if one is not None]
+    return [token for token in spelt if token is not None]
 
 
 def _ends(encoding: Any) -> Array:
@@ -172,7 +172,7 @@ _PARTS_AT_ONCE = 64
 _CHARACTERS_AT_ONCE = 4 << 20
 # A tokenizer for one script or one kind of text may drop all other text.
 _PROBES = ("a", "A", "1", ".", "я", "中", "क")
-_TOKENS_TRIED = 64
+_PROBED_TOKENS = 64
 _BREAK = re.compile(r"\n(?=\S)")
 
 
@@ -197,18 +197,18 @@ def _probes(tokenizer: Any) -> Iterator[str]:
     """Yields short texts to try with the tokenizer. The last are the texts of its own tokens."""
     yield from _PROBES
     special = special_ids(tokenizer)
-    ordinary = (one for one in range(len(tokenizer)) if one not in special)
-    yield from (str(tokenizer.decode([one])) for one in islice(ordinary, _TOKENS_TRIED))
+    ordinary = (token for token in range(len(tokenizer)) if token not in special)
+    yield from (str(tokenizer.decode([token])) for token in islice(ordinary, _PROBED_TOKENS))
 
 
 def _parts(text: str, size: int | None = None) -> Iterator[str]:
     start, size = 0, size or _PART
     while len(text) - start > size:
-        found = _BREAK.search(text, start + size)
-        if found is None:
+        line_end = _BREAK.search(text, start + size)
+        if line_end is None:
             break
-        yield text[start : found.end()]
-        start = found.end()
+        yield text[start : line_end.end()]
+        start = line_end.end()
     yield text[start:]
 
 
@@ -230,16 +230,16 @@ def tokenize_with_places(
         placed = [bool(document.places) for document, parts in group for _ in parts]
         for first in range(0, len(texts), _PARTS_AT_ONCE):
             last = first + _PARTS_AT_ONCE
-            some, where = cut_texts(
+            rows, where = cut_texts(
                 tokenizer, texts[first:last], around=False, ends=any(placed[first:last])
             )
-            cut, ends = cut + some, ends + where
+            cut, ends = cut + rows, ends + where
         at = 0
         for document, parts in group:
             span = slice(at, at + len(parts))
             at += len(parts)
-            ids = [one for part in cut[span] for one in part]
-            places = [len(before) + one for one in _places(document, parts, ends[span])]
+            ids = [token for part in cut[span] for token in part]
+            places = [len(before) + token for token in _places(document, parts, ends[span])]
             yield document, [*before, *ids, *after], places
 
 
@@ -248,13 +248,13 @@ def _places(
 ) -> Iterator[int]:
     first = token = 0
     waiting = deque(document.places)
-    for part, known in zip(parts, ends, strict=True):
-        if known is None:
+    for part, token_ends in zip(parts, ends, strict=True):
+        if token_ends is None:
             return
         while waiting and waiting[0].start < first + len(part):
-            here = waiting.popleft().start - first
-            yield token + int(np.searchsorted(known, here, side="right"))
-        first, token = first + len(part), token + len(known)
+            start = waiting.popleft().start - first
+            yield token + int(np.searchsorted(token_ends, start, side="right"))
+        first, token = first + len(part), token + len(token_ends)
 
 
 def token_blocks(tokenizer: Any, text: str, around: tuple[list[int], list[int]]) -> Iterator[Array]:

@@ -112,7 +112,7 @@ def batches(windows: Sequence[TextWindow], tokens: int) -> Iterator[list[TextWin
     """Groups windows of like size, so that a batch reads about `tokens` tokens with padding."""
     batch: list[TextWindow] = []
     longest = 0
-    for window in sorted(windows, key=lambda one: (-one.size, -one.source_size)):
+    for window in sorted(windows, key=lambda window: (-window.size, -window.source_size)):
         longest = max(longest, window.source_size)
         if batch and (len(batch) + 1) * (batch[0].size + longest) > tokens:
             yield batch

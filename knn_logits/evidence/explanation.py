@@ -25,8 +25,9 @@ from knn_logits.engine.pieces import InnerText, parts_of, token_texts
 from knn_logits.engine.tokens import text_ids
 from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.evidence.assemble import MAX_NEIGHBORS, marked, trace_token
+from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer
 from knn_logits.evidence.quotation import Quotations
+from knn_logits.evidence.recording import Chosen
 from knn_logits.evidence.trace import (
     DocumentShare,
     Familiarity,
@@ -96,51 +97,24 @@ def explain(
     memory = Memory.of(model, datastore, scoring=True, **settings)
     check_tokenizer(tokenizer, memory.stores[0])
     pairs = pair_tokenizer(model, tokenizer, memory.stores[0])
-    read = _source_ids(pairs, source)
+    source_ids = _source_ids(pairs, source)
     ids = pairs.targets([text])[0] if pairs else text_ids(tokenizer, text)
     if len(ids) < 2:
         raise CorpusError(
             "the text has fewer than two tokens, so there is nothing to explain; give a longer text"
         )
-    words = token_texts(tokenizer, ids)
-    windows = memory.stores[0].manifest.windows
-    where = input_device(model)
-    all_ids = torch.tensor([ids], device=where)
-    tokens: list[TokenTrace] = []
-    found: list[bool] = []
-    quotations = None
-    if pairs is None and all(one.manifest.learned is None for one in memory.stores):
-        quotations = Quotations(memory.stores)
+    reading = _Reading(Tracer(memory, tokenizer, max_neighbors), ids, candidates, on_vote)
+    if pairs is None and all(store.manifest.learned is None for store in memory.stores):
+        reading.quotations = Quotations(memory.stores)
+    windows, device = memory.stores[0].manifest.windows, input_device(model)
     with evaluating(model):
         for window in plan([0], [len(ids)], windows.window, windows.stride):
-            part = [replace(window, source=read)]
-            inputs = windows_batch(np.array(ids), part, where)
+            part = [replace(window, source=source_ids)]
+            inputs = windows_batch(np.array(ids), part, device)
             states, logits = key_states_and_logits(model, memory.location, inputs)
-            first = window.start + window.skip + 1
             scores = logits[0, window.skip :].float()
-            targets = torch.tensor(ids[first : first + window.entries], device=scores.device)
-            log_p_lm = torch.log_softmax(scores, dim=-1)
-            tokens += _traced(
-                states[0, window.skip :],
-                all_ids[:, : first + window.entries - 1],
-                log_p_lm,
-                targets,
-                words[first : first + window.entries],
-                tokenizer,
-                memory,
-                max_neighbors,
-                candidates,
-                found,
-                on_vote,
-                quotations,
-            )
-    if quotations is not None:
-        tokens = _contradicted(tokens, np.array(ids), quotations, memory, tokenizer)
-    known = None
-    if memory.expected_hits is not None:
-        known = Familiarity(sum(found), len(found), memory.expected_hits)
-    sequence = SequenceTrace("" if pairs else words[0], marked(tokens, tokenizer), known)
-    return Trace([sequence], memory.names)
+            reading.add(states[0, window.skip :], torch.log_softmax(scores, dim=-1))
+    return Trace([reading.sequence(opening=pairs is None)], memory.names)
 
 
 def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None:
@@ -155,90 +129,91 @@ def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None
     return pairs.sources([source])[0]
 
 
-def _traced(
-    states: Tensor,
-    ids: Tensor,
-    log_p_lm: Tensor,
-    targets: Tensor,
-    words: list[str],
-    tokenizer: Any,
-    memory: Memory,
-    max_neighbors: int,
-    candidates: int,
-    known: list[bool],
-    on_vote: OnVote | None,
-    quotations: Quotations | None,
-) -> list[TokenTrace]:
-    tokens = []
-    chosen = log_p_lm.gather(-1, targets[:, None])[:, 0]
-    best, likeliest = (one.tolist() for one in log_p_lm.max(dim=-1))
-    all_ids = [*ids[0].tolist(), int(targets[-1])]
-    read, first = np.array(all_ids), len(all_ids) - len(targets)
-    for start in range(0, len(states), _QUERIES_AT_ONCE):
-        part = slice(start, start + _QUERIES_AT_ONCE)
-        end = ids.shape[1] - len(states) + min(part.stop, len(states))
-        neighbors = memory.neighbors(states[part].unsqueeze(0), ids[:, :end], log_p_lm[part])
-        searched = neighbors.searched
-        hit = hits(neighbors, targets[part]).cpu()
-        known += (hit if searched is None else hit[searched]).tolist()
-        vote = memory.vote(neighbors, log_p_lm[part])
-        if on_vote is not None:
-            on_vote(vote, targets[part].tolist())
-        found = vote.candidates(candidates) if candidates else None
+class _Reading:
+    """The tokens of a text, which are traced from the second on while the text is read."""
+
+    def __init__(
+        self, tracer: Tracer, ids: list[int], candidates: int, on_vote: OnVote | None
+    ) -> None:
+        self._tracer, self._ids = tracer, ids
+        self._candidates, self._on_vote = candidates, on_vote
+        self._words = token_texts(tracer.tokenizer, ids)
+        self._tokens: list[TokenTrace] = []
+        self._hits: list[bool] = []
+        self.quotations: Quotations | None = None
+
+    def add(self, states: Tensor, log_p_lm: Tensor) -> None:
+        """Traces the next tokens, given the states before them, [tokens, dim]."""
+        memory, first = self._tracer.memory, len(self._tokens) + 1
+        text = torch.tensor([self._ids], device=states.device)
+        for start in range(0, len(states), _QUERIES_AT_ONCE):
+            queries = states[start : start + _QUERIES_AT_ONCE].unsqueeze(0)
+            scores = log_p_lm[start : start + _QUERIES_AT_ONCE]
+            begin, end = first + start, first + start + len(scores)
+            neighbors = memory.neighbors(queries, text[:, : end - 1], scores)
+            targets = text[0, begin:end].to(scores.device)
+            hit = hits(neighbors, targets).cpu()
+            searched = neighbors.searched
+            self._hits += (hit if searched is None else hit[searched]).tolist()
+            vote = memory.vote(neighbors, scores)
+            if self._on_vote is not None:
+                self._on_vote(vote, targets.tolist())
+            self._add(begin, vote, scores.gather(-1, targets[:, None])[:, 0].tolist())
+
+    def _add(self, begin: int, vote: Vote, log_p_lm: list[float]) -> None:
+        candidates = vote.candidates(self._candidates) if self._candidates else None
+        best, likeliest = (values.tolist() for values in vote.log_p_lm.max(dim=-1))
         neighbors, weights = vote.neighbors.to("cpu"), vote.log_weights.cpu()
-        lmbdas = vote.lmbdas.tolist()
-        for row in range(neighbors.rows):
-            place, one = start + row, slice(row, row + 1)
-            if quotations is not None and lmbdas[row] > 0.0:
-                quotations.look(read, first + place, neighbors[one], weights[one])
-            tokens.append(
-                trace_token(
-                    words[place],
-                    int(targets[place]),
-                    neighbors[one],
-                    weights[one],
-                    lmbdas[row],
-                    float(chosen[place]),
-                    tokenizer,
-                    memory.retriever.locate,
-                    memory.name_of,
-                    max_neighbors,
-                    around=(all_ids[: first + place], all_ids[first + place + 1 :]),
-                    likeliest=(likeliest[place], best[place]),
-                    candidates=found[row] if found is not None else (),
-                    near_within=memory.near_within,
-                )
+        ids = np.array(self._ids)
+        for row, lmbda in enumerate(vote.lmbdas.tolist()):
+            at, part = begin + row, slice(row, row + 1)
+            chosen = Chosen(
+                self._ids[at],
+                neighbors[part],
+                weights[part],
+                lmbda,
+                log_p_lm[row],
+                (likeliest[row], best[row]),
+                candidates[row] if candidates is not None else (),
             )
-    return tokens
+            if self.quotations is not None and lmbda > 0.0:
+                self.quotations.look(ids, at, chosen.neighbors, chosen.log_weights)
+            before, after = self._ids[:at], self._ids[at + 1 :]
+            self._tokens.append(self._tracer.token(self._words[at], chosen, before, after))
 
+    def sequence(self, *, opening: bool) -> SequenceTrace:
+        """The whole trace. Its prompt is the text's first token, where that is text."""
+        tokens = list(self._tokens)
+        if self.quotations is not None:
+            self._compare(tokens, self.quotations)
+        expected, familiarity = self._tracer.memory.expected_hits, None
+        if expected is not None:
+            familiarity = Familiarity(sum(self._hits), len(self._hits), expected)
+        prompt = self._words[0] if opening else ""
+        return SequenceTrace(prompt, self._tracer.marked(tokens), familiarity)
 
-def _contradicted(
-    tokens: list[TokenTrace],
-    ids: Array,
-    quotations: Quotations,
-    memory: Memory,
-    tokenizer: Any,
-) -> list[TokenTrace]:
-    """Notes which words of the text a passage has, too, and in whose place one has others."""
-    first = len(ids) - len(tokens)
-    tokens = list(tokens)
-    for one in quotations.differences(ids, InnerText(tokenizer, ids.tolist())):
-        store = memory.stores[one.store]
-        words, before = store.tokens[one.begin : one.end].tolist(), ids[: one.first].tolist()
-        document = store.documents[store.documents.at_token(one.begin)]
-        # A document's first token is not an entry.
-        begin = np.array([max(one.begin, document.first + 1)])
-        p = quotations.p_knn(one.first, words[0])
-        by_memory = Rival(
-            parts_of(tokenizer, [*before, *words], (len(before),))[1],
-            p,
-            DocumentShare(memory.name_of(store), document.id, document.title, document.uri, p),
-            int(store.contexts.entries_of(begin, np.ones(1, np.int64))[0]),
-        )
-        for place in range(max(one.first, first) - first, one.last - first):
-            # White space in a token of its own is no word.
-            if tokens[place].token.strip():
-                tokens[place] = replace(tokens[place], by_memory=by_memory)
-    for place in quotations.supported:
-        tokens[place - first] = replace(tokens[place - first], verbatim=True)
-    return tokens
+    def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
+        """Notes which words of the text a passage has, too, and in whose place one has others."""
+        memory, tokenizer, ids = self._tracer.memory, self._tracer.tokenizer, self._ids
+        for difference in quotations.differences(np.array(ids), InnerText(tokenizer, ids)):
+            store = memory.stores[difference.store]
+            words, before = (
+                store.tokens[difference.begin : difference.end].tolist(),
+                ids[: difference.first],
+            )
+            document = store.documents[store.documents.at_token(difference.begin)]
+            # A document's first token is not an entry.
+            begin = np.array([max(difference.begin, document.first + 1)])
+            p = quotations.p_knn(difference.first, words[0])
+            by_memory = Rival(
+                parts_of(tokenizer, [*before, *words], (len(before),))[1],
+                p,
+                DocumentShare(memory.name_of(store), document.id, document.title, document.uri, p),
+                int(store.contexts.entries_of(begin, np.ones(1, np.int64))[0]),
+            )
+            for place in range(max(difference.first, 1) - 1, difference.last - 1):
+                # White space in a token of its own is no word.
+                if tokens[place].token.strip():
+                    tokens[place] = replace(tokens[place], by_memory=by_memory)
+        for place in quotations.supported:
+            tokens[place - 1] = replace(tokens[place - 1], verbatim=True)

@@ -47,8 +47,8 @@ _letters: WeakKeyDictionary[Datastore, _Letters] = WeakKeyDictionary()
 def names_alike(tokenizer: Any, prompt: str, store: Datastore, entry: int) -> bool:
     """Whether a passage has a word of a prompt that few passages of the datastore have."""
     passage = store.passage(entry, before=_AROUND, after=_AROUND)
-    named = _words_of(tokenizer, [*passage.before, passage.token, *passage.after])
-    shared = _words(prompt) & (named | _words(passage.document.title or ""))
+    words = _words_of(tokenizer, [*passage.before, passage.token, *passage.after])
+    shared = _words(prompt) & (words | _words(passage.document.title or ""))
     return bool(shared) and bool(shared - common_words(tokenizer, store))
 
 
@@ -72,12 +72,14 @@ def unknown_names(
     """Returns the names in a prompt that stand nowhere in some datastores, in their order."""
     stores = list(stores)
     # A learned memory has no text to look at.
-    known = [0 < len(one.tokens) <= _MOST_TOKENS and not one.manifest.learned for one in stores]
-    if not stores or not all(known):
+    readable = [
+        0 < len(store.tokens) <= _MOST_TOKENS and not store.manifest.learned for store in stores
+    ]
+    if not stores or not all(readable):
         return ()
     hidden = [
-        {*gone, *(number for one in exclude for number in store.documents.named(one, gone))}
-        for store, gone in ((one, one.manifest.removed) for one in stores)
+        {*gone, *(number for name in exclude for number in store.documents.named(name, gone))}
+        for store, gone in ((store, store.manifest.removed) for store in stores)
     ]
     return tuple(
         name
@@ -91,10 +93,10 @@ def _names(prompt: str) -> list[str]:
     if len(words) > _LONGEST_QUESTION:
         return []
     names = []
-    for found in words:
-        name = re.split("['’]", found[0])[0]
+    for match in words:
+        name = re.split("['’]", match[0])[0]
         capital = name[:1].isupper() and not prompt.isupper()
-        begins = _ENDS_SENTENCE.search(prompt[: found.start()]) is not None
+        begins = _ENDS_SENTENCE.search(prompt[: match.start()]) is not None
         if 1 < len(name) <= _LONGEST_NAME and (
             any(map(str.isdigit, name)) or (capital and not begins)
         ):
@@ -110,28 +112,30 @@ class _Letters:
         # Nothing that is compared contains the sign between two documents.
         parts, ends, end = [], [], 0
         for first, length in zip(store.documents.first, store.documents.length, strict=True):
-            ids = [one for one in tokens[first : first + length].tolist() if one not in special]
+            ids = [
+                token for token in tokens[first : first + length].tolist() if token not in special
+            ]
             parts.append(_compared(decoded(tokenizer, ids)))
             end += len(parts[-1]) + 1
             ends.append(end)
         self._text, self._ends = "\n".join(parts), ends
 
-    def documents_with(self, wanted: str) -> Iterator[int]:
+    def documents_with(self, letters: str) -> Iterator[int]:
         """Yields the numbers of the documents that contain some letters, ascending."""
-        place = self._text.find(wanted)
+        place = self._text.find(letters)
         while place >= 0:
             number = bisect_right(self._ends, place)
             yield number
-            place = self._text.find(wanted, self._ends[number])
+            place = self._text.find(letters, self._ends[number])
 
 
 def _stands_in(tokenizer: Any, name: str, store: Datastore, hidden: Container[int]) -> bool:
     """Whether a name stands in a document that is not hidden, or in what such a one is called."""
     if store not in _letters:
         _letters[store] = _Letters(tokenizer, store)
-    wanted = _compared(name)
-    found = chain(_letters[store].documents_with(wanted), store.documents.search(name))
-    return not wanted or any(number not in hidden for number in found)
+    letters = _compared(name)
+    numbers = chain(_letters[store].documents_with(letters), store.documents.search(name))
+    return not letters or any(number not in hidden for number in numbers)
 
 
 def _compared(text: str) -> str:

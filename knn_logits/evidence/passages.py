@@ -1,4 +1,4 @@
-"""Finds the documents behind a token, a passage of each to show, and what they say instead.
+"""Finds the documents behind a token, and a passage of each to show.
 
 Shares are summed over all neighbors before any is left out. So the first document is the one with
 the largest share, and all documents together have the whole share of the neighbors.
@@ -6,26 +6,20 @@ the largest share, and all documents together have the whole share of the neighb
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.engine.pieces import TextAfter, decoded, parts_of, rest_of_word
-from knn_logits.evidence.trace import DocumentShare, Rival
-from knn_logits.search.neighbors import Neighbors
+from knn_logits.engine.pieces import decoded, parts_of
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import place_at
 from knn_logits.store.learned import row_of_token
 
 Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
-NameOf: TypeAlias = Callable[[Datastore], str]
 
 # So many entries of a document are compared with the text that follows.
 _COMPARED = 32
@@ -40,7 +34,7 @@ class DocumentVotes:
     store: Datastore
     number: int
     share: float
-    columns: Array
+    columns: Array  # int64 [entries], its entries among the neighbors, the strongest first
     tokens: Array  # int64 [entries], the positions of these entries' tokens in `tokens.npy`
 
 
@@ -54,25 +48,25 @@ def votes_by_document(ids: Array, shares: Array, locate: Locate) -> list[Documen
         store, entry = locate(int(ids[column]))
         stores[id(store)] = store
         places.setdefault(id(store), []).append((column, entry))
-    found = []
+    votes = []
     for key, store in stores.items():
         columns, entries = np.array(places[key], np.int64).T
         tokens = entries + np.searchsorted(store.contexts.first_entry, entries, side="right")
         numbers = np.searchsorted(store.documents.first, tokens, side="right") - 1
         for number in dict.fromkeys(numbers.tolist()):
-            own = numbers == number
-            share = float(shares[columns[own]].sum())
-            found.append(DocumentVotes(store, number, share, columns[own], tokens[own]))
-    return sorted(found, key=lambda one: -one.share)
+            inside = numbers == number
+            share = float(shares[columns[inside]].sum())
+            votes.append(DocumentVotes(store, number, share, columns[inside], tokens[inside]))
+    return sorted(votes, key=lambda document: -document.share)
 
 
 def passage_of(votes: DocumentVotes, following: Sequence[int]) -> int:
     """Chooses the entry whose passage is shown for a document."""
-    wanted = np.asarray(following[:_LONGEST], np.int64)
+    text = np.asarray(following[:_LONGEST], np.int64)
     best, longest = 0, -1
     for place, token in enumerate(votes.tokens[:_COMPARED].tolist()):
-        there = np.asarray(votes.store.tokens[token + 1 : token + 1 + len(wanted)])
-        same = there == wanted[: len(there)]
+        passage = np.asarray(votes.store.tokens[token + 1 : token + 1 + len(text)])
+        same = passage == text[: len(passage)]
         length = int(same.argmin()) if not same.all() else len(same)
         if length > longest:
             best, longest = place, length
@@ -83,56 +77,11 @@ def passages_of(
     documents: Sequence[DocumentVotes], shares: Array, following: Sequence[int], number: int
 ) -> list[int]:
     """Chooses the columns whose passages are kept: one for each document, then the strongest."""
-    first = [passage_of(one, following) for one in documents[:number]]
-    others = [int(column) for one in documents for column in one.columns]
-    others = sorted((one for one in others if one not in first), key=lambda one: -shares[one])
-    return first + others[: number - len(first)]
-
-
-def by_model(
-    token: int, likeliest: tuple[int, float] | None, text_after: TextAfter
-) -> Rival | None:
-    """Returns the token that the model alone would have chosen, if it is another one."""
-    if likeliest is None or likeliest[0] == token:
-        return None
-    return Rival(text_after(likeliest[0]), math.exp(likeliest[1]))
-
-
-def by_memory(
-    token: int,
-    neighbors: Neighbors,
-    weights: Tensor,
-    tokenizer: Any,
-    text_after: TextAfter,
-    locate: Locate,
-    name_of: NameOf,
-) -> Rival | None:
-    """Returns the neighbors' likeliest token and the rest of its word, if it is another token."""
-    values, votes = neighbors.values[0].cpu(), weights[0].exp().cpu()
-    if not len(values):
-        return None
-    tokens, places = torch.unique(values, return_inverse=True)
-    totals = torch.zeros(len(tokens), dtype=votes.dtype).index_add_(0, places, votes)
-    best = int(totals.argmax())
-    other, p = int(tokens[best]), float(totals[best])
-    if other == token or p <= 0.0:
-        return None
-    shares = torch.where(values == other, votes, 0.0).numpy()
-    first = votes_by_document(neighbors.ids[0].cpu().numpy(), shares, locate)[0]
-    record, text = first.store.documents[first.number], text_after(other)
-    span = slice(int(first.tokens[0]), record.first + record.length)
-    return Rival(
-        text + rest_of_word(tokenizer, text, first.store.tokens[span]),
-        p,
-        document_share(first, name_of),
-    )
-
-
-def document_share(votes: DocumentVotes, name_of: NameOf) -> DocumentShare:
-    """Names the document that votes belong to."""
-    document = votes.store.documents[votes.number]
-    name = name_of(votes.store)
-    return DocumentShare(name, document.id, document.title, document.uri, votes.share)
+    first = [passage_of(document, following) for document in documents[:number]]
+    columns = [int(column) for document in documents for column in document.columns]
+    rest = [column for column in columns if column not in first]
+    rest.sort(key=lambda column: -shares[column])
+    return first + rest[: number - len(first)]
 
 
 _LINE = re.compile(r"line ([0-9]{1,15})")

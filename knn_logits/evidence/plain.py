@@ -24,8 +24,8 @@ from knn_logits.evidence.trace import (
 def token_dict(token: TokenTrace) -> dict[str, Any]:
     """Returns a token as plain values. Each neighbor has its snippet as a whole and in parts."""
     plain = asdict(token) | {"meaning": token.meaning}
-    for neighbor, one in zip(plain["neighbors"], token.neighbors, strict=True):
-        neighbor["snippet"] = one.snippet
+    for neighbor, passage in zip(plain["neighbors"], token.neighbors, strict=True):
+        neighbor["snippet"] = passage.snippet
     return plain
 
 
@@ -34,18 +34,18 @@ def read_sequence(content: dict[str, Any]) -> SequenceTrace:
     tokens = []
     for token in content["tokens"]:
         neighbors = [
-            NeighborTrace(**{name: value for name, value in one.items() if name != "snippet"})
-            for one in token["neighbors"]
+            NeighborTrace(**{name: value for name, value in row.items() if name != "snippet"})
+            for row in token["neighbors"]
         ]
-        documents = [DocumentShare(**one) for one in token.get("documents", ())]
-        candidates = [Candidate(**one) for one in token.get("candidates", ())]
+        documents = [DocumentShare(**row) for row in token.get("documents", ())]
+        candidates = [Candidate(**row) for row in token.get("candidates", ())]
         rivals = {name: _rival(token.get(name)) for name in ("by_model", "by_memory")}
         token = {name: value for name, value in token.items() if name != "meaning"}
         parts = {"neighbors": neighbors, "documents": documents, "candidates": candidates}
         tokens.append(TokenTrace(**{**token, **rivals, **parts}))
-    known = content.get("familiarity")
+    numbers = content.get("familiarity")
     unknown = tuple(content.get("unknown", ()))
-    familiarity = Familiarity(**known) if known else None
+    familiarity = Familiarity(**numbers) if numbers else None
     return SequenceTrace(content["prompt"], tokens, familiarity, unknown)
 
 

@@ -67,7 +67,7 @@ class Quotations:
 
     def __init__(self, stores: Sequence[Datastore]) -> None:
         self._stores = stores
-        self._bounds = np.cumsum([0, *(len(one) for one in stores)])
+        self._bounds = np.cumsum([0, *(len(store) for store in stores)])
         self._matches: dict[int, list[_Match]] = {}
         self._supported: set[int] = set()
         # Passages whose words are those of the text up to the next place, by that place.
@@ -81,18 +81,20 @@ class Quotations:
         # What has no share in the vote says nothing, as entries of a datastore whose weight is 0.
         entries = entries[(entries >= 0) & (weights[0].numpy() > -np.inf)]
         owners = np.searchsorted(self._bounds, entries, side="right") - 1
-        found: list[_Match] = []
+        matches: list[_Match] = []
         for number in np.unique(owners).tolist():
             store = self._stores[number]
-            own = entries[owners == number] - self._bounds[number]
-            positions = own + np.searchsorted(store.contexts.first_entry, own, side="right")
+            numbers = entries[owners == number] - self._bounds[number]
+            positions = numbers + np.searchsorted(store.contexts.first_entry, numbers, side="right")
             tokens, before = np.asarray(store.tokens), ids[:place]
             # Most neighbors have another token before them, and need no closer look.
             positions = positions[tokens[positions - 1] == before[-1]]
             for position, length in _alike(tokens, positions, _firsts(store, positions), before):
-                found.append(_Match(number, position, length))
-        on = {(one.store, one.position) for one in found} | self._going_on.pop(place, set())
-        same = [one for one in sorted(on) if self._stores[one[0]].tokens[one[1]] == ids[place]]
+                matches.append(_Match(number, position, length))
+        on = {(match.store, match.position) for match in matches} | self._going_on.pop(place, set())
+        same = [
+            match for match in sorted(on) if self._stores[match[0]].tokens[match[1]] == ids[place]
+        ]
         if same:
             self._supported.add(place)
             # An approximate search may miss them at the next place.
@@ -101,9 +103,9 @@ class Quotations:
                 for number, position in same[:_PASSAGES]
                 if self._same_document(number, position)
             }
-        if found:
-            found.sort(key=lambda one: -one.length)
-            self._matches[place] = found[:_PASSAGES]
+        if matches:
+            matches.sort(key=lambda match: -match.length)
+            self._matches[place] = matches[:_PASSAGES]
 
     @property
     def supported(self) -> set[int]:
@@ -117,42 +119,42 @@ class Quotations:
 
     def differences(self, ids: Array, text: InnerText) -> list[Difference]:
         """Finds the differences from the passages that the text quotes, in the text's order."""
-        found = [one for one in self._candidates(ids, text) if _is_prose(one, ids, text)]
-        kept: list[Difference] = []
-        for one in sorted(found, key=lambda one: -one.same):
-            whole = self._whole_words(one, ids, text)
-            if all(whole.last <= other.first or whole.first >= other.last for other in kept):
-                kept.append(whole)
-        parts = [part for one in kept for part in self._parts(one, ids, text)]
-        return sorted(parts, key=lambda one: one.first)
+        candidates = [gap for gap in self._candidates(ids, text) if _is_prose(gap, ids, text)]
+        chosen: list[Difference] = []
+        for gap in sorted(candidates, key=lambda gap: -gap.same):
+            whole = self._whole_words(gap, ids, text)
+            if all(whole.last <= other.first or whole.first >= other.last for other in chosen):
+                chosen.append(whole)
+        parts = [part for gap in chosen for part in self._parts(gap, ids, text)]
+        return sorted(parts, key=lambda gap: gap.first)
 
     def _candidates(self, ids: Array, text: InnerText) -> list[Difference]:
-        found: list[Difference | None] = []
+        differences: list[Difference | None] = []
         compared = set()
         for place, matches in self._matches.items():
             longest = matches[0].length
-            for one in matches:
-                found += self._all_after(ids, place, one)
-                start = (one.store, place - one.length, one.position - one.length)
-                if one.length == longest < min(place, _LONGEST) and start not in compared:
+            for match in matches:
+                differences += self._all_after(ids, place, match)
+                start = (match.store, place - match.length, match.position - match.length)
+                if match.length == longest < min(place, _LONGEST) and start not in compared:
                     compared.add(start)
-                    found.append(self._before(ids, place, one, text))
-        return [one for one in found if one is not None]
+                    differences.append(self._before(ids, place, match, text))
+        return [gap for gap in differences if gap is not None]
 
     def _all_after(self, ids: Array, place: int, match: _Match) -> list[Difference]:
         """Finds the differences from a passage in a row, as long as the text follows it."""
-        found: list[Difference] = []
+        differences: list[Difference] = []
         _, _, end = self._document(match)
         while place < len(ids) and match.position < end and place not in self._supported:
-            one = self._after(ids, place, match)
-            if one is None:
+            gap = self._after(ids, place, match)
+            if gap is None:
                 break
-            found.append(one)
-            if one.after >= _LONGEST:
+            differences.append(gap)
+            if gap.after >= _LONGEST:
                 break
-            place = one.last + one.after
-            match = _Match(match.store, one.end + one.after, one.same)
-        return found
+            place = gap.last + gap.after
+            match = _Match(match.store, gap.end + gap.after, gap.same)
+        return differences
 
     def _after(self, ids: Array, place: int, match: _Match) -> Difference | None:
         """Looks for the place where the text and the passage agree again after a difference."""
@@ -162,33 +164,37 @@ class Quotations:
         again = _again(rest, passage, place + len(rest) == len(ids))
         if again is None:
             return None
-        own, other, after = again
-        ends = place + own + after == len(ids)
+        skipped, replaced, after = again
+        ends = place + skipped + after == len(ids)
         begin = match.position
         return Difference(
-            place, place + own, match.store, begin, begin + other, match.length, after, ends
+            place, place + skipped, match.store, begin, begin + replaced, match.length, after, ends
         )
 
     def _before(self, ids: Array, place: int, match: _Match, text: InnerText) -> Difference | None:
         """Looks for the place where the text and the passage agreed before a difference."""
         tokens, first, end = self._document(match)
-        last, here = place - match.length, match.position - match.length
+        last, begin = place - match.length, match.position - match.length
         # Another passage may have the words of the text before this one.
-        later = (self._matches.get(one) for one in range(last + _LEAST, place + _LONGEST))
-        reach = (_LEAST + number - one[0].length for number, one in enumerate(later) if one)
+        later = (self._matches.get(matches) for matches in range(last + _LEAST, place + _LONGEST))
+        reach = (
+            _LEAST + number - matches[0].length for number, matches in enumerate(later) if matches
+        )
         if min(reach, default=0) < 0:
             return None
         low = max(0, last - _FURTHEST - _LONGEST)
-        passage = tokens[max(first, here - _FURTHEST - _LONGEST) : here]
+        passage = tokens[max(first, begin - _FURTHEST - _LONGEST) : begin]
         if low == 0 and _bare(text(passage)).endswith(_bare(text(ids[:last]))):
             return None  # a text's first word is cut otherwise, since no space is before it
         again = _again(ids[low:last][::-1], passage[::-1], low == 0)
         if again is None:
             return None
-        own, other, before = again
+        skipped, replaced, before = again
         after = match.length + _run(ids[place:], tokens[match.position : end])
         ends = last + after == len(ids)
-        return Difference(last - own, last, match.store, here - other, here, before, after, ends)
+        return Difference(
+            last - skipped, last, match.store, begin - replaced, begin, before, after, ends
+        )
 
     def _same_document(self, number: int, position: int) -> bool:
         """Whether the next token belongs to the same document."""
@@ -198,30 +204,30 @@ class Quotations:
     def _document(self, match: _Match) -> tuple[Array, int, int]:
         """Returns a datastore's tokens, and the first and last bound of a match's document."""
         store = self._stores[match.store]
-        one = store.documents[store.documents.at_token(match.position)]
-        return np.asarray(store.tokens), one.first, one.first + one.length
+        document = store.documents[store.documents.at_token(match.position)]
+        return np.asarray(store.tokens), document.first, document.first + document.length
 
-    def _whole_words(self, one: Difference, ids: Array, text: InnerText) -> Difference:
+    def _whole_words(self, gap: Difference, ids: Array, text: InnerText) -> Difference:
         """Widens a difference to whole words, on both sides by the same tokens."""
-        while one.before and not text(ids[one.first : one.first + 1])[:1].isspace():
-            if text(ids[one.first - 1 : one.first])[-1:].isspace():
+        while gap.before and not text(ids[gap.first : gap.first + 1])[:1].isspace():
+            if text(ids[gap.first - 1 : gap.first])[-1:].isspace():
                 break
-            one = replace(one, first=one.first - 1, begin=one.begin - 1, before=one.before - 1)
+            gap = replace(gap, first=gap.first - 1, begin=gap.begin - 1, before=gap.before - 1)
         # If words were left out or put in, the next word stands on both sides.
-        empty = one.first == one.last or one.begin == one.end
-        while one.after and (empty or text(ids[one.last : one.last + 1])[:1].isalnum()):
+        empty = gap.first == gap.last or gap.begin == gap.end
+        while gap.after and (empty or text(ids[gap.last : gap.last + 1])[:1].isalnum()):
             empty = False
-            one = replace(one, last=one.last + 1, end=one.end + 1, after=one.after - 1)
-        return one
+            gap = replace(gap, last=gap.last + 1, end=gap.end + 1, after=gap.after - 1)
+        return gap
 
-    def _parts(self, one: Difference, ids: Array, text: InnerText) -> list[Difference]:
+    def _parts(self, gap: Difference, ids: Array, text: InnerText) -> list[Difference]:
         """Divides a difference of several words where both sides have the same word."""
-        passage = self._stores[one.store].tokens[one.begin : one.end].tolist()
+        passage = self._stores[gap.store].tokens[gap.begin : gap.end].tolist()
         mine, theirs = (
-            words_in(text.parts(ids[one.first : one.last])),
+            words_in(text.parts(ids[gap.first : gap.last])),
             words_in(text.parts(passage)),
         )
-        found = []
+        parts = []
         matcher = SequenceMatcher(None, [w.bare for w in mine], [w.bare for w in theirs], False)
         for kind, a, b, c, d in matcher.get_opcodes():
             same = "".join(w.bare for w in mine[a:b]) == "".join(w.bare for w in theirs[c:d])
@@ -230,25 +236,25 @@ class Quotations:
             if a == b or c == d:
                 # Words were left out or put in: the word beside them stands on both sides.
                 a, b, c, d = (a, b + 1, c, d + 1) if b < len(mine) else (a - 1, b, c - 1, d)
-            here, there = mine[max(a, 0) : b], theirs[max(c, 0) : d]
-            if here and there:
-                found.append(
+            ours, rival = mine[max(a, 0) : b], theirs[max(c, 0) : d]
+            if ours and rival:
+                parts.append(
                     replace(
-                        one,
-                        first=one.first + here[0].first,
-                        last=one.first + here[-1].last,
-                        begin=one.begin + there[0].first,
-                        end=one.begin + there[-1].last,
+                        gap,
+                        first=gap.first + ours[0].first,
+                        last=gap.first + ours[-1].last,
+                        begin=gap.begin + rival[0].first,
+                        end=gap.begin + rival[-1].last,
                     )
                 )
-        return found
+        return parts
 
 
 def _firsts(store: Datastore, positions: Array) -> Array:
     """Returns the first token of the document of each position, int64."""
     first = store.documents.first
-    found: Array = first[np.searchsorted(first, positions, side="right") - 1]
-    return found
+    starts: Array = first[np.searchsorted(first, positions, side="right") - 1]
+    return starts
 
 
 def _alike(tokens: Array, positions: Array, first: Array, before: Array) -> list[tuple[int, int]]:
@@ -277,38 +283,38 @@ def words_in(parts: Sequence[str]) -> list[_Word]:
     """Finds the words, which white space separates, in the texts of some tokens."""
     ends = np.cumsum([len(part) for part in parts])
     words = []
-    for found in re.finditer(r"\S+", "".join(parts)):
-        first, last = np.searchsorted(ends, [found.start(), found.end() - 1], side="right").tolist()
+    for match in re.finditer(r"\S+", "".join(parts)):
+        first, last = np.searchsorted(ends, [match.start(), match.end() - 1], side="right").tolist()
         while first and not parts[first - 1]:
             first -= 1  # the first bytes of a character that several tokens make
-        words.append(_Word(_bare(found[0]), first, last + 1))
+        words.append(_Word(_bare(match[0]), first, last + 1))
     return words
 
 
-def _run(one: Array, other: Array) -> int:
+def _run(text: Array, passage: Array) -> int:
     """Counts the tokens at the beginning of two texts that are the same, at most `_LONGEST`."""
-    size = min(len(one), len(other), _LONGEST)
-    differ = np.flatnonzero(one[:size] != other[:size])
+    size = min(len(text), len(passage), _LONGEST)
+    differ = np.flatnonzero(text[:size] != passage[:size])
     return int(differ[0]) if len(differ) else size
 
 
 def _again(text: Array, passage: Array, whole: bool) -> tuple[int, int, int] | None:
     """Finds where two texts that begin differently become the same."""
     for total in range(1, 2 * _FURTHEST + 1):
-        for own in range(max(0, total - _FURTHEST), min(_FURTHEST, total) + 1):
-            same = _run(text[own:], passage[total - own :])
-            if same >= _AGAIN or (same and whole and own + same == len(text)):
-                return own, total - own, same
+        for skipped in range(max(0, total - _FURTHEST), min(_FURTHEST, total) + 1):
+            same = _run(text[skipped:], passage[total - skipped :])
+            if same >= _AGAIN or (same and whole and skipped + same == len(text)):
+                return skipped, total - skipped, same
     return None
 
 
-def _is_prose(one: Difference, ids: Array, text: InnerText) -> bool:
+def _is_prose(gap: Difference, ids: Array, text: InnerText) -> bool:
     """Whether enough words around a difference are the same, in the same paragraph."""
-    before = re.split(r"\n\s*\n", text(ids[one.first - one.before : one.first]))[-1]
-    after = re.split(r"\n\s*\n", text(ids[one.last : one.last + one.after]))[0]
+    before = re.split(r"\n\s*\n", text(ids[gap.first - gap.before : gap.first]))[-1]
+    after = re.split(r"\n\s*\n", text(ids[gap.last : gap.last + gap.after]))[0]
     left, right = _words(before), _words(after)
-    opens = one.first - one.before <= 0
-    return left + right >= _WORDS and (left > 0 or opens) and (right > 0 or one.ends)
+    opens = gap.first - gap.before <= 0
+    return left + right >= _WORDS and (left > 0 or opens) and (right > 0 or gap.ends)
 
 
 def _words(text: str) -> int:

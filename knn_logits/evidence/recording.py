@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,20 @@ from torch import Tensor
 
 from knn_logits.mixture.vote import Candidates
 from knn_logits.search.neighbors import Neighbors
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A token of a text, and the step that gave it: its neighbors are one row."""
+
+    token: int
+    neighbors: Neighbors
+    log_weights: Tensor  # [1, k]
+    lmbda: float
+    log_p_lm: float | None  # None if it was not kept
+    likeliest: tuple[int, float] | None = None  # the model's own choice and its log p_LM
+    # The likeliest tokens in the mixture, each with its p, p_LM and p_kNN.
+    candidates: Sequence[tuple[int, float, float, float]] = ()
 
 
 @dataclass
@@ -29,12 +44,12 @@ class Step:
     weights: Tensor  # log w_i of the votes that counted, [rows, k]
     lmbda: float | Tensor
     log_p_lm: Tensor | None  # [rows, vocabulary], until the choice is known; None afterwards
-    end_log_p_lm: Tensor
+    end_log_p_lm: Tensor  # [rows, ends], of tokens that end a sequence
     parents: Tensor | None = None  # int64 [rows], the row that each chosen token continued
     tokens: Tensor | None = None  # int64 [rows], the chosen tokens
-    chosen_log_p_lm: Tensor | None = None
+    chosen_log_p_lm: Tensor | None = None  # [rows]
     going_on: Tensor | None = None  # int64 [rows], 0 for rows that had ended and get only padding
-    likeliest: tuple[Tensor, Tensor] | None = None
+    likeliest: tuple[Tensor, Tensor] | None = None  # log p_LM and the token, [rows] each
     candidates: Candidates | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
@@ -61,16 +76,21 @@ class Step:
         """Whether a row got a token and not padding, as far as is known."""
         return self.going_on is None or bool(self.going_on[row])
 
-    def lmbda_of(self, row: int) -> float:
-        """The weight of a row's neighbors, if it has any."""
-        return float(self.lmbda[row]) if isinstance(self.lmbda, Tensor) else self.lmbda
-
-    def likeliest_of(self, row: int) -> tuple[int, float] | None:
-        """The model's likeliest token for a row, and its log p_LM; None if it was not kept."""
-        if self.likeliest is None:
-            return None
-        log_p, tokens = self.likeliest
-        return int(tokens[row]), float(log_p[row])
+    def chosen(self, row: int, token: int, log_p_lm: float | None) -> Chosen:
+        """The token that a row chose."""
+        part = slice(row, row + 1)
+        likeliest = None
+        if self.likeliest is not None:
+            likeliest = int(self.likeliest[1][row]), float(self.likeliest[0][row])
+        return Chosen(
+            token,
+            self.neighbors[part],
+            self.weights[part],
+            float(self.lmbda[row]) if isinstance(self.lmbda, Tensor) else self.lmbda,
+            log_p_lm,
+            likeliest,
+            self.candidates[row] if self.candidates is not None else (),
+        )
 
     def log_p_lm_of(self, row: int, token: int, ends: list[int]) -> float | None:
         """The model's log-probability of a token that a row chose; None if it was not kept."""
@@ -79,9 +99,9 @@ class Step:
         if self.tokens is not None and self.chosen_log_p_lm is not None:
             rows = torch.arange(len(self.tokens), device=self.tokens.device)
             parents = rows if self.parents is None else self.parents
-            found = ((parents == row) & (self.tokens == token)).nonzero()
-            if len(found):
-                return float(self.chosen_log_p_lm[found[0, 0]])
+            rows_with_token = ((parents == row) & (self.tokens == token)).nonzero()
+            if len(rows_with_token):
+                return float(self.chosen_log_p_lm[rows_with_token[0, 0]])
         return float(self.end_log_p_lm[row, ends.index(token)]) if token in ends else None
 
 
@@ -95,7 +115,7 @@ def _parents(before: Tensor, after: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def sources_of(encoded: Tensor | None) -> Tensor | None:
-    """Numbers the sources that rows read, or the embeddings that they read in place of a prompt."""
+    """Numbers the sources or embeddings that rows read, int64 [rows]; equal bits, equal numbers."""
     if encoded is None:
         return None
     rows = encoded.detach().contiguous().view(torch.uint8).cpu().numpy()
@@ -104,7 +124,7 @@ def sources_of(encoded: Tensor | None) -> Tensor | None:
 
 
 def inputs_of(prompt: Tensor, sources: Tensor | None = None) -> Tensor:
-    """Numbers the inputs that rows continue. Beams and samples of one prompt have one input."""
+    """Numbers the inputs that rows continue, int64 [rows]. Beams of a prompt have one input."""
     same = (prompt.unsqueeze(1) == prompt.unsqueeze(0)).all(dim=-1)
     if sources is not None:
         sources = sources.to(prompt.device)
@@ -120,21 +140,21 @@ class Recording:
     inputs: Tensor  # int64 [rows], the result of `inputs_of`
     ends: list[int]
     steps: dict[int, Step] = field(default_factory=dict)
-    open: list[Step] = field(default_factory=list)
+    open: list[Step] = field(default_factory=list)  # of the latest pass, not chosen from yet
     bytes: int = 0
-    states: Tensor | None = None
+    states: Tensor | None = None  # [rows, places, dim], at the prompt's end, without the last one
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def goes_on(self, input_ids: Tensor) -> bool:
         """Settles the open steps, at the first call of the next forward pass."""
-        first, *others = self.open
+        first, *candidates = self.open
         with self.lock:
             if not first.settle(input_ids, self.inputs):
                 return False
-            for step in others:
+            for step in candidates:
                 # This candidate was not accepted.
-                kept = step.length < input_ids.shape[1] and step.settle(input_ids, self.inputs)
-                if not kept and self.steps.get(step.length) is step:
+                accepted = step.length < input_ids.shape[1] and step.settle(input_ids, self.inputs)
+                if not accepted and self.steps.get(step.length) is step:
                     del self.steps[step.length]
             self.open = []
         return True
@@ -161,18 +181,47 @@ class Recording:
                 return False
         return True
 
+    def chosen(
+        self, number: int, ids: list[int], beams: list[int] | None, pad: int | None
+    ) -> list[Chosen]:
+        """The tokens of a sequence after the prompt, each with its step. Padding is left out."""
+        first = self.prompt.shape[1]
+        with self.lock:
+            steps = dict(self.steps)
+        alike = {} if beams is None else self.alike()
+        end = len(ids)
+        if any(step.going_on is None for step in steps.values()):
+            while end > first and ids[end - 1] == pad:
+                end -= 1
+            # An end token may also be the padding.
+            end += end < len(ids) and pad in self.ends
+        choices = []
+        for position in range(first, end):
+            row, step = number, steps.get(position)
+            if beams is not None:
+                row = beams[position - first] if position - first < len(beams) else -1
+            if row < 0 or step is None or not step.goes_on(row):
+                break
+            rows = [row]
+            if position in alike:
+                rows += (alike[position] == alike[position][row]).nonzero()[:, 0].tolist()
+            scores = (step.log_p_lm_of(score, ids[position], self.ends) for score in rows)
+            log_p_lm = next((score for score in scores if score is not None), None)
+            choices.append(step.chosen(row, ids[position], log_p_lm))
+        return choices
+
     def alike(self) -> dict[int, Tensor]:
         """By length, numbers rows so that equal texts of one input are equal, int64 [rows]."""
         with self.lock:
             steps = sorted(self.steps.items(), key=lambda item: item[0])
-        alike, found = self.inputs, {}
+        alike, by_length = self.inputs, {}
         for length, step in steps:
-            found[length] = alike
+            by_length[length] = alike
             if step.tokens is None:
                 break
             before = alike if step.parents is None else alike[step.parents]
             alike = inputs_of(torch.stack([before, step.tokens.to(before.device)], dim=-1))
-        return found
+        return by_length
 
     def add(self, step: Step) -> None:
         """Adds a step whose choice is still open."""
@@ -195,8 +244,8 @@ def _has_beams(
     parents = rows if step.parents is None else step.parents
     same = alike.get(step.length, rows)
     same_row = same[beam_indices[:, place]].unsqueeze(1) == same[parents]
-    found = (same_row & (chosen.unsqueeze(1) == step.tokens)).any(-1)
-    return bool((found | ~goes_on).all())
+    continued = (same_row & (chosen.unsqueeze(1) == step.tokens)).any(-1)
+    return bool((continued | ~goes_on).all())
 
 
 def end_tokens(config: Any, vocabulary: int) -> list[int]:

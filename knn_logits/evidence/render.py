@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from knn_logits.evidence.sources import (
 )
 from knn_logits.evidence.trace import (
     LEAST_INFLUENCE,
-    DocumentShare,
     SequenceTrace,
     TokenTrace,
     Trace,
@@ -36,7 +36,7 @@ _LEVELS = (
     (0.25, "underline yellow4", "#f5ecb3", "dashed"),
     (0.05, "underline grey58", "#eeeeee", "dotted"),
 )
-NOTHING_NEAR = (
+UNFAMILIAR = (
     "nothing near: the datastore holds nothing like this text, so what it says may be about "
     "something else"
 )
@@ -102,53 +102,51 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
 
     stream: Any = Encoded(sys.stdout)
     console = console or Console(file=stream, highlight=False)
-    named = several_stores(trace)
+    trace = with_store_names(trace)
     for sequence in trace:
         console.print(coloured_text(sequence), soft_wrap=True)
         listed = main_sources(sequence, sources)
         if listed:
             console.print(legend(), soft_wrap=True)
-        _print_sources(listed, console, named=named)
+        _print_sources(listed, console)
         for tokens in words_of(sequence.tokens):
-            said = _contradiction(tokens, named=named)
-            if said:
+            line = _contradiction(tokens)
+            if line:
                 style = "red" if contradiction(tokens) else "dim"
-                console.print(Text(said, style=style), soft_wrap=True)
+                console.print(Text(line, style=style), soft_wrap=True)
         if sequence.near is False:
-            console.print(Text(NOTHING_NEAR, style="yellow"), soft_wrap=True)
+            console.print(Text(UNFAMILIAR, style="yellow"), soft_wrap=True)
         if sequence.unknown:
             console.print(Text(printable(sequence.unknown_line), style="yellow"), soft_wrap=True)
-        parts = documents_line(sequence, named=named)
+        parts = documents_line(sequence)
         if parts:
             console.print(Text(parts, style="dim"), soft_wrap=True)
         console.print()
 
 
-def show_word(
-    tokens: Sequence[TokenTrace], console: Console, sources: int = 3, *, named: bool = False
-) -> None:
+def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) -> None:
     """Prints the details of one word: its probabilities, its documents, and other candidates."""
     from rich.text import Text
 
     listed = word_sources(tokens, sources)
     if not listed:
         console.print("no document is behind this word: it is the model's own", style="dim")
-    _print_sources(listed, console, named=named)
+    _print_sources(listed, console)
     first = tokens[0]
     if first.by_model is not None:
-        line = f"the model alone: {_named(first.by_model.token)} ({first.by_model.p:.0%})"
+        line = f"the model alone: {_quoted(first.by_model.token)} ({first.by_model.p:.0%})"
         console.print(Text(line, style="dim"), soft_wrap=True)
-    said = _contradiction(tokens, named=named)
-    if said:
+    line = _contradiction(tokens)
+    if line:
         style = "red" if contradiction(tokens) else "dim"
-        console.print(Text(said, style=style), soft_wrap=True)
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
-def _print_sources(listed: Sequence[Source], console: Console, *, named: bool) -> None:
+def _print_sources(listed: Sequence[Source], console: Console) -> None:
     from rich.text import Text
 
     for source in listed:
-        console.print(_heading(source, named=named), soft_wrap=True)
+        console.print(_heading(source), soft_wrap=True)
         if source.neighbor is None:
             continue
         passage = Text("    … ", style="dim")
@@ -169,65 +167,82 @@ def _mark(words: str) -> str:
     return f"»{words.strip()}«"
 
 
-def _contradiction(tokens: Sequence[TokenTrace], *, named: bool) -> str:
+def _contradiction(tokens: Sequence[TokenTrace]) -> str:
     """Says in one line what the memory has in place of a word; empty if it does not object."""
     rival = contradiction(tokens) or contradiction(tokens, "outvoted")
     if rival is None:
         return ""
-    word = one_line("".join(one.token for one in tokens)).strip()
+    word = one_line("".join(token.token for token in tokens)).strip()
     by = ""
     if rival.document is not None:
-        by = f", by {one_line(_document(rival.document, named=named))}"
+        by = f", by {one_line(rival.document.title or rival.document.document)}"
     if rival.quoted:
-        said = _named(rival.token)
-        return f"{word}: the memory says {said} (the words around are the same{by})"
-    place = next(place for place, one in enumerate(tokens) if one.by_memory is rival)
-    whole = _named("".join(one.token for one in tokens[:place]) + rival.token)
+        words = _quoted(rival.token)
+        return f"{word}: the memory says {words} (the words around are the same{by})"
+    place = next(place for place, token in enumerate(tokens) if token.by_memory is rival)
+    whole = _quoted("".join(token.token for token in tokens[:place]) + rival.token)
     return (
         f"{word}: the memory's neighbors would have written {whole} ({rival.p:.0%} of its vote{by})"
     )
 
 
-def _named(token: str) -> str:
+def _quoted(token: str) -> str:
     """Puts a token in quotation marks. White space, which cannot be seen, gets a name."""
     if token.strip():
         return repr(one_line(token).strip())
     return "a line break" if "\n" in token else "white space"
 
 
-def documents_line(sequence: SequenceTrace, *, named: bool = False) -> str:
+def documents_line(sequence: SequenceTrace) -> str:
     """Lists the documents of a whole text with their shares, and the share of the model."""
     documents = sequence.documents
-    listed = [one for one in documents[:_DOCUMENTS] if one.share >= _LEAST_LISTED]
+    listed = [document for document in documents[:_DOCUMENTS] if document.share >= _LEAST_LISTED]
     if not listed:
         return ""
-    shown = [f"{one.share:.0%} {one_line(_document(one, named=named))}" for one in listed]
+    shown = [
+        f"{document.share:.0%} {one_line(document.title or document.document)}"
+        for document in listed
+    ]
     rest = documents[len(listed) :]
     if rest:
-        part = sum(one.share for one in rest)
+        part = sum(document.share for document in rest)
         shown.append(f"{part:.0%} {len(rest)} more document{'s' if len(rest) > 1 else ''}")
-    own = 1.0 - sum(one.share for one in documents)
-    return f"documents: {', '.join(shown)}; the model itself {max(0.0, own):.0%}"
+    model_share = 1.0 - sum(document.share for document in documents)
+    return f"documents: {', '.join(shown)}; the model itself {max(0.0, model_share):.0%}"
 
 
-def several_stores(trace: Trace) -> bool:
-    """Whether the datastore of each document must be named. Older traces do not list them."""
-    documents = (one.store for each in trace for token in each.tokens for one in token.documents)
-    return len({*trace.stores, *documents}) > 1
+def with_store_names(trace: Trace) -> Trace:
+    """Adds to each document's title the name of its datastore, if there are several.
+
+    Traces of earlier versions do not say which datastores were searched.
+    """
+    stores = {item.store for each in trace for token in each.tokens for item in token.documents}
+    if len(stores.union(trace.stores)) < 2:
+        return trace
+
+    def titled(item: Any) -> Any:
+        return item and replace(item, title=f"{item.title or item.document} ({item.store})")
+
+    def renamed(token: TokenTrace) -> TokenTrace:
+        rival = token.by_memory
+        return replace(
+            token,
+            neighbors=[titled(item) for item in token.neighbors],
+            documents=[titled(item) for item in token.documents],
+            by_memory=rival and replace(rival, document=titled(rival.document)),
+        )
+
+    sequences = [replace(item, tokens=[renamed(token) for token in item.tokens]) for item in trace]
+    return replace(trace, sequences=sequences)
 
 
-def _document(document: DocumentShare, title: str | None = None, *, named: bool) -> str:
-    title = title or document.title or document.document
-    return f"{title} ({document.store})" if named else title
-
-
-def _title(source: Source, *, named: bool) -> str:
-    """Returns a document's title or id with the place, and the datastore if there are several."""
+def _title(source: Source) -> str:
+    """Returns a document's title or id with the place."""
     placed = source.neighbor.title if source.neighbor is not None else None
-    return _document(source.document, placed, named=named)
+    return placed or source.document.title or source.document.document
 
 
-def _heading(source: Source, *, named: bool) -> Text:
+def _heading(source: Source) -> Text:
     from rich.text import Text
 
     line = Text()
@@ -235,15 +250,17 @@ def _heading(source: Source, *, named: bool) -> Text:
     line.append(
         f"  {source.total:.0%} by the neighbors, {source.document.share:.0%} by ", style="dim"
     )
-    line.append(one_line(_title(source, named=named)), style="bold")
+    line.append(one_line(_title(source)), style="bold")
     instead = source.tokens[0].by_model
     if instead is not None and instead.token.strip():
         line.append(f"  in place of {one_line(instead.token).strip()!r}", style="dim")
-    known = [
-        (one.p_lm, one.p) for one in source.tokens if one.p is not None and one.p_lm is not None
+    probabilities = [
+        (token.p_lm, token.p)
+        for token in source.tokens
+        if token.p is not None and token.p_lm is not None
     ]
-    if known:
-        p_lm, p = (sum(column) / len(known) for column in zip(*known, strict=True))
+    if probabilities:
+        p_lm, p = (sum(column) / len(probabilities) for column in zip(*probabilities, strict=True))
         line.append(f"  p_LM {p_lm:.3f} → p {p:.3f}", style="dim")
     return line
 
@@ -254,21 +271,21 @@ def _escaped(text: str) -> str:
 
 def to_html(trace: Trace) -> str:
     """Makes HTML of a trace. Every text from outside is escaped."""
-    named = several_stores(trace)
+    trace = with_store_names(trace)
     parts = ['<div class="knn-trace" style="font-family:serif;line-height:1.7">']
     for sequence in trace:
         parts.append('<p style="white-space:pre-wrap">')
         parts.append(f'<span style="opacity:.6">{_escaped(sequence.prompt)}</span>')
         for tokens in words_of(sequence.tokens):
-            parts += [_token_html(token, tokens, named=named) for token in tokens]
+            parts += [_token_html(token, tokens) for token in tokens]
         parts.append("</p>")
         listed = main_sources(sequence, 8)
-        parts += [_source_html(source, named=named) for source in listed]
+        parts += [_source_html(source) for source in listed]
         if sequence.near is False:
-            parts.append(f'<p style="font-size:.9em"><b>{_escaped(NOTHING_NEAR)}</b></p>')
+            parts.append(f'<p style="font-size:.9em"><b>{_escaped(UNFAMILIAR)}</b></p>')
         if sequence.unknown:
             parts.append(f'<p style="font-size:.9em"><b>{_escaped(sequence.unknown_line)}</b></p>')
-        line = documents_line(sequence, named=named)
+        line = documents_line(sequence)
         if line:
             parts.append(f'<p style="opacity:.7;font-size:.9em">{_escaped(line)}</p>')
     parts.append("</div>")
@@ -277,7 +294,7 @@ def to_html(trace: Trace) -> str:
 
 def to_page(trace: Trace) -> str:
     """Makes a whole HTML document of a trace, without scripts and without other files."""
-    title = _escaped("".join(one.text for one in trace)[:60].strip() or "a trace")
+    title = _escaped("".join(sequence.text for sequence in trace)[:60].strip() or "a trace")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -288,8 +305,8 @@ def to_page(trace: Trace) -> str:
     )
 
 
-def _source_html(source: Source, *, named: bool) -> str:
-    neighbor, title = source.neighbor, _title(source, named=named)
+def _source_html(source: Source) -> str:
+    neighbor, title = source.neighbor, _title(source)
     passage = read = ""
     if neighbor is not None:
         passage = (
@@ -305,22 +322,21 @@ def _source_html(source: Source, *, named: bool) -> str:
     )
 
 
-def _token_html(token: TokenTrace, word: Sequence[TokenTrace], *, named: bool) -> str:
+def _token_html(token: TokenTrace, word: Sequence[TokenTrace]) -> str:
     share, text = share_of(word), _escaped(token.token)
-    said = _contradiction(word, named=named)
-    if said:
+    objection = _contradiction(word)
+    if objection:
         line = "wavy #b3261e" if contradiction(word) else "dotted #777"
-        return (
-            f'<span title="{_escaped(said)}" style="text-decoration:underline {line}">{text}</span>'
-        )
+        style = f"text-decoration:underline {line}"
+        return f'<span title="{_escaped(objection)}" style="{style}">{text}</span>'
     level = next((level for level in _LEVELS if share >= level[0]), None)
-    meanings = {one.meaning for one in word}
+    meanings = {token.meaning for token in word}
     if level is None or not meanings & {"changed", "agreed"}:
         return f"<span>{text}</span>"
     title = f"{share:.0%} from the neighbors"
     documents = documents_of(token)
     if documents:
-        title += f": {_document(documents[0], named=named)}"
+        title += f": {documents[0].title or documents[0].document}"
     if "changed" not in meanings:
         style = "border-bottom:1px solid #227744"
     else:

@@ -42,10 +42,10 @@ class Source:
 
     def joined(self, other: Source) -> Source | None:
         """Joins this source with the next one; None if that is not from the same passage."""
-        one, two = self.neighbor, other.neighbor
-        if one is None or two is None or _place(self.document) != _place(other.document):
+        passage, following = self.neighbor, other.neighbor
+        if passage is None or following is None or _place(self.document) != _place(other.document):
             return None
-        if two.entry != one.entry + len(self.tokens):
+        if following.entry != passage.entry + len(self.tokens):
             return None
         tokens = [*self.tokens, *other.tokens]
         part = len(self.tokens) / len(tokens)
@@ -54,8 +54,8 @@ class Source:
         document = replace(self.document, share=share)
         if not self.words.strip():
             # The words begin on the line of the first that is seen.
-            one = replace(one, title=two.title, uri=two.uri)
-        return Source(self.words + other.words, tokens, total, document, one, other.after)
+            passage = replace(passage, title=following.title, uri=following.uri)
+        return Source(self.words + other.words, tokens, total, document, passage, other.after)
 
 
 # Signs that end a word and do not belong to it.
@@ -68,7 +68,7 @@ def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
     for token in tokens:
         if token.special:
             continue
-        before = "".join(one.token for one in words[-1]) if words else ""
+        before = "".join(part.token for part in words[-1]) if words else ""
         if token.token[:1].isspace() or not before or before[-1].isspace():
             words.append([])
         words[-1].append(token)
@@ -98,20 +98,24 @@ def contradiction(tokens: Sequence[TokenTrace], meaning: Meaning = "contradicted
     Returns:
         What stands there at the first token with this meaning; None if no token has it.
     """
-    found = (token.by_memory for token in tokens if token.meaning == meaning)
-    return next(found, None)
+    rivals = (token.by_memory for token in tokens if token.meaning == meaning)
+    return next(rivals, None)
 
 
 def documents_of(token: TokenTrace) -> list[DocumentShare]:
     """Returns the documents behind a token. Traces of earlier versions have only passages."""
     if token.documents:
         return token.documents
-    found: dict[tuple[str, str], DocumentShare] = {}
-    for one in token.neighbors:
-        share = DocumentShare(one.store, one.document, one.title, one.uri, one.influence)
-        known = found.get(_place(share))
-        found[_place(share)] = replace(share, share=one.influence + (known.share if known else 0.0))
-    return sorted(found.values(), key=lambda one: -one.share)
+    shares: dict[tuple[str, str], DocumentShare] = {}
+    for neighbor in token.neighbors:
+        share = DocumentShare(
+            neighbor.store, neighbor.document, neighbor.title, neighbor.uri, neighbor.influence
+        )
+        before = shares.get(_place(share))
+        shares[_place(share)] = replace(
+            share, share=neighbor.influence + (before.share if before else 0.0)
+        )
+    return sorted(shares.values(), key=lambda neighbor: -neighbor.share)
 
 
 def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
@@ -123,28 +127,30 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
         sequence: The traced sequence.
         number: The most sources to return.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     last: Source | None = None
     for tokens in words_of(sequence.tokens):
         source = source_of(tokens)
         joined = last.joined(source) if last is not None and source is not None else None
         if joined is not None:
-            found[-1] = last = joined
+            sources[-1] = last = joined
             continue
         last = source
         if source is not None:
-            found.append(source)
-    listed = [source for source in found if source.words.strip().strip(PUNCTUATION)]
-    strongest = sorted(listed, key=lambda one: -one.document.share * len(one.tokens))[:number]
-    kept = {id(source) for source in strongest}
-    return [source for source in listed if id(source) in kept]
+            sources.append(source)
+    listed = [source for source in sources if source.words.strip().strip(PUNCTUATION)]
+    strongest = sorted(listed, key=lambda source: -source.document.share * len(source.tokens))[
+        :number
+    ]
+    shown = {id(source) for source in strongest}
+    return [source for source in listed if id(source) in shown]
 
 
 def source_of(tokens: Sequence[TokenTrace]) -> Source | None:
     """Finds the document with the largest share in all tokens of a word."""
-    supported = _more_likely(tokens) and contradiction(tokens) is None
-    found = word_sources(tokens, 1) if supported else []
-    return found[0] if found and found[0].document.share >= LEAST_INFLUENCE else None
+    supported = _is_raised(tokens) and contradiction(tokens) is None
+    strongest = word_sources(tokens, 1) if supported else []
+    return strongest[0] if strongest and strongest[0].document.share >= LEAST_INFLUENCE else None
 
 
 def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
@@ -158,25 +164,29 @@ def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
         The sources, the strongest first. A document's share is its share in the weakest token. A
         document behind only some of the tokens is left out.
     """
-    shares = [{_place(one): one for one in documents_of(token)} for token in tokens]
+    shares = [
+        {_place(candidate): candidate for candidate in documents_of(token)} for token in tokens
+    ]
     common = set(shares[0]).intersection(*shares[1:]) if shares else set()
-    weakest = {place: min(one[place].share for one in shares) for place in common}
-    places = sorted(common, key=lambda one: (-weakest[one], -shares[0][one].share, one))
+    weakest = {place: min(candidate[place].share for candidate in shares) for place in common}
+    places = sorted(
+        common, key=lambda candidate: (-weakest[candidate], -shares[0][candidate].share, candidate)
+    )
     text = "".join(token.token for token in tokens)
-    found = []
+    sources = []
     for place in places[:number]:
         document = replace(shares[0][place], share=weakest[place])
         neighbor, after = None, ""
-        for one in tokens[0].neighbors:
-            passage = one.word + one.after
-            if (one.store, one.document) == place and passage.startswith(text):
-                neighbor, after = one, passage[len(text) :]
+        for candidate in tokens[0].neighbors:
+            passage = candidate.word + candidate.after
+            if (candidate.store, candidate.document) == place and passage.startswith(text):
+                neighbor, after = candidate, passage[len(text) :]
                 break
-        found.append(Source(text, list(tokens), share_of(tokens), document, neighbor, after))
-    return found
+        sources.append(Source(text, list(tokens), share_of(tokens), document, neighbor, after))
+    return sources
 
 
-def _more_likely(tokens: Sequence[TokenTrace]) -> bool:
+def _is_raised(tokens: Sequence[TokenTrace]) -> bool:
     before = after = 1.0
     for token in tokens:
         if token.p is not None and token.p_lm is not None:

@@ -197,15 +197,15 @@ class TokenTrace:
         """
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"
-        told = self.by_memory
-        if told is not None and told.quoted and not self.verbatim:
+        rival = self.by_memory
+        if rival is not None and rival.quoted and not self.verbatim:
             return "contradicted"
         # A memory that has no weight here contradicts nothing.
         least = max(self.p, LEAST_INFLUENCE)
-        sharp = told is not None and told.p > _MAJORITY and self.lmbda * told.p > least
+        sharp = rival is not None and rival.p > _MAJORITY and self.lmbda * rival.p > least
         supported = self.verbatim or self.influence >= LEAST_INFLUENCE
         # White space and signs alone are no word.
-        if told is not None and sharp and not supported and _is_word(self.token, told.token):
+        if rival is not None and sharp and not supported and _is_word(self.token, rival.token):
             return "outvoted"
         if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"
@@ -280,14 +280,14 @@ class SequenceTrace:
         Special tokens do not count, nor do those that the mixture gave no probability: nobody would
         have written them.
         """
-        found: dict[tuple[str, str], DocumentShare] = {}
+        shares: dict[tuple[str, str], DocumentShare] = {}
         tokens = [token for token in self.tokens if not token.special and token.p != 0.0]
         for token in tokens:
-            for one in token.documents:
-                key, part = (one.store, one.document), one.share / len(tokens)
-                known = found.get(key)
-                found[key] = replace(one, share=part + (known.share if known else 0.0))
-        return sorted(found.values(), key=lambda one: -one.share)
+            for document in token.documents:
+                key, part = (document.store, document.document), document.share / len(tokens)
+                before = shares.get(key)
+                shares[key] = replace(document, share=part + (before.share if before else 0.0))
+        return sorted(shares.values(), key=lambda document: -document.share)
 
 
 @dataclass(frozen=True)
@@ -337,13 +337,13 @@ class Trace:
             "stores": list(self.stores),
             "sequences": [
                 {
-                    "prompt": one.prompt,
-                    "text": one.text,
-                    "familiarity": asdict(one.familiarity) if one.familiarity else None,
-                    "unknown": list(one.unknown),
-                    "tokens": [token_dict(token) for token in one.tokens],
+                    "prompt": sequence.prompt,
+                    "text": sequence.text,
+                    "familiarity": asdict(sequence.familiarity) if sequence.familiarity else None,
+                    "unknown": list(sequence.unknown),
+                    "tokens": [token_dict(token) for token in sequence.tokens],
                 }
-                for one in self.sequences
+                for sequence in self.sequences
             ],
         }
 
@@ -373,7 +373,7 @@ class Trace:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != _FORMAT or content["version"] != _VERSION:
                 raise ValueError("another format or version")
-            sequences = [read_sequence(one) for one in content["sequences"]]
+            sequences = [read_sequence(row) for row in content["sequences"]]
             return cls(sequences, tuple(map(str, content.get("stores", ()))))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise TraceError(

@@ -11,9 +11,9 @@ from transformers import StopStringCriteria
 from knn_logits.errors import ConfigError
 
 
-def is_ids(given: Any) -> bool:
+def is_ids(value: Any) -> bool:
     """Whether something is a tensor of tokens, whole numbers [rows, length]."""
-    return isinstance(given, Tensor) and given.dim() == 2 and not given.is_floating_point()
+    return isinstance(value, Tensor) and value.dim() == 2 and not value.is_floating_point()
 
 
 def checked_ids(arguments: dict[str, Any]) -> Tensor | None:
@@ -30,11 +30,11 @@ def checked_ids(arguments: dict[str, Any]) -> Tensor | None:
 def with_defaults(arguments: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Adds settings that hold unless a call of `generate()` has its own."""
     defaults = {name: value for name, value in defaults.items() if name not in arguments}
-    given = arguments.get("generation_config")
-    if given is None:
+    config_argument = arguments.get("generation_config")
+    if config_argument is None:
         return defaults | arguments
     # transformers deprecates arguments beside such an object.
-    config = copy.deepcopy(given)
+    config = copy.deepcopy(config_argument)
     for name, value in defaults.items():
         if getattr(config, name, None) is None:
             setattr(config, name, value)
@@ -45,8 +45,8 @@ def settings_that_hold(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of `generate()` together with the settings that they leave open."""
     settings: dict[str, Any] = {}
     for config in (getattr(model, "generation_config", None), arguments.get("generation_config")):
-        found = {} if config is None else config.to_dict()
-        settings |= {name: value for name, value in found.items() if value is not None}
+        values = {} if config is None else config.to_dict()
+        settings |= {name: value for name, value in values.items() if value is not None}
     return settings | arguments
 
 
@@ -81,7 +81,7 @@ def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
     if not callable(getattr(model, "_sample", None)) or getattr(model, "_is_stateful", False):
         return False
     types = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    if any(one != "full_attention" for one in types):
+    if any(layer != "full_attention" for layer in types):
         return False
     if getattr(model.config.get_text_config(), "sliding_window", None) and not types:
         return False
@@ -100,7 +100,7 @@ def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
     ):
         if settings.get(name, plain) not in (None, plain):
             return False
-    others = (
+    excluded = (
         "assistant_model",
         "cache_implementation",
         "constraints",
@@ -113,4 +113,4 @@ def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
         "prompt_lookup_num_tokens",
         "stop_strings",
     )
-    return all(settings.get(name) is None for name in others)
+    return all(settings.get(name) is None for name in excluded)

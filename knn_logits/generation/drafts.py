@@ -44,21 +44,21 @@ class Source:
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
-        self._asked = 0
+        self._requests = 0
 
     def length(self) -> int:
         """The number of tokens that are worth drafting now."""
-        self._asked += 1
+        self._requests += 1
         if self.rate < _LEAST_RATE:
-            return 2 if self._asked % _RARELY == 0 else 0
+            return 2 if self._requests % _RARELY == 0 else 0
         if self.rate > 0.99:
             return MOST
         return max(1, min(MOST, int(math.log(_LEAST_CHANCE) / math.log(self.rate))))
 
     def learn(self, drafted: int, accepted: int) -> None:
         """Notes how successful a draft was."""
-        tried = min(drafted, accepted + 1)
-        self.rate += (1 - (1 - _MEMORY) ** tried) * (accepted / tried - self.rate)
+        tested = min(drafted, accepted + 1)
+        self.rate += (1 - (1 - _MEMORY) ** tested) * (accepted / tested - self.rate)
 
 
 class Drafter:
@@ -71,19 +71,19 @@ class Drafter:
 
     def draft(self, ids: Sequence[int], vote: Vote | None) -> list[int]:
         """Drafts the next tokens."""
-        found: list[int] = []
+        drafted: list[int] = []
         for name, source in self._sources.items():
             most = source.length()
             if most:
                 if name == "text":
-                    found = self.from_text(ids, most)
+                    drafted = self.from_text(ids, most)
                 elif vote is not None and self._memory is not None:
-                    found = from_memory(self._memory, vote, ids[-1], most)
-            if found:
-                self._latest = source, len(found)
-                return found
+                    drafted = from_memory(self._memory, vote, ids[-1], most)
+            if drafted:
+                self._latest = source, len(drafted)
+                return drafted
         self._latest = None
-        return found
+        return drafted
 
     def learn(self, accepted: int) -> None:
         """Notes how many tokens of the latest draft were accepted."""
@@ -145,16 +145,18 @@ def _agreed(passages: list[tuple[float, list[int]]], most: int) -> list[int]:
                 votes[tokens[place]] = votes.get(tokens[place], 0.0) + share
         if not votes:
             break
-        best = max(votes, key=lambda one: votes[one])
+        best = max(votes, key=lambda token: votes[token])
         if votes[best] < _AGREEMENT * total:
             break
         drafted.append(best)
-        passages = [one for one in passages if place < len(one[1]) and one[1][place] == best]
+        passages = [
+            token for token in passages if place < len(token[1]) and token[1][place] == best
+        ]
     return drafted
 
 
 # Arguments of a causal model's pass besides the ids. With any other, no drafts are used.
-_KNOWN = {
+_ARGUMENTS = {
     "attention_mask",
     "cache_position",
     "logits_to_keep",
@@ -185,7 +187,7 @@ class DraftedDecoding:
         **model_kwargs: Any,
     ) -> Any:
         """Continues one text. `GenerationMixin._sample` of transformers explains the arguments."""
-        unknown = [one for one in model_kwargs if one not in _KNOWN]
+        unknown = [name for name in model_kwargs if name not in _ARGUMENTS]
         cache = model_kwargs.get("past_key_values")
 
         def without_drafts() -> Any:
@@ -213,7 +215,7 @@ class DraftedDecoding:
         drafted: list[int] = []
         fresh = input_ids
         accepted_names = inspect.signature(model.forward).parameters
-        keeps_some = "logits_to_keep" in accepted_names
+        takes_last_logits = "logits_to_keep" in accepted_names
         places = _Places(model_kwargs, input_ids, "position_ids" in accepted_names)
         while True:
             outputs = model(
@@ -223,7 +225,7 @@ class DraftedDecoding:
                 use_cache=True,
                 return_dict=True,
                 **places.of(fresh.shape[1], len(text) + len(drafted)),
-                **({"logits_to_keep": len(drafted) + 1} if keeps_some else {}),
+                **({"logits_to_keep": len(drafted) + 1} if takes_last_logits else {}),
             )
             cache = getattr(outputs, "past_key_values", None)
             if cache is None:
@@ -231,15 +233,15 @@ class DraftedDecoding:
                 return without_drafts()
             chosen: list[int] = []
             for place in range(len(drafted) + 1):
-                own = outputs.logits[:, place - len(drafted) - 1].to(torch.float32, copy=True)
-                own = own.to(input_ids.device)
-                processed = logits_processor(input_ids, own)
+                raw = outputs.logits[:, place - len(drafted) - 1].to(torch.float32, copy=True)
+                raw = raw.to(input_ids.device)
+                processed = logits_processor(input_ids, raw)
                 token = _choose(processed, generation_config.do_sample)
                 input_ids = torch.cat([input_ids, token[:, None]], dim=-1)
                 if wants_dict and generation_config.output_scores:
                     scores += (processed,)
                 if wants_dict and generation_config.output_logits:
-                    logits += (own,)
+                    logits += (raw,)
                 if self._streamer is not None:
                     self._streamer.put(token.cpu())
                 chosen.append(int(token))
@@ -283,15 +285,15 @@ class _Places:
 
     def of(self, tokens: int, end: int) -> dict[str, Tensor]:
         """Returns arguments for the last tokens of a text."""
-        found, after = {}, end - self._length
+        arguments, after = {}, end - self._length
         if self._positions is not None:
             steps = torch.arange(after - tokens + 1, after + 1, device=self._positions.device)
             going_on = self._positions[..., -1:] + steps
-            found["position_ids"] = going_on if after else self._positions
+            arguments["position_ids"] = going_on if after else self._positions
         if self._types is not None:
             going_on = self._types[:, -1:].expand(-1, tokens)
-            found["token_type_ids"] = going_on if after else self._types
-        return found
+            arguments["token_type_ids"] = going_on if after else self._types
+        return arguments
 
 
 def _choose(scores: Tensor, do_sample: bool) -> Tensor:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
-from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -19,10 +17,9 @@ from knn_logits.engine.calls import Call, Course, course_of, with_course
 from knn_logits.engine.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.engine.hooks import StateCapture, Window
 from knn_logits.errors import ConfigError, ModelError, TraceError
-from knn_logits.evidence.assemble import MAX_NEIGHBORS, trace_recording, with_trust
-from knn_logits.evidence.naming import unknown_names
+from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer
 from knn_logits.evidence.recording import Recording, Step, end_tokens, inputs_of, sources_of
-from knn_logits.evidence.trace import Familiarity, Trace
+from knn_logits.evidence.trace import Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.generation.looping import LoopEnd
@@ -44,8 +41,8 @@ _NO_PASS = (
     "a copy, in evaluation mode, and run by PyTorch itself"
 )
 # The most generations that stay recorded, and their most bytes.
-_RECORDINGS_KEPT = 32
-_BYTES_KEPT = 32 << 20
+_MOST_RECORDINGS = 32
+_MOST_BYTES = 32 << 20
 # So many positions at the end of a prompt decide whether the memory has anything near.
 _PROMPT_PLACES = 32
 
@@ -144,8 +141,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         """
         model: Any = self.memory.model
         settings = with_defaults(settings, generation_settings(self.memory.stores[0]))
-        others = settings.pop("logits_processor", None) or ()
-        settings["logits_processor"] = [self, *(other for other in others if other is not self)]
+        processors = settings.pop("logits_processor", None) or ()
+        settings["logits_processor"] = [self, *(other for other in processors if other is not self)]
         if inputs is not None:
             settings["input_ids"] = inputs
         ids = checked_ids(settings)
@@ -194,18 +191,30 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     @torch.no_grad()
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Mixes the neighbors' vote into the scores of one step."""
+        """Mixes the neighbors' vote into the scores of one step.
+
+        Args:
+            input_ids: int64 [rows, length].
+            scores: [rows, vocabulary], logits or log-probabilities.
+
+        Returns:
+            float32 [rows, vocabulary], log-probabilities of the mixture. If no forward pass of the
+            model produced the scores, `scores` itself.
+
+        Raises:
+            ModelError: when the processor was closed.
+        """
         if self._capture.closed:
             raise ModelError("this KNNLogitsProcessor was closed: make a new one")
         call = Call.now()
-        found = self._capture.find(input_ids, call)
-        if found is None:
+        read = self._capture.find(input_ids, call)
+        if read is None:
             if not call.drafts and not self._warned:
                 logger.warning(_NO_PASS)
                 self._warned = True
             return scores
         with full_precision(scores.device):
-            return self._mixed(call, *found, input_ids, scores)
+            return self._mixed(call, *read, input_ids, scores)
 
     def _mixed(
         self, call: Call, window: Window, position: int, input_ids: Tensor, scores: Tensor
@@ -268,10 +277,10 @@ class KNNLogitsProcessor(LogitsProcessor):
             if sources is not None:
                 # Another source makes another text. A number that no token has tells them apart.
                 texts = torch.cat([-1 - sources.unsqueeze(1), texts], dim=-1)
-            found = self.memory.neighbors(states, texts, log_p_lm if reads_model else None)
+            neighbors = self.memory.neighbors(states, texts, log_p_lm if reads_model else None)
             for number in range(positions):
                 part = slice(number * rows, (number + 1) * rows)
-                window.answers[position + number] = found[part]
+                window.answers[position + number] = neighbors[part]
         answer: Neighbors = window.answers[position]
         return answer
 
@@ -294,12 +303,12 @@ class KNNLogitsProcessor(LogitsProcessor):
             recording = Recording(input_ids, inputs, self._ends)
             course.recording = recording
             with self._lock:
-                kept = self._recordings
-                kept.append(recording)
-                while len(kept) > _RECORDINGS_KEPT or (
-                    len(kept) > 1 and sum(one.bytes for one in kept) > _BYTES_KEPT
+                recordings = self._recordings
+                recordings.append(recording)
+                while len(recordings) > _MOST_RECORDINGS or (
+                    len(recordings) > 1 and sum(other.bytes for other in recordings) > _MOST_BYTES
                 ):
-                    del kept[0]
+                    del recordings[0]
         return recording
 
     def _note(
@@ -321,24 +330,6 @@ class KNNLogitsProcessor(LogitsProcessor):
                 candidates=vote.candidates(self._candidates) if self._candidates else None,
             )
         )
-
-    def _familiarity(
-        self, recording: Recording, row: int, first: int, last: int
-    ) -> Familiarity | None:
-        """Measures how well the memory knows some tokens at the end of a row's prompt."""
-        expected, states = self.memory.expected_hits, recording.states
-        if expected is None or states is None:
-            return None
-        # Each state predicts the next token.
-        before = recording.prompt.shape[1] - states.shape[1]
-        first = max(first, before)
-        states, tokens = (
-            states[row, first - before : last - before],
-            recording.prompt[row, first:last],
-        )
-        if first >= last:
-            return None
-        return Familiarity(int(self.memory.hits(states, tokens).sum()), len(states), expected)
 
     def trace(
         self,
@@ -384,37 +375,28 @@ class KNNLogitsProcessor(LogitsProcessor):
         if pad_token_id is None:
             # A model without such a token pads ended rows with its end token, but a tokenizer has
             # padded the prompts with its own.
-            own_pad = getattr(self._model_config, "pad_token_id", None)
-            pads = [*([own_pad] if own_pad is not None else self._ends[:1]), tokenizer.pad_token_id]
+            model_pad = getattr(self._model_config, "pad_token_id", None)
+            pads = [
+                *([model_pad] if model_pad is not None else self._ends[:1]),
+                tokenizer.pad_token_id,
+            ]
         with self._lock:
             recordings = self._recordings[::-1]
-        own = self._course.recording if self._course is not None else None
-        recordings.sort(key=lambda recording: recording is not own)
+        latest = self._course.recording if self._course is not None else None
+        recordings.sort(key=lambda recording: recording is not latest)
+        tracer = Tracer(self.memory, tokenizer, max_neighbors)
         for recording in recordings:
-            there = recording.prompt.device
-            beams = None if beam_indices is None else beam_indices.to(there)
-            if recording.fits(sequences.to(there), beams):
-                trace = trace_recording(
+            device = recording.prompt.device
+            beams = None if beam_indices is None else beam_indices.to(device)
+            if recording.fits(sequences.to(device), beams):
+                return tracer.recorded(
                     recording,
-                    sequences.to(there),
+                    sequences.to(device),
                     beams,
-                    tokenizer,
-                    self.memory.retriever.locate,
-                    self.memory.name_of,
-                    max_neighbors=max_neighbors,
-                    pads=[one for one in pads if one is not None],
+                    pads=[token for token in pads if token is not None],
                     prompt=prompt,
-                    near_within=self.memory.near_within,
-                    familiarity=partial(self._familiarity, recording),
                     rows=rows,
-                    unknown_names=partial(
-                        unknown_names,
-                        stores=self.memory.voting,
-                        exclude=self.memory.config.exclude,
-                    ),
                 )
-                trace = replace(trace, stores=self.memory.names)
-                return trace if self.memory.gate is None else with_trust(trace)
         raise TraceError(
             "this processor has not recorded such a generation: give the whole output of a recent "
             "generate(), made with record=True; beam search needs return_dict_in_generate=True"
