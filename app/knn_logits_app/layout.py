@@ -22,8 +22,6 @@ from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors
 from knn_logits_app.work import Work
 
-# The values of `Controls.lookup`.
-LOOKUP = 3 + len(SETTINGS)
 # The labels and hints of settings that the page explains in words of its own.
 _LABELS = {
     "lmbda": ("λ, weight of the memory", "p = λ p_kNN + (1 − λ) p_LM"),
@@ -122,7 +120,8 @@ def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Look
     Returns:
         The model's name, a function that checks the values of the controls, and the other values.
     """
-    (model, stores, *settings, gate), rest = values[:LOOKUP], values[LOOKUP:]
+    size = len(SETTINGS) + 3
+    (model, stores, *settings, gate), rest = values[:size], values[size:]
 
     def lookup() -> Lookup:
         changed = lookup_of(stores, dict(zip(SETTINGS, settings, strict=True)), gate)
@@ -149,7 +148,7 @@ def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_C
     Raises:
         KNNLogitsError: when a value is not allowed.
     """
-    model, stores, *settings, gate = values[:LOOKUP]
+    model, stores, *settings, gate = values[: len(SETTINGS) + 3]
     server.session.library(model)
     if stores is not None and not isinstance(stores, list):
         raise RequestError("The datastores must be a list of names.")

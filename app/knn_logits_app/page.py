@@ -143,14 +143,15 @@ def _follow(page: Any, controls: Controls, server: Server) -> None:
     everything = [*controls.lookup, controls.use]
     follow = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
     gates = {name: list(each.gates) for name, each in server.session.libraries.items()}
-    start = f"(...all) => {{ knnLogits.gates({json.dumps(gates)}, ...all); }}"
+    names = json.dumps(list(SETTINGS))
+    start = f"(...all) => {{ knnLogits.gates({json.dumps(gates)}, {names}, ...all); }}"
     page.load(**{**follow, "js": start})
     for control in everything:
         control.change(**follow)
     # A link can carry a prompt and settings. They are filled in, and the answer is written.
     form = [controls.prompt, *controls.lookup[1:]]
     page.load(
-        inputs=form, outputs=form, js="(...now) => knnLogits.fromLink(...now)", **INSTANT
+        inputs=form, outputs=form, js=f"(...now) => knnLogits.fromLink({names}, ...now)", **INSTANT
     ).then(js="() => { knnLogits.runLink(); }", **INSTANT)
 
 

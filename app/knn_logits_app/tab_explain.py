@@ -8,7 +8,7 @@ import gradio as gr
 
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
-from knn_logits_app.requests import MOST_CHARACTERS, friendly, text_of
+from knn_logits_app.requests import MOST_CHARACTERS, SETTINGS, friendly, text_of
 
 TEXT_LABEL = "Any text: yours, a model’s, a document’s"
 TARGET_LABEL = "The target of this source, written by you, a model or a translator"
@@ -49,7 +49,7 @@ def build(server: Server, controls: Controls) -> Any:
             private = server.visitors.stores(request.session_hash)
             source = text_of(source, "source") if library.reader.sources else None
             answer = server.work.explain(library, text_of(text), lookup(), private, source)
-            content = {"values": values, "model": library.name}
+            content = {"values": values, "names": list(SETTINGS), "model": library.name}
             return views.frame({"text": answer}, content, kind="explain")
         except Exception as error:
             return views.message(friendly(error))

@@ -15,6 +15,7 @@ from knn_logits_app.layout import Controls, Server
 from knn_logits_app.library import Library, first_words
 from knn_logits_app.requests import (
     MOST_CHARACTERS,
+    SETTINGS,
     Lookup,
     Rewriting,
     Writing,
@@ -182,7 +183,8 @@ def write_json(
     )
     # The turn tells the frames of this request from those of earlier ones: it grows.
     request: dict[str, Any] = {
-        "values": list(values), "model": library.name, "turn": time.monotonic_ns() // 1000,
+        "values": list(values), "names": list(SETTINGS), "model": library.name,
+        "turn": time.monotonic_ns() // 1000,
         "chips": prompts_for(server, library, writing.lookup, visitor),
     }  # fmt: skip
     kind: dict[str, Any] = {}

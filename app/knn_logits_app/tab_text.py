@@ -13,7 +13,7 @@ from knn_logits import Datastore
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
 from knn_logits_app.library import Library, first_words
-from knn_logits_app.requests import RequestError, friendly
+from knn_logits_app.requests import SETTINGS, RequestError, friendly
 from knn_logits_app.visitors import YOUR_TEXT
 from knn_logits_app.your_text import SUFFIXES, Progress, build_for, documents_of
 
@@ -157,7 +157,7 @@ def _built(
 
 def _only(output: str) -> tuple[Any, ...]:
     """The values of the outputs when only the first changes."""
-    return output, gr.skip(), *[gr.skip()] * (layout.LOOKUP - 2)
+    return output, *[gr.skip()] * (len(SETTINGS) + 2)
 
 
 def _choices(server: Server, library: Library, visitor: str | None, chosen: Any = None) -> Any:

@@ -346,7 +346,14 @@ def test_nothing_near_is_said(drawing):
     one = answer(token(" cover"))
     far = replace(one.trace[0], familiarity=Familiarity(0, 9, 0.6))
     page = drawing(views.frame({"knn": replace(one, trace=Trace([far]))}, {}))
+    assert "its words may be about something else" in shown(page, ".kl-far")
+    without = answer(token(" cover", 0.0, lmbda=0.0))
+    far = Trace([replace(without.trace[0], familiarity=Familiarity(0, 9, 0.6))])
+    page = drawing(views.frame({"knn": replace(without, trace=far)}, {}))
     assert "Nothing near." in shown(page, ".kl-far")
+    assert "it has no part in these words" in shown(page, ".kl-far")
+    words(page).click()
+    assert "λ is 0 here, so the memory has no part." in shown(page, ".kl-panel")
     assert drawing(views.frame({"knn": one}, {})).locator(".kl-far, .kl-unknown").count() == 0
 
 

@@ -9,12 +9,21 @@ from conftest import TEXTS
 
 from app.conftest import expect, serving
 from app.test_ways import slide
-from knn_logits import Memory, Neighbors, Vote, build_datastore, explain, merge_entries
+from knn_logits import (
+    Memory,
+    Neighbors,
+    Vote,
+    build_datastore,
+    explain,
+    merge_entries,
+    settings_for,
+)
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.mixture.distribution import drop_impossible, influences, log_p_knn_of, mix
 from knn_logits.mixture.weights import log_weights
 from knn_logits_app.library import Library
 from knn_logits_app.live import MOST_NEIGHBORS, Live
+from knn_logits_app.requests import SETTINGS
 
 VOCABULARY, ROWS, K = 40, 12, 24
 
@@ -261,6 +270,32 @@ def test_a_page_says_what_it_shows_and_what_it_cannot(visit, model, tokenizer, w
         expect(note).to_have_count(0)
         page.get_by_role("button", name="own settings").click()
         expect(note).to_contain_text("more than 5 neighbors are wanted now")
+        assert one.problems == []
+
+
+def test_a_setting_that_is_declared_for_the_page_needs_no_line_of_it(
+    visit, model, tokenizer, weighed, monkeypatch
+):
+    declared = settings_for()["suffix_weight"]
+    monkeypatch.setitem(SETTINGS, "suffix_weight", declared)
+    library = Library.of("tiny", model, tokenizer, [weighed], [TEXTS[1][:30]])
+    with serving(library) as (url, _):
+        one = visit(url=url)
+        page = one.page
+        weight = page.locator("#suffix_weight input")
+        assert float(weight.input_value()) == weighed.manifest.writing.suffix_weight
+        expect(page.locator("#suffix_weight")).to_contain_text(declared.help)
+        one.write(TEXTS[1][:30])
+        weight.fill("1")
+        note = page.locator("#answers .kl-stale")
+        expect(note).to_contain_text("other settings are chosen now")
+        note.get_by_role("button", name="Write again").click()
+        expect(note).to_have_count(0)
+        slide(page, 0.2)
+        expect(note).to_contain_text("Colours and bars show λ 0.2")
+        page.goto(f"{url}/?q=The&suffix_weight=2.5")
+        expect(page.locator("#answers .kl-side-knn .kl-prompt")).to_have_text("The")
+        assert float(weight.input_value()) == 2.5
         assert one.problems == []
 
 

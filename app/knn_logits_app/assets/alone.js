@@ -21,12 +21,15 @@ const alone = () => {
   const view = mount(element, { value: document.getElementById("content").textContent }, null, () => {});
   const live = view.known?.live;
   if (live && !live.gate && view.data.asked?.values) {
-    const [model, stores, , k, temperature] = view.data.asked.values;
+    names = view.data.asked.names ?? names;
+    const [model, stores, ...values] = view.data.asked.values;
+    const place = names.indexOf("lmbda");
     const told = h("output", {}, short(live.lmbda));
     const slider = h("input", { type: "range", min: "0", max: "1", step: "0.01", value: live.lmbda, "aria-label": "λ, weight of the memory" });
     slider.addEventListener("input", () => {
       told.textContent = short(Number(slider.value));
-      controls(model, stores, Number(slider.value), k, temperature, false, true);
+      const settings = values.slice(0, names.length).with(place, Number(slider.value));
+      controls(model, stores, ...settings, false, true);
     });
     element.prepend(h("p", { class: "kl-slider" }, "λ, weight of the memory ", slider, " ", told));
   }

@@ -1,24 +1,31 @@
 // Mounts the place of an answer. It draws the answers of the server and handles clicks on them.
 
-// The current values of the controls: model, datastores, λ, k, τ, gate, and whether kNN is on.
+// The names of the settings among the values of a form, and those that the browser mixes by itself.
+let names = ["lmbda", "k", "temperature"];
+const MIXED = ["lmbda", "k", "temperature"];
+// Names the values of a form: model, datastores, settings, gate, and others.
+const formOf = (values) => ({
+  model: values[0], stores: values[1], gate: values[names.length + 2], rest: values.slice(names.length + 3),
+  settings: Object.fromEntries(names.map((name, place) => [name, values[place + 2]])),
+});
+// The current values of the controls. The others say whether kNN is on.
 let form = null;
 const views = [];
 // The datastores that have a gate, by model. A gate holds only where its datastore is the only one.
 let gated = {};
-const ruled = ([model, stores, , , , gate]) =>
-  Boolean(gate) && stores?.length === 1 && (gated[model] ?? []).includes(stores[0]);
+const hasGate = ({ model, stores }) => stores?.length === 1 && (gated[model] ?? []).includes(stores[0]);
+const ruled = (one) => Boolean(one.gate) && hasGate(one);
 const controls = (...values) => {
-  form = values;
-  form[5] = ruled(values);
-  const [model, stores] = values;
-  document.documentElement.classList.toggle("kl-no-gate", !ruled([model, stores, 0, 0, 0, true]));
+  form = formOf(values);
+  document.documentElement.classList.toggle("kl-no-gate", !hasGate(form));
   // The examples are hidden while the visitor's own text is the datastore.
-  document.documentElement.classList.toggle("kl-own", String(values[1]) === "your text");
+  document.documentElement.classList.toggle("kl-own", String(form.stores) === "your text");
   views.forEach((view) => view.follow());
 };
 
-const gates = (known, ...values) => {
+const gates = (known, settings, ...values) => {
   gated = known;
+  names = settings;
   controls(...values);
 };
 
@@ -40,24 +47,21 @@ const mount = (element, props, trigger, watch) => {
   // cannot follow the controls.
   const wanted = () => {
     const { live } = view.known;
-    const asked = view.data.asked?.values;
-    if (!form || !asked) return { settings: null, stale: null };
-    const [model, stores, lmbda, k, temperature, gate, use] = form;
-    const [model0, stores0, lmbda0, k0, temperature0] = asked;
-    const gate0 = ruled(asked);
-    if (model !== model0 || JSON.stringify(stores) !== JSON.stringify(stores0))
+    if (!form || !view.data.asked?.values) return { settings: null, stale: null };
+    const asked = formOf(view.data.asked.values);
+    if (form.model !== asked.model || JSON.stringify(form.stores) !== JSON.stringify(asked.stores))
       return { settings: null, stale: "another memory is chosen now" };
-    if (!live) {
-      const same = [lmbda0, k0, temperature0, gate0].every((one, place) => one === form[place + 2]) && use !== false;
-      return { settings: null, stale: same ? null : "other settings are chosen now" };
-    }
-    if (gate && live.gate) return { settings: null, stale: use === false ? "the memory is off now" : null };
-    if (gate && !gate0) return { settings: null, stale: "a gate chooses λ now" };
-    const settings = {
-      lmbda: use === false && view.data.kind !== "explain" ? 0 : lmbda === lmbda0 ? live.lmbda : lmbda,
-      k: k === k0 ? live.k : k,
-      temperature: temperature === temperature0 ? live.temperature : temperature,
-    };
+    const off = form.rest[0] === false && view.data.kind !== "explain";
+    const gate = ruled(form);
+    const moved = names.filter((name) => form.settings[name] !== asked.settings[name]);
+    // What was not moved is as it was written, also where a gate or the memory's trust chose λ.
+    if (!moved.length && !off && gate === ruled(asked)) return { settings: null, stale: null };
+    if (!live || moved.some((name) => !MIXED.includes(name)))
+      return { settings: null, stale: "other settings are chosen now" };
+    if (gate && live.gate) return { settings: null, stale: off ? "the memory is off now" : null };
+    if (gate && !ruled(asked)) return { settings: null, stale: "a gate chooses λ now" };
+    const settings = Object.fromEntries(MIXED.map((name) => [name, moved.includes(name) ? form.settings[name] : live[name]]));
+    if (off) settings.lmbda = 0;
     const valid = settings.temperature > 0 && settings.k >= 1 && settings.lmbda >= 0 && settings.lmbda <= 1;
     if (!valid) return { settings: null, stale: null };
     if (settings.k > live.k) return { settings: null, stale: `more than ${live.k} neighbors are wanted now` };
@@ -107,7 +111,8 @@ const mount = (element, props, trigger, watch) => {
       requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
     }, { class: "kl-chip" }));
     return h("div", { class: "kl-far", role: "status" },
-      h("p", {}, h("b", {}, "Nothing near."), " The memory contains nothing similar to this text, so its words may be about something else."),
+      h("p", {}, h("b", {}, "Nothing near."), " The memory contains nothing similar to this text, so ",
+        view.known.states.some((one) => one.share > 0) ? "its words may be about something else." : "it has no part in these words."),
       passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
         ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
       chips.length ? h("p", {}, "You can ask it: ", chips) : null);
@@ -201,7 +206,7 @@ const mount = (element, props, trigger, watch) => {
     writing(true);
     trigger("ask", { kind, values, begun: asked.begun ?? [], without: asked.without ?? [], note: [], ...more });
   };
-  const now = (values) => [...form.slice(0, 6), ...values.slice(6)];
+  const now = (values) => [form.model, form.stores, ...Object.values(form.settings), form.gate, ...formOf(values).rest];
   view.choose = (number, candidate) => {
     const before = view.known.side.trace.tokens.slice(0, number).map((one) => one.token_id);
     const { live } = view.known;

@@ -174,7 +174,8 @@ const panelOf = (word, view) => {
       button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
     h("p", { class: "kl-with" },
       span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.whole).join("").trim()), "”. "] : null,
-      view.gated ? `The gate gave λ ${short(lmbda)} here.` : `λ ${short(lmbda)} here.`),
+      !view.gated ? `λ ${short(lmbda)} here.` : view.data.asked?.values && ruled(formOf(view.data.asked.values))
+        ? `The gate gave λ ${short(lmbda)} here.` : `The memory is trusted with λ ${short(lmbda)} here.`),
     objection(word, view), turning(word, view),
     h("div", { class: "kl-cols" },
       h("div", {}, h("h4", {}, "Where it comes from"), sources(word, view)),

@@ -10,17 +10,16 @@ const given = (name, now) => {
   const value = address.get(name);
   return value !== null && value !== "" && Number.isFinite(Number(value)) ? Number(value) : now;
 };
-// Returns the values of the form that the address asks for: prompt, datastores, λ, k, τ, gate.
-const fromLink = (...now) => {
-  const [, stores, lmbda, k, temperature, gate] = now;
+// Returns the values of the form that the address asks for: prompt, datastores, settings, gate.
+const fromLink = (settings, ...now) => {
   const prompt = address.get("q");
   if (!prompt && !address.get("explain")) return now;
   linked.kind = prompt ? "write" : "explain";
   linked.run = true;
   linked.word = given("word", null);
   const chosen = address.getAll("store");
-  return [prompt || now[0], chosen.length ? chosen : stores, given("lmbda", lmbda), given("k", k),
-    given("temperature", temperature), address.has("lmbda") ? false : gate];
+  return [prompt || now[0], chosen.length ? chosen : now[1], ...settings.map((name, place) => given(name, now[place + 2])),
+    address.has("lmbda") ? false : now.at(-1)];
 };
 const runLink = () => {
   if (!linked.run) return;
@@ -35,15 +34,14 @@ const runLink = () => {
 // A text that was explained stands behind its source, which only an encoder-decoder model has. For
 // others than the visitor there is neither such a source nor the visitor's own text.
 const linkable = ({ kind, asked }) => !asked.values?.[1].includes("your text")
-  && (kind === "write" || (kind === "explain" && !asked.values[6]));
+  && (kind === "write" || (kind === "explain" && !formOf(asked.values).rest[0]));
 const linkOf = (view) => {
   const { kind, asked } = view.data;
-  const [, stores, lmbda, k, temperature] = asked.values;
-  const parameters = new URLSearchParams(kind === "write" ? { q: asked.values[6] } : { explain: asked.values[7] });
+  const { stores, settings, rest, ...others } = formOf(asked.values);
+  const parameters = new URLSearchParams(kind === "write" ? { q: rest[0] } : { explain: rest[1] });
   stores.forEach((one) => parameters.append("store", one));
-  if (!ruled(asked.values)) parameters.set("lmbda", lmbda);
-  parameters.set("k", k);
-  parameters.set("temperature", temperature);
+  for (const [name, value] of Object.entries(settings))
+    if (name !== "lmbda" || !ruled({ stores, ...others })) parameters.set(name, value);
   if (view.opened !== null) parameters.set("word", view.opened);
   return `${location.origin}${location.pathname}?${parameters}`;
 };
