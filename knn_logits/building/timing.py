@@ -264,10 +264,11 @@ def query_seconds(
     index = FaissIndex(small, "l2" if metric == "l2" else "ip", nprobe=nprobe, threads=1)
     seconds = [_search_seconds(index, count, dim, k) * length / filled for count in rows]
     if metric != "l2" and total > lists:
-        centroids = ExactIndex(torch.from_numpy(_vectors(lists, dim)), metric)
+        size = min(total, _CENTROIDS // (4 * dim))
+        centroids = FaissIndex(make_empty("Flat", dim, "ip"), "ip", threads=1)
+        centroids.add(_vectors(size, dim))
         for place, count in enumerate(rows):
-            coarse = _search_seconds(centroids, count, dim, nprobe)
-            seconds[place] += coarse * (total - lists) / lists
+            seconds[place] += _search_seconds(centroids, count, dim, nprobe) * total / size
     return seconds
 
 
