@@ -90,9 +90,8 @@ class Datastore:
         """Verifies and opens the files, and repeats this if they change in between."""
         for _ in range(_ATTEMPTS):
             try:
-                states = verification.check(
-                    self.folder, self.manifest, full=full, progress=progress
-                )
+                folder, manifest = self.folder, self.manifest
+                states = verification.check(folder, manifest, full=full, progress=progress)
             except DamagedError:
                 if self.remote is not None:
                     self.remote.reject_damaged(self.manifest.files)
@@ -245,18 +244,12 @@ class Datastore:
         # Loading torch takes two seconds, and who only reads the files does not need it.
         import torch
 
-        first, tokens = self.contexts.first, np.asarray(self.tokens)
-        entries = np.ones(len(tokens), dtype=bool)
-        entries[first] = False
-        return torch.from_numpy(tokens[entries])
+        return torch.from_numpy(np.delete(np.asarray(self.tokens), self.contexts.first))
 
     @cached_property
     def removed_entries(self) -> Array:
         """The entries of removed documents, which no search finds, int64 [removed], ascending."""
-        removed = np.asarray(self.manifest.removed, np.int64)
-        return self.contexts.entries_of(
-            self.documents.first[removed], self.documents.length[removed]
-        )
+        return self._entries_of(self.manifest.removed)
 
     def entries_of(self, documents: Sequence[str]) -> Array:
         """Returns the entries of all documents with these names, int64 [entries], ascending.
@@ -265,16 +258,18 @@ class Datastore:
         """
         table, removed = self.documents, self.manifest.removed
         numbers = {number for name in documents for number in table.named(name, removed)}
-        rows = np.array(sorted(numbers), np.int64)
+        return self._entries_of(sorted(numbers))
+
+    def _entries_of(self, numbers: Sequence[int]) -> Array:
+        rows = np.array(numbers, np.int64)
         return self.contexts.entries_of(self.documents.first[rows], self.documents.length[rows])
 
     @cached_property
     def goes_on(self) -> Array:
         """Whether the next entry follows in the same document, bool [entries]."""
         document = self.contexts.document_of_entries(self.documents.length)
-        on = np.zeros(len(self), dtype=bool)
-        on[:-1] = document[1:] == document[:-1]
-        return on
+        same: Array = np.append(document, -1)[1:] == document
+        return same
 
     @property
     def clusters(self) -> Array | None:

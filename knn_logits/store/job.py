@@ -87,7 +87,7 @@ class Job:
     @property
     def shards(self) -> list[FileRecord]:
         """The shards of keys that are written, in order."""
-        return [file for file in self.files if layout.kind_of(file.name) == "keys"]
+        return [file for file in self.files if file.kind == "keys"]
 
     def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
         """The path of a file of the job."""
@@ -95,7 +95,7 @@ class Job:
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
         """The record of the job's file of a kind; None while it is not written."""
-        return next((file for file in self.files if layout.kind_of(file.name) == kind), None)
+        return next((file for file in self.files if file.kind == kind), None)
 
     def manifest(
         self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
@@ -105,10 +105,10 @@ class Job:
         A file of the job replaces the old one of its kind. Shards of keys follow the old shards.
         Files of the kinds `without` are left out.
         """
-        replaced = {layout.kind_of(file.name) for file in self.files} - {"keys"} | set(without)
-        unchanged = [file for file in old.files if layout.kind_of(file.name) not in replaced]
+        replaced = {file.kind for file in self.files} - {"keys"} | set(without)
+        unchanged = [file for file in old.files if file.kind not in replaced]
         files = [*(file for file in unchanged if file not in self.files), *self.files]
-        files.sort(key=lambda file: layout.KINDS.index(layout.kind_of(file.name) or "checks"))
+        files.sort(key=lambda file: layout.KINDS.index(file.kind or "checks"))
         changed |= {"generation": self.generation, "files": tuple(files)}
         return old.model_copy(update=changed)
 
@@ -146,9 +146,7 @@ class Job:
                     + ("start again with --overwrite" if build else way)
                 )
             logger.warning("the unfinished job in %s has another corpus", self.folder)
-            self._delete_but(
-                tuple(file for file in self.files if layout.kind_of(file.name) == "checks")
-            )
+            self._delete_but(tuple(file for file in self.files if file.kind == "checks"))
         self.save(text=text)
 
     def note(self, path: Path) -> FileRecord:
@@ -308,7 +306,7 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
     for record in journal.files:
         path = folder / record.name
         try:
-            is_ours = layout.kind_of(record.name) is not None and not path.is_symlink()
+            is_ours = record.kind is not None and not path.is_symlink()
             if not is_ours or record_file(path) != record:
                 break
         except (OSError, ValueError):

@@ -100,12 +100,12 @@ class Manifest(Record):
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
         """The record of the file of a kind; None if the datastore has no such file."""
-        return next((file for file in self.files if layout.kind_of(file.name) == kind), None)
+        return next((file for file in self.files if file.kind == kind), None)
 
     @property
     def key_shards(self) -> list[FileRecord]:
         """The shards of keys, in the order of their entries."""
-        return [file for file in self.files if layout.kind_of(file.name) == "keys"]
+        return [file for file in self.files if file.kind == "keys"]
 
     def path(self, folder: Path, kind: layout.Kind) -> Path:
         """The path of the file of a kind."""
@@ -114,7 +114,7 @@ class Manifest(Record):
 
     def form_of(self, file: FileRecord) -> tuple[str, tuple[int, ...]]:
         """The dtype and the shape that a .npy file must have; "" for the dtype of another file."""
-        format = layout.FORMATS[layout.kind_of(file.name) or "index"]
+        format = layout.FORMATS[file.kind or "index"]
         lengths = {
             "tokens": self.tokens,
             "entries": self.entries,

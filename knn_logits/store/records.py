@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from knn_logits.settings.config import Metric
+from knn_logits.store import layout
 
 # No count in a manifest is larger, so that sums of counts do not wrap around.
 LARGEST_NUMBER = 1 << 62
@@ -238,3 +239,8 @@ class FileRecord(Record):
     shape: tuple[int, ...] | None = Field(default=None, strict=False)
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+    @property
+    def kind(self) -> layout.Kind | None:
+        """What it holds; None if no datastore has such a file."""
+        return layout.kind_of(self.name)

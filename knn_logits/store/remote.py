@@ -165,12 +165,12 @@ class Remote:
 
 def needed(manifest: Manifest) -> list[FileRecord]:
     """Returns the files that a search needs. The other files can be fetched later."""
-    kinds = {layout.kind_of(record.name) for record in manifest.files}
+    kinds = {record.kind for record in manifest.files}
     later = layout.LATER if "index" in kinds else layout.LATER - {"keys"}
     if "native" in kinds:
         # The user decides whether it may be read, and may want the keys instead.
         later = layout.LATER
-    return [record for record in manifest.files if layout.kind_of(record.name) not in later]
+    return [record for record in manifest.files if record.kind not in later]
 
 
 def _download(

@@ -141,7 +141,7 @@ def _required_files(folder: Path, manifest: Manifest) -> list[FileRecord]:
     return [
         file
         for file in manifest.files
-        if layout.kind_of(file.name) not in layout.LATER or (folder / file.name).exists()
+        if file.kind not in layout.LATER or (folder / file.name).exists()
     ]
 
 
@@ -180,7 +180,7 @@ def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -
 
 
 def _size_problem(folder: Path, record: FileRecord) -> str | None:
-    path, kind = folder / record.name, layout.kind_of(record.name)
+    path, kind = folder / record.name, record.kind
     try:
         size = regular_file(path).st_size
     except DamagedError as error:
@@ -227,7 +227,7 @@ def _content_problem(
 
 def _look_at(record: FileRecord, manifest: Manifest) -> Callable[[Any], str | None] | None:
     """What looks at parts of an array; None for a suffix index, which is checked with the text."""
-    kind = layout.kind_of(record.name)
+    kind = record.kind
     if kind == "keys":
         return _finite(manifest.dtype)
     below = layout.FORMATS[kind].below if kind else None
