@@ -54,6 +54,7 @@ _HOME = {
     "Setting": "knn_logits.settings.declaration",
     "settings_for": "knn_logits.settings.registry",
     "check_settings": "knn_logits.settings.registry",
+    "settings_line": "knn_logits.settings.registry",
     "Neighbors": "knn_logits.search.neighbors",
     "Retriever": "knn_logits.search.retriever",
     "Pieces": "knn_logits.engine.pieces",
@@ -152,6 +153,7 @@ __all__ = [  # noqa: RUF022
     "Setting",
     "settings_for",
     "check_settings",
+    "settings_line",
     "Neighbors",
     "Retriever",
     "Pieces",
@@ -274,7 +276,7 @@ if TYPE_CHECKING:
     from knn_logits.search.retriever import Retriever
     from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
     from knn_logits.settings.declaration import Setting
-    from knn_logits.settings.registry import check_settings, settings_for
+    from knn_logits.settings.registry import check_settings, settings_for, settings_line
     from knn_logits.store.datastore import Datastore
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits import Datastore
+from knn_logits import Datastore, settings_line
 from knn_logits_app import tab_evaluate, tab_explain, tab_generate, tab_text
 from knn_logits_app.api import add_api
 from knn_logits_app.bundle import TITLE, asset
@@ -172,7 +172,6 @@ def card(name: str, store: Datastore) -> str:
     """Returns a table of a datastore's manifest, as HTML."""
     manifest = store.manifest
     settings, recall = manifest.settings, manifest.index.recall
-    weight = "" if settings.suffix_weight == 1 else f", suffix weight {settings.suffix_weight:.4g}"
     rows = {
         "text": manifest.source,
         "licence": manifest.license,
@@ -181,7 +180,7 @@ def card(name: str, store: Datastore) -> str:
         "key": manifest.key.name,
         "index": f"{manifest.index.factory}, {manifest.metric}"
         + (f", recall@{recall.at} {recall.value:.3f}" if recall else ""),
-        "settings": f"λ {settings.lmbda:g}, k {settings.k:,}, τ {settings.temperature:g}{weight}"
+        "settings": settings_line(settings, symbols=True)
         + (", calibrated" if settings.calibrated else ""),
     }
     shown = "".join(

@@ -38,6 +38,9 @@ def echo_of(
             tokens.append(scored(tokenizer, text, finite(float(row[token])), pairs))
         return tuple(tokens)
     config = memory.config
+    settings = config.values("scoring")
+    if memory.gate is not None:
+        settings["lmbda"] = memory.gate
     trace = explain(
         served.model,
         tokenizer,
@@ -45,10 +48,7 @@ def echo_of(
         prompt.text,
         max_neighbors=0,
         candidates=number,
-        k=config.k,
-        lmbda=config.lmbda if memory.gate is None else memory.gate,
-        temperature=config.temperature,
-        suffix_weight=config.suffix_weight,
+        **settings,
     )[0]
     if [traced.token_id for traced in trace.tokens] != ids[1:]:
         raise Refusal(

@@ -158,13 +158,11 @@ class Attached:
             if not self._problem and on_model is not None and on_model.key == self._key(model):
                 config = on_model.memory.config
                 names = ", ".join(store.name for store in on_model.stores)
-                weight = config.suffix_weight
-                suffixes = "" if weight == 1.0 else f" suffix weight {weight:.4g},"
-                line = (
-                    f"kNN is on: {names}, λ {config.lmbda:g}, k {config.k}, "
-                    f"τ {config.temperature:g},{suffixes} "
-                    f"RetoMaton {'on' if config.retomaton else 'off'}."
-                )
+                from knn_logits import settings_line
+
+                state = "on" if config.retomaton else "off"
+                settings = settings_line(config, symbols=True)
+                line = f"kNN is on: {names}, {settings}, RetoMaton {state}."
         return f"<p>{html.escape(line)}</p>"
 
     def sources_html(self) -> str:

@@ -70,10 +70,26 @@ class StoreOptions:
         return {name: value for name, value in vars(self).items() if name != "key"}
 
 
+@dataclass(frozen=True)
+class TargetOptions:
+    """Whether a datastore is written, and where."""
+
+    out: str | None = setting(None, "Folder to write; required without --dry-run.", metavar="STORE")
+    dry_run: bool = setting(False, "Only estimate the size and the time of the build.")
+
+    @property
+    def folder(self) -> str | None:
+        """The folder to write; None for a dry run."""
+        if self.out is None and not self.dry_run:
+            raise typer.BadParameter("name the folder to write", param_hint="--out")
+        return None if self.dry_run else self.out
+
+
 @command
 def build(
     model: Model,
     corpus: Corpus,
+    target: TargetOptions,
     settings: Annotated[dict[str, Any], Settable("build")],
     keys: KeyOptions,
     index: IndexConfig,
@@ -82,10 +98,6 @@ def build(
     output: StoreOptions,
     run: RunOptions,
     cluster: Ray,
-    out: str | None = setting(
-        None, "Folder to write; required without --dry-run.", metavar="STORE"
-    ),
-    dry_run: bool = setting(False, "Only estimate the size and the time of the build."),
     json: Json = False,
 ) -> None:
     """Make a datastore from a corpus.
@@ -95,11 +107,10 @@ def build(
     --k, --lmbda, --temperature and --suffix-weight are kept as the datastore's settings. Those that
     are not given are chosen by how well they predict a sample of the corpus.
     """
-    if out is None and not dry_run:
-        raise typer.BadParameter("name the folder to write", param_hint="--out")
+    out = target.folder
     rank = _torchrun_rank()
     if rank is not None:
-        if dry_run:
+        if out is None:
             raise ConfigError("--dry-run is for one process: start it without torchrun")
         run = replace(run, device=_device_of_rank(run.device))
     from knn_logits.building.builder import build_datastore
@@ -111,7 +122,7 @@ def build(
         # Only the first process reads the corpus and shows progress.
         pairs = not rank and reads_pairs(model)
         documents = iter(()) if rank else fields.documents(corpus, report, bars, pairs=pairs)
-        loaded, tokenizer = run.load(model, None if output.overwrite or dry_run else out)
+        loaded, tokenizer = run.load(model, None if output.overwrite else out)
         loading = bars.seconds
         made = {
             **vars(keys),
@@ -121,7 +132,7 @@ def build(
             "threads": run.threads,
         }
         made |= {"index": replace(index, seed=run.seed), "progress": no_progress if rank else bars}
-        if out is None or dry_run:
+        if out is None:
             estimate = estimate_build(loaded, tokenizer, documents, **made)
             _answer_dry_run(estimate, loading, report, json)
             return

@@ -64,16 +64,7 @@ def changed_settings(config: KNNConfig) -> list[str]:
 
 
 def settings_words(settings: Any, *, symbols: bool = False) -> list[str]:
-    """What holds, for a line of text: "k 8", "lmbda 0.25", "temperature 10", "suffix weight 4".
-
-    Args:
-        settings: A `KNNConfig`, or a record of a manifest.
-        symbols: Write λ and τ for `lmbda` and `temperature`.
-
-    Returns:
-        A part for each setting that has a symbol, and for each other setting that a datastore
-        keeps for scoring and that is not its default.
-    """
+    """The parts of `settings_line`."""
     parts = []
     for name, declared in settings_of(KNNConfig).items():
         value = getattr(settings, name, declared.default)
@@ -85,5 +76,14 @@ def settings_words(settings: Any, *, symbols: bool = False) -> list[str]:
 
 
 def settings_line(settings: Any, *, symbols: bool = False) -> str:
-    """The parts of `settings_words` in one line."""
+    """Puts the settings that hold into a line: "k 8, lmbda 0.25, temperature 10, suffix weight 4".
+
+    Args:
+        settings: A `KNNConfig`, or the settings in a datastore's manifest.
+        symbols: Write λ and τ for `lmbda` and `temperature`.
+
+    Returns:
+        k, λ and the temperature, and each other setting that a datastore keeps for scoring and
+        that is not its default.
+    """
     return ", ".join(settings_words(settings, symbols=symbols))

@@ -204,7 +204,7 @@ def test_the_page_waits_for_the_end_of_an_answer(on, host, loaded, tokenizer):
 def test_the_panel_says_at_once_whether_a_setting_fits(on, host, loaded, tokenizer, store):
     memory = on._memory
     memory.open(loaded)
-    assert "kNN is on: texts, λ 0.95, k 4" in memory.status(loaded, tokenizer)
+    assert "kNN is on: texts, k 4, λ 0.95" in memory.status(loaded, tokenizer)
     on.params["lmbda"] = "2"
     memory.changed()
     memory.open(loaded)

@@ -34,7 +34,7 @@ def test_settings_hold_from_the_next_answer_on(extension, host, loaded, tokenize
     wanted = by_library(loaded, tokenizer, store, lmbda=0.9, k=3, temperature=0.5, retomaton=False)
     assert answer(extension, host)[0] == wanted
     status = extension._memory.status(loaded, tokenizer)
-    assert "λ 0.9, k 3, τ 0.5, RetoMaton off" in status
+    assert "k 3, λ 0.9, τ 0.5, RetoMaton off" in status
     settings = store.manifest.settings.model_copy(update={"suffix_weight": 4.0})
     weighed = store.manifest.model_copy(update={"settings": settings})
     folder = shutil.copytree(store.folder, tmp_path / "weighed")
