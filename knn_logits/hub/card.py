@@ -104,55 +104,23 @@ def front_matter(manifest: Manifest) -> dict[str, Any]:
 def _values(
     manifest: Manifest, repo: str, revision: str | None, report: str | None
 ) -> dict[str, Any]:
-    """The values of the template. Text of others is escaped here."""
+    """The values of the template, which escapes text of others by `code` and `text`."""
     model = manifest.model.id
-    effect = "looks its next token up in this text, and shows the passage behind each word"
-    if manifest.learned is not None:
-        effect = "asks rows that were learned from a text, and shows the rows behind each word"
     return {
+        "manifest": manifest,
         "repo": repo,
-        "model": _code(model),
         # A reader copies this into a shell.
         "shell_model": model if _HUB_NAME.fullmatch(model) else "MODEL",
-        "effect": effect,
         "load": f'"{repo}"' if revision is None else f'"{repo}", revision="{revision}"',
-        "facts": [(name, value.replace("|", r"\|")) for name, value in _facts(manifest)],
-        "files": [(record.name, _size(record.bytes)) for record in manifest.files],
+        "bytes": sum(record.bytes for record in manifest.files),
+        "key_bytes": sum(record.bytes for record in manifest.key_shards),
+        "settings": settings_line(manifest.settings),
+        "code": _code,
+        "text": _text,
+        "size": _size,
         # The headings of a report are lowered below those of the card.
         "report": re.sub(r"(?m)^(#{1,5}) ", r"#\1 ", (report or "").strip()),
     }
-
-
-def _facts(manifest: Manifest) -> list[tuple[str, str]]:
-    model, key, settings, index = manifest.model, manifest.key, manifest.settings, manifest.index
-    recall = f", recall@{index.recall.at} {index.recall.value:.3f}" if index.recall else ""
-    probes = f", nprobe {index.nprobe}" if index.nprobe else ""
-    joined = ", documents joined into one stream" if manifest.windows.concatenate else ""
-    keys = sum(record.bytes for record in manifest.key_shards)
-    size = _size(sum(record.bytes for record in manifest.files))
-    revision = f", revision {_code(model.revision)}" if model.revision else ""
-    state = "fitted to held-out text" if settings.calibrated else "not calibrated"
-    return [
-        ("model", f"{_code(model.id)}{revision} ({_text(model.type)}, {_text(model.dtype)})"),
-        ("corpus", _text(manifest.source) if manifest.source else "not stated"),
-        ("licence of the text", _text(manifest.license) if manifest.license else "not stated"),
-        *_entries(manifest),
-        ("size", f"{size}, of which keys {_size(keys)}" if keys else f"{size}, no keys"),
-        ("key", f"{_code(f'{key.module}:{key.side}')}, {manifest.dim} numbers in {manifest.dtype}"),
-        ("distance", manifest.metric),
-        ("windows", f"{manifest.windows.window} tokens, stride {manifest.windows.stride}{joined}"),
-        *([("pairs", _text(str(manifest.pairs)))] if manifest.pairs else []),
-        ("index", f"{_code(index.factory)}{probes}{recall}"),
-        ("settings", f"{settings_line(settings)} ({state})"),
-    ]
-
-
-def _entries(manifest: Manifest) -> list[tuple[str, str]]:
-    learned = manifest.learned
-    if learned is None:
-        return [("entries", f"{manifest.entries:,} of {manifest.documents:,} documents")]
-    source = f"{learned.entries:,} tokens of {learned.documents:,} documents"
-    return [("rows", f"{manifest.entries:,}, learned from {source}"), ("text", "none is kept")]
 
 
 def _line(text: str) -> str:
@@ -164,12 +132,13 @@ def _line(text: str) -> str:
 
 def _text(text: str) -> str:
     """Escapes text from a manifest for Markdown."""
-    return re.sub(r"([\\`*_\[\](){}#!~])", r"\\\1", html.escape(_line(text), quote=False))
+    return re.sub(r"([\\`*_\[\](){}#!~|])", r"\\\1", html.escape(_line(text), quote=False))
 
 
 def _code(text: str) -> str:
     """Makes text from a manifest code in Markdown, without backticks and ends of comments."""
-    return "`" + re.sub("[<>]", "", _line(text).replace("`", "'")) + "`"
+    plain = re.sub("[<>]", "", _line(text).replace("`", "'"))
+    return "`" + plain.replace("|", r"\|") + "`"
 
 
 def _size(size: int) -> str:

@@ -22,17 +22,12 @@ READ_TOKEN = "hf_readerreaderreaderreaderreader"
 
 @dataclass
 class Fault:
-    """A fault of the Hub with a file.
+    """A fault of the Hub with a file, always or so many `times`.
 
-    Attributes:
-        kind: "wrong" (wrong bytes of the right size), "cut" (fewer bytes than announced, then the
-            connection closes), "short" (consistently shorter), "slow", "status", "headers", "grown"
-            (the body is `size` bytes longer) or "announced" (the announced size is longer as well).
-        times: How often the fault happens; None for always.
-        status: The status of the answer, for "status".
-        headers: Headers that replace those of each answer, for "headers". None removes a header.
-        size: Additional bytes, for "grown" and "announced".
-        rate: Bytes per second, for "slow".
+    Kinds: "wrong" (wrong bytes of the right size), "cut" (fewer bytes than announced, then the
+    connection closes), "short" (consistently shorter), "slow" (`rate` bytes a second), "status",
+    "headers" (they replace those of each answer; None removes one), "grown" (the body is `size`
+    bytes longer) and "announced" (the announced size is longer as well).
     """
 
     kind: str
@@ -84,13 +79,8 @@ class Hub:
         self.endless = False
         # False answers, by the name of a dataset's route.
         self.answers = {}
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         # Errors of clients that were killed are not printed.
         self.server.handle_error = lambda *_: None
@@ -155,36 +145,27 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _route(self, path, body):
-        if path[:1] == ["datasets"] and path[3:4] == ["resolve"]:
-            return self._file("/".join(path[1:3]), path[4], "/".join(path[5:]))
-        if path[:1] == ["spaces"] and path[3:4] == ["resolve"]:
-            return self._file("/".join(path[:3]), path[4], "/".join(path[5:]))
-        if path[2:3] == ["resolve"]:
-            return self._file("/".join(["models", *path[:2]]), path[3], "/".join(path[4:]))
-        if path[:1] != ["api"]:
-            return self._error(404, "NotFound")
-        if path[1:] == ["repos", "create"]:
+        if "resolve" in path:
+            at = path.index("resolve")
+            prefix = {"datasets": path[1:at], "spaces": path[:at]}.get(path[0])
+            name = "/".join(prefix or ["models", *path[:at]])
+            return self._file(name, path[at + 1], "/".join(path[at + 2 :]))
+        if path == ["api", "repos", "create"]:
             return self._create(json.loads(body))
-        if path[1:] == ["validate-yaml"]:
+        if path == ["api", "validate-yaml"]:
             return self._json({"errors": [], "warnings": []})
-        if path[1] == "datasets" and len(path) >= 4:
-            name, rest = "/".join(path[2:4]), path[4:]
-            return self._dataset(name, rest, body)
-        if path[1] in ("models", "spaces") and len(path) >= 4:
-            return self._dataset("/".join(path[1:4]), path[4:], body)
+        if path[0] == "api" and path[1] in ("datasets", "models", "spaces") and len(path) >= 4:
+            name = "/".join(path[2:4] if path[1] == "datasets" else path[1:4])
+            return self._dataset(name, path[4:], body)
         return self._error(404, "NotFound")
 
     def _allowed(self, name, write=False):
         repo, token = self.hub.repos.get(name), self.note["token"]
-        if repo is None or (repo.private and token != PRIVATE_TOKEN):
-            self._error(404 if token else 401, "RepoNotFound")
-            return None
-        if repo.gated and token != PRIVATE_TOKEN:
-            self._error(403 if token else 401, "GatedRepo")
-            return None
-        if write and token != PRIVATE_TOKEN:
-            self._error(403 if token else 401, "Forbidden")
-            return None
+        owner = token == PRIVATE_TOKEN
+        if repo is None or (repo.private and not owner):
+            return self._error(404 if token else 401, "RepoNotFound")
+        if (repo.gated or write) and not owner:
+            return self._error(403 if token else 401, "GatedRepo" if repo.gated else "Forbidden")
         return repo
 
     def _create(self, wanted):
@@ -281,20 +262,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _file(self, name, revision, path):
         repo = self._allowed(name)
         if repo is None:
-            return
+            return None
         sha = repo.resolve(revision)
         if sha is None:
-            self._error(404, "RevisionNotFound")
-            return
+            return self._error(404, "RevisionNotFound")
         data = repo.commits[sha].get(path)
         if data is None:
-            self._error(404, "EntryNotFound", {"X-Repo-Commit": sha})
-            return
+            return self._error(404, "EntryNotFound", {"X-Repo-Commit": sha})
         etag = hashlib.sha256(data).hexdigest() if self._is_lfs(data) else _git(data)
         fault = self.hub.fault(path) if self.command == "GET" else self.hub.faults.get(path)
         if fault and fault.kind == "status" and self.command == "GET":
-            self._error(fault.status, "Fault")
-            return
+            return self._error(fault.status, "Fault")
         if fault and fault.kind == "wrong":
             data = bytes([data[0] ^ 1]) + data[1:] if len(data) < 200 else _flipped(data)
         if fault and fault.kind == "short":
@@ -316,8 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault and fault.kind == "headers":
             headers |= fault.headers
             if 404 in headers:
-                self._error(404, "EntryNotFound", headers.pop(404))
-                return
+                return self._error(404, "EntryNotFound", headers.pop(404))
         self.send_response(206 if first else 200)
         for name, value in headers.items():
             if value is not None:
@@ -327,6 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(part, fault)
             for _ in range(0, longer, 1 << 16):
                 self._send(bytes(1 << 16), None)
+        return None
 
     def _send(self, part, fault):
         if fault and fault.kind == "cut":

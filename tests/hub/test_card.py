@@ -6,7 +6,7 @@ import pytest
 from handmade import make_manifest
 
 from knn_logits.hub.card import BEGIN, END, card, front_matter
-from knn_logits.store.records import ModelRecord, PairsRecord, RecallRecord
+from knn_logits.store.records import LearnedRecord, ModelRecord, PairsRecord, RecallRecord
 
 
 def manifest(**settings):
@@ -97,6 +97,22 @@ def test_the_page_says_what_there_is():
     with_report = card(manifest(), "org/name", "v1", "## Evaluation\n\n![plot](evaluation.png)")
     assert "### Evaluation" in with_report
     assert 'from_pretrained("org/name", revision="v1")' in with_report
+
+
+def test_the_page_of_a_learned_memory_says_what_it_was_learned_from():
+    learned = LearnedRecord(
+        rows=1,
+        targets="tokens",
+        entries=9000,
+        documents=7,
+        epochs=1,
+        held_out=10,
+        perplexity_lm=9,
+        perplexity=8,
+    )
+    text = card(manifest().model_copy(update={"learned": learned}), "org/name")
+    assert "| rows | 123,456, learned from 9,000 tokens of 7 documents |\n| text | none" in text
+    assert "asks rows that were learned from a text" in text
 
 
 def data_of(text):
