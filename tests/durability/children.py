@@ -22,6 +22,27 @@ CODE += (str(Path(__file__).parents[1]), "/usr/share/zoneinfo/")
 _OUTCOMES = ["refused", "the same", "accepted", "wrong", "exception", "outside"]
 
 
+def fork(work, *arguments):
+    """Starts `work(*arguments)` in a process of its own; returns its number."""
+    number = os.fork()
+    if number:
+        return number
+    status = 1
+    try:
+        work(*arguments)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def ends_well(work, *arguments):
+    """Whether `work(*arguments)` ends without an error in a process of its own."""
+    return os.waitpid(fork(work, *arguments), 0)[1] == 0
+
+
 def virtual_size():
     """Bytes of address space that this process has taken."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -106,15 +106,7 @@ def references(base):
 
     They are built by a child, since a process that holds less is forked faster.
     """
-    number = os.fork()
-    if not number:
-        status = 1
-        try:
-            _build_references(base)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(number, 0)[1] == 0, "the datastores could not be built"
+    assert children.ends_well(_build_references, base), "the datastores could not be built"
     return [
         (Reference(base / f"{number}-mine"), Reference(base / f"{number}-other"))
         for number in range(len(KINDS))

@@ -213,19 +213,6 @@ def build(base):
         knn_transformers(folder, stream, index=found, clusters=clusters, keys=number != 1)
 
 
-def in_a_child(work, *arguments):
-    """A process that holds less is forked faster."""
-    number = os.fork()
-    if not number:
-        status = 1
-        try:
-            work(*arguments)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(number, 0)[1] == 0
-
-
 def warm_up(base):
     """Runs every command once in this process, so that its children have nothing to load."""
     for work in (*COMMANDS.values(), imported):
@@ -267,7 +254,8 @@ def run(number, seed, say=print):
     np.random.seed(seed)
     with tempfile.TemporaryDirectory(dir=damage.fast_folder()) as name:
         base = Path(name)
-        in_a_child(build, base)
+        # A process that holds less is forked faster.
+        assert children.ends_well(build, base)
         warm_up(base)
         for turn in range(number):
             chance = random.Random(f"{seed} {turn}")

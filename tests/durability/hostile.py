@@ -10,7 +10,6 @@ the datastore's folder, or more memory, is a failure.
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import shutil
@@ -100,13 +99,7 @@ def attacked(attack, folder, chance, other):
     """Lets an attack change a folder; by a child, where it takes much memory for that."""
     if attack.__name__ not in LARGE:
         return attack(folder, chance, other)
-    number = os.fork()
-    if not number:
-        try:
-            attack(folder, chance, other)
-        finally:
-            os._exit(0)
-    os.waitpid(number, 0)
+    children.ends_well(attack, folder, chance, other)
     return ""
 
 

@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
+
+import children
 
 KINDS = ["build", "add", "sync", "remove", "compact", "index", "cluster", "tune", "gate"]
 KINDS += ["suffixes", "import_", "pull", "merge"]
@@ -53,21 +54,6 @@ def a_hub():
         process.wait()
 
 
-def child(jobs, kind, folder):
-    """Starts a job in a process of its own."""
-    number = os.fork()
-    if number:
-        return number
-    status = 1
-    try:
-        jobs.run(kind, folder)
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
 def ends(number, seconds):
     """Waits for a process for some seconds; its exit status, or None."""
     until = time.monotonic() + seconds
@@ -89,8 +75,7 @@ def prepared(jobs, base, kind):
     if before.exists():
         shutil.copytree(before, after)
     started = time.monotonic()
-    number = child(jobs, kind, after)
-    assert os.waitpid(number, 0)[1] == 0, f"an undisturbed {kind} failed"
+    assert children.ends_well(jobs.run, kind, after), f"an undisturbed {kind} failed"
     seconds = time.monotonic() - started
     seen = tuple(stores.visible(jobs.place(kind, one)) for one in (before, after))
     return before, seen, jobs.state(kind, after), seconds
@@ -107,7 +92,7 @@ def one(jobs, kind, reference, folder, chance, counts):
     # Several kills in a row at times, before the job may go on to its end.
     for turn in range(chance.choice((1, 1, 1, 2, 3, 5)) + 1):
         last = turn and chance.random() < 0.5
-        number = child(jobs, kind, folder)
+        number = children.fork(jobs.run, kind, folder)
         status = os.waitpid(number, 0)[1] if last else ends(number, chance.uniform(0, seconds))
         if status is not None:
             if status:
@@ -128,7 +113,7 @@ def one(jobs, kind, reference, folder, chance, counts):
             counts["killed after the end"] += 1
             break
     else:
-        if os.waitpid(child(jobs, kind, folder), 0)[1]:
+        if not children.ends_well(jobs.run, kind, folder):
             return "going on failed"
         counts["resumed"] += 1
     found = jobs.state(kind, folder)

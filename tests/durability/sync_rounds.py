@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import children
 import kills
 import numpy as np
 import stores
@@ -82,22 +83,10 @@ def synced(store, folder):
     return sync_documents(stores.model(), stores.tokenizer(), store, documents, **SMALL)
 
 
-def child(work):
-    number = os.fork()
-    if number:
-        return number
-    status = 1
-    try:
-        work()
-        status = 0
-    finally:
-        os._exit(status)
-
-
 def killed(store, folder, chance, counts, seconds):
     """Starts `sync` and kills it, some times over; a reader sees a whole datastore each time."""
     for _ in range(chance.choice((0, 1, 1, 2, 3))):
-        number = child(lambda: synced(store, folder))
+        number = children.fork(synced, store, folder)
         status = kills.ends(number, chance.uniform(0, seconds))
         if status is not None:
             assert status == 0, "sync failed"

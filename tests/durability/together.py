@@ -6,19 +6,18 @@ A short run of a script takes no longer than the import of PyTorch, which happen
 """
 
 import importlib
-import os
 import sys
-import traceback
 
+import children
 import kills
 
 
 def run(name, number, seed):
-    """Whether nothing went wrong in so many rounds of a script."""
+    """Runs this many rounds of a script, in which nothing may go wrong."""
     counts, wrong = importlib.import_module(name).run(number, seed, *_MORE.get(name, ()))
     print(f"{name}: {dict(sorted(counts.items()))}")
     print(f"{name}: failures: {len(wrong)}", flush=True)
-    return not wrong
+    assert not wrong
 
 
 _MORE = {"kills": (kills.KINDS,)}
@@ -31,17 +30,7 @@ def main(wanted, seed=7):
         for name in wanted:
             importlib.import_module(name)
         for name, number in wanted.items():
-            child = os.fork()
-            if not child:
-                code = 1
-                try:
-                    code = not run(name, number, seed)
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stdout.flush()
-                    os._exit(code)
-            status |= os.waitpid(child, 0)[1] != 0
+            status |= not children.ends_well(run, name, number, seed)
     return status
 
 
