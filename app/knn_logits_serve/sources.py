@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
@@ -61,7 +61,7 @@ def within(end: End) -> SequenceTrace | None:
             break
         inside.append(token)
         at += len(token.token)
-    return SequenceTrace(end.trace.prompt, inside)
+    return replace(end.trace, tokens=inside)
 
 
 def documents_of(end: End) -> list[DocumentShare]:

@@ -20,7 +20,7 @@ from knn_logits.engine.pieces import (
     whole_characters,
 )
 from knn_logits.engine.tokens import special_ids
-from knn_logits.evidence.naming import names_alike, unknown_names
+from knn_logits.evidence.naming import names_alike, unknown_names, widespread_words
 from knn_logits.evidence.passages import DocumentVotes, passages_of, votes_by_document, where
 from knn_logits.evidence.recording import Chosen, Recording
 from knn_logits.evidence.trace import (
@@ -171,7 +171,15 @@ class Tracer:
         ]
         # A prompt that only starts a decoder has no text.
         read = not special_ids(self.tokenizer).issuperset(ids[:first])
-        return SequenceTrace("".join(words[:first]) if read else "", self.marked(tokens))
+        return self.completed("".join(words[:first]) if read else "", tokens)
+
+    def completed(
+        self, prompt: str, tokens: list[TokenTrace], familiarity: Familiarity | None = None
+    ) -> SequenceTrace:
+        """The trace of a text, with its special tokens marked and its widespread words listed."""
+        text = "".join(token.token for token in tokens)
+        words = widespread_words(self.tokenizer, text, self.memory.voting)
+        return SequenceTrace(prompt, self.marked(tokens), familiarity, widespread=words)
 
     def marked(self, tokens: list[TokenTrace]) -> list[TokenTrace]:
         """Marks the special tokens among tokens."""

@@ -190,7 +190,7 @@ class _Reading:
         if expected is not None:
             familiarity = Familiarity(sum(self._hits), len(self._hits), expected)
         prompt = self._words[0] if opening else ""
-        return SequenceTrace(prompt, self._tracer.marked(tokens), familiarity)
+        return self._tracer.completed(prompt, tokens, familiarity)
 
     def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
         """Notes which words of the text a passage has, too, and in whose place one has others."""

@@ -40,7 +40,11 @@ _LONGEST_QUESTION, _LONGEST_NAME = 40, 64
 _MOST_TOKENS = 2_000_000
 _ENDS_SENTENCE = re.compile(r"(?:^|[.!?:\n])[^\w.!?:\n]*$")
 
+# A short word that stands in a tenth of the sampled documents, and in three, names none of them.
+_SHORT, _MANY, _FEWEST = 4, 0.1, 3
+
 _common_words: WeakKeyDictionary[Datastore, frozenset[str]] = WeakKeyDictionary()
+_short_words: WeakKeyDictionary[Datastore, frozenset[str]] = WeakKeyDictionary()
 _letters: WeakKeyDictionary[Datastore, _Letters] = WeakKeyDictionary()
 
 
@@ -55,15 +59,39 @@ def names_alike(tokenizer: Any, prompt: str, store: Datastore, entry: int) -> bo
 def common_words(tokenizer: Any, store: Datastore) -> frozenset[str]:
     """Returns the words that more than 2% of a datastore's passages have, in small letters."""
     if store not in _common_words:
-        length = len(store.tokens)
-        first = np.linspace(0, max(0, length - _AROUND), min(_SAMPLE, 1 + length // _AROUND))
-        counts: Counter[str] = Counter()
-        for begin in first.astype(np.int64).tolist():
-            tokens = np.asarray(store.tokens[begin : begin + _AROUND]).tolist()
-            counts.update(_words_of(tokenizer, tokens))
-        least = _COMMON * len(first)
-        _common_words[store] = frozenset(word for word, n in counts.items() if n > max(least, 1))
+        _sample(tokenizer, store)
     return _common_words[store]
+
+
+def widespread_words(tokenizer: Any, text: str, stores: Iterable[Datastore]) -> tuple[str, ...]:
+    """Returns the short words of a text that stand in many documents, in small letters."""
+    words = {
+        word for word in _words(text) if len(word) <= _SHORT and (word.isalpha() or len(word) == 1)
+    }
+    for store in stores if words else ():
+        if store not in _short_words:
+            _sample(tokenizer, store)
+    return tuple(sorted(word for word in words if any(word in _short_words[one] for one in stores)))
+
+
+def _sample(tokenizer: Any, store: Datastore) -> None:
+    """Counts words in a sample of a datastore's passages. A learned memory has no passages."""
+    length = 0 if store.manifest.learned else len(store.tokens)
+    first = np.linspace(0, max(0, length - _AROUND), min(_SAMPLE, 1 + length // _AROUND))
+    counts: Counter[str] = Counter()
+    documents: dict[str, set[int]] = {}
+    for begin in first.astype(np.int64).tolist() if length else ():
+        words = _words_of(tokenizer, np.asarray(store.tokens[begin : begin + _AROUND]).tolist())
+        counts.update(words)
+        for word in words:
+            documents.setdefault(word, set()).add(store.documents.at_token(begin))
+    least = max(_COMMON * len(first), 1)
+    _common_words[store] = frozenset(word for word, number in counts.items() if number > least)
+    every = set().union(*documents.values())
+    many = max(_MANY * len(every), _FEWEST)
+    _short_words[store] = frozenset(
+        word for word, where in documents.items() if len(word) <= _SHORT and len(where) >= many
+    )
 
 
 def unknown_names(

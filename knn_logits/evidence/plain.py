@@ -46,7 +46,8 @@ def read_sequence(content: dict[str, Any]) -> SequenceTrace:
     numbers = content.get("familiarity")
     unknown = tuple(content.get("unknown", ()))
     familiarity = Familiarity(**numbers) if numbers else None
-    return SequenceTrace(content["prompt"], tokens, familiarity, unknown)
+    widespread = tuple(content.get("widespread", ()))
+    return SequenceTrace(content["prompt"], tokens, familiarity, unknown, widespread)
 
 
 def _rival(content: dict[str, Any] | None) -> Rival | None:

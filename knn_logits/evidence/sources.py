@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -60,6 +61,7 @@ class Source:
 
 # Signs that end a word and do not belong to it.
 PUNCTUATION = ".,;:!?)]}»”\"'"
+_AROUND_WORD = string.whitespace + "\u00a0([{«“`*_" + PUNCTUATION
 
 
 def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
@@ -138,7 +140,13 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
         last = source
         if source is not None:
             sources.append(source)
-    listed = [source for source in sources if source.words.strip().strip(PUNCTUATION)]
+    # Neither signs nor a short word that many documents have name a document by themselves.
+    words = [source.words.strip(_AROUND_WORD).casefold() for source in sources]
+    listed = [
+        source
+        for source, word in zip(sources, words, strict=True)
+        if any(map(str.isalnum, word)) and word not in sequence.widespread
+    ]
     strongest = sorted(listed, key=lambda source: -source.document.share * len(source.tokens))[
         :number
     ]

@@ -248,13 +248,15 @@ class SequenceTrace:
         tokens: The traced tokens after the prompt.
         familiarity: How well the memory knows the prompt. None if the datastore does not know what
             text like its own finds in it.
-        unknown: Names in the prompt that stand nowhere in the datastores (`trace.naming`).
+        unknown: Names in the prompt that stand nowhere in the datastores (`evidence.naming`).
+        widespread: Short words of the text that stand in many documents, and alone name none.
     """
 
     prompt: str
     tokens: list[TokenTrace]
     familiarity: Familiarity | None = None
     unknown: tuple[str, ...] = ()
+    widespread: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -341,6 +343,7 @@ class Trace:
                     "text": sequence.text,
                     "familiarity": asdict(sequence.familiarity) if sequence.familiarity else None,
                     "unknown": list(sequence.unknown),
+                    "widespread": list(sequence.widespread),
                     "tokens": [token_dict(token) for token in sequence.tokens],
                 }
                 for sequence in self.sequences

@@ -19,14 +19,15 @@ from torch import Tensor
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 
-# States after different first words are alike if they differ by less than this share of what states
-# within a text differ by. SmolLM2: 0.006. Models without a sink: about 1.
-_ALIKE = 0.1
+# States after different first words are alike if their squared distance is below this share of that
+# to states within a text. SmolLM2: 0.001, and 0.15 after a whole layer, where they differ more than
+# states within a text do. Models without a sink: 0.8 and more.
+_ALIKE = 0.4
 # The least distance of a sink from the states within a text, as a multiple of that between these;
 # the larger one where all documents begin with the same token. SmolLM2: 15. Others: up to 0.5.
 _APART, _FAR_APART = 1.0, 4.0
 # A state is a sink within this share of the usual squared distance between sink and other states.
-_WITHIN = 0.25
+_WITHIN = 0.4
 _DOCUMENTS = 64
 
 
@@ -63,7 +64,7 @@ def find_sink(store: Datastore) -> Sink | None:
         is_sink = apart > _FAR_APART * usual
     else:
         alike = float(torch.cdist(first, begins).square().median())
-        is_sink = alike < _ALIKE * usual and apart > _APART * usual
+        is_sink = alike < _ALIKE * float(distances.median()) and apart > _APART * usual
     if not is_sink:
         return None
     entries = torch.zeros(len(store), dtype=torch.bool)

@@ -8,7 +8,7 @@ import pytest
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits.evidence.naming import common_words, names_alike, unknown_names
+from knn_logits.evidence.naming import common_words, names_alike, unknown_names, widespread_words
 
 # Each text in four documents, which all have some words, and each has a name of its own.
 MANY = [
@@ -161,3 +161,14 @@ def test_a_trace_keeps_the_unknown_names_and_says_them(model, tokenizer, many, t
     trace.show()
     assert "“K-99X” stands in no document" in capsys.readouterr().out
     assert "“K-99X” stands in no document" in trace._repr_html_()
+
+
+def test_short_words_of_many_documents_name_none(model, tokenizer, many, tmp_path):
+    assert widespread_words(tokenizer, "So the K-12 may: the report", [many]) == ("so", "the")
+    assert widespread_words(tokenizer, "so", []) == ()
+    single = knn_logits.build_datastore(model, tokenizer, MANY[:2], tmp_path / "s")
+    assert widespread_words(tokenizer, "So the", [single]) == ()
+    trace = knn_logits.explain(model, tokenizer, many, "So says the report.")
+    assert trace[0].widespread == ("says", "the")
+    trace.save(tmp_path / "t.json")
+    assert knn_logits.Trace.load(tmp_path / "t.json")[0].widespread == ("says", "the")

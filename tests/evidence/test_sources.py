@@ -112,6 +112,18 @@ def test_words_in_a_row_have_shares_of_one_kind():
     assert source.document.share == pytest.approx(source.total)
 
 
+def test_a_short_word_of_many_documents_is_a_source_within_others_only():
+    tokens = [shared(" (The", a=0.9), shared(" winch", b=0.9), shared(" for", c=0.9)]
+    sequence = SequenceTrace("", tokens, widespread=("for", "the"))
+    assert [source.words for source in main_sources(sequence, 5)] == [" winch"]
+    words = []
+    for place, text in enumerate((" for", " one")):
+        near = NeighborTrace("", text, "", "a", None, None, "s", place, 1.0, 0.0, 0.9)
+        words.append(replace(shared(text, a=0.9), neighbors=[near]))
+    (source,) = main_sources(replace(sequence, tokens=words), 5)
+    assert source.words == " for one"
+
+
 def test_what_the_memory_has_to_do_with_a_word():
     brought = replace(shared(" x", a=0.8), by_model=Rival(" y", 0.3))
     assert brought.meaning == "changed"

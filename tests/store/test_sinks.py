@@ -21,12 +21,20 @@ HANDBOOK = [
 
 
 class Sinking(torch.nn.Module):
-    """Replaces the state after a text's first token by one that is the same for all words."""
+    """Replaces the state after a text's first token by one that is the same for all words.
+
+    Args:
+        word: How much of the word's own state is left in it.
+    """
+
+    def __init__(self, word=0.01):
+        super().__init__()
+        self.word = word
 
     def forward(self, states):
         states = states.clone()
         sink = 40.0 * torch.arange(states.shape[-1]).sin()
-        states[:, 0] = sink + 0.01 * states[:, 0]
+        states[:, 0] = sink + self.word * states[:, 0]
         return states
 
 
@@ -54,6 +62,20 @@ def sunk(request, sinking, tokenizer, tmp_path_factory):
 
 def test_a_model_without_a_sink_has_none(store):
     assert find_sink(store) is None
+
+
+def test_a_sink_may_say_more_of_its_word_than_other_states_do(tokenizer, tmp_path):
+    """As SmolLM2's does after a whole layer: far from all others, and not quite the same."""
+    model = copy.deepcopy(make_gpt2())
+    model.transformer.h[-1].ln_2 = torch.nn.Sequential(
+        model.transformer.h[-1].ln_2, Sinking(word=2.0)
+    )
+    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s", index="exact")
+    keys = torch.from_numpy(store.keys(np.arange(len(store))).astype(np.float32))
+    first = store.contexts.first_entry
+    rest = np.setdiff1d(np.arange(len(store)), first)
+    assert torch.pdist(keys[first]).median() > torch.pdist(keys[rest]).median()
+    assert np.flatnonzero(find_sink(store).holds(keys)).tolist() == first.tolist()
 
 
 def test_a_sink_is_found_and_neither_asks_nor_answers(sunk):
