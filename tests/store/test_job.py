@@ -1,6 +1,6 @@
 import json
 import logging
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -26,6 +26,14 @@ PLAN = {"model": "a", "window": "8"}
 
 class Stop(Exception):
     """What ends a job in the middle."""
+
+
+@contextmanager
+def refused(kind, message):
+    """Checks that an error is one line, with a message that matches."""
+    with pytest.raises(kind, match=message) as caught:
+        yield
+    one_line(caught)
 
 
 def interrupted(folder, plan=PLAN, *, error=Stop, keys=True, kind="build", **settings):
@@ -62,11 +70,10 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, name, ove
     (tmp_path / layout.TOKENS).write_text("x")
     before = contents(tmp_path)
     with (
-        pytest.raises(DatastoreError, match="files that are not a datastore's") as caught,
+        refused(DatastoreError, f"files that are not a datastore's.*{name}"),
         begin(tmp_path, "build", {}, overwrite=overwrite),
     ):
         pass
-    assert name in one_line(caught)
     assert contents(tmp_path) == before
 
 
@@ -96,7 +103,7 @@ def test_what_may_be_somebody_elses_is_not_swept_away(tmp_path, other):
         (tmp_path / "notes.txt").write_text("mine")
     before = names(tmp_path)
     with (
-        pytest.raises(DatastoreError, match="files that are not a datastore's"),
+        refused(DatastoreError, "files that are not a datastore's"),
         begin(tmp_path, "build", PLAN),
     ):
         pass
@@ -106,18 +113,15 @@ def test_what_may_be_somebody_elses_is_not_swept_away(tmp_path, other):
 def test_a_file_in_the_place_of_the_folder(tmp_path):
     folder = tmp_path / "s"
     folder.write_text("x")
-    with pytest.raises(DatastoreError, match="cannot be used") as caught, begin(folder, "add", {}):
+    with refused(DatastoreError, "cannot be used"), begin(folder, "add", {}):
         pass
-    one_line(caught)
 
 
 def test_an_existing_datastore_is_replaced_only_when_asked(tmp_path):
     store = make_store(tmp_path / "s", DOCUMENTS)
     before = contents(store.folder)
-    with (
-        pytest.raises(DatastoreError, match=r"already holds a datastore.*--overwrite"),
-        begin(store.folder, "build", {}),
-    ):
+    message = r"already holds a datastore.*--overwrite"
+    with refused(DatastoreError, message), begin(store.folder, "build", {}):
         pass
     assert contents(store.folder) == before
     with begin(store.folder, "build", {}, overwrite=True) as job:
@@ -201,13 +205,6 @@ def test_an_interrupted_job_without_keys_is_not_cleared_away(tmp_path):
         assert job.resumed
 
 
-def test_a_folder_that_was_there_stays_when_a_job_fails(tmp_path):
-    with pytest.raises(Stop), begin(tmp_path, "build", {}):
-        raise Stop
-    assert tmp_path.exists()
-    assert names(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("plan", "what"),
     [
@@ -219,10 +216,8 @@ def test_a_folder_that_was_there_stays_when_a_job_fails(tmp_path):
 def test_a_job_under_another_plan_is_refused_naming_what_differs(tmp_path, plan, what):
     interrupted(tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(MismatchError) as caught, begin(tmp_path, "build", plan):
+    with refused(MismatchError, f"{what}.*--overwrite"), begin(tmp_path, "build", plan):
         pass
-    assert what in one_line(caught)
-    assert "--overwrite" in str(caught.value)
     assert contents(tmp_path) == before
     with begin(tmp_path, "build", plan, overwrite=True) as job:
         assert not job.resumed
@@ -352,10 +347,7 @@ def test_an_ended_job_is_not_mistaken_for_another(tmp_path, monkeypatch):
         finish(tmp_path)
     with pytest.raises(DatastoreError, match="already holds"), begin(tmp_path, "build", {}):
         pass
-    with (
-        pytest.raises(DatastoreError, match="already holds"),
-        begin(tmp_path, "build", PLAN) as job,
-    ):
+    with refused(DatastoreError, "already holds"), begin(tmp_path, "build", PLAN) as job:
         write_tokens(job, DOCUMENTS[:2])
     assert len(Datastore(tmp_path, full=True)) == 5
 

@@ -65,7 +65,7 @@ def test_other_processes_open_it_again_and_again_while_jobs_change_it(tmp_path):
             assert states > 1
 
 
-@pytest.mark.parametrize("moment", ["check", "_open"])
+@pytest.mark.parametrize("moment", ["check", "read_arrays"])
 def test_a_job_that_ends_while_a_reader_opens(tmp_path, monkeypatch, moment):
     """Between the reading of the manifest and that of the files it names."""
     folder = make_store(tmp_path / "s", DOCUMENTS, KEYS).folder
@@ -76,7 +76,7 @@ def test_a_job_that_ends_while_a_reader_opens(tmp_path, monkeypatch, moment):
         if len(turns) == 1:
             make_store(folder, DOCUMENTS[:5], KEYS[:100])
 
-    owner = store_module.verification if moment == "check" else store_module.Datastore
+    owner = store_module.verification if moment == "check" else store_module
     real = getattr(owner, moment)
 
     def slow(*arguments, **settings):
@@ -110,7 +110,7 @@ def test_files_that_cannot_be_opened_are_an_error_of_the_packages_own(tmp_path, 
     def fails(*_):
         raise error
 
-    monkeypatch.setattr(Datastore, "_open", fails)
+    monkeypatch.setattr(store_module, "read_arrays", fails)
     with pytest.raises(DamagedError, match=error.strerror) as caught:
         Datastore(folder)
     assert "\n" not in str(caught.value)
