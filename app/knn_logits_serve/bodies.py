@@ -12,13 +12,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from knn_logits import check_settings
 from knn_logits_serve.refusals import Refusal
 
 MOST_CHOICES = 128
 MOST_NEW_TOKENS = 1_000_000
-MOST_NEIGHBORS = 4096
 _MOST_MESSAGES = 4096
-_MOST_DOCUMENTS = 1024
 _MOST_STOPS, _LONGEST_STOP = 16, 256
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -40,30 +39,29 @@ class _Body(BaseModel):
 
 
 class Knn(BaseModel):
-    """The settings of the memory. None takes the server's or the datastore's setting.
+    """The settings of the memory.
 
     Attributes:
         on: Whether the neighbors vote.
         stores: Names of the datastores, which are searched as one.
-        preset: Where settings come from that are not given.
-        lmbda: Weight of the neighbors, in [0, 1].
-        k: Neighbors of each query.
-        temperature: Temperature of the softmax over the neighbors, above 0.
-        suffix_weight: How many times as much an entry counts for each token before it that is also
-            before the query, above 0.
-        exclude: Ids or titles of documents that are ignored, as if they had never been added.
+        settings: The settings of `settings_for("request")` that the request gives; for all others
+            the server's or the datastore's hold. They stand beside `on` and `stores`.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     on: bool = True
     stores: Annotated[list[_Name], Field(min_length=1, max_length=64)] | None = None
-    preset: Literal["writing", "scoring", "paper"] | None = None
-    lmbda: Annotated[float, Field(ge=0, le=1)] | None = None
-    k: Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)] | None = None
-    temperature: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    suffix_weight: Annotated[float, Field(gt=0, le=1e8)] | None = None
-    exclude: Annotated[list[_Name], Field(max_length=_MOST_DOCUMENTS)] | None = None
+    settings: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checked(cls, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        places = {name: value for name, value in content.items() if name in ("on", "stores")}
+        settings = {name: value for name, value in content.items() if name not in places}
+        return {**places, "settings": check_settings(settings, "request")}
 
 
 class _StreamOptions(_Body):

@@ -208,9 +208,7 @@ class Served:
                     param="knn.stores",
                 )
             stores = tuple(dict.fromkeys(knn.stores))
-        names = {"preset", "lmbda", "k", "temperature", "suffix_weight", "exclude"}
-        settings = knn.model_dump(include=names, exclude_none=True)
-        return stores or tuple(self.stores), settings
+        return stores or tuple(self.stores), knn.settings
 
     def _sampling(self, body: CompletionBody | ChatBody) -> Sampling:
         """Returns the request's sampling settings. The model's own settings are the defaults."""

@@ -134,6 +134,7 @@ class KNNConfig:
         "repeated.",
         option="--without",
         metavar="DOCUMENT",
+        limit=1024,
         set_by=("request",),
     )
     infini_gram: float | Literal["auto"] | None = setting(

@@ -19,12 +19,14 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from knn_logits.errors import ConfigError
-from knn_logits.settings.values import LARGEST, check_names, real_number, truth, whole_number
+from knn_logits.settings.values import LARGEST, check_names, real_number, short, truth, whole_number
 
 # Who may set a setting, beside Python, `generate`, `explain`, `eval` and `chat`, which may set all:
 # the options of three commands, `/set` in a chat, a request to the server, the page's controls.
 Place: TypeAlias = Literal["build", "tune", "serve", "chat", "request", "page"]
 
+# The longest text of a list that a request may have.
+_LONGEST_TEXT = 512
 _Kind = TypeVar("_Kind")
 
 
@@ -39,7 +41,8 @@ class Setting:
         least: The smallest value.
         above: A bound that the value has to exceed.
         most: The largest value.
-        limit: The largest value that a request to the server or the page may have.
+        limit: The largest value that a request to the server or the page may have; for a list, the
+            most members.
         symbol: Its short name in lines of text, such as λ.
         set_by: Who may set it. Python and the commands that ask a memory may set all settings.
         stored: The records of a manifest that keep it.
@@ -126,15 +129,15 @@ class Setting:
             return value
         if self.kind is None:
             raise ConfigError(
-                f"{self.name} must be one of {', '.join(self.choices)}, not {value!r}"
+                f"{self.name} must be one of {', '.join(self.choices)}, not {short(value)}"
             )
         if self.kind is bool:
             return truth(self.name, value)
         if self.kind is tuple:
-            return self._several(value)
+            return self._several(value, limited)
         if self.kind is str:
             if not isinstance(value, str):
-                raise ConfigError(f"{self.name} must be a text, not {value!r}")
+                raise ConfigError(f"{self.name} must be a text, not {short(value)}")
             return value
         most = self.limit if limited and self.limit is not None else self.most
         if self.kind is int:
@@ -154,19 +157,26 @@ class Setting:
         else:
             limits = f"be at least {self.least:g}"
         words = "".join(f", or be {word!r}" for word in self.choices)
-        raise ConfigError(f"{self.name} must {limits}{words}, not {value!r}")
+        raise ConfigError(f"{self.name} must {limits}{words}, not {short(value)}")
 
-    def _several(self, value: Any) -> tuple[Any, ...]:
+    def _several(self, value: Any, limited: bool) -> tuple[Any, ...]:
         """Checks a list. A single text may be given as such."""
         if self.item is not str:
             if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-                raise ConfigError(f"{self.name} must be a list of numbers, not {value!r}")
+                raise ConfigError(f"{self.name} must be a list of numbers, not {short(value)}")
             return tuple(replace(self, annotation=self.item).check(part) for part in value)
         texts = (value,) if isinstance(value, str) else value
         if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
             raise ConfigError(
-                f"{self.name} must be a list of the ids or titles of documents, not {value!r}"
+                f"{self.name} must be a list of the ids or titles of documents, not {short(value)}"
             )
+        if limited and self.limit is not None:
+            longest = max(map(len, texts), default=0)
+            if len(texts) > self.limit or longest > _LONGEST_TEXT:
+                raise ConfigError(
+                    f"{self.name} must be a list of at most {self.limit} texts of at most "
+                    f"{_LONGEST_TEXT} characters each"
+                )
         return tuple(texts)
 
     def shown(self, value: Any) -> str:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import reprlib
 from collections.abc import Iterable
 from numbers import Integral, Real
 
 from knn_logits.errors import ConfigError
 
 LARGEST = 2**63 - 1
+
+# Shows a refused value, which may come from a stranger, in a few words.
+_shortened = reprlib.Repr()
+_shortened.maxstring = _shortened.maxother = _shortened.maxlong = 80
+short = _shortened.repr
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -21,7 +27,7 @@ def whole_number(name: str, value: object, least: int, most: int = LARGEST) -> i
         if least <= number <= most:
             return number
     limits = f"of at least {least}" if most == LARGEST else f"from {least} to {most}"
-    raise ConfigError(f"{name} must be a whole number {limits}, not {value!r}")
+    raise ConfigError(f"{name} must be a whole number {limits}, not {short(value)}")
 
 
 def real_number(name: str, value: object) -> float:
@@ -33,14 +39,14 @@ def real_number(name: str, value: object) -> float:
                 return number
     except OverflowError:  # a whole number too large for a float
         pass
-    raise ConfigError(f"{name} must be a finite number, not {value!r}")
+    raise ConfigError(f"{name} must be a finite number, not {short(value)}")
 
 
 def truth(name: str, value: object) -> bool:
     """Converts a truth value, such as one of NumPy, to Python's `bool`."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's
         return bool(value)
-    raise ConfigError(f"{name} must be True or False, not {value!r}")
+    raise ConfigError(f"{name} must be True or False, not {short(value)}")
 
 
 def check_names(what: str, names: Iterable[str], allowed: Iterable[str]) -> None:
@@ -50,7 +56,7 @@ def check_names(what: str, names: Iterable[str], allowed: Iterable[str]) -> None
         if name not in allowed:
             close = difflib.get_close_matches(name, allowed, 1)
             hint = f"write {close[0]}" if close else "the names are " + ", ".join(allowed)
-            raise ConfigError(f"there is no {what} {name!r}: {hint}")
+            raise ConfigError(f"there is no {what} {short(name)}: {hint}")
 
 
 def read_bytes(size: str) -> int:

@@ -83,3 +83,10 @@ def test_public_docstrings_have_every_setting():
     for name in ("KNNConfig", "IndexConfig", "WindowConfig"):
         kind = getattr(knn_logits, name)
         assert all(f"    {one}: " in kind.__doc__ for one in settings_of(kind))
+
+
+@pytest.mark.parametrize("value", ["9" * 10**6, [["k"] * 1000] * 1000, {"k": "v" * 10**5}])
+def test_a_refusal_does_not_repeat_a_long_value(value):
+    with pytest.raises(ConfigError, match="k must be") as refused:
+        check_settings({"k": value}, "request")
+    assert len(str(refused.value)) < 1000
