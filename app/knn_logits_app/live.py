@@ -125,10 +125,11 @@ class Live:
             names: The names of the datastores on the page, by their own names.
 
         Returns:
-            The packed steps and the documents; None if they are too large to send, or if the
-            ∞-gram votes as well.
+            The packed steps and the documents; None if they are too large to send, if the
+            ∞-gram votes as well, or if trust decides which entries vote.
         """
-        if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None:
+        trusts = getattr(self.memory.gate, "kind", None) == "trust"
+        if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None or trusts:
             return None
         entries, values = self._joined("entries", np.int64), self._joined("values", np.int64)
         documents, numbers = _documents(self.memory, entries, names)

@@ -22,6 +22,7 @@ from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
 from knn_logits.building.steps import write_canary, write_keys, write_text
+from knn_logits.building.trust import Sample, with_trust
 from knn_logits.building.writing_settings import choose_writing, like_temperature, with_suffixes
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import (
@@ -304,6 +305,7 @@ class _Build:
             lambda: nearness_of(store, index, seed),
         )
         settings, writing, fixed = manifest.settings, None, plan.fixed
+        sample = Sample()
         if plan.calibrate:
             if plan.keys.pairs is None:
                 writing = choose_writing(store, nearness, fixed, seed=seed)
@@ -316,8 +318,11 @@ class _Build:
                 pairs=plan.keys.pairs,
                 seed=seed,
                 progress=self.progress,
+                observe=sample.add,
             )
             writing = with_suffixes(writing, settings)
+            if fixed.lmbda is None:
+                writing = with_trust(writing, self.model, self.tokenizer, store, sample)
         write_index(self.job, store, index, record, self.canary)
         self.job.commit(
             manifest,

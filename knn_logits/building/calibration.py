@@ -7,7 +7,7 @@ that follow, and new text has no such document. So neighbors from the same docum
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -130,6 +130,7 @@ def calibrate(
     pairs: PairTokenizer | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
+    observe: Callable[[TokenScores], None] = lambda _: None,
 ) -> SettingsRecord:
     """Chooses the settings under which a datastore predicts its own documents best.
 
@@ -146,6 +147,7 @@ def calibrate(
     retriever = Retriever(store, KNNConfig(k=k), index=index)
     parts = part_of_entries(store)
     for scores in score_blocks(model, location, pieces, _QUERIES_AT_ONCE, progress):
+        observe(scores)
         query_parts = torch.from_numpy(parts[entry_of_places(store, scores.places)])
         neighbors = retriever.search(scores.states).to("cpu")
         choice.add(without_part(neighbors, query_parts, parts), scores)

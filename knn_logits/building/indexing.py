@@ -113,8 +113,11 @@ def _settings_after(
         temperature = like_temperature(store, settings.temperature, old.metric)
         settings = settings.model_copy(update={"temperature": temperature, "stale": True})
         if writing is not None:
+            trust = writing.trust
             writing = choose_writing(store, nearness, FixedSettings(writing.k, writing.lmbda))
             writing = with_suffixes(writing, settings)
+            if writing is not None:
+                writing = writing.model_copy(update={"trust": trust})
     elif old.file("gate") is not None:
         settings = settings.model_copy(update={"stale": True})
     if writing is None and old.pairs is None and settings.calibrated and not settings.tuned:

@@ -228,6 +228,7 @@ def _answer_built(
     if writing is not None:
         chosen += f"; for writing: {settings_line(writing, symbols=True)}"
         chosen += ", following passages" if writing.retomaton else ""
+        chosen += ", silent elsewhere" if writing.trust is not None else ""
         if writing.lmbda != scoring.lmbda:
             note = (
                 "λ for scoring is the one that predicts the text best; text is written with "

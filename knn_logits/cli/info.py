@@ -170,6 +170,8 @@ def _writing(writing: WritingRecord | None) -> str:
     if writing is None:
         return "the same settings"
     line = settings_line(writing) + (", following passages" if writing.retomaton else "")
+    if writing.trust is not None:
+        line += f", silent where less than {writing.trust.limit:g} nats of the text stand in it"
     ngram = writing.no_repeat_ngram_size
     return f"{line}, ended where {ngram} tokens go round in circles" if ngram else line
 

@@ -144,7 +144,7 @@ class Tracer:
         text, word, rest = parts_of(self.tokenizer, ids[first:end], (at, at + 1))
         title, uri = where(store, entry, self.tokenizer)
         matched = 0 if neighbors.matched is None else int(neighbors.matched[0, occurrence])
-        by_key = neighbors.matched is None or not int(neighbors.matched[0, column])
+        distance = float(neighbors.distances[0, column])
         return NeighborTrace(
             # A document may have bytes that are no character.
             before=text.lstrip("\ufffd"),
@@ -155,7 +155,8 @@ class Tracer:
             uri=uri,
             store=self.memory.name_of(store),
             entry=entry,
-            distance=float(neighbors.distances[0, column]) if by_key else None,
+            # The ∞-gram compares no keys.
+            distance=distance if math.isfinite(distance) else None,
             source=passage.document.source,
             matched=matched or None,
             **shares,

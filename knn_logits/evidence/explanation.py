@@ -152,9 +152,12 @@ class _Reading:
             begin, end = first + start, first + start + len(scores)
             neighbors = memory.neighbors(queries, text[:, : end - 1], scores)
             targets = text[0, begin:end].to(scores.device)
-            hit = hits(neighbors, targets).cpu()
-            searched = neighbors.searched
-            self._hits += (hit if searched is None else hit[searched]).tolist()
+            if neighbors.rarity is None:
+                hit = hits(neighbors, targets).cpu()
+                searched = neighbors.searched
+                self._hits += (hit if searched is None else hit[searched]).tolist()
+            else:  # these are not the nearest entries
+                self._hits += memory.hits(queries[0], targets).tolist()
             vote = memory.vote(neighbors, scores)
             if self._on_vote is not None:
                 self._on_vote(vote, targets.tolist())

@@ -246,11 +246,3 @@ def _has_beams(
     same_row = same[beam_indices[:, place]].unsqueeze(1) == same[parents]
     continued = (same_row & (chosen.unsqueeze(1) == step.tokens)).any(-1)
     return bool((continued | ~goes_on).all())
-
-
-def end_tokens(config: Any, vocabulary: int) -> list[int]:
-    """Returns the tokens that end a sequence, without those that the model has no score for."""
-    ends = getattr(config, "eos_token_id", None)
-    ends = ends.flatten().tolist() if isinstance(ends, Tensor) else ends
-    every = ends if isinstance(ends, (list, tuple)) else [ends]
-    return [int(end) for end in every if end is not None and 0 <= int(end) < vocabulary]

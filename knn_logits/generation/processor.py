@@ -18,7 +18,8 @@ from knn_logits.engine.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.engine.hooks import StateCapture, Window
 from knn_logits.errors import ConfigError, ModelError, TraceError
 from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer
-from knn_logits.evidence.recording import Recording, Step, end_tokens, inputs_of, sources_of
+from knn_logits.engine.marks import end_tokens
+from knn_logits.evidence.recording import Recording, Step, inputs_of, sources_of
 from knn_logits.evidence.trace import Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.generation.drafts import DraftedDecoding, Drafter

@@ -14,15 +14,22 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from knn_logits.engine.compatibility import WeightsCheck, check_model, locate_key
+from knn_logits.engine.compatibility import (
+    WeightsCheck,
+    check_model,
+    locate_key,
+    vocabulary_size,
+)
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.keys import KeySource
+from knn_logits.engine.marks import control_tokens, end_tokens
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
 from knn_logits.mixture.distribution import drop_impossible, second_vote
 from knn_logits.mixture.gates.gate import Gate, rows_to_search, weigh_rows
 from knn_logits.mixture.presets import loop_size, resolve_settings
+from knn_logits.mixture.trust import Trust
 from knn_logits.mixture.vote import Vote
 from knn_logits.mixture.weights import Weighing
 from knn_logits.search.combined import (
@@ -33,6 +40,7 @@ from knn_logits.search.combined import (
     open_retriever,
     open_stores,
 )
+from knn_logits.search.endings import Endings
 from knn_logits.search.infini_gram import InfiniGram, without_padding
 from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
 from knn_logits.search.occurrences import Prefixes
@@ -240,7 +248,15 @@ class Memory:
             indexes=self._indexes,
             source=KeySource(self.model, self.location),
         )
+        self._marks: Tensor | None = None
         self.weighing = Weighing.of(self.config, self.retriever.weights)
+        if isinstance(self.gate, Trust):
+            vocabulary = vocabulary_size(self.model)
+            own = getattr(self.model, "generation_config", None) or self.model.config
+            self._marks = torch.tensor(control_tokens(self.model, vocabulary))
+            self.gate = replace(self.gate, ends=tuple(end_tokens(own, vocabulary)))
+            self.retriever = Endings(self.retriever, self._indexes, self.gate.record.limit)
+            self.weighing = Weighing(self.config.temperature)
         self.infini_gram: InfiniGram | None = None
         # A share of 0 asks for none, also of a datastore that has no index for it.
         if self.config.infini_gram:
@@ -273,6 +289,10 @@ class Memory:
         texts = ids
         if self.infini_gram is not None or self.retriever.reads_text:
             texts = without_padding(ids, getattr(self.model, "generation_config", None))
+        if self._marks is not None:
+            # What stands before a chat template's marks is not the answer's own text.
+            marks = torch.isin(texts, self._marks.to(texts.device))
+            texts = texts.masked_fill(marks & (texts >= 0), -1)
         read = texts if self.retriever.reads_text else ids
         found = self.retriever.search_steps(states, read, wanted)
         if self.infini_gram is None:
@@ -354,7 +374,12 @@ class Memory:
             bool [rows], on the CPU.
         """
         plain = self.asked(
-            scoring=self.scoring, k=NEAREST, retomaton=False, refine=False, infini_gram=0.0
+            scoring=self.scoring,
+            k=NEAREST,
+            lmbda=self.config.lmbda,
+            retomaton=False,
+            refine=False,
+            infini_gram=0.0,
         )
         return hits(plain.retriever.search(states), tokens).cpu()
 

@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.gate import Gate, split_lmbda
 from knn_logits.mixture.gates.stored import stored_gate
+from knn_logits.mixture.trust import Trust
 from knn_logits.search.shared_tokens import at_temperature
 from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings
 from knn_logits.store.datastore import Datastore
@@ -37,6 +38,9 @@ def resolve_settings(
         # Keys that are still on the Hub are many times as large as the index.
         stored = KNNConfig.of(record, pointer_distances=None if store.has_keys else "index")
         config = stored.with_given(k=k, lmbda=number, temperature=temperature, **search)
+        chosen = (number, search.get("retomaton"), search.get("infini_gram"))
+        if record.trust is not None and chosen == (None, None, None):
+            return config.with_given(retomaton=False), Trust(record.trust, record.lmbda)
         if search.get("suffix_weight") is None and config.temperature != stored.temperature:
             # A shared token keeps its worth in distance.
             weight = at_temperature(stored.suffix_weight, stored.temperature, config.temperature)

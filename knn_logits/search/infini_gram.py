@@ -26,6 +26,7 @@ from knn_logits.search.occurrences import Occurrences, Prefixes, join
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.learned import needs_text
+from knn_logits.store.suffixes import suffix_order
 
 # The default share of the ∞-gram for a suffix of at least so many tokens. The shares lie between
 # those that are best for PEPs and for WikiText-2 (LOG.md).
@@ -43,11 +44,18 @@ _LONG, _RUN = 4, 32
 
 
 class SuffixIndex:
-    """Finds the longest suffix of a text that occurs in one datastore. It is safe for threads."""
+    """Finds the longest suffix of a text that occurs in one datastore. It is safe for threads.
 
-    def __init__(self, store: Datastore, without: Array | None = None) -> None:
+    With `make`, a datastore without a suffix index is sorted here.
+    """
+
+    def __init__(
+        self, store: Datastore, without: Array | None = None, *, make: bool = False
+    ) -> None:
         needs_text(store.manifest, store.folder, "the ∞-gram")
         order = store.suffixes
+        if order is None and make:
+            order = suffix_order(np.asarray(store.tokens), store.documents.first)
         if order is None:
             raise DatastoreError(
                 f"{store.folder} has no suffix index, which the ∞-gram needs: make it with "

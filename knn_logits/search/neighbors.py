@@ -23,7 +23,7 @@ PADDING: dict[str, float] = {
     "pointed": 0.0,
     "matched": 0,
 }
-_BY_ROW = ("searched", "occurrences")
+_BY_ROW = ("searched", "occurrences", "rarity")
 # How many of the nearest entries decide whether a datastore knows what follows.
 NEAREST = 64
 
@@ -53,8 +53,10 @@ class Neighbors:
             were not looked for.
         matched: int64 [rows, k], for an entry that is such an occurrence the number of tokens
             before it that it shares with the text, and 0 for an entry that a search found. None if
-            a search found all entries. An occurrence has the nearness -inf, since its key was not
-            compared.
+            a search found all entries. An occurrence that the ∞-gram found has the nearness -inf,
+            since its key was not compared.
+        rarity: float32 [rows], how rare the end of the text is that all entries of a row share:
+            the sum of -ln of its tokens' frequencies, and 0 for no entry; None for other entries.
     """
 
     ids: Tensor
@@ -68,6 +70,7 @@ class Neighbors:
     pointed: Tensor | None = None
     occurrences: Occurrences | None = None
     matched: Tensor | None = None
+    rarity: Tensor | None = None
 
     @classmethod
     def from_distances(
@@ -163,7 +166,8 @@ class Neighbors:
         if self.ids.device == torch.device(device):
             return self
         moved = None if self.occurrences is None else self.occurrences.to(device)
-        return self.mapped(lambda field, _: field.to(device), occurrences=moved)
+        rarity = None if self.rarity is None else self.rarity.to(device)
+        return self.mapped(lambda field, _: field.to(device), occurrences=moved, rarity=rarity)
 
     def split(self, parts: int) -> list[Neighbors]:
         """The neighbors of several datastores that stand side by side in equally many columns."""

@@ -164,10 +164,28 @@ class SettingsRecord(Record):
     tuned: bool = False  # fitted to a user's text, not to a sample of the datastore
 
 
-class WritingRecord(Record):
-    """Settings for writing text that hold where a user gives none."""
+class TrustRecord(Record):
+    """When the memory speaks while text is written. `building.trust` chooses it.
 
-    omitted = {"suffix_weight": 1.0}
+    Attributes:
+        limit: The memory is silent where the words that a passage shares with the end of the text
+            are less rare than this, in nats.
+        offset: λ is σ(offset + slope * rarity / limit), and at most the λ for writing.
+        slope: See `offset`.
+    """
+
+    limit: float = Field(gt=0)
+    offset: float
+    slope: float = Field(ge=0)
+
+
+class WritingRecord(Record):
+    """Settings for writing text that hold where a user gives none.
+
+    With `trust`, `lmbda` is the largest λ.
+    """
+
+    omitted = {"suffix_weight": 1.0, "trust": None}
 
     k: int = Field(ge=1)
     lmbda: Share
@@ -176,6 +194,7 @@ class WritingRecord(Record):
     retomaton: bool = False  # follow pointers, and search only when fewer than `min_knns` are left
     min_knns: int = Field(default=1, ge=1)
     no_repeat_ngram_size: int | None = Field(default=None, ge=1)
+    trust: TrustRecord | None = None  # None: λ is the same at each step
 
 
 class NearRecord(Record):

@@ -1,0 +1,265 @@
+"""Chooses when a memory is trusted while text is written, from the corpus and the model alone.
+
+Two texts decide. The model's own, which is not in the corpus, shows how rare words can be that a
+passage shares with it by chance. The corpus's own, with each part left out of the memory in turn,
+shows how often such a passage is right. LOG.md has the rules that lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from knn_logits.arrays import Array
+from knn_logits.building.calibration import entry_of_places, part_of_entries
+from knn_logits.engine.forward import evaluating, input_device
+from knn_logits.measure.text_pass import TokenScores
+from knn_logits.search.endings import rarities
+from knn_logits.search.infini_gram import SuffixIndex
+from knn_logits.search.occurrences import Prefixes
+from knn_logits.store.datastore import Datastore
+from knn_logits.store.records import TrustRecord, WritingRecord
+
+logger = logging.getLogger(__name__)
+
+# The model writes so many texts, each from another of its likeliest first tokens. The first tokens
+# of each say how sure of itself the model is.
+_TEXTS, _FIRST, _TOKENS = 24, 8, 40
+# A model that gives its likeliest token less than this on average writes nothing worth protecting.
+_SURE = 1 / 3
+# Of so many of the model's own tokens, one may meet a passage that says another.
+_DISTURBED = 1 / 2000
+_TAIL = 0.1
+# Steps of the model's own text, below which its tail says little.
+_FEWEST = 200
+# No limit is below this multiple of the logarithm of the number of entries, since among more
+# entries rarer words are shared by chance.
+_BY_CHANCE = 2.0
+# λ at the limit, and how it grows, where the corpus says nothing else; and what that counts for.
+_OFFSET, _SLOPE, _PRIOR = -3.25, 1.8, 2.0
+_OFFSETS, _SLOPES = np.linspace(-6.0, 0.0, 25), np.linspace(0.2, 4.0, 20)
+# The most parts of the corpus that are left out in turn.
+_PARTS = 16
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """What the longest ends of texts say at some steps.
+
+    Attributes:
+        rarity: float [steps], how rare the longest end is; 0 for none.
+        leading: int64 [steps], the token that follows it most often; -1 for none.
+        share: float [steps], how often the step's own token follows it, in [0, 1].
+    """
+
+    rarity: Array
+    leading: Array
+    share: Array
+
+
+class Sample:
+    """Tokens of the corpus with the model's probabilities, as a calibration scores them."""
+
+    def __init__(self) -> None:
+        self._scored: list[tuple[Prefixes, Array, Array, Array]] = []
+
+    def add(self, scored: TokenScores) -> None:
+        """Keeps what is needed of some tokens."""
+        parts = (scored.targets.cpu().numpy(), scored.log_p_lm.numpy(), scored.places)
+        self._scored.append((scored.prefixes, *parts))
+
+    def by_part(self, store: Datastore) -> Iterator[tuple[Array, Prefixes, Array, Array]]:
+        """Yields the entries of a part of the corpus, and its tokens in the sample."""
+        part_of = part_of_entries(store)
+        own = [part_of[entry_of_places(store, places)] for *_, places in self._scored]
+        for part in np.unique(np.concatenate([*own, np.empty(0, np.int32)]))[:_PARTS].tolist():
+            hidden = np.flatnonzero(part_of == part)
+            for (texts, targets, log_p_lm, _), parts in zip(self._scored, own, strict=True):
+                rows = np.flatnonzero(parts == part)
+                if len(rows):
+                    yield hidden, texts[rows], targets[rows], log_p_lm[rows]
+
+
+def with_trust(
+    writing: WritingRecord | None,
+    model: nn.Module,
+    tokenizer: Any,
+    store: Datastore,
+    sample: Sample,
+) -> WritingRecord | None:
+    """Adds to settings for writing when the memory is trusted.
+
+    Args:
+        writing: The settings; None has none.
+        model: The model that built the datastore.
+        tokenizer: Its tokenizer.
+        store: The datastore. Its manifest need not be written yet.
+        sample: Tokens of the corpus.
+
+    Returns:
+        The settings. Without trust for a model that is not sure of its own text, so that λ is the
+        same at each step.
+    """
+    texts = own_texts(model, tokenizer) if writing is not None and len(store) else None
+    if writing is None or texts is None:
+        return writing
+    index, rarity = SuffixIndex(store, make=True), rarities([np.asarray(store.tokens)])
+    targets, prefixes = np.concatenate(texts), _prefixes(texts)
+    steps = _steps(store, index, rarity, prefixes, targets)
+    met = np.where(steps.leading == targets, 0.0, steps.rarity)
+    limit = limit_of(met[_different(prefixes)], len(store))
+    rare, p_knn, log_p_lm = [np.empty(0)], [np.empty(0)], [np.empty(0)]
+    for hidden, prefixes, targets, own in sample.by_part(store):
+        others = SuffixIndex(store, hidden, make=True)
+        steps = _steps(store, others, rarity, prefixes, targets)
+        enough = steps.rarity >= limit
+        rare.append(steps.rarity[enough] / limit)
+        p_knn.append(steps.share[enough])
+        log_p_lm.append(own[enough])
+    offset, slope = curve_of(
+        np.concatenate(rare), np.concatenate(p_knn), np.exp(np.concatenate(log_p_lm))
+    )
+    logger.debug("trusted from %.4g nats: offset %g, slope %g", limit, offset, slope)
+    trust = TrustRecord(limit=limit, offset=offset, slope=slope)
+    # Where the memory is silent the text is the model's own, also where that repeats itself.
+    return writing.model_copy(update={"trust": trust, "no_repeat_ngram_size": None})
+
+
+@torch.no_grad()
+def own_texts(model: nn.Module, tokenizer: Any) -> list[Array] | None:
+    """Lets a causal model write texts of its own, each from one of its likeliest first tokens.
+
+    Returns:
+        int64 tokens of each text; None where the model is not sure of what it writes, or writes
+        none.
+    """
+    decoder: Any = model
+    if not getattr(decoder, "can_generate", lambda: False)() or decoder.config.is_encoder_decoder:
+        return None
+    opening = _opening(decoder, tokenizer)
+    if not opening:
+        return None
+    with evaluating(model):
+        ids = torch.tensor([opening], device=input_device(model))
+        first = decoder(ids).logits[0, -1].topk(_TEXTS).indices
+        ids = torch.cat([ids.repeat(_TEXTS, 1), first.to(ids.device).unsqueeze(1)], dim=1)
+        output = _written(decoder, ids, _FIRST)
+        sure = [scores.float().softmax(-1).amax(-1) for scores in output.scores]
+        if float(torch.stack(sure).mean()) < _SURE:
+            return None
+        ids = _written(decoder, output.sequences, _TOKENS - _FIRST).sequences
+    ends = set(np.atleast_1d(decoder.generation_config.eos_token_id or -1).tolist())
+    rows = [row[len(opening) :] for row in ids.tolist()]
+    lengths = [next((n for n, one in enumerate(row) if one in ends), len(row)) for row in rows]
+    return [np.array(row[:n], np.int64) for row, n in zip(rows, lengths, strict=True) if n > 1]
+
+
+def _opening(model: Any, tokenizer: Any) -> list[int]:
+    """What stands before a text of the model: an empty turn of a chat, or the first token."""
+    if getattr(tokenizer, "chat_template", None):
+        try:
+            text = tokenizer.apply_chat_template(
+                [{"role": "user", "content": ""}], tokenize=False, add_generation_prompt=True
+            )
+            return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        except Exception as error:  # a template is a program of its own
+            logger.debug("the chat template has no empty turn: %s", error)
+    config = model.generation_config
+    for token in (config.bos_token_id, config.eos_token_id):
+        if token is not None:
+            return [int(np.atleast_1d(token)[0])]
+    return []
+
+
+def _written(model: Any, ids: torch.Tensor, tokens: int) -> Any:
+    from transformers import GenerationConfig
+
+    ends, pad = (getattr(model.generation_config, f"{name}_token_id") for name in ("eos", "pad"))
+    pad = pad if pad is not None else np.atleast_1d(ends if ends is not None else 0)[0]
+    config = GenerationConfig(
+        max_new_tokens=tokens,
+        do_sample=False,
+        eos_token_id=ends,
+        pad_token_id=int(pad),
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    return model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+
+
+def _prefixes(texts: Sequence[Array]) -> Prefixes:
+    """The text before each token of some texts."""
+    lengths = np.array([len(text) for text in texts])
+    first = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return Prefixes(np.concatenate(texts), first, np.arange(lengths.sum()))
+
+
+def _different(texts: Prefixes, size: int = 8) -> Array:
+    """Numbers of the rows whose last tokens no earlier row has, since a loop counts once."""
+    rows: dict[bytes, int] = {}
+    for row, (first, end) in enumerate(zip(texts.first, texts.end, strict=True)):
+        rows.setdefault(texts.tokens[max(first, end - size) : end].tobytes(), row)
+    return np.array(sorted(rows.values()), np.int64)
+
+
+def _steps(
+    store: Datastore, index: SuffixIndex, rarity: Array, texts: Prefixes, targets: Array
+) -> _Steps:
+    low, high, lengths = index.ranges(texts)
+    steps = _Steps(np.zeros(len(texts)), np.full(len(texts), -1), np.zeros(len(texts)))
+    values = store.values.numpy()
+    for row, (first, last, length) in enumerate(zip(low, high, lengths, strict=True)):
+        if length:
+            end = int(texts.end[row])
+            steps.rarity[row] = rarity[texts.tokens[end - length : end]].sum()
+            tokens, counts = np.unique(values[index.entries(first, last)], return_counts=True)
+            steps.leading[row] = tokens[counts.argmax()]
+            steps.share[row] = counts[tokens == targets[row]].sum() / counts.sum()
+    return steps
+
+
+def limit_of(met: Array, entries: int) -> float:
+    """Finds the rarity that hardly any step of the model's own text reaches by chance.
+
+    Beyond its largest tenth the rarity is taken to fall off exponentially.
+
+    Args:
+        met: float [steps], how rare the words are that a passage shares with the model's own text
+            before it says another token; 0 where none does.
+        entries: Number of entries of the datastore.
+    """
+    least = _BY_CHANCE * math.log(entries + 1)
+    if len(met) < _FEWEST:
+        return float(f"{1.5 * least:.4g}")
+    usual = float(np.quantile(met, 1.0 - _TAIL))
+    beyond = met[met > usual] - usual
+    scale = float(beyond.mean()) if len(beyond) else 0.0
+    return float(f"{max(least, usual + scale * math.log(_TAIL / _DISTURBED)):.4g}")
+
+
+def curve_of(rarity: Array, p_knn: Array, p_lm: Array) -> tuple[float, float]:
+    """Finds the curve of λ under which tokens of the corpus are likeliest.
+
+    Args:
+        rarity: float [steps], in multiples of the limit.
+        p_knn: float [steps], the memory's probability of each token.
+        p_lm: float [steps], the model's.
+
+    Returns:
+        The offset and the slope. Without steps these are the usual ones, to which few steps add
+        little.
+    """
+    offsets, slopes = np.meshgrid(_OFFSETS, _SLOPES, indexing="ij")
+    score = -_PRIOR * ((offsets - _OFFSET) ** 2 + (slopes - _SLOPE) ** 2)
+    for rare, knn, lm in zip(rarity, p_knn, p_lm, strict=True):
+        lmbda = 1.0 / (1.0 + np.exp(-(offsets + slopes * rare)))
+        score += np.log(np.maximum(lmbda * knn + (1.0 - lmbda) * lm, 1e-30))
+    best = int(score.argmax())
+    return round(float(offsets.flat[best]), 4), round(float(slopes.flat[best]), 4)
