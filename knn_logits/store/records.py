@@ -165,7 +165,7 @@ class SettingsRecord(Record):
 
 
 class TrustRecord(Record):
-    """When the memory speaks while text is written. `building.trust` chooses it.
+    """When the memory speaks while text is written. `building.trust_settings` chooses it.
 
     Attributes:
         limit: The memory is silent where the words that a passage shares with the end of the text

@@ -148,8 +148,9 @@ def own_texts(model: nn.Module, tokenizer: Any) -> list[Array] | None:
         return None
     with evaluating(model):
         ids = torch.tensor([opening], device=input_device(model))
-        first = decoder(ids).logits[0, -1].topk(_TEXTS).indices
-        ids = torch.cat([ids.repeat(_TEXTS, 1), first.to(ids.device).unsqueeze(1)], dim=1)
+        scores = decoder(ids, attention_mask=torch.ones_like(ids)).logits[0, -1]
+        first = scores.topk(min(_TEXTS, len(scores))).indices
+        ids = torch.cat([ids.repeat(len(first), 1), first.to(ids.device).unsqueeze(1)], dim=1)
         output = _written(decoder, ids, _FIRST)
         sure = [scores.float().softmax(-1).amax(-1) for scores in output.scores]
         if float(torch.stack(sure).mean()) < _SURE:
