@@ -32,8 +32,9 @@ logger = logging.getLogger(__name__)
 # The model writes so many texts, each from another of its likeliest first tokens. The first tokens
 # of each say how sure of itself the model is.
 _TEXTS, _FIRST, _TOKENS = 24, 8, 40
-# A model that gives its likeliest token less than this on average writes nothing worth protecting.
-_SURE = 1 / 3
+# A model writes nothing worth protecting if it gives its likeliest token less than this on average,
+# or if less than this share of its last few tokens are new.
+_SURE, _NEW = 1 / 3, 0.7
 # Of so many of the model's own tokens, one may meet a passage that says another.
 _DISTURBED = 1 / 2000
 _TAIL = 0.1
@@ -104,8 +105,8 @@ def with_trust(
         sample: Tokens of the corpus.
 
     Returns:
-        The settings. Without trust for a model that is not sure of its own text, so that λ is the
-        same at each step.
+        The settings. Without trust, so that λ is the same at each step, for a model that is not
+        sure of its own text or repeats itself, which writes nothing worth protecting.
     """
     texts = own_texts(model, tokenizer) if writing is not None and len(store) else None
     if writing is None or texts is None:
@@ -114,7 +115,10 @@ def with_trust(
     targets, prefixes = np.concatenate(texts), _prefixes(texts)
     steps = _steps(store, index, rarity, prefixes, targets)
     met = np.where(steps.leading == targets, 0.0, steps.rarity)
-    limit = limit_of(met[_different(prefixes)], len(store))
+    new = _different(prefixes)
+    if len(new) < _NEW * len(met):
+        return writing
+    limit = limit_of(met[new], len(store))
     rare, p_knn, log_p_lm = [np.empty(0)], [np.empty(0)], [np.empty(0)]
     for hidden, prefixes, targets, own in sample.by_part(store):
         others = SuffixIndex(store, hidden, make=True)

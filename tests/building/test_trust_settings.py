@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import knn_logits
+from knn_logits.building import trust_settings
 from knn_logits.building.trust_settings import (
     Sample,
     curve_of,
@@ -67,8 +68,8 @@ def test_a_model_that_is_not_sure_of_its_own_text_keeps_one_lambda(model, tokeni
     assert with_trust(writing, model, tokenizer, store, Sample()) == writing
 
 
-def test_a_sure_model_is_protected(model, tokenizer, store):
-    # Its likeliest token gets nearly everything.
+def test_a_sure_model_is_protected_unless_it_repeats_itself(model, tokenizer, store, monkeypatch):
+    # Its likeliest token gets nearly everything, and is always the same.
     sure = copy.deepcopy(model)
     sure.lm_head = torch.nn.Linear(32, 384)
     torch.nn.init.zeros_(sure.lm_head.weight)
@@ -76,6 +77,8 @@ def test_a_sure_model_is_protected(model, tokenizer, store):
     texts = own_texts(sure, tokenizer)
     assert texts is not None
     writing = WritingRecord(k=8, lmbda=0.7, temperature=2.0, no_repeat_ngram_size=8)
+    assert with_trust(writing, sure, tokenizer, store, Sample()) == writing
+    monkeypatch.setattr(trust_settings, "_NEW", 0.0)
     found = with_trust(writing, sure, tokenizer, store, Sample())
     assert found.trust.limit >= 2.0 * math.log(len(store))
     assert found.no_repeat_ngram_size is None
