@@ -6,21 +6,11 @@ from pathlib import Path
 
 import pytest
 from loopback import Fault
-from worker import NAME, Failed, Worker, arrays_of, content, environment
+from worker import NAME, WHOLE, Worker, arrays_of, content, environment, fails
 
 from knn_logits import Datastore
 
 pytest_plugins = ["hub_fixtures"]
-
-OPEN = "store = Datastore.from_pretrained(name, cache_dir=cache)\n"
-WHOLE = OPEN + "store.fetch_keys()\nresult = str(store.folder)"
-
-
-def fails(worker, pattern, code=WHOLE, **names):
-    with pytest.raises(Failed, match=pattern) as failed:
-        worker(code, **names)
-    assert "\n" not in failed.value.message
-    return failed.value
 
 
 def partials(cache):

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 from loopback import Fault
-from worker import NAME, Failed, content
+from worker import NAME, OPEN, content, fails
 
 pytest_plugins = ["hub_fixtures"]
 
-OPEN = "Datastore.from_pretrained(name, cache_dir=cache)"
 DRY_RUN = (
     "import huggingface_hub.constants as constants\n"
     "constants.HF_HUB_CACHE = cache\n"
@@ -19,13 +18,6 @@ MOST = 16 << 20
 # The client reads 10 MB at a time, and the system holds some megabytes on both sides.
 READ_AHEAD = 24 << 20
 LONG = "f" * 300
-
-
-def fails(worker, pattern, code=OPEN, **names):
-    with pytest.raises(Failed, match=pattern) as failed:
-        worker(code, **names)
-    assert "\n" not in failed.value.message
-    return failed.value
 
 
 def everything(folder):

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from loopback import PRIVATE_TOKEN
-from worker import NAME, Failed, arrays_of, content
+from worker import NAME, OPEN, Failed, arrays_of, content
 
 from knn_logits import Datastore
 from knn_logits._version import __version__
 
 pytest_plugins = ["hub_fixtures"]
 
-OPEN = "store = Datastore.from_pretrained(name, cache_dir=cache)\n"
 FACTS = "result = [str(store.folder), store.revision, store.has_keys, store.name]"
 
 

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from worker import NAME, Failed, arrays_of, content
+from worker import NAME, OPEN, Failed, arrays_of, content
 
 from knn_logits import Datastore, compact, remove_documents
 
 pytest_plugins = ["hub_fixtures"]
 
 PUSH = "done = knn_logits.push_to_hub(folder, name, **options)\nresult = done.commit"
-OPEN = "store = Datastore.from_pretrained(name, cache_dir=cache)\n"
 
 
 def push(worker, folder, name=NAME, **options):

@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from commands import Result
 
 NAME = "org/texts"
+OPEN = "store = Datastore.from_pretrained(name, cache_dir=cache)\n"
+WHOLE = OPEN + "store.fetch_keys()\nresult = str(store.folder)"
 
 # The Hub's client asks again after 1, 2, 4 and 8 seconds. Here it asks again at once.
 AT_ONCE = """
@@ -115,6 +118,14 @@ class Worker:
         self.process.stdin.close()
         self.process.wait(180)
         self.process.stdout.close()
+
+
+def fails(worker, pattern, code=WHOLE, **names):
+    """Runs code that fails with one line that says why, and returns the failure."""
+    with pytest.raises(Failed, match=pattern) as failed:
+        worker(code, **names)
+    assert "\n" not in failed.value.message
+    return failed.value
 
 
 def _plain(value):
