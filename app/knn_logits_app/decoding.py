@@ -29,36 +29,22 @@ WINDOWS = 4
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a model.
-
-    Attributes:
-        arguments: Arguments of the model or of its `generate()`.
-        ids: int64 [1, tokens], the text so far. It is a prompt, the decoder's start token, or a
-            text to explain.
-        shown: The text that the page shows before the answer.
-        begun: The beginning of the answer, if the request gave one.
-    """
+    """The inputs of a model."""
 
     arguments: dict[str, Any]
-    ids: Tensor
+    ids: Tensor  # int64 [1, tokens]: the prompt or the decoder's start, with what was begun
     shown: str = ""
     begun: str = ""
 
 
 class Reader:
-    """Turns texts into inputs of a model. The datastore decides how sources are tokenized.
-
-    Attributes:
-        sources: Whether the model reads sources, as an encoder-decoder model does.
-        room: The most tokens of a prompt or a source; None if that is not known.
-        settings: Further arguments of `generate()`.
-        silent: Tokens that are not shown as text.
-    """
+    """Turns texts into inputs of a model. The datastore decides how sources are tokenized."""
 
     def __init__(self, model: Any, tokenizer: Any, store: Datastore, context: int | None) -> None:
         self._model, self._tokenizer, self._context = model, tokenizer, context
         self._pairs = pair_tokenizer(model, tokenizer, store)
         self.sources = self._pairs is not None
+        # The most tokens of a prompt or a source; None if that is not known.
         self.room = self._pairs.source_limit if self._pairs else context
         self.settings: dict[str, Any] = self._pairs.settings if self._pairs else {}
         ends = getattr(model.generation_config, "eos_token_id", None)
@@ -73,12 +59,7 @@ class Reader:
     def prompt(
         self, text: str, limits: Limits, new_tokens: int, begun: Sequence[int] = ()
     ) -> Inputs:
-        """Makes the inputs for continuing a text, or for writing the target of a source.
-
-        Raises:
-            LimitError: when the text is longer than the limits allow, or than the model reads.
-            RequestError: when the text has no token, or the vocabulary lacks a token of `begun`.
-        """
+        """Makes the inputs for continuing a text, or for writing the target of a source."""
         if not all(0 <= token < len(self._tokenizer) for token in begun):
             raise RequestError("The model has no such token: choose a token of this model.")
         opening = self._tokenizer.decode(list(begun), clean_up_tokenization_spaces=False)
@@ -106,14 +87,7 @@ class Reader:
         return Inputs(arguments, start, begun=opening)
 
     def check_text(self, text: str, source: str | None, limits: Limits) -> None:
-        """Checks a text that exists already, and its source if it has one.
-
-        Raises:
-            LimitError: when the text or the source is longer than the limits allow, or than the
-                model reads.
-            RequestError: when the text is too short, when the source of an encoder-decoder model
-                is missing, or when another model is given one.
-        """
+        """Checks a text that exists already, and its source if it has one."""
         if self._pairs is None:
             if source is not None:
                 raise RequestError("This model reads no source: leave the source out.")

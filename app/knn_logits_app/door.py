@@ -36,11 +36,6 @@ class Names:
 
     These are always the names of this machine, and IP addresses, which no name server can redirect.
     On a Hub Space the Space's own name is added.
-
-    Args:
-        sites: Further names, such as "knn.example.org" or "*.example.org". Pages of these sites may
-            call the server, whatever their port.
-        host: The name on which the server listens. Pages of other ports of it may not call.
     """
 
     def __init__(self, sites: Iterable[str] = (), host: str | None = None) -> None:
@@ -57,12 +52,7 @@ class Names:
         return bool(name) and (_is_address(name) or _matches(name, self._hosts))
 
     def of_origin(self, origin: str, hosts: Iterable[str]) -> bool:
-        """Whether a page of an origin may call: this page itself, or one of the named sites.
-
-        Args:
-            origin: The origin of the calling page.
-            hosts: The hosts that the request names, with their ports.
-        """
+        """Whether a page of an origin may call: this page itself, or one of the named sites."""
         place = origin.partition("://")[2].lower()
         name = _name(place)
         return bool(name) and (
@@ -165,15 +155,7 @@ def patient(protocol: Any, seconds: float = HEAD_SECONDS) -> Any:
 async def read_body(
     scope: Message, receive: Receive, most: int, refuse: Callable[[int, str], Exception]
 ) -> bytes:
-    """Reads a request's body.
-
-    Args:
-        scope: The ASGI scope of the request.
-        receive: Returns the next message of the request.
-        most: The most bytes that the body may have.
-        refuse: Makes an exception from a status and a line. It is raised when the body is too
-            large, arrives too slowly or ends early.
-    """
+    """Reads a request's body."""
     too_large = refuse(413, f"the request is larger than the {most:,} bytes that are allowed")
     for length in header(scope, b"content-length"):
         if not length.isdecimal() or len(length) > _DIGITS or int(length) > most:

@@ -43,16 +43,7 @@ def connect(server: Server, answers: Any, drawer: Any) -> None:
 
 
 def read_json(server: Server, content: Any, visitor: str | None) -> str:
-    """Returns a document for the browser, as JSON.
-
-    Args:
-        server: The models and visitors.
-        content: The request of a browser, which may be anything.
-        visitor: The session of the visitor, whose private datastores may be read.
-
-    Raises:
-        RequestError: when the request makes no sense, or the document does not exist.
-    """
+    """Returns a document for the browser, as JSON."""
     if not isinstance(content, dict):
         content = {}
     library = server.session.library(content.get("model"))
@@ -76,18 +67,7 @@ def read_json(server: Server, content: Any, visitor: str | None) -> str:
 def document(
     store: Datastore, tokenizer: Any, name: str, places: list[tuple[int, int]]
 ) -> dict[str, Any]:
-    """Returns a document's text in pieces, some of which are marked.
-
-    Args:
-        store: The datastore.
-        tokenizer: The tokenizer of the datastore.
-        name: The id of the document.
-        places: The first entry and the number of tokens of each passage. The browser shows the
-            first passage first.
-
-    Raises:
-        RequestError: when the datastore has no such document.
-    """
+    """Returns a document's text in pieces, some of which are marked."""
     numbers = store.documents.numbers_of(name)
     if not numbers:
         raise RequestError("This document does not exist in the datastore: choose another.")

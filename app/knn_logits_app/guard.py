@@ -73,16 +73,7 @@ class Refused(Exception):
 
 @dataclass
 class House:
-    """The facts that the guard needs about the server behind it.
-
-    Attributes:
-        endpoints: The endpoints that may be called by name, with the names of their arguments.
-        upload_bytes: The most bytes of files in one upload.
-        uploads: The folder of uploaded files.
-        quotas: The most that one address may have.
-        waiting: Counts the requests of an address that run the model or wait for it.
-        present: A context that notes that a session's page is open.
-    """
+    """The facts that the guard needs about the server behind it."""
 
     endpoints: Mapping[str, Sequence[str]]
     upload_bytes: int
@@ -265,15 +256,7 @@ class _Call(BaseModel):
 
 
 def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
-    """Refuses a request for the queue that neither the page nor a client would send.
-
-    Args:
-        body: The body of the request, which should be JSON.
-        names: The names of the endpoint's arguments; None accepts any number of values.
-
-    Raises:
-        Refused: with the status 400, when the request is not allowed.
-    """
+    """Refuses a request for the queue that neither the page nor a client would send."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

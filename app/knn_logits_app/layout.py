@@ -115,11 +115,7 @@ def values_of(store: Datastore) -> dict[str, Any]:
 
 
 def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
-    """Splits the values of a handler, which are those of `Controls.lookup`, followed by others.
-
-    Returns:
-        The model's name, a function that checks the values of the controls, and the other values.
-    """
+    """Splits the values of a handler, which are those of `Controls.lookup`, followed by others."""
     size = len(SETTINGS) + 3
     (model, stores, *settings, gate), rest = values[:size], values[size:]
 
@@ -137,17 +133,7 @@ def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Look
 
 
 def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:
-    """Refuses values that a visitor cannot enter on the page.
-
-    Args:
-        server: The models and visitors.
-        values: The values of a handler. Those of `Controls.lookup` come first.
-        texts: The texts among the values.
-        most: The most characters of a text.
-
-    Raises:
-        KNNLogitsError: when a value is not allowed.
-    """
+    """Refuses values that a visitor cannot enter on the page."""
     model, stores, *settings, gate = values[: len(SETTINGS) + 3]
     server.session.library(model)
     if stores is not None and not isinstance(stores, list):

@@ -64,14 +64,7 @@ class Step:
 
 @dataclass
 class Live:
-    """The steps of one answer.
-
-    Attributes:
-        memory: The memory that was asked, with its settings.
-        greedy: Whether each token of the answer is the likeliest one.
-        steps: The steps, in order.
-        neighbors: The number of neighbors of all steps.
-    """
+    """The steps of one answer."""
 
     memory: Memory
     greedy: bool = True
@@ -120,13 +113,8 @@ class Live:
     ) -> tuple[dict[str, Any], list[Shown]] | None:
         """Packs the steps for the browser, with the documents whose numbers they use.
 
-        Args:
-            text_of: Returns the text of a token.
-            names: The names of the datastores on the page, by their own names.
-
-        Returns:
-            The packed steps and the documents; None if they are too large to send, if the
-            ∞-gram votes as well, or if trust decides which entries vote.
+        None stands for steps that are too large to send, or in which the ∞-gram votes as well, or
+        trust decides which entries vote.
         """
         trusts = getattr(self.memory.gate, "kind", None) == "trust"
         if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None or trusts:

@@ -17,12 +17,7 @@ MOST_MEASURED = 40_000
 
 @dataclass(frozen=True)
 class Heat:
-    """The perplexities of a text by temperature (rows) and λ (columns); None is infinite.
-
-    Attributes:
-        k: Neighbors of each query in all of them. This k was the best one.
-        best: The row and the column of the lowest perplexity.
-    """
+    """The perplexities of a text by temperature (rows) and λ (columns); None is infinite."""
 
     temperatures: list[float]
     lmbdas: list[float]
@@ -33,17 +28,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Measured:
-    """The perplexities of a text. One that is infinite is None.
-
-    Attributes:
-        tokens: Number of tokens that were scored.
-        lm: Perplexity of the model alone.
-        interpolated: Perplexity of the mixture.
-        knn: Perplexity of the neighbors alone.
-        oracle: Perplexity if each token used the better of the model and the neighbors.
-        bits_per_byte: Bits per byte of the mixture, and of the model alone.
-        heat: Perplexities by temperature and λ; None if the text is too short to be halved.
-    """
+    """The perplexities of a text. One that is infinite is None."""
 
     tokens: int
     lm: float | None

@@ -48,20 +48,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Writing:
-    """A request to continue a text.
-
-    Attributes:
-        prompt: The text.
-        lookup: The datastores to search; None writes without kNN.
-        compare: Whether to write a text without kNN as well.
-        new_tokens: The most tokens to write.
-        sentence: Whether the answer ends with its first sentence.
-        sample: Whether to sample tokens. Otherwise the likeliest token is taken.
-        sampling_temperature: Temperature of the sampling.
-        top_p: The probability mass that is sampled from (nucleus sampling).
-        seed: Seed of the sampling.
-        begun: The tokens with which the answer begins.
-    """
+    """A request to continue a text."""
 
     prompt: str
     lookup: Lookup | None
@@ -77,15 +64,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class Rewriting:
-    """A request to write an answer again.
-
-    Attributes:
-        kind: "branch" begins with chosen tokens, and "without" ignores documents.
-        values: The values of the form for the earlier answer.
-        begun: The tokens with which the answer begins.
-        without: Ids or titles of the documents that are ignored.
-        note: The words that the page shows about the request.
-    """
+    """A request to write an answer again."""
 
     kind: str
     values: Sequence[Any]
@@ -212,17 +191,7 @@ def list_of(value: Any, most: int, *, least: int = 0) -> list[Any]:
 
 
 def pairs_of(sources: Any, targets: Any, *, most: int) -> list[Document]:
-    """Returns the pairs of two texts by line, without lines that are blank in both.
-
-    Args:
-        sources: The text of the sources, one on each line.
-        targets: The text of the targets, with the same number of lines.
-        most: The most characters that both texts may have together.
-
-    Raises:
-        LimitError: when the texts have more characters.
-        RequestError: when a line has a source or a target, but not both.
-    """
+    """Returns the pairs of two texts by line, without lines that are blank in both."""
     texts = [
         text_of(sources, "box of the sources", most=most),
         text_of(targets, "box of the targets", most=most),

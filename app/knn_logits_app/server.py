@@ -71,11 +71,7 @@ def prepare(
     waiting: int = QUEUE,
     quotas: Quotas | None = None,
 ) -> tuple[Any, Server]:
-    """Builds the page without starting a web server. `launch` explains the arguments.
-
-    Returns:
-        The page, and the models and visitors that it works with.
-    """
+    """Builds the page without starting a web server. `launch` explains the arguments."""
     # By default gradio keeps uploads in a folder that all users share. The private folder is
     # deleted when this process ends.
     os.environ.setdefault("GRADIO_TEMP_DIR", str(private_folder().path / "uploads"))

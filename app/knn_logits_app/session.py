@@ -44,13 +44,7 @@ _Source = TypeVar("_Source", NeighborTrace, DocumentShare)
 
 
 class Piece(NamedTuple):
-    """The text that one token adds to an answer.
-
-    Attributes:
-        text: The text of the token.
-        share: The neighbors' share in the token's probability.
-        changed: Whether the model alone would have chosen another token.
-    """
+    """The text that one token adds to an answer."""
 
     text: str
     share: float
@@ -97,13 +91,7 @@ class Answer:
 
 @dataclass
 class Session:
-    """The models that a server runs.
-
-    Attributes:
-        libraries: The models with their datastores, by name. The page opens with the first.
-        limits: The limits of every request.
-        threads: CPU threads of a search while a datastore is built.
-    """
+    """The models that a server runs."""
 
     libraries: Mapping[str, Library]
     limits: Limits = field(default_factory=Limits)
@@ -127,11 +115,7 @@ class Session:
     def stores(
         self, library: Library, lookup: Lookup, private: Stores | None = None
     ) -> list[Datastore]:
-        """Returns the datastores that a request names.
-
-        Raises:
-            RequestError: when this visitor has no datastore of one of the names.
-        """
+        """Returns the datastores that a request names."""
         stores = {**library.stores, **(private or {})}
         if not stores.keys() >= set(lookup.stores):
             names = ", ".join(stores)
@@ -158,9 +142,6 @@ class Session:
 
         With `compare` the answers with and without kNN are written at the same time. The deadline
         is cancelled when the caller stops reading.
-
-        Yields:
-            The answers so far: "lm" is the model's own, and "knn" the one with neighbors.
         """
         inputs, stores = self.check_writing(library, writing, private)
         sides = ["knn"] if writing.lookup else ["lm"]

@@ -164,14 +164,7 @@ def first_answer(server: Server) -> str:
 def write_json(
     server: Server, values: Sequence[Any], visitor: str | None, rewriting: Rewriting | None = None
 ) -> Iterator[str]:
-    """Yields the answers while they are written, as JSON for the browser.
-
-    Args:
-        server: The models and visitors.
-        values: The values of the form.
-        visitor: The session of the visitor.
-        rewriting: The request to write an answer again, if it is one.
-    """
+    """Yields the answers while they are written, as JSON for the browser."""
     session = server.session
     model, lookup, (prompt, use, compare, *how) = layout.split(server, values)
     library = session.library(model)

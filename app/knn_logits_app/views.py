@@ -30,18 +30,7 @@ def frame(
     note: Sequence[str] = (),
     known: Collection[str] = (),
 ) -> str:
-    """Packs answers, as far as they are written.
-
-    Args:
-        answers: The answers by side. "lm" is the model's own, "knn" the one with neighbors, and
-            "text" a text that was explained.
-        request: The request. The browser needs it to make further requests about the answer.
-        kind: "write", "explain", or the reason why an answer was written again ("branch" or
-            "without").
-        note: The words that the page shows about such a reason: the token that was chosen, or the
-            document that is ignored.
-        known: Sides that the browser has as they are, from an earlier frame of the same request.
-    """
+    """Packs answers, as far as they are written."""
     sides: dict[str, Any] = {
         side: {"known": True} if side in known else _side(answer)
         for side, answer in answers.items()

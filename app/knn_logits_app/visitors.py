@@ -120,11 +120,7 @@ class Visitors:
                     self.by_session[session].used = time.monotonic()
 
     def new_folder(self, session: str, address: str = "") -> Path:
-        """Makes an empty folder for a visitor, which only this process's user may read.
-
-        Raises:
-            LimitError: when the visitor's address, or all visitors together, have too many.
-        """
+        """Makes an empty folder for a visitor, which only this process's user may read."""
         self._sweep()
         visitor = self._visitor(session)
         with self._lock:

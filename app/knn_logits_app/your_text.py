@@ -51,24 +51,10 @@ def documents_of(
     sources: Any = None,
     deadline: Deadline | None = None,
 ) -> tuple[list[Document], int]:
-    """Reads the documents that a visitor gave, within the limits.
+    """Reads the documents that a visitor gave, within the limits, and counts those skipped.
 
-    Args:
-        session: The session, which has the limits.
-        files: The paths of uploaded files on the server.
-        pasted: The text that was typed or pasted. With `pairs` it has the targets, one on each
-            line.
-        pairs: Whether to read pairs for an encoder-decoder model. Files then have JSON lines that
-            each have a source and a target.
-        sources: The sources of the targets in `pasted`, one on each line.
-        deadline: Ends the reading early.
-
-    Returns:
-        The documents, and the number of documents that could not be read.
-
-    Raises:
-        LimitError: when there are too many files, too much text, or no time left.
-        RequestError: when there is no text, or a file cannot be read.
+    With `pairs`, files have JSON lines with a source and a target, and the typed text has the
+    targets of `sources` by line.
     """
     limits = session.limits
     if len(files) > MOST_FILES:
@@ -141,15 +127,7 @@ def build_steps(
 ) -> Iterator[Progress | Path]:
     """Builds a datastore with the settings for scoring of the model's first datastore.
 
-    Args:
-        session: The session, which has the number of threads.
-        library: The model.
-        documents: The documents that `documents_of` read.
-        room: An empty folder. It is deleted if the build ends early.
-        deadline: Ends the build early.
-
-    Yields:
-        The progress, and at the end the datastore's folder.
+    The folder `room` is deleted if the build ends early.
     """
     like = library.store.manifest
     news: queue.Queue[Progress | Path | BaseException] = queue.Queue()
