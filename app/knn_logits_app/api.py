@@ -32,6 +32,7 @@ from knn_logits_app.requests import (
     writing_of,
 )
 from knn_logits_app.session import Answer
+from knn_logits_app.work import Kind
 
 # The most sources in a summary.
 _SUMMED = 3
@@ -85,6 +86,10 @@ class Endpoints:
         self._server, self._session = server, server.session
         self._library = server.session.first
 
+    def _run(self, kind: Kind, *arguments: Any) -> Any:
+        deadline = self._session.limits.deadline()
+        return self._server.work.result(kind, self._library, {}, deadline, *arguments)
+
     def lookup(self, values: Values) -> Lookup:
         """Checks the datastores and settings of a request."""
         lookup = lookup_of(
@@ -107,8 +112,7 @@ class Endpoints:
 
     def generate(self, values: Values) -> dict[str, Any]:
         """Writes a text, and names the passages behind each token."""
-        writing, deadline = self.writing(values), self._session.limits.deadline()
-        *_, answers = self._server.work.write(self._library, writing, deadline, {})
+        answers = self._run("write", self.writing(values))
         answer = answers.get("knn") or answers["lm"]
         content: dict[str, Any] = {"prompt": values["prompt"], "text": answer.text}
         # Without kNN there is only the text of the model alone.
@@ -126,7 +130,7 @@ class Endpoints:
     def explain(self, values: Values) -> dict[str, Any]:
         """Names the passages that support each token of a text."""
         text, source, lookup = self.explained(values)
-        answer = self._server.work.explain(self._library, text, lookup, {}, source)
+        answer = self._run("explain", text, lookup, source)
         content = {"text": text, "summary": summary(answer), "tokens": tokens_of(answer)}
         return content if source is None else {"source": source, **content}
 
@@ -141,8 +145,7 @@ class Endpoints:
     def evaluate(self, values: Values) -> dict[str, Any]:
         """Measures a text without and with kNN."""
         text, sources, lookup = self.measured(values)
-        deadline, work = self._session.limits.deadline(), self._server.work
-        return asdict(work.measure(self._library, text, lookup, deadline, {}, sources))
+        return asdict(self._run("measure", text, lookup, sources))
 
     def datastores(self, _: Values) -> list[dict[str, Any]]:
         """Lists the datastores by name, with their sizes and settings."""

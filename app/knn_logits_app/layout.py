@@ -189,6 +189,13 @@ def answers_place(value: str = "", **settings: Any) -> Any:
     )
 
 
+def source_box(server: Server, controls: Controls, **settings: Any) -> Any:
+    """Adds a text box for sources, which only models that read sources show."""
+    return model_textbox(
+        server, controls, lambda library: {"visible": library.reader.sources}, **settings
+    )
+
+
 def model_textbox(
     server: Server, controls: Controls, settings: Callable[[Library], dict[str, Any]], **fixed: Any
 ) -> Any:

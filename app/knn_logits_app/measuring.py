@@ -61,9 +61,9 @@ def measure(
     library: Library,
     text: str,
     lookup: Lookup,
+    sources: str | None,
     deadline: Deadline,
     private: Mapping[str, Datastore] | None = None,
-    sources: str | None = None,
 ) -> Measured:
     """Measures a text that `to_measure` allows. A gate is ignored here."""
     documents = to_measure(session, library, text, sources)

@@ -53,22 +53,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer, as far as it is written.
-
-    Attributes:
-        prompt: The prompt that the answer continues; empty for an encoder-decoder model.
-        begun: The beginning of the answer, if the request gave one.
-        words: The pieces that were written.
-        knn: Whether the neighbors took part.
-        done: Whether the answer is finished.
-        trace: The sources of the whole answer; None without kNN.
-        stopped: Why the answer ended early; None if it did not.
-        tokens: Number of tokens that were written.
-        seconds: Seconds that the writing took, without the trace.
-        passes: Number of forward passes of the model; None if they were not counted.
-        metric: The metric of the datastores.
-        live: The neighbors of each step, for the browser; None if they are too many to send.
-    """
+    """An answer, as far as it is written. Its prompt is empty for an encoder-decoder model."""
 
     prompt: str
     begun: str = ""
@@ -76,10 +61,10 @@ class Answer:
     knn: bool = False
     done: bool = False
     trace: Trace | None = None
-    stopped: str | None = None
+    stopped: str | None = None  # why the answer ended early
     tokens: int = 0
-    seconds: float = 0.0
-    passes: int | None = None
+    seconds: float = 0.0  # without the trace
+    passes: int | None = None  # forward passes of the model, if they were counted
     metric: str = "l2"
     live: tuple[dict[str, Any], list[Shown]] | None = None
 
@@ -175,8 +160,8 @@ class Session:
         library: Library,
         text: str,
         lookup: Lookup,
-        private: Stores | None = None,
         source: str | None = None,
+        private: Stores | None = None,
     ) -> Answer:
         """Finds the sources of a text that exists already.
 

@@ -20,10 +20,9 @@ def build(server: Server, controls: Controls) -> None:
     library = server.session.first
     documents = 8 if library.reader.sources else 4
     box = {"lines": 5, "max_lines": 14, "max_length": MOST_MEASURED}
-    source = layout.model_textbox(
+    source = layout.source_box(
         server,
         controls,
-        lambda library: {"visible": library.reader.sources},
         value=library.first_sources(documents),
         label="Sources, one on each line",
         elem_id="evaluate-sources",
@@ -50,7 +49,9 @@ def build(server: Server, controls: Controls) -> None:
             library = server.session.library(model)
             private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
             with server.visitors.running(visitor, deadline, "evaluate"):
-                measured = server.work.measure(library, text, lookup(), deadline, private, sources)
+                measured = server.work.result(
+                    "measure", library, private, deadline, text, lookup(), sources
+                )
             return measured_html(measured)
         except Exception as error:
             return views.notice(friendly(error), kind="error")

@@ -17,10 +17,9 @@ TARGET_LABEL = "The target of this source, written by you, a model or a translat
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the place of its answers."""
     library = server.session.first
-    source = layout.model_textbox(
+    source = layout.source_box(
         server,
         controls,
-        lambda library: {"visible": library.reader.sources},
         value=library.first_sources(),
         label="The source: what the model reads",
         lines=2,
@@ -48,7 +47,10 @@ def build(server: Server, controls: Controls) -> Any:
             library = server.session.library(model)
             private = server.visitors.stores(request.session_hash)
             source = text_of(source, "source") if library.reader.sources else None
-            answer = server.work.explain(library, text_of(text), lookup(), private, source)
+            answer = server.work.result(
+                "explain", library, private, server.session.limits.deadline(), text_of(text),
+                lookup(), source,
+            )  # fmt: skip
             content = {"values": values, "names": list(SETTINGS), "model": library.name}
             return views.frame({"text": answer}, content, kind="explain")
         except Exception as error:

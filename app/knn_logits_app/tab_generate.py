@@ -188,7 +188,7 @@ def write_json(
     private = server.visitors.stores(visitor)
     with server.visitors.running(visitor, session.limits.deadline(), "write") as deadline:
         known: set[str] = set()
-        for answers in server.work.write(library, writing, deadline, private):
+        for answers in server.work.steps("write", library, private, deadline, writing):
             # A trace is large, and is not sent again with each word of the other answer. The last
             # frame is whole, since the browser may leave out frames that come close together.
             if all(answer.done for answer in answers.values()):

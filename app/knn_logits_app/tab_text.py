@@ -92,10 +92,9 @@ def _introduction(pairs: bool, most: int) -> str:
 
 
 def _inputs(server: Server, controls: Controls, pairs: bool, most: int) -> tuple[Any, Any, Any]:
-    source = layout.model_textbox(
+    source = layout.source_box(
         server,
         controls,
-        lambda library: {"visible": library.reader.sources},
         label="Sources, one on each line",
         lines=4,
         max_lines=16,
@@ -142,7 +141,7 @@ def _built(
         )  # fmt: skip
         address = str(request.client.host) if request.client else ""
         room = visitors.new_folder(visitor, address)
-        steps = server.work.build(library, documents, room, deadline)
+        steps = server.work.steps("build", library, {}, deadline, documents, room)
         for step in build_for(steps, library, visitors, visitor):
             if isinstance(step, Progress):
                 phase = _PHASES.get(step.phase, step.phase)

@@ -7,49 +7,50 @@ each call has its own deadline. It uses one thread, because OpenMP's threads do 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from knn_logits import Datastore, Deadline, Document
+from knn_logits import Datastore, Deadline
 from knn_logits_app.library import Library
-from knn_logits_app.measuring import Measured, measure
-from knn_logits_app.requests import Lookup, Writing
-from knn_logits_app.session import Answer, Session, Stores
-from knn_logits_app.your_text import Progress, build_steps
+from knn_logits_app.measuring import measure
+from knn_logits_app.session import Session, Stores
+from knn_logits_app.your_text import build_steps
+
+Kind = Literal["write", "explain", "measure", "build"]
 
 
 class Work:
-    """Runs requests in this process. Each method is that of the session or module it calls."""
+    """Runs requests in this process."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
 
-    def write(
-        self, library: Library, writing: Writing, deadline: Deadline, private: Stores
-    ) -> Iterator[dict[str, Answer]]:
-        return self.session.write(library, writing, deadline, private)
+    def steps(
+        self, kind: Kind, library: Library, private: Stores, deadline: Deadline, *arguments: Any
+    ) -> Iterator[Any]:
+        """Runs a request with the datastores of a visitor, and yields what it gives in time."""
+        session = self.session
+        if kind == "write":
+            (writing,) = arguments
+            yield from session.write(library, writing, deadline, private)
+        elif kind == "build":
+            documents, room = arguments
+            yield from build_steps(session, library, documents, room, deadline)
+        else:
+            text, lookup, source = arguments
+            if kind == "explain":
+                yield session.explain(library, text, lookup, source, private)
+            else:
+                yield measure(session, library, text, lookup, source, deadline, private)
 
-    def explain(
-        self, library: Library, text: str, lookup: Lookup, private: Stores,
-        source: str | None = None,
-    ) -> Answer:  # fmt: skip
-        return self.session.explain(library, text, lookup, private, source)
-
-    def measure(
-        self, library: Library, text: str, lookup: Lookup, deadline: Deadline, private: Stores,
-        sources: str | None = None,
-    ) -> Measured:  # fmt: skip
-        return measure(self.session, library, text, lookup, deadline, private, sources)
-
-    def build(
-        self, library: Library, documents: Sequence[Document], room: Path, deadline: Deadline
-    ) -> Iterator[Progress | Path]:
-        return build_steps(self.session, library, documents, room, deadline)
+    def result(self, *arguments: Any) -> Any:
+        """Runs a request as `steps` does, and returns its last step."""
+        *_, last = self.steps(*arguments)
+        return last
 
 
 class LentWork(Work):
@@ -60,60 +61,27 @@ class LentWork(Work):
         torch.set_num_threads(1)
         local = Work(session)
 
-        # A Space has to know the decorated functions when it starts.
-        def write(model: str, writing: Writing, folders: Mapping[str, str]) -> Iterator[Any]:
-            library, deadline = session.library(model), session.limits.deadline()
-            yield from local.write(library, writing, deadline, _opened(folders))
-
-        def call(name: str, model: str, text: str, folders: Mapping[str, str], *rest: Any) -> Any:
-            library, stores = session.library(model), _opened(folders)
-            if name == "explain":
-                lookup, source = rest
-                return local.explain(library, text, lookup, stores, source)
-            lookup, sources = rest
+        def lent(
+            kind: Kind, model: str, folders: Mapping[str, str], *arguments: Any
+        ) -> Iterator[Any]:
+            stores = {name: Datastore(folder) for name, folder in folders.items()}
             deadline = session.limits.deadline()
-            return local.measure(library, text, lookup, deadline, stores, sources)
+            yield from local.steps(kind, session.library(model), stores, deadline, *arguments)
 
-        def build(model: str, documents: Sequence[Document], room: str) -> Iterator[Any]:
-            library, deadline = session.library(model), session.limits.deadline()
-            yield from local.build(library, documents, Path(room), deadline)
+        # A Space has to know the decorated function when it starts.
+        self._lent = lend(lent)
 
-        self._write, self._call, self._build = lend(write), lend(call), lend(build)
-
-    def write(
-        self, library: Library, writing: Writing, deadline: Deadline, private: Stores
-    ) -> Iterator[dict[str, Answer]]:
-        """Writes in a fork. When a visitor stops, the remaining frames are ignored."""
-        for frame in self._write(library.name, writing, _folders(private)):
-            yield frame
+    def steps(
+        self, kind: Kind, library: Library, private: Stores, deadline: Deadline, *arguments: Any
+    ) -> Iterator[Any]:
+        """Runs a request in a fork. When a visitor stops, the remaining steps are ignored."""
+        folders = {name: str(store.folder) for name, store in private.items()}
+        for step in self._lent(kind, library.name, folders, *arguments):
+            if kind != "write":
+                deadline.check()
+            yield step
             if deadline.over:
                 return
-
-    def explain(
-        self, library: Library, text: str, lookup: Lookup, private: Stores,
-        source: str | None = None,
-    ) -> Answer:  # fmt: skip
-        answer: Answer = self._call(
-            "explain", library.name, text, _folders(private), lookup, source
-        )
-        return answer
-
-    def measure(
-        self, library: Library, text: str, lookup: Lookup, deadline: Deadline, private: Stores,
-        sources: str | None = None,
-    ) -> Measured:  # fmt: skip
-        deadline.check()
-        measured: Measured = self._call(
-            "measure", library.name, text, _folders(private), lookup, sources
-        )
-        return measured
-
-    def build(
-        self, library: Library, documents: Sequence[Document], room: Path, deadline: Deadline
-    ) -> Iterator[Progress | Path]:
-        for step in self._build(library.name, documents, str(room)):
-            deadline.check()
-            yield step
 
 
 def work_for(session: Session) -> Work:
@@ -122,11 +90,3 @@ def work_for(session: Session) -> Work:
         return Work(session)
     spaces = import_module("spaces")
     return LentWork(session, spaces.GPU(duration=int(session.limits.seconds) + 5))
-
-
-def _folders(stores: Stores) -> dict[str, str]:
-    return {name: str(store.folder) for name, store in stores.items()}
-
-
-def _opened(folders: Mapping[str, str]) -> dict[str, Datastore]:
-    return {name: Datastore(folder) for name, folder in folders.items()}

@@ -87,7 +87,7 @@ def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
     assert sources[0].store == YOUR_TEXT
     assert sources[0].title == "Pasted text"
     both = Lookup((YOUR_TEXT, "manual"))
-    assert session.explain(session.first, TEXT, both, own).trace[0].tokens
+    assert session.explain(session.first, TEXT, both, private=own).trace[0].tokens
 
 
 def test_nobody_else_sees_it(session, visitors):
@@ -244,7 +244,7 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
 
 def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
     text = library.sample_text
-    found = measure(session, library, text, Lookup(("manual",)), Deadline(60))
+    found = measure(session, library, text, Lookup(("manual",)), None, Deadline(60))
     assert found.interpolated < found.lm
     assert found.oracle <= found.interpolated
     row, column = found.heat.best
@@ -256,11 +256,11 @@ def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
     assert "lowers the perplexity" in html
     assert html.count("kl-best") == 1
     assert html.count("<tr>") <= 12
-    short = measure(session, library, "The pump.", Lookup(("manual",)), Deadline(60))
+    short = measure(session, library, "The pump.", Lookup(("manual",)), None, Deadline(60))
     assert short.tokens < 4
     assert "kl-figures" in measured_html(short)
     with pytest.raises(LimitError):
-        measure(session, library, text, Lookup(("manual",)), Deadline(0.0))
+        measure(session, library, text, Lookup(("manual",)), None, Deadline(0.0))
 
 
 @pytest.mark.parametrize(

@@ -110,14 +110,14 @@ def test_examples_are_sources_and_texts_begin_with_pairs(pair_memory):
 
 
 def test_pairs_are_measured(pair_session, pair_memory):
-    found = measure(pair_session, pair_memory, TARGETS, CRANE, Deadline(60), {}, SOURCES)
+    found = measure(pair_session, pair_memory, TARGETS, CRANE, SOURCES, Deadline(60))
     assert found.interpolated < found.lm
     assert found.heat is not None
     fewer = TARGETS.rpartition("\n")[0]
     with pytest.raises(RequestError, match="8 sources and 7 targets"):
-        measure(pair_session, pair_memory, fewer, CRANE, Deadline(60), {}, SOURCES)
+        measure(pair_session, pair_memory, fewer, CRANE, SOURCES, Deadline(60))
     with pytest.raises(RequestError, match="box of the sources is empty"):
-        measure(pair_session, pair_memory, TARGETS, CRANE, Deadline(60))
+        measure(pair_session, pair_memory, TARGETS, CRANE, None, Deadline(60))
 
 
 def test_pairs_of_ones_own_are_built_and_used(pair_session, pair_memory, tmp_path):

@@ -291,7 +291,7 @@ def test_ten_answers_open_no_index_again(session, library, monkeypatch):
     for number in range(10):
         run(session, f"For E{number}")
     session.explain(library, "The remedy for E272 is to test the main fuse.", MANUAL)
-    measure(session, library, library.sample_text, MANUAL, Deadline(60))
+    measure(session, library, library.sample_text, MANUAL, None, Deadline(60))
     assert not opened
 
 

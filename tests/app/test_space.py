@@ -113,23 +113,24 @@ def test_a_fork_writes_explains_measures_and_builds_as_this_process_does(session
     library, lookup = session.first, Lookup(("manual", "chronicle"))
     wanted = Writing("The right position of K-5750 is", lookup, compare=True, new_tokens=6)
 
-    def deadline():
-        return session.limits.deadline()
+    def both(kind, *arguments):
+        """The last step of the fork and that of this process."""
+        deadline = session.limits.deadline()
+        lent = work.result(kind, library, {}, deadline, *arguments)
+        deadline = session.limits.deadline()
+        return lent, here.result(kind, library, {}, deadline, *arguments)
 
-    *_, lent = work.write(library, wanted, deadline(), {})
-    *_, own = here.write(library, wanted, deadline(), {})
+    lent, own = both("write", wanted)
     assert lent["knn"].trace.to_dict() == own["knn"].trace.to_dict()
     assert lent["lm"].text == own["lm"].text
     text = "The remedy for E272 is to test the main fuse."
-    assert work.explain(library, text, lookup, {}).words == pickle.loads(
-        pickle.dumps(here.explain(library, text, lookup, {}).words)
-    )
-    one = Lookup(("manual",))
-    assert work.measure(library, text, one, deadline(), {}) == here.measure(
-        library, text, one, deadline(), {}
-    )
+    lent, own = both("explain", text, lookup, None)
+    assert lent.words == pickle.loads(pickle.dumps(own.words))
+    lent, own = both("measure", text, Lookup(("manual",)), None)
+    assert lent == own
     documents, _ = documents_of(session, [], "The lighthouse was painted blue in 1931.")
-    *steps, folder = work.build(library, documents, tmp_path, deadline())
+    deadline = session.limits.deadline()
+    *steps, folder = work.steps("build", library, {}, deadline, documents, tmp_path)
     assert all(isinstance(step, Progress) for step in steps)
     assert (folder / "datastore.json").is_file()
 
