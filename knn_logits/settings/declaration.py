@@ -135,6 +135,8 @@ class Setting:
             return truth(self.name, value)
         if self.kind is tuple:
             return self._several(value, limited)
+        if self.kind not in (str, int, float):
+            return value  # a path of the command line, which typer has made
         if self.kind is str:
             if not isinstance(value, str):
                 raise ConfigError(f"{self.name} must be a text, not {short(value)}")

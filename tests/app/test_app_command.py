@@ -37,7 +37,8 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
 def test_examples_come_from_a_file(run, launched, model_folder, store, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("The first of them\n\n  The second <b>\n", encoding="utf-8")
-    assert run("app", model_folder, store.folder, "--examples", file).code == 0
+    done = run("app", model_folder, store.folder, "--examples", file)
+    assert done.code == 0, done.err
     ((library,), _) = launched[0]
     assert [one.prompt for one in library.examples] == ["The first of them", "The second <b>"]
     assert {one.stores for one in library.examples} == {(store.name,)}
