@@ -73,7 +73,7 @@ class Chat:
         name, *arguments = _words(line[1:]) or [""]
         if name in ("quit", "exit", "q"):
             return False
-        command = getattr(self, f"on_{name}", None)
+        command = getattr(self, f"_on_{name}", None)
         if command is None:
             raise ConfigError(f"/{name} is not a command; /help lists the commands")
         try:
@@ -148,12 +148,10 @@ class Chat:
             ids = text_ids(self.tokenizer, prompt)
         return torch.tensor([ids], device=self.model.device)
 
-    def on_help(self) -> None:
-        """Lists the commands."""
+    def _on_help(self) -> None:
         self.console.print(_HELP, markup=False)
 
-    def on_why(self, *words: str) -> None:
-        """Shows the sources of the latest answer, or of one of its words."""
+    def _on_why(self, *words: str) -> None:
         from knn_logits.evidence.render import show, show_word, with_store_names
 
         trace = self._latest()
@@ -162,33 +160,29 @@ class Chat:
             return
         show_word(_chosen(with_store_names(trace)[0], " ".join(words)), self.console)
 
-    def on_knn(self, state: str = "") -> None:
-        """Switches the memory on or off."""
+    def _on_knn(self, state: str = "") -> None:
         if state not in ("", "on", "off"):
             raise ConfigError("/knn needs a state: write /knn on or /knn off")
         self.with_knn = not self.with_knn if not state else state == "on"
         self.console.print(f"the memory is {'on' if self.with_knn else 'off'}", style="dim")
 
-    def on_without(self, *words: str) -> None:
-        """Leaves a document out of all answers from here on."""
+    def _on_without(self, *words: str) -> None:
         document = " ".join(words)
         if not document:
             raise ConfigError("/without needs the id or title of a document; /why names the titles")
         # This refuses an id that no datastore has.
         self.memory.asked(scoring=False, exclude=(*self.without, document))
         self.without.append(document)
-        self.on_settings()
+        self._on_settings()
 
-    def on_with(self, *words: str) -> None:
-        """Uses a document again that was left out."""
+    def _on_with(self, *words: str) -> None:
         document = " ".join(words)
         if document not in self.without:
             raise ConfigError(f"{document!r} is not left out; /settings lists what is")
         self.without.remove(document)
-        self.on_settings()
+        self._on_settings()
 
-    def on_set(self, name: str, value: str) -> None:
-        """Changes a setting."""
+    def _on_set(self, name: str, value: str) -> None:
         if name not in _SETTABLE:
             raise ConfigError(f"/set takes {', '.join(_SETTABLE)}, not {name!r}")
         try:
@@ -202,26 +196,22 @@ class Chat:
         else:
             self.memory.asked(scoring=False, **{**self.settings, name: number})
             self.settings[name] = number
-        self.on_settings()
+        self._on_settings()
 
-    def on_settings(self) -> None:
-        """Prints the present settings."""
+    def _on_settings(self) -> None:
         parts = settings_words(self.memory.asked(scoring=False, **self.settings).config)
         parts += [f"tokens {self.tokens}", f"the memory is {'on' if self.with_knn else 'off'}"]
         if self.without:
             parts.append("without " + ", ".join(one_line(id) for id in self.without))
         self.console.print("; ".join(parts), style="dim", markup=False)
 
-    def on_save(self, file: str) -> None:
-        """Writes the latest trace as JSON."""
+    def _on_save(self, file: str) -> None:
         TraceOptions(save=file).keep(self._latest())
 
-    def on_html(self, file: str) -> None:
-        """Writes the latest trace as a page."""
+    def _on_html(self, file: str) -> None:
         TraceOptions(html=file).keep(self._latest())
 
-    def on_new(self) -> None:
-        """Forgets the conversation."""
+    def _on_new(self) -> None:
         self.messages.clear()
         self.trace = None
 

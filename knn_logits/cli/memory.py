@@ -1,4 +1,4 @@
-"""The options that say how a memory is settings and where it is searched, and what they open."""
+"""The options that say how a memory is asked and where it is searched, and what they open."""
 
 from __future__ import annotations
 
@@ -24,17 +24,13 @@ class ClusterOptions:
     """The machines of a Ray cluster that hold an index."""
 
     ray: str | None = setting(
-        None,
-        "Use the machines of a Ray cluster: auto, HOST:PORT, or local for this machine alone.",
-        metavar="ADDRESS",
+        None, "Use a Ray cluster: auto, HOST:PORT, or local for this machine.", metavar="ADDRESS"
     )
     shards: int | None = setting(
-        None, "Number of parts of the index, with --ray; one for each machine.", least=1
+        None, "Parts of the index, with --ray; one for each machine.", least=1
     )
     replicas: int | None = setting(
-        None,
-        "Number of machines that hold each part of the index, with --ray. [default: 1]",
-        least=1,
+        None, "Machines that hold each part of the index, with --ray. [default: 1]", least=1
     )
     partial: bool = setting(
         False, "With --ray, go on without parts of the index that do not answer."
@@ -61,7 +57,7 @@ Ray = Annotated[ClusterOptions, Without(("shards", "replicas", "partial"))]
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """How a memory is settings, and where its indexes are."""
+    """How a memory is asked, and where its indexes are."""
 
     settings: Annotated[dict[str, Any], Settable()]
     gate: str | None = setting(
@@ -103,7 +99,7 @@ class ServedMemoryOptions(MemoryOptions):
 
 @dataclass(frozen=True)
 class OpenStores:
-    """Datastores that are open, and how they are settings."""
+    """Datastores that are open, and how they are asked."""
 
     stores: list[Datastore]
     settings: Mapping[str, Any]
