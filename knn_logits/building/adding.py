@@ -181,13 +181,11 @@ class Additions:
             yield document, ids, places
 
 
-def _report(
-    folder: Path, additions: Additions, on_known: Callable[[str, str], None] | None
-) -> None:
+def _report(folder: Path, additions: Additions, report: Callable[[str, str], None] | None) -> None:
     """Warns of documents that were not added, and of documents that got another id."""
-    if on_known is not None:
+    if report is not None:
         for id, present in additions.existing:
-            on_known(id, present)
+            report(id, present)
     elif additions.existing:
         logger.warning(
             "%d of the documents are already in %s and were not added again",
@@ -320,8 +318,8 @@ class Growth:
             return
         index, record = extended_index(store, grown, self.threads, self.progress)
         write_index(job, grown, index, record, store.checks)
-        near = near_record(grown, nearness_of(grown, index, record.seed))
-        job.commit(manifest, index=record, near=near)
+        nearness = nearness_of(grown, index, record.seed)
+        job.commit(manifest, index=record, near=near_record(grown, nearness))
 
     def _warn_of_losses(self) -> None:
         folder = self.store.folder

@@ -74,7 +74,7 @@ def build_datastore(
         model: The model that will use the datastore.
         tokenizer: Its tokenizer.
         documents: Texts or `Document`s, in order. They are read once. For an encoder-decoder model
-            they are `Document`s with a `source`, and their text is the target.
+            they have a `source`, and their text is the target.
         folder: The folder to write. It must be new or empty.
         progress: A callback that is told how far the work is.
         key: Where the key is in the model: "ffn_input" (the default), "layer_output", or a
@@ -100,8 +100,7 @@ def build_datastore(
         keys_dtype: "float16" (the default), or "float32" for numbers that float16 cannot hold.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
-        shard_bytes: Size of one file of keys, 256 MiB by default. An interrupted build loses less
-            than one file.
+        shard_bytes: Size of a file of keys (256 MiB), of which an interrupted build loses less.
         overwrite: Replace an existing datastore once the new one is complete. It also starts an
             unfinished build again that had other arguments.
         license: Licence of the text, kept in the manifest.

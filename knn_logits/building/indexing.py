@@ -37,7 +37,7 @@ from knn_logits.store.suffixes import suffix_order
 logger = logging.getLogger(__name__)
 
 # Only an index that needs more keys than this makes it worth knowing how many there are.
-_MANY = 1 << 20
+_LARGE = 1 << 20
 _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -197,7 +197,7 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
                 f"the index {index.factory!r} learns from at least {needed:,} keys, but there are "
                 f"only {keys:,}; give --index with fewer lists, or auto, or exact"
             )
-    elif fewest_keys(index.factory) > _MANY:
+    elif fewest_keys(index.factory) > _LARGE:
         # FAISS allocates all lists at once. The number of keys is checked again later.
         return
     from knn_logits.index.faiss_library import make_empty

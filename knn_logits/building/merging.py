@@ -89,11 +89,11 @@ def merge_entries(
         index, made = same_kind(changed, old.index, old.index.factory, threads, progress)
         record = made.model_copy(update={"tried": old.index.tried})
         write_index(job, changed, index, record, store.checks)
-        near = near_record(changed, nearness_of(changed, index, record.seed))
+        nearness = near_record(changed, nearness_of(changed, index, record.seed))
         settings = old.settings
         if old.file("gate") is not None:  # it was fitted to what a search found before
             settings = settings.model_copy(update={"stale": True})
-        job.commit(old, without=without, index=record, settings=settings, near=near)
+        job.commit(old, without=without, index=record, settings=settings, near=nearness)
     return Datastore(folder)
 
 

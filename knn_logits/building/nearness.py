@@ -57,10 +57,10 @@ def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | Non
         neighbors = replace(neighbors, ids=neighbors.ids.masked_fill(hidden, -1), every_row=False)
     # Where all of the text is one part, only the query's own entry is left out.
     for parts in (part_of_entries(store), np.arange(len(store), dtype=np.int32)):
-        others = without_part(neighbors, torch.from_numpy(parts[queries]), parts)
-        if float((others.mask.sum(dim=-1) >= 2).float().mean()) >= 0.5:
+        outside = without_part(neighbors, torch.from_numpy(parts[queries]), parts)
+        if float((outside.mask.sum(dim=-1) >= 2).float().mean()) >= 0.5:
             values = store.values[torch.from_numpy(queries)]
-            return Nearness(others.nearest(NEAREST).nearness, hits(others, values))
+            return Nearness(outside.nearest(NEAREST).nearness, hits(outside, values))
     return None
 
 

@@ -88,8 +88,8 @@ class Truth:
         self.queries: Array = keys(entries).astype(np.float32)
         k = ids.shape[1] - 1
         rows = zip(entries.tolist(), ids.tolist(), strict=True)
-        others = [[id for id in row if id != entry][:k] for entry, row in rows]
-        self.neighbors = np.array(others, dtype=np.int64)
+        neighbors = [[id for id in row if id != entry][:k] for entry, row in rows]
+        self.neighbors = np.array(neighbors, dtype=np.int64)
 
     def as_near(self, rows: Array, entries: Array) -> Array:
         """Whether entries are as near to the queries of `rows` as the last true neighbor is."""

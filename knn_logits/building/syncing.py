@@ -146,7 +146,7 @@ def sync_documents(
             check_has_keys(store)
             keep_checks(job, store)
             text = appended(job, store, model, chain([first], new), progress, keys.pairs, settle)
-            _warn_of_one_stream(store, differences)
+            _warn_of_stream(store, differences)
             growth = Growth(job, store, model, keys, shard_bytes, threads, progress)
             growth.finish(text, removed=differences.removed)
     return replace(differences.plan, datastore=Datastore(folder))
@@ -158,7 +158,7 @@ def _finish_without_text(job: Job, store: Datastore, differences: _Differences) 
     if not differences.gone and not differences.described:
         job.give_up()
         return
-    _warn_of_one_stream(store, differences)
+    _warn_of_stream(store, differences)
     settings = base.settings
     if differences.described:
         table = store.documents
@@ -172,7 +172,7 @@ def _finish_without_text(job: Job, store: Datastore, differences: _Differences) 
     job.commit(base, removed=differences.removed, settings=settings)
 
 
-def _warn_of_one_stream(store: Datastore, differences: _Differences) -> None:
+def _warn_of_stream(store: Datastore, differences: _Differences) -> None:
     if differences.gone and store.manifest.windows.concatenate:
         logger.warning(
             "the documents of %s are one stream, so the keys of those that stay still depend on "
