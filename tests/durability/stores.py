@@ -80,43 +80,25 @@ class Jobs:
         self._documents = DOCUMENTS[:documents]
         self._first = documents - documents // 3
         self._shard_bytes = shard_bytes
+        self._small = {"batch_tokens": BATCH_TOKENS, "shard_bytes": shard_bytes}
         self._index = IndexConfig(index)
         self._of_first = None
 
     def build(self, folder, last=None, step=1):
+        documents = self._documents[:last:step]
         return build_datastore(
-            model(),
-            tokenizer(),
-            self._documents[:last:step],
-            folder,
-            window=WINDOW,
-            index=self._index,
-            batch_tokens=BATCH_TOKENS,
-            shard_bytes=self._shard_bytes,
+            model(), tokenizer(), documents, folder, window=WINDOW, index=self._index, **self._small
         )
 
     def add(self, folder):
-        return add_documents(
-            model(),
-            tokenizer(),
-            folder,
-            self._documents[self._first :],
-            batch_tokens=BATCH_TOKENS,
-            shard_bytes=self._shard_bytes,
-        )
+        more = self._documents[self._first :]
+        return add_documents(model(), tokenizer(), folder, more, **self._small)
 
     def sync(self, folder):
         """Two documents go, one is changed, the last third comes."""
         given = self._documents[2:]
         given[0] = Document("Other words than before.", given[0].id)
-        return sync_documents(
-            model(),
-            tokenizer(),
-            folder,
-            given,
-            batch_tokens=BATCH_TOKENS,
-            shard_bytes=self._shard_bytes,
-        )
+        return sync_documents(model(), tokenizer(), folder, given, **self._small)
 
     def compact(self, folder):
         return compact(folder, shard_bytes=self._shard_bytes)
