@@ -149,8 +149,8 @@ def _document(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> 
                 file.shown,
                 f"read as {encoding.name}, which is a guess; --encoding names another encoding",
             )
-        row = Row({"uri": file.name}, file.name, file.shown)
-        yield from plain_rows(characters(stream, encoding), row, headings=reader == "markdown")
+        row, headings = file.row({"uri": file.name}), reader == "markdown"
+        yield from plain_rows(characters(stream, encoding), row, headings=headings)
     elif not head:
         raise UnreadableError("empty")
     elif not packed and file.size is not None:
@@ -199,8 +199,7 @@ def _parsed_rows(path: Path, reader: str, file: SourceFile, reading: Reading) ->
                 fault = fault_of(part.fields, reading.schema.keys)
                 if fault:  # the child has checked this, but it may have been taken over
                     raise CorpusError(f", row {part.number}: {fault}; correct or remove this row")
-                where = f"{file.shown}, row {part.number}"
-                yield Row(part.fields, f"{file.name}:{part.number}", where)
+                yield file.row(part.fields, part.number, "row")
             if file.size is not None:
                 file.consumed = max(file.consumed, int(file.size * part.done))
     except UnreadableError as error:
@@ -218,12 +217,8 @@ def _parsed_rows(path: Path, reader: str, file: SourceFile, reading: Reading) ->
 
 
 def _beginning(file: SourceFile, begin: Begin) -> Gathering:
-    number = f":{begin.number}" if begin.number else ""
-    where = f"{file.shown}, message {begin.number}" if begin.number else file.shown
-    fields: dict[str, object] = {"uri": file.name}
-    if begin.title:
-        fields["title"] = begin.title
-    return Gathering(Row(fields, file.name + number, where))
+    title: dict[str, object] = {"title": begin.title} if begin.title else {}
+    return Gathering(file.row({"uri": file.name, **title}, begin.number, "message"))
 
 
 def _json(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:
@@ -251,7 +246,7 @@ def _json(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> Iter
     elif schema.pairs:
         reading.skip(file.shown, f"plain text has no {' and '.join(schema.keys)}")
     else:
-        yield from plain_rows([text], Row({"uri": file.name}, file.name, file.shown))
+        yield from plain_rows([text], file.row({"uri": file.name}))
 
 
 def _lines(stream: Any, encoding: str | None) -> Iterator[bytes]:
@@ -300,7 +295,7 @@ def _json_lines(stream: Any, packed: bool, file: SourceFile, reading: Reading) -
             while packed and checked < _MOST_CHECKED and (chunk := stream.read(CHUNK)):
                 checked += len(chunk)
             raise CorpusError(f"{where}: {error}; correct or remove this line") from None
-        yield Row(fields, f"{file.name}:{number}", where)
+        yield file.row(fields, number)
 
 
 def _rows_of_json(text: str, file: SourceFile, keys: tuple[str, ...]) -> list[Row]:
@@ -312,11 +307,8 @@ def _rows_of_json(text: str, file: SourceFile, keys: tuple[str, ...]) -> list[Ro
     if any(fault_of(lifted(item, keys), keys) for item in items):
         return []
     if items is not value:
-        return [Row(value, file.name, file.shown)]
-    return [
-        Row(item, f"{file.name}:{number}", f"{file.shown}, item {number}")
-        for number, item in enumerate(items, start=1)
-    ]
+        return [file.row(value)]
+    return [file.row(item, number, "item") for number, item in enumerate(items, start=1)]
 
 
 def _is_row(line: bytes, keys: tuple[str, ...]) -> bool:
@@ -359,7 +351,7 @@ def read_parallel(
             continue
         if number == 1:
             texts = [text.removeprefix("\ufeff") for text in texts]
-        yield Row(dict(zip(keys, texts, strict=True)), f"{target.name}:{number}", where)
+        yield target.row(dict(zip(keys, texts, strict=True)), number)
 
 
 def _parallel_lines(file: SourceFile) -> Iterator[bytes]:

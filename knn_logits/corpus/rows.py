@@ -69,6 +69,12 @@ class SourceFile:
         """The path as one printable line."""
         return display_name(str(self.path))
 
+    def row(self, fields: dict[str, object], number: int = 0, unit: str = "line") -> Row:
+        """Makes a row of this file: the only one, or one with its number from 1."""
+        if not number:
+            return Row(fields, self.name, self.shown)
+        return Row(fields, f"{self.name}:{number}", f"{self.shown}, {unit} {number}")
+
     def advance(self, raw: BinaryIO) -> None:
         """Notes how far `raw`, which is this file opened, has been read."""
         if self.size is not None:
