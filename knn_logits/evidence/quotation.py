@@ -33,6 +33,11 @@ _PASSAGES, _LONGEST = 8, 48
 # What is the same around the difference must have so many words. Lines such as "Status: Final" are
 # the same in many documents, so that words which begin with a capital do not count.
 _WORDS = 4
+# Of the sentence around the difference, the words that are the same are this many times the others.
+# A paraphrase has a few words in a row with its passage, too.
+_MOSTLY = 2
+# A sentence ends here, for the purpose of telling what belongs to the one around a difference.
+_SENTENCE = re.compile(r"[.!?]+[\s\"'”»)]+|\n\s*\n")
 
 
 @dataclass(frozen=True)
@@ -313,8 +318,25 @@ def _is_prose(gap: Difference, ids: Array, text: InnerText) -> bool:
     before = re.split(r"\n\s*\n", text(ids[gap.first - gap.before : gap.first]))[-1]
     after = re.split(r"\n\s*\n", text(ids[gap.last : gap.last + gap.after]))[0]
     left, right = _words(before), _words(after)
+    if len(_every_word(before + " " + after)) < _MOSTLY * _unlike(gap, ids, text, before, after):
+        return False
     opens = gap.first - gap.before <= 0
     return left + right >= _WORDS and (left > 0 or opens) and (right > 0 or gap.ends)
+
+
+def _unlike(gap: Difference, ids: Array, text: InnerText, before: str, after: str) -> int:
+    """Counts the words of the sentence around a difference that the passage does not have."""
+    first, last = gap.first - gap.before, gap.last + gap.after
+    count = 0
+    if not _SENTENCE.search(before):
+        count += len(_every_word(_SENTENCE.split(text(ids[max(0, first - _LONGEST) : first]))[-1]))
+    if not _SENTENCE.search(after + " "):
+        count += len(_every_word(_SENTENCE.split(text(ids[last : last + _LONGEST]))[0]))
+    return count
+
+
+def _every_word(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
 
 
 def _words(text: str) -> int:

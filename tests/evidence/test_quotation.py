@@ -77,6 +77,27 @@ def test_another_text_is_not_contradicted(objections, text):
     assert objections(text) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        # A few words in a row with a passage: the rest of the sentence is worded otherwise.
+        (
+            "Someone from the office told us to open the winch cover with a cable drum nearby.",
+            [],
+        ),
+        (
+            "We know from him that now and then the keeper reads the book, and each evening I go.",
+            [],
+        ),
+        # A sentence of the passage, with words around it.
+        (f"They say: {TEXTS[4].replace('book', 'diary')}", [("diary", "book", "4")]),
+        (f"He can. {TEXTS[1].replace('drum', 'case')} So can we.", [("case", "drum", "1")]),
+    ],
+)
+def test_a_paraphrase_is_no_quotation(objections, text, found):
+    assert objections(text) == found
+
+
 def test_words_that_were_left_out_or_put_in_are_found(objections):
     left_out = TEXTS[7].replace("each evening he lights", "each evening lights")
     assert objections(left_out) == [("lights", "he lights", "7")]
