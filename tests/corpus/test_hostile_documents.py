@@ -168,8 +168,9 @@ def test_a_table_is_bounded(tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # in KiB
 
 
-def test_empty_messages_of_a_mailbox_are_counted_in_a_line(tmp_path):
-    path = write(tmp_path / "a.mbox", "From x\n\n" * 500 + "From x\nSubject: Winch\n\nText.\n")
+@pytest.mark.parametrize("empty", ["From x\n\n", "From x\nX: y\n\n", "From x\nSubject: \n\n \n\n"])
+def test_empty_messages_of_a_mailbox_are_counted_in_a_line(tmp_path, empty):
+    path = write(tmp_path / "a.mbox", empty * 500 + "From x\nSubject: Winch\n\nText.\n")
     documents, skipped = read(path)
     assert [document.title for document in documents] == ["Winch"]
     assert skipped == [(f"{path}, 500 of 501 messages", "empty")]

@@ -35,10 +35,12 @@ def read_mailbox(path: Path, schema: Schema) -> Iterator[Part]:
     empty = 0
     for number, key in enumerate(keys, start=1):
         message: Any = messages.get(key)
-        if message.keys() or str(message.get_payload()).strip():
-            yield from _parts(message, number, number / len(keys))
-        else:
+        parts = list(_parts(message, number, number / len(keys)))
+        if any(isinstance(part, Block) and part.text.strip() for part in parts):
+            yield from parts
+        else:  # a mailbox may have a great many of these
             empty += 1
+            yield from (part for part in parts if isinstance(part, Left))
     if not keys:
         raise UnreadableError("not a mailbox: no line begins with 'From '; rename it to .txt")
     if empty:
