@@ -1,9 +1,7 @@
-"""Finds out who made a forward pass, or who called a logits processor, from the call stack.
+"""Finds out from the call stack who made a forward pass, or who called a logits processor.
 
-`generate()` gives a processor only the ids and the scores. The processor also has to know which
-generation calls it, whether an assistant model does, which rows have ended, and whether another
-processor made a forward pass. The stack shows this. Each generation makes a `LogitsProcessorList`
-that calls its processors, and a candidate generator makes every draft.
+Each generation makes a `LogitsProcessorList` that calls its processors, and a candidate generator
+makes every draft. The stack shows both, which the ids and the scores do not.
 """
 
 from __future__ import annotations

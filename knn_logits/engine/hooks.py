@@ -1,12 +1,8 @@
-"""The hooks that take the states during `generate()`, and the rule that finds the right one.
+"""Takes the states during `generate()`, and finds the one that a processor's call is about.
 
-`generate()` gives a logits processor the token ids and the scores, but not the states. The ids tell
-which captured state belongs to a call. The latest state would often be wrong: assisted decoding
-calls several times about one forward pass, classifier-free guidance runs a second pass in between,
-and an assistant model's calls have no pass of this model. So the last forward passes ("windows")
-are kept with their ids and their start in the cache. A call is answered by the window that has the
-call's ids. Other processors may make passes over the same ids; the call stack tells these apart
-(`calls`).
+`generate()` gives a processor the ids and the scores, but not the states, and the latest state may
+be of another pass: candidates, guidance, an assistant, another processor. So the last passes are
+kept with their ids, and a call is answered by the pass that has its ids, in its depth (`calls`).
 """
 
 from __future__ import annotations

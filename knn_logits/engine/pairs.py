@@ -1,8 +1,7 @@
 """Cuts pairs for an encoder-decoder model: sources for its encoder, targets for its decoder.
 
-Only this distinguishes such a model from a causal one here. A target becomes the decoder's text,
-from its start token to its end token. Windows, entries, keys and pointers then work as for any
-text. Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", section 2.
+A target with its start and end token is the decoder's text, and then as any text. Khandelwal et al.
+(2021), "Nearest Neighbor Machine Translation", section 2.
 """
 
 from __future__ import annotations

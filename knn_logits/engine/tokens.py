@@ -1,8 +1,7 @@
-"""Cuts text of people and documents into tokens. None of it becomes a control token.
+"""Cuts text of people and documents into tokens, none of which is a control token.
 
-A tokenizer takes "<|im_end|>" in a text for the token that ends a chat's turn. A document or a
-message with it would end an answer, or speak as another. So such a text is cut again, by its
-characters alone. Every other text is cut as the tokenizer cuts it.
+A tokenizer takes "<|im_end|>" in a text for the token that ends a chat's turn. Such a text is cut
+again, by its characters alone. Every other text is cut as the tokenizer cuts it.
 """
 
 from __future__ import annotations

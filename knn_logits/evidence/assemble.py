@@ -205,12 +205,13 @@ class Tracer:
         """
         rows = {rows} if isinstance(rows, int) else rows
         first = recording.prompt.shape[1]
+        alike = {} if beam_indices is None else recording.alike()
         traced = []
         for number, ids in enumerate(sequences.tolist()):
             if rows is not None and number not in rows:
                 continue
-            beams = None if beam_indices is None else beam_indices[number].tolist()
-            chosen = recording.chosen(number, ids, beams, next(iter(pads), None))
+            at = [number] * len(ids) if beam_indices is None else beam_indices[number].tolist()
+            chosen = recording.chosen(ids, at, alike, next(iter(pads), None))
             start = next((place for place, token in enumerate(ids[:first]) if token not in pads), 0)
             sequence = self.sequence(ids[start:], first - start, chosen)
             # Nothing precedes a row's first token, and padding does not belong to its prompt.

@@ -1,12 +1,7 @@
-"""Tells whether a passage names what a prompt names, and which names no passage has.
+"""Tells whether a passage names what a prompt names, and which names no passage has (LOG.md).
 
-A question may ask in other words for what the documents say. The states within such a prompt find
-few hits then, although the answer comes from the right passage. Two witnesses tell that from a
-passage that has nothing to do with the prompt: the answer's first word is near, and the passage
-has a word of the prompt that few passages have, such as a name or a number (LOG.md).
-
-The reverse can be said for certain. A question about K-4224 finds a passage about another part,
-and the answer may read well. That "K-4224" stands in no document is then the better news.
+A question in other words finds few hits, although its answer comes from the right passage: its
+first word is near, and the passage has a rare word of the prompt, such as a name or a number.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Finds where a text says something else than a passage that it otherwise quotes.
 
-The thousand neighbors of a large datastore vote almost evenly, so their vote hardly ever
-contradicts a word. But if a text repeats a passage, the passage's entries are among these
-neighbors, since both have the same words before them. So the text is compared with them word for
-word.
+A vote of a thousand neighbors hardly ever contradicts a word. But the entries of a quoted passage
+are among them, so the text is compared with these word for word.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Records a generation while it runs, so that it can be traced afterwards.
 
-A step's chosen token is known only at the next call, and beams are reordered in between. So the
-model's distribution is kept until the next call. After it only the chosen tokens' probabilities are
-kept.
+A step's token is known only at the next call, and beams are reordered in between. So the model's
+distribution is kept until then, and afterwards only the probabilities of the chosen tokens.
 """
 
 from __future__ import annotations
@@ -181,13 +180,19 @@ class Recording:
         return True
 
     def chosen(
-        self, number: int, ids: list[int], beams: list[int] | None, pad: int | None
+        self,
+        ids: list[int],
+        rows: list[int],
+        alike: dict[int, Tensor],
+        pad: int | None,
     ) -> list[Chosen]:
-        """The tokens of a sequence after the prompt, each with its step. Padding is left out."""
+        """The tokens of a sequence after the prompt, each with its step. Padding is left out.
+
+        `rows` has each token's row, -1 after a beam's end; `alike` is `self.alike()` for beams.
+        """
         first = self.prompt.shape[1]
         with self.lock:
             steps = dict(self.steps)
-        alike = {} if beams is None else self.alike()
         end = len(ids)
         if any(step.going_on is None for step in steps.values()):
             while end > first and ids[end - 1] == pad:
@@ -195,16 +200,14 @@ class Recording:
             # An end token may also be the padding.
             end += end < len(ids) and pad in self.ends
         choices = []
-        for position in range(first, end):
-            row, step = number, steps.get(position)
-            if beams is not None:
-                row = beams[position - first] if position - first < len(beams) else -1
+        for position, row in zip(range(first, end), rows, strict=False):
+            step = steps.get(position)
             if row < 0 or step is None or not step.goes_on(row):
                 break
-            rows = [row]
+            equal = [row]
             if position in alike:
-                rows += (alike[position] == alike[position][row]).nonzero()[:, 0].tolist()
-            scores = (step.log_p_lm_of(score, ids[position], self.ends) for score in rows)
+                equal += (alike[position] == alike[position][row]).nonzero()[:, 0].tolist()
+            scores = (step.log_p_lm_of(same, ids[position], self.ends) for same in equal)
             log_p_lm = next((score for score in scores if score is not None), None)
             choices.append(step.chosen(row, ids[position], log_p_lm))
         return choices

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
 
 from knn_logits.evidence.sources import (
     Source,
@@ -17,17 +20,8 @@ from knn_logits.evidence.sources import (
     word_sources,
     words_of,
 )
-from knn_logits.evidence.trace import (
-    LEAST_INFLUENCE,
-    SequenceTrace,
-    TokenTrace,
-    Trace,
-)
+from knn_logits.evidence.trace import LEAST_INFLUENCE, SequenceTrace, TokenTrace, Trace
 from knn_logits.printable import Encoded, one_line, printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
 
 # The colour and the kind of underline both show the level, so that either is enough.
 _LEVELS = (
@@ -66,12 +60,9 @@ def level_style(share: float) -> str:
     return next((style for least, style, _, _ in _LEVELS if share >= least), "")
 
 
-def coloured_text(sequence: SequenceTrace) -> Text:
+def _coloured(sequence: SequenceTrace) -> Text:
     """Makes rich text of a sequence. The prompt is dim, and styles show the memory's part."""
-    from rich.text import Text
-
-    text = Text()
-    text.append(printable(sequence.prompt), style="dim")
+    text = Text().append(printable(sequence.prompt), style="dim")
     for tokens in words_of(sequence.tokens):
         style = _terminal_style(tokens)
         for token in tokens:
@@ -79,92 +70,77 @@ def coloured_text(sequence: SequenceTrace) -> Text:
     return text
 
 
-def legend() -> Text:
+def _legend() -> Text:
     """Explains the colours in one line."""
-    from rich.text import Text
+    levels = [(name, style) for name, (_, style, _, _) in zip(_LEGEND, _LEVELS, strict=True)]
+    meanings = [("agreed", _AGREED), ("contradicted", _CONTRADICTED), ("outvoted", _OUTVOTED)]
+    line = Text("brought by the memory, its share in the word: ", style="dim")
+    return line.append_text(Text("  ").join(Text(*part) for part in levels + meanings))
 
-    text = Text("brought by the memory, its share in the word: ", style="dim")
-    for name, (_, style, _, _) in zip(_LEGEND, _LEVELS, strict=True):
-        text.append(name, style=style)
-        text.append("  ")
-    text.append("agreed", style=_AGREED)
-    text.append("  ")
-    text.append("contradicted", style=_CONTRADICTED)
-    text.append("  ")
-    text.append("outvoted", style=_OUTVOTED)
-    return text
+
+def _notes(sequence: SequenceTrace) -> Iterator[tuple[str, bool]]:
+    """Yields what holds for a text as a whole, and whether it is a warning."""
+    if sequence.near is False:
+        yield UNFAMILIAR, True
+    if sequence.unknown:
+        yield sequence.unknown_line, True
+    if line := documents_line(sequence):
+        yield line, False
 
 
 def show(trace: Trace, sources: int, console: Console | None = None) -> None:
-    """Prints a trace."""
-    from rich.console import Console
-    from rich.text import Text
-
+    """Prints a trace, with the main passages of each sequence."""
     stream: Any = Encoded(sys.stdout)
     console = console or Console(file=stream, highlight=False)
-    trace = with_store_names(trace)
-    for sequence in trace:
-        console.print(coloured_text(sequence), soft_wrap=True)
+    for sequence in with_store_names(trace):
+        console.print(_coloured(sequence), soft_wrap=True)
         listed = main_sources(sequence, sources)
         if listed:
-            console.print(legend(), soft_wrap=True)
+            console.print(_legend(), soft_wrap=True)
         _print_sources(listed, console)
         for tokens in words_of(sequence.tokens):
-            line = _contradiction(tokens)
-            if line:
-                style = "red" if contradiction(tokens) else "dim"
-                console.print(Text(line, style=style), soft_wrap=True)
-        if sequence.near is False:
-            console.print(Text(UNFAMILIAR, style="yellow"), soft_wrap=True)
-        if sequence.unknown:
-            console.print(Text(printable(sequence.unknown_line), style="yellow"), soft_wrap=True)
-        parts = documents_line(sequence)
-        if parts:
-            console.print(Text(parts, style="dim"), soft_wrap=True)
+            _print_contradiction(tokens, console)
+        for note, warns in _notes(sequence):
+            style = "yellow" if warns else "dim"
+            console.print(Text(printable(note), style=style), soft_wrap=True)
         console.print()
 
 
 def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) -> None:
     """Prints the details of one word: its probabilities, its documents, and other candidates."""
-    from rich.text import Text
-
     listed = word_sources(tokens, sources)
     if not listed:
         console.print("no document is behind this word: it is the model's own", style="dim")
     _print_sources(listed, console)
-    first = tokens[0]
-    if first.by_model is not None:
-        line = f"the model alone: {_quoted(first.by_model.token)} ({first.by_model.p:.0%})"
+    rival = tokens[0].by_model
+    if rival is not None:
+        line = f"the model alone: {_quoted(rival.token)} ({rival.p:.0%})"
         console.print(Text(line, style="dim"), soft_wrap=True)
-    line = _contradiction(tokens)
-    if line:
+    _print_contradiction(tokens, console)
+
+
+def _print_contradiction(tokens: Sequence[TokenTrace], console: Console) -> None:
+    if line := _contradiction(tokens):
         style = "red" if contradiction(tokens) else "dim"
         console.print(Text(line, style=style), soft_wrap=True)
 
 
 def _print_sources(listed: Sequence[Source], console: Console) -> None:
-    from rich.text import Text
-
     for source in listed:
         console.print(_heading(source), soft_wrap=True)
-        if source.neighbor is None:
+        neighbor = source.neighbor
+        if neighbor is None:
             continue
-        passage = Text("    … ", style="dim")
-        passage.append(one_line(source.neighbor.before)[-120:].lstrip())
-        # Without colours, as in a file, the words are marked with signs.
         words = one_line(source.words)
-        marked = words if console.is_terminal else words.replace(words.strip(), _mark(words))
-        passage.append(marked, style="reverse")
-        passage.append(one_line(source.after)[:60])
-        console.print(passage, soft_wrap=True)
-        if source.neighbor.source is not None:
-            line = Text("    ⇐ ", style="dim")
-            line.append(one_line(source.neighbor.source)[:200])
+        if not console.is_terminal:
+            # Without colours, as in a file, the words are marked with signs.
+            words = words.replace(words.strip(), f"»{words.strip()}«")
+        before, after = one_line(neighbor.before)[-120:].lstrip(), one_line(source.after)[:60]
+        passage = Text("    … ", style="dim").append(before).append(words, style="reverse")
+        console.print(passage.append(after), soft_wrap=True)
+        if neighbor.source is not None:
+            line = Text(f"    ⇐ {one_line(neighbor.source)[:200]}", style="dim")
             console.print(line, soft_wrap=True)
-
-
-def _mark(words: str) -> str:
-    return f"»{words.strip()}«"
 
 
 def _contradiction(tokens: Sequence[TokenTrace]) -> str:
@@ -243,24 +219,17 @@ def _title(source: Source) -> str:
 
 
 def _heading(source: Source) -> Text:
-    from rich.text import Text
-
-    line = Text()
-    line.append(one_line(source.words).strip(), style=_terminal_style(source.tokens))
-    line.append(
-        f"  {source.total:.0%} by the neighbors, {source.document.share:.0%} by ", style="dim"
+    line = Text.assemble(
+        (one_line(source.words).strip(), _terminal_style(source.tokens)),
+        (f"  {source.total:.0%} by the neighbors, {source.document.share:.0%} by ", "dim"),
+        (one_line(_title(source)), "bold"),
     )
-    line.append(one_line(_title(source)), style="bold")
     instead = source.tokens[0].by_model
     if instead is not None and instead.token.strip():
         line.append(f"  in place of {one_line(instead.token).strip()!r}", style="dim")
-    probabilities = [
-        (token.p_lm, token.p)
-        for token in source.tokens
-        if token.p is not None and token.p_lm is not None
-    ]
-    if probabilities:
-        p_lm, p = (sum(column) / len(probabilities) for column in zip(*probabilities, strict=True))
+    pairs = [(token.p_lm, token.p) for token in source.tokens if None not in (token.p, token.p_lm)]
+    if pairs:
+        p_lm, p = (sum(map(float, column)) / len(pairs) for column in zip(*pairs, strict=True))
         line.append(f"  p_LM {p_lm:.3f} → p {p:.3f}", style="dim")
     return line
 
@@ -279,15 +248,13 @@ def to_html(trace: Trace) -> str:
         for tokens in words_of(sequence.tokens):
             parts += [_token_html(token, tokens) for token in tokens]
         parts.append("</p>")
-        listed = main_sources(sequence, 8)
-        parts += [_source_html(source) for source in listed]
-        if sequence.near is False:
-            parts.append(f'<p style="font-size:.9em"><b>{_escaped(UNFAMILIAR)}</b></p>')
-        if sequence.unknown:
-            parts.append(f'<p style="font-size:.9em"><b>{_escaped(sequence.unknown_line)}</b></p>')
-        line = documents_line(sequence)
-        if line:
-            parts.append(f'<p style="opacity:.7;font-size:.9em">{_escaped(line)}</p>')
+        parts += [_source_html(source) for source in main_sources(sequence, 8)]
+        for note, warns in _notes(sequence):
+            inner, style = _escaped(note), "font-size:.9em"
+            if warns:
+                parts.append(f'<p style="{style}"><b>{inner}</b></p>')
+            else:
+                parts.append(f'<p style="opacity:.7;{style}">{inner}</p>')
     parts.append("</div>")
     return "".join(parts)
 

@@ -14,6 +14,7 @@ from knn_logits.evidence.trace import (
     Rival,
     SequenceTrace,
     TokenTrace,
+    summed,
 )
 
 
@@ -108,16 +109,13 @@ def documents_of(token: TokenTrace) -> list[DocumentShare]:
     """Returns the documents behind a token. Traces of earlier versions have only passages."""
     if token.documents:
         return token.documents
-    shares: dict[tuple[str, str], DocumentShare] = {}
-    for neighbor in token.neighbors:
-        share = DocumentShare(
+    shares = (
+        DocumentShare(
             neighbor.store, neighbor.document, neighbor.title, neighbor.uri, neighbor.influence
         )
-        before = shares.get(_place(share))
-        shares[_place(share)] = replace(
-            share, share=neighbor.influence + (before.share if before else 0.0)
-        )
-    return sorted(shares.values(), key=lambda neighbor: -neighbor.share)
+        for neighbor in token.neighbors
+    )
+    return summed(shares)
 
 
 def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
@@ -147,10 +145,8 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
         for source, word in zip(sources, words, strict=True)
         if any(map(str.isalnum, word)) and word not in sequence.widespread
     ]
-    strongest = sorted(listed, key=lambda source: -source.document.share * len(source.tokens))[
-        :number
-    ]
-    shown = {id(source) for source in strongest}
+    strongest = sorted(listed, key=lambda source: -source.document.share * len(source.tokens))
+    shown = {id(source) for source in strongest[:number]}
     return [source for source in listed if id(source) in shown]
 
 
@@ -172,23 +168,18 @@ def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
         The sources, the strongest first. A document's share is its share in the weakest token. A
         document behind only some of the tokens is left out.
     """
-    shares = [
-        {_place(candidate): candidate for candidate in documents_of(token)} for token in tokens
-    ]
+    shares = [{_place(share): share for share in documents_of(token)} for token in tokens]
     common = set(shares[0]).intersection(*shares[1:]) if shares else set()
-    weakest = {place: min(candidate[place].share for candidate in shares) for place in common}
-    places = sorted(
-        common, key=lambda candidate: (-weakest[candidate], -shares[0][candidate].share, candidate)
-    )
+    weakest = {place: min(share[place].share for share in shares) for place in common}
+    places = sorted(common, key=lambda place: (-weakest[place], -shares[0][place].share, place))
     text = "".join(token.token for token in tokens)
     sources = []
     for place in places[:number]:
-        document = replace(shares[0][place], share=weakest[place])
-        neighbor, after = None, ""
-        for candidate in tokens[0].neighbors:
-            passage = candidate.word + candidate.after
-            if (candidate.store, candidate.document) == place and passage.startswith(text):
-                neighbor, after = candidate, passage[len(text) :]
+        document, neighbor, after = replace(shares[0][place], share=weakest[place]), None, ""
+        for passage in tokens[0].neighbors:
+            words = passage.word + passage.after
+            if (passage.store, passage.document) == place and words.startswith(text):
+                neighbor, after = passage, words[len(text) :]
                 break
         sources.append(Source(text, list(tokens), share_of(tokens), document, neighbor, after))
     return sources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -282,14 +282,22 @@ class SequenceTrace:
         Special tokens do not count, nor do those that the mixture gave no probability: nobody would
         have written them.
         """
-        shares: dict[tuple[str, str], DocumentShare] = {}
         tokens = [token for token in self.tokens if not token.special and token.p != 0.0]
-        for token in tokens:
-            for document in token.documents:
-                key, part = (document.store, document.document), document.share / len(tokens)
-                before = shares.get(key)
-                shares[key] = replace(document, share=part + (before.share if before else 0.0))
-        return sorted(shares.values(), key=lambda document: -document.share)
+        return summed(
+            replace(document, share=document.share / len(tokens))
+            for token in tokens
+            for document in token.documents
+        )
+
+
+def summed(shares: Iterable[DocumentShare]) -> list[DocumentShare]:
+    """Sums shares by document, the largest first. Several datastores may use an id."""
+    sums: dict[tuple[str, str], DocumentShare] = {}
+    for document in shares:
+        before = sums.get((document.store, document.document))
+        total = document.share + (before.share if before else 0.0)
+        sums[document.store, document.document] = replace(document, share=total)
+    return sorted(sums.values(), key=lambda document: -document.share)
 
 
 @dataclass(frozen=True)

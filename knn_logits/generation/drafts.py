@@ -2,7 +2,8 @@
 
 The pass reads the latest token and a draft after it. The scores of each position go through the
 same processors as without drafts, and a token is chosen from them in the same way. The draft is
-accepted as far as it agrees with the chosen tokens. So greedy text is the same as without drafts.
+accepted as far as it agrees with the chosen tokens. So greedy text is the same as without drafts,
+but for rounding.
 Sampled text has the same distribution, since each token is drawn from its own conditional one.
 
 Leviathan et al. (2023), "Fast Inference from Transformers via Speculative Decoding". The drafts are
@@ -187,113 +188,126 @@ class DraftedDecoding:
         **model_kwargs: Any,
     ) -> Any:
         """Continues one text. `GenerationMixin._sample` of transformers explains the arguments."""
-        unknown = [name for name in model_kwargs if name not in _ARGUMENTS]
-        cache = model_kwargs.get("past_key_values")
-
-        def without_drafts() -> Any:
-            output = type(model)._sample(
-                model,
-                input_ids,
-                logits_processor=logits_processor,
-                stopping_criteria=stopping_criteria,
-                generation_config=generation_config,
-                streamer=self._streamer,
-                **model_kwargs,
-            )
-            written = getattr(output, "sequences", output).shape[1] - input_ids.shape[1]
-            self.passes = written - 1
-            return output
-
-        if unknown or not model_kwargs.get("use_cache", True):
-            return without_drafts()
-        wants_dict = generation_config.return_dict_in_generate
-        scores: tuple[Tensor, ...] = ()
-        logits: tuple[Tensor, ...] = ()
+        settings = {
+            "logits_processor": logits_processor,
+            "stopping_criteria": stopping_criteria,
+            "generation_config": generation_config,
+        }
+        passes = _Passes(model, model_kwargs, input_ids)
+        if not passes.possible:
+            return self._without_drafts(model, input_ids, settings | model_kwargs)
         # `knn_logits.engine.calls` reads this variable to learn which rows go on.
         unfinished_sequences = torch.ones(1, dtype=torch.long, device=input_ids.device)
-        text: list[int] = input_ids[0].tolist()
+        scores, logits = (
+            _Outputs(generation_config, "scores"),
+            _Outputs(generation_config, "logits"),
+        )
+        prompt, text, fresh = input_ids, input_ids[0].tolist(), input_ids
         drafted: list[int] = []
-        fresh = input_ids
-        accepted_names = inspect.signature(model.forward).parameters
-        takes_last_logits = "logits_to_keep" in accepted_names
-        places = _Places(model_kwargs, input_ids, "position_ids" in accepted_names)
-        while True:
-            outputs = model(
-                input_ids=fresh,
-                attention_mask=input_ids.new_ones(1, len(text) + len(drafted)),
-                past_key_values=cache,
-                use_cache=True,
-                return_dict=True,
-                **places.of(fresh.shape[1], len(text) + len(drafted)),
-                **({"logits_to_keep": len(drafted) + 1} if takes_last_logits else {}),
-            )
-            cache = getattr(outputs, "past_key_values", None)
-            if cache is None:
-                # A few old models have no cache.
-                return without_drafts()
+        done = False
+        while not done:
+            rows = passes.logits(fresh, len(drafted))
+            if rows is None:
+                return self._without_drafts(model, prompt, settings | model_kwargs)
             chosen: list[int] = []
             for place in range(len(drafted) + 1):
-                raw = outputs.logits[:, place - len(drafted) - 1].to(torch.float32, copy=True)
-                raw = raw.to(input_ids.device)
+                raw = rows[:, place].to(torch.float32, copy=True).to(input_ids.device)
                 processed = logits_processor(input_ids, raw)
                 token = _choose(processed, generation_config.do_sample)
                 input_ids = torch.cat([input_ids, token[:, None]], dim=-1)
-                if wants_dict and generation_config.output_scores:
-                    scores += (processed,)
-                if wants_dict and generation_config.output_logits:
-                    logits += (raw,)
+                scores.add(processed)
+                logits.add(raw)
                 if self._streamer is not None:
                     self._streamer.put(token.cpu())
                 chosen.append(int(token))
                 # This is a new tensor each time, since somebody may still hold the one before.
-                stops = stopping_criteria(input_ids, scores or None)
+                stops = stopping_criteria(input_ids, scores.values)
                 unfinished_sequences = unfinished_sequences & ~stops
                 done = not bool(unfinished_sequences.any())
                 if done or place == len(drafted) or chosen[-1] != drafted[place]:
                     break
-            accepted = len(chosen) - 1
-            self._learn(accepted)
-            _forget(cache, len(drafted) - accepted)
+            self._learn(len(chosen) - 1)
+            passes.forget(len(drafted) - len(chosen) + 1)
             text += chosen
-            if done:
-                break
-            drafted = self._draft(text)
-            fresh = torch.tensor([[text[-1], *drafted]], device=input_ids.device)
-            self.passes += 1
+            if not done:
+                drafted = self._draft(text)
+                fresh = torch.tensor([[text[-1], *drafted]], device=input_ids.device)
+                self.passes += 1
         if self._streamer is not None:
             self._streamer.end()
-        if not wants_dict:
+        if not generation_config.return_dict_in_generate:
             return input_ids
         result: Any = GenerateDecoderOnlyOutput
         return result(
             sequences=input_ids,
-            scores=scores if generation_config.output_scores else None,
-            logits=logits if generation_config.output_logits else None,
-            past_key_values=cache,
+            scores=scores.values,
+            logits=logits.values,
+            past_key_values=passes.cache,
         )
 
+    def _without_drafts(self, model: Any, prompt: Tensor, settings: dict[str, Any]) -> Any:
+        output = type(model)._sample(model, prompt, streamer=self._streamer, **settings)
+        self.passes = getattr(output, "sequences", output).shape[1] - prompt.shape[1] - 1
+        return output
 
-class _Places:
-    """The positions and the types of tokens, which go on after the prompt as in `generate()`."""
 
-    def __init__(self, model_kwargs: dict[str, Any], prompt: Tensor, has_positions: bool) -> None:
-        self._length = prompt.shape[1]
-        self._types: Tensor | None = model_kwargs.get("token_type_ids")
-        self._positions: Tensor | None = model_kwargs.get("position_ids")
-        if self._positions is None and has_positions:
+class _Outputs:
+    """Tensors that `generate()` returns for each token, if it was asked for them."""
+
+    def __init__(self, config: Any, name: str) -> None:
+        wants = config.return_dict_in_generate and getattr(config, f"output_{name}")
+        self.values: tuple[Tensor, ...] | None = () if wants else None
+
+    def add(self, tensor: Tensor) -> None:
+        if self.values is not None:
+            self.values += (tensor,)
+
+
+class _Passes:
+    """A model's passes over the tokens of one text, whose positions go on as in `generate()`."""
+
+    def __init__(self, model: Any, settings: dict[str, Any], prompt: Tensor) -> None:
+        self._model, self._length, self._read = model, prompt.shape[1], 0
+        self._parameters = inspect.signature(model.forward).parameters
+        self.possible = _ARGUMENTS.issuperset(settings) and settings.get("use_cache", True)
+        self.cache = settings.get("past_key_values")
+        self._types: Tensor | None = settings.get("token_type_ids")
+        self._positions: Tensor | None = settings.get("position_ids")
+        if self._positions is None and "position_ids" in self._parameters:
             self._positions = torch.arange(self._length, device=prompt.device)[None]
 
-    def of(self, tokens: int, end: int) -> dict[str, Tensor]:
-        """Returns arguments for the last tokens of a text."""
-        arguments, after = {}, end - self._length
+    def logits(self, fresh: Tensor, drafted: int) -> Tensor | None:
+        """Reads tokens, and scores the last `1 + drafted` of them; None without a cache."""
+        length = fresh.shape[1]
+        after = self._read + length - self._length
+        self._read += length
+        arguments: dict[str, Any] = {}
         if self._positions is not None:
-            steps = torch.arange(after - tokens + 1, after + 1, device=self._positions.device)
-            going_on = self._positions[..., -1:] + steps
-            arguments["position_ids"] = going_on if after else self._positions
+            steps = torch.arange(after - length + 1, after + 1, device=self._positions.device)
+            positions = self._positions[..., -1:] + steps
+            arguments["position_ids"] = positions if after else self._positions
         if self._types is not None:
-            going_on = self._types[:, -1:].expand(-1, tokens)
-            arguments["token_type_ids"] = going_on if after else self._types
-        return arguments
+            types = self._types[:, -1:].expand(-1, length)
+            arguments["token_type_ids"] = types if after else self._types
+        if "logits_to_keep" in self._parameters:
+            arguments["logits_to_keep"] = drafted + 1
+        outputs = self._model(
+            input_ids=fresh,
+            attention_mask=fresh.new_ones(1, self._read),
+            past_key_values=self.cache,
+            use_cache=True,
+            return_dict=True,
+            **arguments,
+        )
+        self.cache = getattr(outputs, "past_key_values", None)
+        # A few old models have no cache.
+        return None if self.cache is None else outputs.logits[:, -drafted - 1 :]
+
+    def forget(self, tokens: int) -> None:
+        """Removes the latest tokens from the cache, which has full attention."""
+        if tokens:
+            self.cache.crop(-tokens)  # type: ignore[union-attr]
+            self._read -= tokens
 
 
 def _choose(scores: Tensor, do_sample: bool) -> Tensor:
@@ -301,9 +315,3 @@ def _choose(scores: Tensor, do_sample: bool) -> Tensor:
     if not do_sample:
         return scores.argmax(dim=-1)
     return torch.multinomial(scores.softmax(dim=-1), num_samples=1)[:, 0]
-
-
-def _forget(cache: Any, tokens: int) -> None:
-    """Removes the latest tokens from a cache with full attention."""
-    if tokens:
-        cache.crop(-tokens)

@@ -65,24 +65,36 @@ def test_without_a_canary_the_configuration_decides(model, store, caplog, monkey
     assert "a gpt2 of another configuration" in refusal(make_gpt2(layers=1), store)
 
 
+def scaled(name, factor):
+    model = make_gpt2()
+    with torch.no_grad():
+        model.get_parameter(name).mul_(factor)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda _: make_gpt2(seed=1), ["same configuration with other weights", "GPT2LMHeadModel"]),
+        (lambda _: scaled("transformer.wte.weight", 1.5), []),
+        (lambda _: scaled("transformer.h.1.attn.c_proj.weight", 1.5), []),
+        (lambda _: scaled("transformer.wte.weight", float("nan")), []),
+        (lambda _: make_gpt2(width=48), ["48 numbers", "32"]),
+        (lambda _: make_gpt2(layers=3), ["another configuration"]),
+        (lambda largest: make_gpt2(vocabulary=largest), ["the token {0}", "has only {0} tokens"]),
+    ],
+    ids=["seed", "embeddings", "attention", "not finite", "width", "layers", "vocabulary"],
+)
+def test_another_model_is_refused(store, make, said):
+    largest = int(store.values.max())
+    text = refusal(make(largest), store)
+    assert all(part.format(largest) in text for part in said)
+
+
 def test_its_name_does_not_matter(store):
     model = make_gpt2()
     model.config._name_or_path = "another/name"
     check(model, store)
-
-
-def test_the_same_shape_with_other_weights(store):
-    text = refusal(make_gpt2(seed=1), store)
-    assert "the same configuration with other weights" in text
-    assert "GPT2LMHeadModel" in text
-
-
-@pytest.mark.parametrize("name", ["transformer.wte.weight", "transformer.h.1.attn.c_proj.weight"])
-def test_one_matrix_with_other_weights(store, name):
-    model = make_gpt2()
-    with torch.no_grad():
-        model.get_parameter(name).mul_(1.5)
-    refusal(model, store)
 
 
 def test_what_does_not_reach_the_keys_does_not_matter(store):
@@ -90,16 +102,6 @@ def test_what_does_not_reach_the_keys_does_not_matter(store):
     with torch.no_grad():
         model.transformer.h[1].mlp.c_fc.weight.zero_()
     check(model, store)
-
-
-def test_another_dimension(store):
-    text = refusal(make_gpt2(width=48), store)
-    assert "48 numbers" in text
-    assert "32" in text
-
-
-def test_another_number_of_layers(store):
-    assert "another configuration" in refusal(make_gpt2(layers=3), store)
 
 
 def test_another_type(store):
@@ -118,13 +120,6 @@ def test_another_type(store):
     location = find_key(model)
     with pytest.raises(MismatchError, match="a gpt2, not a llama"):
         check_model(model, store, location)
-
-
-def test_a_smaller_vocabulary(store):
-    largest = int(store.values.max())
-    text = refusal(make_gpt2(vocabulary=largest), store)
-    assert f"the token {largest}" in text
-    assert f"has only {largest} tokens" in text
 
 
 def test_more_tokens_than_the_datastore_has(model, store):
@@ -159,13 +154,6 @@ def test_a_store_of_half_precision_accepts_the_model_in_full(tokenizer, tmp_path
         check(make_gpt2(), store)
     assert "bfloat16 there, float32 here" in caplog.text
     refusal(make_gpt2(seed=1), store)
-
-
-def test_a_model_whose_keys_are_not_finite(store):
-    model = make_gpt2()
-    with torch.no_grad():
-        model.transformer.wte.weight.fill_(float("nan"))
-    refusal(model, store)
 
 
 def test_checking_leaves_the_model_as_it_was(store):

@@ -67,7 +67,6 @@ def test_a_compiled_model_works(tokenizer, ids, tmp_path, compile_it, check, lay
         expected = greedy(model, ids, knn)
     compile_it(mine)
     assert same(greedy(mine, ids), plain)
-
     with knn_logits.KNNLogitsProcessor(mine, store, check=check) as knn:
         assert same(greedy(mine, ids, knn), expected)
     assert same(greedy(mine, ids), plain)

@@ -36,7 +36,6 @@ def snapshot(model):
 
 def test_close_takes_everything_off(mine, store):
     before = snapshot(mine)
-
     knn = attach(mine, store)
     assert snapshot(mine) != before
     knn.close()
@@ -45,53 +44,41 @@ def test_close_takes_everything_off(mine, store):
     assert snapshot(mine) == before
 
 
-def test_generating_leaves_nothing_behind(mine, store, ids):
-    before = snapshot(mine)
-
-    with attach(mine, store) as knn:
-        greedy(mine, ids, knn)
-
-    assert snapshot(mine) == before
+def generates(model, store, ids):
+    with attach(model, store) as knn:
+        greedy(model, ids, knn)
 
 
-def test_an_exception_in_with_takes_everything_off(mine, store):
-    before = snapshot(mine)
-
-    with pytest.raises(ZeroDivisionError), attach(mine, store):
+def fails_in_with(model, store, ids):
+    with pytest.raises(ZeroDivisionError), attach(model, store):
         raise ZeroDivisionError
 
-    assert snapshot(mine) == before
+
+def fails_in_a_pass(model, store, ids):
+    with pytest.raises(IndexError), attach(model, store) as knn:
+        greedy(model, torch.tensor([[5, 10_000]]), knn)
 
 
-def test_an_exception_in_a_forward_pass_takes_everything_off(mine, store):
-    before = snapshot(mine)
-    outside = torch.tensor([[5, 10_000]])
-
-    with pytest.raises(IndexError), attach(mine, store) as knn:
-        greedy(mine, outside, knn)
-
-    assert snapshot(mine) == before
-
-
-def test_collection_takes_everything_off(mine, store, ids):
-    before = snapshot(mine)
-
-    knn = attach(mine, store)
-    greedy(mine, ids, knn)
+def is_collected(model, store, ids):
+    knn = attach(model, store)
+    greedy(model, ids, knn)
     del knn
     gc.collect()
 
-    assert snapshot(mine) == before
 
-
-def test_a_refused_processor_leaves_nothing_behind(mine, store):
-    before = snapshot(mine)
+def is_refused(model, store, ids):
     with torch.no_grad():
-        mine.transformer.h[0].mlp.c_fc.weight.mul_(3)
-
+        model.transformer.h[0].mlp.c_fc.weight.mul_(3)
     with pytest.raises(knn_logits.MismatchError):
-        attach(mine, store)
+        attach(model, store)
 
+
+@pytest.mark.parametrize(
+    "end", [generates, fails_in_with, fails_in_a_pass, is_collected, is_refused]
+)
+def test_nothing_is_left_behind(mine, store, ids, end):
+    before = snapshot(mine)
+    end(mine, store, ids)
     assert snapshot(mine) == before
 
 
@@ -99,9 +86,7 @@ def test_the_users_own_hooks_stay(mine, store):
     calls = []
     handle = mine.transformer.h[1].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     before = snapshot(mine)
-
     attach(mine, store).close()
-
     assert snapshot(mine) == before
     handle.remove()
 
@@ -112,14 +97,12 @@ def test_two_processors_close_in_either_order(mine, store, ids, first_closed):
     both = [attach(mine, store, lmbda=0.3), attach(mine, store, lmbda=0.9)]
     with attach(copy.deepcopy(mine), store, lmbda=0.3) as alone:
         assert alone.config.lmbda == 0.3
-
     closed, left = both[first_closed], both[1 - first_closed]
     expected = greedy(mine, ids, left)
     closed.close()
     assert same(greedy(mine, ids, left), expected)
     assert "generate_batch" in vars(mine)
     left.close()
-
     assert snapshot(mine) == before
 
 
@@ -128,7 +111,6 @@ def test_two_processors_of_one_generation_both_count(mine, store, ids):
     with attach(mine, store, lmbda=0.3) as one, attach(mine, store, lmbda=0.9) as other:
         first = greedy(mine, ids, one)
         both = greedy(mine, ids, one, other)
-
     assert not torch.allclose(plain.scores[0], first.scores[0])
     # The second mixes into what the first gives: p = 0.9 p_kNN + 0.1 (0.3 p_kNN + 0.7 p_LM).
     with attach(mine, store, lmbda=1 - 0.1 * 0.7) as single:
@@ -151,7 +133,6 @@ def test_closing_while_another_thread_is_in_a_forward_pass_does_not_end_it(mine,
 def test_a_closed_processor_refuses_to_be_called(mine, store, ids):
     knn = attach(mine, store)
     knn.close()
-
     with pytest.raises(ModelError, match="was closed: make a new one"):
         knn(ids, torch.zeros(1, 384))
     with pytest.raises(ModelError, match="was closed"):
@@ -160,12 +141,10 @@ def test_a_closed_processor_refuses_to_be_called(mine, store, ids):
 
 def test_generate_without_the_processor_is_as_before(mine, store, ids):
     plain = greedy(mine, ids)
-
     with attach(mine, store) as knn:
         assert same(greedy(mine, ids), plain)
         mixed = greedy(mine, ids, knn)
         assert same(greedy(mine, ids), plain)
-
     assert not same(mixed, plain)
 
 
@@ -177,7 +156,6 @@ def test_a_copy_made_while_attached_is_a_model_of_its_own(mine, store, ids):
     with attach(mine, store) as knn:
         mixed = greedy(mine, ids, knn)
         other = copy.deepcopy(mine)
-
         assert same(greedy(other, ids), plain)
         # What the copy computes concerns no processor of the original.
         with torch.no_grad():
@@ -185,7 +163,6 @@ def test_a_copy_made_while_attached_is_a_model_of_its_own(mine, store, ids):
         assert knn._capture.find(ids) is None
         assert other.generate_batch.__func__ is type(mine).generate_batch
         assert same(greedy(mine, ids, knn), mixed)
-
         with attach(other, store) as its_own:
             assert same(greedy(other, ids, its_own), mixed)
             assert same(greedy(mine, ids, knn), mixed)
@@ -197,7 +174,6 @@ def test_a_copy_keeps_no_states(mine, store, ids):
     with attach(mine, store):
         other = copy.deepcopy(mine)
     greedy(other, ids)
-
     # A pre-hook of the decoder is a method of the object that holds the states.
     (hook,) = other.transformer._forward_pre_hooks.values()
     assert not hook.__self__.thread.windows
@@ -220,7 +196,6 @@ def test_continuous_batching_is_refused_while_attached(mine, store, ids):
     with pytest.raises(ModelError, match=message):
         mine.generate_batch([ids[0].tolist()])
     second.close()
-
     assert "generate_batch" not in vars(mine)
     assert mine.generate_batch.__func__ is type(mine).generate_batch
     assert snapshot(mine) == before
@@ -233,7 +208,6 @@ def test_a_replaced_generate_batch_comes_back(mine, store):
     mine.generate_batch = replacement
     with attach(mine, store), pytest.raises(ModelError):
         mine.generate_batch()
-
     assert mine.generate_batch is replacement
 
 
@@ -253,7 +227,6 @@ def test_a_prompt_of_embeddings_gives_what_its_ids_give(mine, store, ids):
             return_dict_in_generate=True,
             output_scores=True,
         )
-
     assert torch.equal(output.sequences, expected.sequences[:, ids.shape[1] :])
     for one, other in zip(output.scores, expected.scores, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
@@ -287,5 +260,4 @@ def test_threads_generate_at_once_as_they_do_alone(mine, store, tokenizer):
             thread.start()
         for thread in threads:
             thread.join()
-
     assert agreed == [[True] * 5] * 2

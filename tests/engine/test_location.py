@@ -42,7 +42,6 @@ def hidden_states(model, ids):
 
 def test_the_default_is_the_input_of_the_feed_forward_network(model, ids):
     location = find_key(model)
-
     assert location == find_key(model, "ffn_input")
     assert location == KeyLocation("ffn_input", "transformer.h.1.mlp", "input")
     assert str(location) == "transformer.h.1.mlp:input"
@@ -53,7 +52,6 @@ def test_the_default_is_the_input_of_the_feed_forward_network(model, ids):
 
 def test_layer_output(model, ids):
     location = find_key(model, "layer_output")
-
     assert (location.module, location.side) == ("transformer.h.1", "output")
     states = key_states(model, location, {"input_ids": ids})
     # The model's last hidden state is this output after the final norm.
@@ -64,10 +62,8 @@ def test_layer_output(model, ids):
 
 def test_named_input_and_output(model, ids):
     first, second = hidden_states(model, ids)[:2]
-
     entering = find_key(model, "transformer.h.0:input")
     leaving = find_key(model, "transformer.h.0:output")
-
     assert entering == KeyLocation("transformer.h.0:input", "transformer.h.0", "input")
     assert leaving == KeyLocation("transformer.h.0:output", "transformer.h.0", "output")
     torch.testing.assert_close(key_states(model, entering, {"input_ids": ids}), first)
@@ -76,9 +72,7 @@ def test_named_input_and_output(model, ids):
 
 def test_states_and_logits_come_from_one_pass(model, ids):
     location = find_key(model)
-
     states, logits = key_states_and_logits(model, location, {"input_ids": ids})
-
     torch.testing.assert_close(states, key_states(model, location, {"input_ids": ids}))
     with torch.no_grad():
         torch.testing.assert_close(logits, model(ids).logits)
@@ -88,9 +82,7 @@ def test_a_module_that_layers_share_gives_its_first_run(model, ids):
     shared = copy.deepcopy(model)
     shared.transformer.h[1].mlp = shared.transformer.h[0].mlp
     location = find_key(shared, "transformer.h.0.mlp:input")
-
     states, _ = key_states_and_logits(shared, location, {"input_ids": ids})
-
     torch.testing.assert_close(states, key_states(shared, location, {"input_ids": ids}))
 
 
@@ -98,7 +90,6 @@ def test_a_forward_pass_leaves_no_hook_behind(model, ids):
     location = find_key(model)
     key_states(model, location, {"input_ids": ids})
     key_states_and_logits(model, location, {"input_ids": ids})
-
     module = model.get_submodule(location.module)
     assert not module._forward_pre_hooks
     assert not module._forward_hooks
@@ -125,7 +116,6 @@ def test_a_name_of_another_form_is_refused(model, name):
 def test_an_unknown_module_is_refused_with_candidates(model):
     with pytest.raises(ModelError, match=r"no module 'model.layers.1.mlp'") as caught:
         find_key(model, "model.layers.1.mlp:input")
-
     message = str(caught.value)
     named = message.partition("could be named: ")[2].split(", ")
     assert "transformer.h.1.mlp:input" in named
@@ -180,7 +170,6 @@ def test_what_is_no_model_is_refused():
 def test_a_decoder_without_a_known_list_of_layers_is_refused_with_candidates():
     with pytest.raises(ModelError, match="has no list of layers that is known here") as caught:
         find_key(NoLayers())
-
     assert "--key" in str(caught.value)
     assert "layers.1:input" in str(caught.value)
 
@@ -191,9 +180,7 @@ def test_a_model_that_the_rule_does_not_know_works_with_a_named_key(ids):
     ctrl = CTRLLMHeadModel(config).eval()
     with pytest.raises(ModelError, match="has no list of layers"):
         find_key(ctrl)
-
     location = find_key(ctrl, "transformer.h.1.ffn:input")
-
     assert key_states(ctrl, location, {"input_ids": ids}).shape == (2, 7, 32)
 
 
@@ -203,7 +190,6 @@ def test_a_layer_without_a_known_feed_forward_network_is_refused_with_candidates
     bert = BertLMHeadModel(BertConfig(**SMALL, vocab_size=99, is_decoder=True))
     with pytest.raises(ModelError, match="has no feed-forward network") as caught:
         find_key(bert)
-
     assert "bert.encoder.layer.1.intermediate:input" in str(caught.value)
     assert find_key(bert, "layer_output").module == "bert.encoder.layer.1"
 
@@ -220,7 +206,6 @@ def test_a_key_that_never_runs_is_refused(ids):
     model = GPT2LMHeadModel(config).eval()
     model.transformer = Idle(config).eval()
     location = find_key(model, "transformer.idle:input")
-
     with pytest.raises(ModelError, match=r"transformer.idle:input did not run"):
         key_states(model, location, {"input_ids": ids})
 
@@ -231,7 +216,6 @@ def test_a_tensor_that_is_not_one_vector_a_token_is_refused(ids):
     llama = LlamaForCausalLM(LlamaConfig(**SMALL, vocab_size=384)).eval()
     # One row of angles for the whole batch.
     location = find_key(llama, "model.rotary_emb:output")
-
     with pytest.raises(ModelError, match=r"not hold one vector for each token; name another key"):
         key_states(llama, location, {"input_ids": ids})
 
@@ -247,7 +231,6 @@ def test_the_decoder_is_not_the_head_of_that_name():
 
     config = ModernBertDecoderConfig(**SMALL, vocab_size=99, pad_token_id=0)
     model = ModernBertDecoderForCausalLM(config)
-
     assert isinstance(model.get_decoder(), nn.Linear)
     assert decoder_of(model) is model.model
 
@@ -257,7 +240,6 @@ def test_encoder_decoder_models_take_the_decoder():
 
     config = T5Config(d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2, vocab_size=99)
     t5 = T5ForConditionalGeneration(config)
-
     assert is_encoder_decoder(t5)
     assert decoder_of(t5) is t5.decoder
     assert find_key(t5).module.startswith("decoder.block.1.")

@@ -171,7 +171,6 @@ def model(kind):
 
 def test_the_key_is_the_input_of_the_last_feed_forward_network(model, kind):
     location = find_key(model)
-
     assert (location.module, location.side) == (TABLE[kind][0], "input")
 
 
@@ -184,9 +183,7 @@ def test_key_states_are_what_enters_the_module(model, kind):
     with torch.no_grad():
         model(**forward_inputs(kind, text, source))
     handle.remove()
-
     states = key_states(model, find_key(model), forward_inputs(kind, text, source))
-
     assert states.shape == (2, 11, WIDTH)
     torch.testing.assert_close(states.flatten(), seen[-1].flatten(), rtol=1e-4, atol=1e-4)
     # OPT flattens the rows of a batch: they have to come apart again.
@@ -201,7 +198,6 @@ def test_generate_uses_the_exact_mixture(model, kind, tokenizer, tmp_path):
     else:
         prompts = [torch.tensor(store.passage(0, 0, 8).after), torch.tensor([START, 70, 71, 72])]
     ids, mask = padded(prompts, "right" if kind in SEQ2SEQ else "left")
-
     with knn_logits.KNNLogitsProcessor(model, store) as knn:
         output = model.generate(
             input_ids=ids,
@@ -212,7 +208,6 @@ def test_generate_uses_the_exact_mixture(model, kind, tokenizer, tmp_path):
             return_dict_in_generate=True,
             output_scores=True,
         )
-
     assert len(output.scores) == NEW_TOKENS
     largest_change = 0.0
     for row, prompt in enumerate(prompts):

@@ -32,7 +32,6 @@ def capture(mine):
 
 def test_a_call_before_any_forward_pass_has_no_states(mine, store, capture, ids):
     assert capture.find(ids) is None
-
     scores = torch.randn(1, 384)
     with attach(mine, store) as knn:
         assert knn(ids, scores) is scores
@@ -43,7 +42,6 @@ def test_a_call_with_other_ids_has_no_states(mine, capture):
     run(mine, text)
     other = text.clone()
     other[1, 2] += 1
-
     assert capture.find(other) is None
     assert capture.find(text[:1]) is None
     assert close(found(capture, text), all_states(mine, text)[:, -1])
@@ -52,7 +50,6 @@ def test_a_call_with_other_ids_has_no_states(mine, capture):
 def test_a_position_is_asked_for_once(mine, capture):
     text = some_ids(1, 6)
     run(mine, text)
-
     assert capture.find(text[:, :5]) is not None
     assert capture.find(text[:, :5]) is None
     assert capture.find(text[:, :4]) is None
@@ -66,7 +63,6 @@ def test_several_calls_about_one_forward_pass(mine, capture):
     run(mine, text[:, :8], cache)
     states = all_states(mine, text)
     assert close(found(capture, text[:, :8]), states[:, 7])
-
     run(mine, text[:, 8:], cache)
     for length in (9, 10, 11, 12):
         assert close(found(capture, text[:, :length]), states[:, length - 1])
@@ -80,7 +76,6 @@ def test_a_run_of_one_token_is_told_apart_by_the_cache(mine, capture):
     cache = DynamicCache(config=mine.config)
     run(mine, text[:, :8], cache)
     assert close(found(capture, text[:, :8]), states[:, 7])
-
     # Four candidates are looked at, two are kept; then the next four.
     run(mine, text[:, 8:12], cache)
     assert close(found(capture, text[:, :9]), states[:, 8])
@@ -97,7 +92,6 @@ def test_a_static_cache_counts_in_place(mine, capture):
     cache = StaticCache(config=mine.config, max_cache_len=16)
     run(mine, text[:, :8], cache, cache_position=torch.arange(8))
     assert close(found(capture, text[:, :8]), states[:, 7])
-
     run(mine, text[:, 8:], cache, cache_position=torch.arange(8, 10))
     assert close(found(capture, text[:, :9]), states[:, 8])
     assert close(found(capture, text), states[:, 9])
@@ -118,7 +112,6 @@ def test_a_guidance_pass_in_between_is_not_taken(mine, capture):
     run(mine, text[:, :8], cache)
     run(mine, other[:, :1], guidance)
     assert close(found(capture, text[:, :8]), states[:, 7])
-
     run(mine, text[:, 8:], cache)
     run(mine, other[:, 1:2], guidance)
     assert close(found(capture, text), states[:, 8])
@@ -143,9 +136,7 @@ def test_an_earlier_pass_that_nobody_asked_about_is_not_taken(mine, capture):
     cache = DynamicCache(config=mine.config)
     run(mine, other[:, :8], cache)
     run(mine, other[:, 8:], cache)
-
     run(mine, prompt, DynamicCache(config=mine.config))
-
     assert close(found(capture, prompt), all_states(mine, prompt)[:, 8])
 
 
@@ -156,9 +147,7 @@ def test_an_earlier_pass_over_the_same_ids_is_not_taken(mine, capture):
     mask[1, :3] = 0
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     run(mine, ids)
-
     run(mine, ids, attention_mask=mask, position_ids=positions)
-
     assert close(found(capture, ids)[1:], all_states(mine, ids[1:, 3:])[:, -1])
 
 
@@ -171,10 +160,8 @@ def test_an_earlier_pass_over_another_source_is_not_taken():
     location = find_key(t5)
     expected = key_states(t5, location, {"input_ids": other, "decoder_input_ids": start})
     capture = StateCapture(t5, location)
-
     run(t5, one, decoder_input_ids=start)
     run(t5, other, decoder_input_ids=start)
-
     assert close(found(capture, start), expected[:, 0])
 
 
@@ -183,7 +170,6 @@ def test_a_cache_whose_tokens_the_ids_leave_out(mine, capture):
     states = all_states(mine, torch.cat([prefix, text], 1))[:, 5:]
     cache = DynamicCache(config=mine.config)
     run(mine, prefix, cache)
-
     run(mine, text[:, :4], cache)
     assert close(found(capture, text[:, :4]), states[:, 3])
     run(mine, text[:, 4:], cache)
@@ -244,7 +230,6 @@ def test_each_mode_finds_the_state_of_the_last_token(
         settings["assistant_model"] = make_assistant(model)
     prompt = tokenizer(text, return_tensors="pt")
     check = Check(model, capture)
-
     torch.manual_seed(0)
     output = mine.generate(
         **prompt,
@@ -254,7 +239,6 @@ def test_each_mode_finds_the_state_of_the_last_token(
         pad_token_id=0,
         **{"do_sample": False, **settings},
     )
-
     assert check.wrong == 0
     assert check.right >= output.shape[1] - prompt["input_ids"].shape[1] == 12
 
@@ -292,7 +276,6 @@ def test_a_forward_pass_of_training_is_not_kept(mine, capture):
     mine.train()
     mine(text).logits.sum().backward()
     assert capture.find(text) is None
-
     mine.eval()
     run(mine, text)
     assert capture.find(text) is not None
@@ -313,7 +296,6 @@ def test_states_are_kept_as_they_were(mine, capture):
     handle = mine.transformer.h[1].mlp.register_forward_hook(lambda _, args, __: args[0].zero_())
     run(mine, text)
     handle.remove()
-
     assert close(found(capture, text), expected)
 
 
@@ -338,6 +320,5 @@ def test_states_stay_in_their_thread(mine, capture):
     here = capture.find(text)
     looked.set()
     thread.join()
-
     assert here is None
     assert seen == {"before the other": True, "after the other": True}

@@ -391,7 +391,6 @@ def test_a_stale_output_of_beams_is_refused(model, tokenizer, store):
 
 
 def test_threads_that_came_and_went_leave_their_traces(model, tokenizer, store):
-
     outputs = {}
 
     def work(number):
