@@ -28,8 +28,10 @@ _GOING_ON = "unfinished_sequences"
 class Place:
     """A place on the call stack."""
 
+    # Number of processor lists on the stack. A pass of a generation is one less deep than the calls
+    # of its processors, and a pass that a processor makes is as deep as those.
     depth: int
-    drafts: bool
+    drafts: bool  # whether a candidate generator is on the stack: an assistant or made-up scores
     lists: FrameType | None = None
 
 

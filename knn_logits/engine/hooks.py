@@ -82,16 +82,19 @@ _CACHE_NAMES = ("past_key_values", "cache_params")
 class Window:
     """One forward pass."""
 
+    # Number of tokens in the cache before the pass: a tensor for a static cache, None if unknown.
     start: int | Tensor | None
     ids: Tensor | None  # int64 [rows, tokens]; None if the model was given embeddings
     shape: torch.Size
-    depth: int
+    depth: int  # see `calls.Place`
     cache: weakref.ref[Any] | None = None
-    states: Tensor | None = None
+    states: Tensor | None = None  # the captured tensor, one vector for each token
+    # [rows, tokens, width], the encoder's output or embeddings: what rows with the same ids may
+    # differ in.
     encoded: Tensor | None = None
-    latest: int = -1
-    whole: bool = False
-    answers: dict[int, Any] = field(default_factory=dict)
+    latest: int = -1  # the last position that a call was about; each is asked for once
+    whole: bool = False  # whether the pass read the whole text of the call
+    answers: dict[int, Any] = field(default_factory=dict)  # the processor's, by position
 
 
 class _ThreadState(threading.local):

@@ -19,8 +19,8 @@ class Piece:
     """A window together with its tokens, for texts that are never held as a whole."""
 
     tokens: Array  # int32 [size + 1], the tokens that the model reads and the one after them
-    skip: int
-    first: int
+    skip: int  # as in `TextWindow`
+    first: int  # the position of the first token in the text
     source: Array | None = None  # int32 [source tokens], the source that an encoder reads
 
     @property
@@ -33,10 +33,10 @@ class Piece:
 class TextWindow:
     """One forward pass over part of a text."""
 
-    start: int
-    size: int
-    skip: int
-    first_entry: int
+    start: int  # the first token that the model reads
+    size: int  # state j predicts the token start + j + 1, for j < size
+    skip: int  # number of states at the beginning that an earlier window has given
+    first_entry: int  # the entry of the first state after these
     context: int = field(default=0, compare=False)
     source: Array | None = field(default=None, compare=False, repr=False)
 

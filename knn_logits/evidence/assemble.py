@@ -204,6 +204,9 @@ class Tracer:
         Rows begin after any of `pads`, and end before the first of them.
         """
         rows = {rows} if isinstance(rows, int) else rows
+        device = recording.prompt.device
+        sequences = sequences.to(device)
+        beam_indices = None if beam_indices is None else beam_indices.to(device)
         first = recording.prompt.shape[1]
         alike = {} if beam_indices is None else recording.alike()
         traced = []

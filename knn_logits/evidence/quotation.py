@@ -42,14 +42,14 @@ _SENTENCE = re.compile(r"[.!?]+[\s\"'”»)]+|\n\s*\n")
 class Difference:
     """Words of a text in whose place a passage has others, between words that are the same."""
 
-    first: int
+    first: int  # the words are the tokens [first, last) of the text,
     last: int
     store: int
-    begin: int
+    begin: int  # and those of the passage stand at [begin, end) in the datastore's tokens
     end: int
-    before: int
+    before: int  # number of tokens before and after them that are the same
     after: int
-    ends: bool
+    ends: bool  # whether the text ends with these
 
     @property
     def same(self) -> int:

@@ -14,8 +14,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from knn_logits.mixture.vote import Candidates
+from knn_logits.locks import new_lock
+from knn_logits.mixture.vote import Candidates, Vote
 from knn_logits.search.neighbors import Neighbors
+
+# The most generations that stay recorded, and their most bytes.
+_MOST_RECORDINGS = 32
+_MOST_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -225,13 +230,56 @@ class Recording:
             alike = inputs_of(torch.stack([before, step.tokens.to(before.device)], dim=-1))
         return by_length
 
-    def add(self, step: Step) -> None:
+    def add(self, input_ids: Tensor, vote: Vote, going_on: Tensor | None, candidates: int) -> None:
         """Adds a step whose choice is still open."""
+        log_p_lm, ends = vote.log_p_lm, torch.tensor(self.ends, dtype=torch.int64)
+        step = Step(
+            length=input_ids.shape[1],
+            ids=input_ids,
+            neighbors=vote.neighbors,
+            weights=vote.log_weights,
+            lmbda=vote.lmbda,
+            log_p_lm=log_p_lm,
+            end_log_p_lm=log_p_lm.index_select(-1, ends.to(log_p_lm.device)),
+            going_on=going_on,
+            likeliest=log_p_lm.max(dim=-1),
+            candidates=vote.candidates(candidates) if candidates else None,
+        )
         with self.lock:
             self.steps[step.length] = step
             self.open.append(step)
-            neighbors = step.neighbors
-            self.bytes += 24 * neighbors.ids.numel() + 8 * step.end_log_p_lm.numel()
+            self.bytes += 24 * vote.neighbors.ids.numel() + 8 * step.end_log_p_lm.numel()
+
+
+class Recordings:
+    """The latest recordings of a processor."""
+
+    def __init__(self) -> None:
+        self._recordings: list[Recording] = []
+        self._lock = new_lock(self)
+
+    def add(self, recording: Recording) -> None:
+        """Adds a recording, and drops the oldest where there are too many."""
+        with self._lock:
+            recordings = self._recordings
+            recordings.append(recording)
+            while len(recordings) > _MOST_RECORDINGS or (
+                len(recordings) > 1 and sum(other.bytes for other in recordings) > _MOST_BYTES
+            ):
+                del recordings[0]
+
+    def fitting(
+        self, sequences: Tensor, beam_indices: Tensor | None, latest: Recording | None
+    ) -> Recording | None:
+        """The recording of an output of `generate()`. The latest is looked at first."""
+        with self._lock:
+            recordings = self._recordings[::-1]
+        for recording in sorted(recordings, key=lambda recording: recording is not latest):
+            device = recording.prompt.device
+            beams = None if beam_indices is None else beam_indices.to(device)
+            if recording.fits(sequences.to(device), beams):
+                return recording
+        return None
 
 
 def _has_beams(

@@ -19,13 +19,12 @@ from knn_logits.engine.hooks import StateCapture, Window
 from knn_logits.engine.marks import end_tokens
 from knn_logits.errors import ConfigError, ModelError, TraceError
 from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer
-from knn_logits.evidence.recording import Recording, Step, inputs_of, sources_of
+from knn_logits.evidence.recording import Recording, Recordings, inputs_of, sources_of
 from knn_logits.evidence.trace import Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.generation.looping import LoopEnd
 from knn_logits.index.base import full_precision
-from knn_logits.locks import new_lock
 from knn_logits.mixture.gates.gate import Gate
 from knn_logits.mixture.memory import Memory, MemorySettings
 from knn_logits.mixture.presets import generation_settings
@@ -41,9 +40,6 @@ _NO_PASS = (
     "these tokens in this thread. Call generate() of the very model that it was made with, not of "
     "a copy, in evaluation mode, and run by PyTorch itself"
 )
-# The most generations that stay recorded, and their most bytes.
-_MOST_RECORDINGS = 32
-_MOST_BYTES = 32 << 20
 # So many positions at the end of a prompt decide whether the memory has anything near.
 _PROMPT_PLACES = 32
 
@@ -95,12 +91,10 @@ class KNNLogitsProcessor(LogitsProcessor):
         self.loop_size = self.memory.loop_size
         self._record = record
         self._warned = False
-        self._recordings: list[Recording] = []
+        self._recordings = Recordings()
         self._current = threading.local()
-        self._lock = new_lock(self)
         self._model_config: Any = getattr(model, "generation_config", None) or model.config
         self._ends = end_tokens(self._model_config, vocabulary_size(model))
-        self._end_index = torch.tensor(self._ends, dtype=torch.int64)
         self._capture = StateCapture(model, self.memory.location)
 
     @property
@@ -236,7 +230,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             if recording.states is None:
                 first = max(1, position - _PROMPT_PLACES)
                 recording.states = self._capture.states(window, first)[:, : position - first]
-            self._note(recording, input_ids, vote, call.going_on)
+            recording.add(input_ids, vote, call.going_on, self._candidates)
         return mixed
 
     def _follow(self, call: Call, window: Window, input_ids: Tensor) -> None:
@@ -303,34 +297,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             inputs = inputs_of(input_ids, self._sources(input_ids))
             recording = Recording(input_ids, inputs, self._ends)
             course.recording = recording
-            with self._lock:
-                recordings = self._recordings
-                recordings.append(recording)
-                while len(recordings) > _MOST_RECORDINGS or (
-                    len(recordings) > 1 and sum(other.bytes for other in recordings) > _MOST_BYTES
-                ):
-                    del recordings[0]
+            self._recordings.add(recording)
         return recording
-
-    def _note(
-        self, recording: Recording, input_ids: Tensor, vote: Vote, going_on: Tensor | None
-    ) -> None:
-        log_p_lm = vote.log_p_lm
-        best, token = log_p_lm.max(dim=-1)
-        recording.add(
-            Step(
-                length=input_ids.shape[1],
-                ids=input_ids,
-                neighbors=vote.neighbors,
-                weights=vote.log_weights,
-                lmbda=vote.lmbda,
-                log_p_lm=log_p_lm,
-                end_log_p_lm=log_p_lm.index_select(-1, self._end_index.to(log_p_lm.device)),
-                going_on=going_on,
-                likeliest=(best, token),
-                candidates=vote.candidates(self._candidates) if self._candidates else None,
-            )
-        )
 
     def trace(
         self,
@@ -372,32 +340,26 @@ class KNNLogitsProcessor(LogitsProcessor):
         beam_indices = getattr(output, "beam_indices", None)
         if not is_ids(sequences):
             raise TraceError("this is not an output of generate(): give trace() such an output")
-        pads = [pad_token_id]
         if pad_token_id is None:
             # A model without such a token pads ended rows with its end token, but a tokenizer has
             # padded the prompts with its own.
             model_pad = getattr(self._model_config, "pad_token_id", None)
-            pads = [
-                *([model_pad] if model_pad is not None else self._ends[:1]),
-                tokenizer.pad_token_id,
-            ]
-        with self._lock:
-            recordings = self._recordings[::-1]
+            pads = self._ends[:1] if model_pad is None else [model_pad]
+            pads = [*pads, tokenizer.pad_token_id]
+        else:
+            pads = [pad_token_id]
         latest = self._course.recording if self._course is not None else None
-        recordings.sort(key=lambda recording: recording is not latest)
-        tracer = Tracer(self.memory, tokenizer, max_neighbors)
-        for recording in recordings:
-            device = recording.prompt.device
-            beams = None if beam_indices is None else beam_indices.to(device)
-            if recording.fits(sequences.to(device), beams):
-                return tracer.recorded(
-                    recording,
-                    sequences.to(device),
-                    beams,
-                    pads=[token for token in pads if token is not None],
-                    prompt=prompt,
-                    rows=rows,
-                )
+        recording = self._recordings.fitting(sequences, beam_indices, latest)
+        if recording is not None:
+            tracer = Tracer(self.memory, tokenizer, max_neighbors)
+            return tracer.recorded(
+                recording,
+                sequences,
+                beam_indices,
+                pads=[token for token in pads if token is not None],
+                prompt=prompt,
+                rows=rows,
+            )
         raise TraceError(
             "this processor has not recorded such a generation: give the whole output of a recent "
             "generate(), made with record=True; beam search needs return_dict_in_generate=True"

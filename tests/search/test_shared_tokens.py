@@ -154,7 +154,7 @@ def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns
     inputs = tokenizer(TEXTS[1][:40], return_tensors="pt")
     with KNNLogitsProcessor(model, alike, pointer_weight=1.0, **settings) as knn:
         output = knn.generate(**inputs, do_sample=False, max_new_tokens=6, draft=False)
-        steps = knn._recordings[-1].steps
+        steps = knn._recordings.fitting(output, None, None).steps
     documents = [tokenizer(text)["input_ids"] for text in ALIKE]
     assert len(steps) == 6
     for position, step in steps.items():
