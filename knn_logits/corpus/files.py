@@ -88,11 +88,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
-    """Reads the rows of one file, one at a time.
-
-    Raises:
-        CorpusError: when a row lacks a field of the schema, or a table lacks such a column.
-    """
+    """Reads the rows of one file, one at a time."""
     rows, packed = 0, False
     before = ""
     try:
@@ -330,11 +326,7 @@ def split_parallel(name: str) -> tuple[str, str] | None:
 def read_parallel(
     source: SourceFile, target: SourceFile, keys: tuple[str, ...], skip: Skip
 ) -> Iterator[Row]:
-    """Reads the lines of two text files, which may be gzipped, side by side as pairs.
-
-    Raises:
-        CorpusError: when a file cannot be read, or has more lines than the other.
-    """
+    """Reads the lines of two text files, which may be gzipped, side by side as pairs."""
     pairs = itertools.zip_longest(_parallel_lines(source), _parallel_lines(target))
     for number, pair in enumerate(pairs, start=1):
         if None in pair:

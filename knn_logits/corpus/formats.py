@@ -69,12 +69,7 @@ _MAGIC_REFUSED = (
 
 
 def reader_of(name: str, head: bytes = b"") -> str:
-    """Returns the reader of a file, `plain` for any other than those of the registry.
-
-    Args:
-        name: The file's name. `.gz` at its end does not count.
-        head: The file's first bytes.
-    """
+    """Returns the reader of a file by its name, without `.gz`, and its first bytes; or `plain`."""
     suffix = _suffix(name)
     if suffix in _READERS:
         return _READERS[suffix]

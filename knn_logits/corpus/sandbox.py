@@ -90,12 +90,7 @@ class Sandbox:
         return None if self._child is None else self._child.pid
 
     def parts(self, path: Path, reader: str, schema: Schema) -> Iterator[Part]:
-        """Yields the parts of a regular file in order, as `reader` of the registry reads them.
-
-        Raises:
-            UnreadableError: when the file cannot be read, or not to its end.
-            CorpusError: when it is a table that lacks a column. The message goes on after a name.
-        """
+        """Yields the parts of a regular file in order, as `reader` of the registry reads them."""
         child = self._started()
         name = os.fsencode(path.resolve()).hex()
         request = {"path": name, "reader": reader, "schema": asdict(schema)}

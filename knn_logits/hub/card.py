@@ -48,15 +48,7 @@ def card(
     report: str | None = None,
     old: str | None = None,
 ) -> str:
-    """Makes the card of a datastore, or replaces the generated part of the present one.
-
-    Args:
-        manifest: The manifest of the datastore as it is published.
-        repo: The repository that it is published in, "org/name".
-        revision: A revision that the example names; None for the newest.
-        report: The report that `knn-logits eval --report` wrote.
-        old: The present card; None if there is none.
-    """
+    """Makes the card of a datastore, or replaces the generated part of the `old` one."""
     from huggingface_hub import DatasetCard, DatasetCardData
 
     fields = front_matter(manifest)

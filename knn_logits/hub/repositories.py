@@ -75,13 +75,7 @@ class Repository:
 
 
 def custom_generate(repo: str, datastore: str, revision: str | None = None) -> Repository:
-    """Makes a repository whose `custom_generate/generate.py` writes with a datastore.
-
-    Args:
-        repo: The name of the repository, such as "org/name".
-        datastore: The name of the datastore on the Hub, or its folder.
-        revision: The revision of the datastore; None takes the newest each time.
-    """
+    """Makes a repository whose `custom_generate/generate.py` writes with a datastore."""
     values = {"repo": _checked(repo), "name": datastore}
     values |= {"datastore": repr(datastore), "revision": repr(revision)}
     files = {
@@ -93,13 +87,7 @@ def custom_generate(repo: str, datastore: str, revision: str | None = None) -> R
 
 
 def space(repo: str, model: str, datastores: Sequence[str]) -> Repository:
-    """Makes a Space that shows the page with datastores. It contains the package.
-
-    Args:
-        repo: The name of the repository, such as "org/name".
-        model: The name of the model on the Hub, or its folder.
-        datastores: The names of the datastores on the Hub, or their folders.
-    """
+    """Makes a Space that shows the page with datastores. It contains the package."""
     for datastore in datastores:
         if not datastore or any(map(str.isspace, datastore)):
             raise ConfigError(

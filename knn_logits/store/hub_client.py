@@ -83,11 +83,7 @@ class HubName:
 
 
 def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubName | None:
-    """Reads "org/name" or "org/name@revision"; None for an existing path, or no such name.
-
-    Raises:
-        ConfigError: when two revisions are given, or a revision for a folder.
-    """
+    """Reads "org/name" or "org/name@revision"; None for an existing path, or no such name."""
     match = _NAME.fullmatch(text) if isinstance(text, str) else None
     if match is None or Path(text).exists() or "--" in match[1] or ".." in match[1]:
         if revision is not None:
@@ -193,12 +189,7 @@ def is_watched() -> bool:
 
 @contextmanager
 def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
-    """Refuses answers of more than `most` bytes, and says what an error of the client means.
-
-    Raises:
-        HubError: when the Hub does not have it, refuses it, or cannot be reached.
-        StorageError: when the disk is full, or the cache cannot be written.
-    """
+    """Refuses answers of more than `most` bytes, and says what an error of the client means."""
     from huggingface_hub import get_session
 
     if not is_watched():

@@ -79,10 +79,7 @@ class Remote:
         return [record for record in records if not (self.folder / record.name).exists()]
 
     def fetch(self, records: Sequence[FileRecord], progress: Progress = no_progress) -> None:
-        """Fetches files that are not in the cache yet, one after another.
-
-        Opening the datastore hashes them, and calls `reject_damaged` if one is not whole.
-        """
+        """Fetches files that are not in the cache, one after another. Opening them hashes them."""
         missing = self.missing(records)
         if not missing:
             return

@@ -83,10 +83,7 @@ def read_rtf(path: Path, schema: Schema) -> Iterator[Part]:
 
 
 def opened_zip(path: Path) -> ZipFile:
-    """Opens a document that is a zip archive, and refuses a bomb by its directory.
-
-    Python reads no more of a member than the directory says, so the check suffices.
-    """
+    """Opens a zip archive, and refuses a bomb by its directory, which bounds what is unpacked."""
     try:
         archive = ZipFile(path)
     except (BadZipFile, NotImplementedError, ValueError) as error:
