@@ -102,10 +102,9 @@ def choose_by_bleu(
     def decoded(of: Sequence[Document], name: str, choice: Choice | SettingsRecord | None) -> float:
         settings: dict[str, Any] = {}
         if choice is not None:
-            settings = {"k": choice.k, "lmbda": choice.lmbda, "temperature": choice.temperature}
-            settings["suffix_weight"] = getattr(
-                choice, "suffix_weight", memory.config.suffix_weight
-            )
+            # A place of the grid has the memory's suffix weight.
+            settings = memory.config.values("scoring")
+            settings |= {name: getattr(choice, name, settings[name]) for name in settings}
         texts = translate(
             model,
             tokenizer,

@@ -48,6 +48,7 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores, open_stores
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.settings.config import DEFAULT_K, MOST_SEED, whole_number
+from knn_logits.settings.registry import stored_names
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import SettingsRecord
 
@@ -191,7 +192,7 @@ def tune(
         for part, same, number in zip((first_half, other), stored, halves.counts(), strict=True)
     )
     described = describe(bench)
-    for name in ("k", "lmbda", "temperature", "suffix_weight"):
+    for name in stored_names("scoring"):
         described.pop(name, None)
     result = Tuning(
         k=best.k,
