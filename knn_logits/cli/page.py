@@ -26,14 +26,14 @@ def page(
     host: str | None = setting(None, "Address to listen on. By default only this machine can ask."),
     port: int | None = setting(None, "Port; by default the first free one from 7860."),
     at_once: int = setting(2, "Visitors answered at the same time; others wait.", least=1),
-    examples: Path | None = setting(None, "Prompts to begin with, one a line."),
+    examples: str | None = setting(None, "Prompts to begin with, one a line."),
 ) -> None:
     """Show a page: write, and click a word to see its source."""
     if find_spec("gradio") is None or find_spec("knn_logits_app") is None:
         raise MissingDependencyError(
             'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'
         )
-    prompts = _prompts(examples) if examples is not None else []
+    prompts = _prompts(Path(examples)) if examples is not None else []
     datastores = [open_datastore(store) for store in stores]
     loaded, tokenizer = run.load(model)
     from knn_logits_app import Library, launch

@@ -93,7 +93,10 @@ class Setting:
         """`int`, `float`, `bool`, `str`, or `tuple`; None if only words are values."""
         plain = [part for part in self._types if get_origin(part) is not Literal]
         plain = [get_origin(part) or part for part in plain if part is not type(None)]
-        return plain[0] if plain else None
+        kind = plain[0] if plain else None
+        if kind not in (int, float, bool, str, tuple, None):
+            raise TypeError(f"the setting {self.name} has a type that is not checked: {kind}")
+        return kind
 
     @cached_property
     def item(self) -> Any:

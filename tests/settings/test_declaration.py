@@ -1,12 +1,13 @@
 """A setting is declared once, and everything else is made from its declaration."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
 import knn_logits
-from knn_logits import ConfigError, KNNConfig, check_settings, settings_for
+from knn_logits import ConfigError, KNNConfig, Setting, check_settings, settings_for
 from knn_logits.mixture.memory import MixtureSettings
 from knn_logits.settings.config import SearchSettings
 from knn_logits.settings.declaration import check_fields, documented, setting, settings_of
@@ -40,6 +41,11 @@ def test_a_field_becomes_a_check_and_a_docstring():
         assert str(refused.value) == message
     assert "load: What it lifts; above 0 and at most 5." in Crane.__doc__
     assert settings_of(Crane)["brake"].check("auto") == "auto"
+
+
+def test_a_type_that_is_not_checked_cannot_be_declared():
+    with pytest.raises(TypeError, match="the setting load has a type"):
+        Setting(name="load", annotation=Path | None).check("crate")
 
 
 def test_a_limit_holds_for_strangers_only():
