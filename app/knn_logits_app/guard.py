@@ -17,7 +17,6 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from pydantic import BaseModel, Field, StrictInt, ValidationError
-from starlette.middleware import Middleware
 
 from knn_logits_app.bundle import page_address, with_preview
 from knn_logits_app.door import Message, Receive, Send, again, header, read_body
@@ -355,8 +354,3 @@ def _is_public(address: str) -> bool:
         return ip_address(address).is_global
     except ValueError:
         return False
-
-
-def middleware(house: House) -> list[Any]:
-    """Returns the guard as middleware for a FastAPI application."""
-    return [Middleware(Guard, house=house)]

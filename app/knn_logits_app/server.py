@@ -13,13 +13,14 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 import gradio as gr
 import torch
 from gradio.utils import get_upload_folder
+from starlette.middleware import Middleware
 
 from knn_logits import Limits
 from knn_logits_app.api import json_for_tools
 from knn_logits_app.bundle import ASSETS, ICON, asset, head
 from knn_logits_app.door import Names, close_door
 from knn_logits_app.folder import ends_on_sigterm, private_folder
-from knn_logits_app.guard import House, middleware
+from knn_logits_app.guard import Guard, House
 from knn_logits_app.layout import Server
 from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
@@ -159,7 +160,7 @@ def launch(
         share=False,
         # Otherwise gradio calls its own page, and fails if a busy machine takes over 3 seconds.
         _frontend=False,
-        app_kwargs={"middleware": middleware(house)},
+        app_kwargs={"middleware": [Middleware(Guard, house=house)]},
     )
     json_for_tools(page)
     close_door(page.server, Names(names, host))

@@ -37,7 +37,7 @@ from knn_logits_app.requests import Lookup, RequestError, Writing
 CANDIDATES = 5
 # The text that is shown for a token that ends a text.
 END = "(the end)"
-_FRAME_SECONDS = 0.06
+FRAME_SECONDS = 0.06
 
 Stores = Mapping[str, Datastore]
 _Source = TypeVar("_Source", NeighborTrace, DocumentShare)
@@ -248,7 +248,7 @@ def _write(
                 piece = reader.first_piece(piece)
             words.append(Piece(piece, share, changed))
             now = time.monotonic()
-            if now - last >= _FRAME_SECONDS:
+            if now - last >= FRAME_SECONDS:
                 last = now
                 emit(side, replace(answer, words=tuple(words), tokens=len(words)))
 

@@ -83,7 +83,7 @@ def _introduction(pairs: bool, most: int) -> str:
         f"own pairs, such as sentences and their translations. They may have up to {size}. Type "
         "them, or upload JSON lines that each have a “source” and a “target”"
         if pairs
-        else f"own text, up to {size} of plain text or JSON lines"
+        else f"own text, up to {size} of text, documents or JSON lines"
     )
     return (
         f'<p class="kl-prose">Make a memory of your {content}. You can use the memory at once. '
@@ -115,7 +115,7 @@ def _inputs(server: Server, controls: Controls, pairs: bool, most: int) -> tuple
         elem_id="own-text",
     )
     files = gr.File(
-        label=f"or upload {'.jsonl' if pairs else '.txt, .md or .jsonl'} files, "
+        label=f"or upload {'.jsonl' if pairs else '.txt, .md, .pdf, .docx or .jsonl'} files, "
         f"{most // 1000:,} KB together",
         file_count="multiple",
         file_types=list(SUFFIXES),

@@ -24,7 +24,7 @@ from knn_logits_app.folder import private_folder
 # The name of a visitor's datastore on the page.
 YOUR_TEXT = "your text"
 # A visitor's datastores are deleted after this time without an open page and without a request.
-_AWAY_SECONDS = 300.0
+AWAY_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Visitors:
 
     def _sweep(self) -> None:
         """Forgets visitors who have no open page, no running work and no recent request."""
-        oldest = time.monotonic() - _AWAY_SECONDS
+        oldest = time.monotonic() - AWAY_SECONDS
         with self._lock:
             gone = [
                 session

@@ -28,7 +28,14 @@ from knn_logits_app.session import Session
 from knn_logits_app.visitors import YOUR_TEXT, Visitors
 
 MOST_FILES = 20
-SUFFIXES = (".txt", ".md", ".rst", ".jsonl", ".json", ".csv", ".tex", ".html", ".py")
+# These are archives, which the corpus opens in a child process of limited memory and time.
+_ARCHIVES = (".docx", ".pptx", ".epub")
+# The places of these are pages, slides, headings or cells, and not lines.
+_PLACED = (*_ARCHIVES, ".pdf", ".html", ".ipynb")
+SUFFIXES = (
+    ".txt", ".md", ".jsonl", ".pdf", ".docx", ".pptx", ".epub", ".html", ".rst", ".json", ".csv",
+    ".tex", ".py", ".rtf", ".ipynb", ".eml", ".mbox",
+)  # fmt: skip
 # Files that begin like this are packed, and could grow a thousandfold when they are read.
 _PACKED = (b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
@@ -92,11 +99,11 @@ def _read(
 ) -> Iterator[Document]:
     name = Path(file).name
     with Path(file).open("rb") as opened:
-        packed = opened.read(8).startswith(_PACKED)
+        packed = opened.read(8).startswith(_PACKED) and not name.lower().endswith(_ARCHIVES)
     if packed or not name.lower().endswith(SUFFIXES):
         raise RequestError(
-            f"{name} cannot be read: upload plain text or JSON lines "
-            f"({', '.join(SUFFIXES[:5])}), not packed."
+            f"{name} cannot be read: upload text, JSON lines or documents "
+            f"({', '.join(SUFFIXES[:7])}), not packed."
         )
     try:
         for document in read_corpus(
@@ -109,7 +116,8 @@ def _read(
             web = (document.uri or "").lower().startswith(("http://", "https://"))
             document = replace(document, uri=document.uri if web else None)
             if not document.title:
-                document = replace(document, title=document.id, places=(), metadata={})
+                places = document.places if name.lower().endswith(_PLACED) else ()
+                document = replace(document, title=document.id, places=places, metadata={})
             yield document
     except CorpusError as error:
         content = 'text in UTF-8, or JSON lines with a "text" in each'

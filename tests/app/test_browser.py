@@ -307,6 +307,21 @@ def test_no_datastore_is_one_friendly_line(open_page):
     assert one.problems == []
 
 
+def test_where_nothing_is_near_the_nearest_is_shown_and_what_can_be_asked(visit):
+    one = visit()
+    page = one.page
+    one.write("My neighbour's cat likes to sleep in the sun because the weather")
+    far = page.locator("#answers .kl-far")
+    expect(far).to_contain_text("Nothing near.")
+    expect(far).to_contain_text("The nearest passage is:")
+    chip = far.locator(".kl-chip").first
+    text = chip.inner_text()
+    chip.click()
+    expect(page.locator("#answers .kl-side-knn .kl-prompt")).to_have_text(text)
+    expect(page.locator("#answers .kl-far")).to_have_count(0)
+    assert one.problems == []
+
+
 def test_about_names_the_limits_and_the_datastores(open_page, library):
     one = open_page
     one.tab("About")

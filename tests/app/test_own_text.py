@@ -147,6 +147,19 @@ def test_a_file_is_held_to_the_text_that_it_gives(session, tmp_path):
         documents_of(session, [str(path)], "", deadline=cancelled)
 
 
+def test_a_pdf_is_read_with_its_pages(session, tmp_path):
+    path = tmp_path / "handbook.pdf"
+    path.write_bytes(flooded_pdf(characters=1_200))
+    (document,), skipped = documents_of(session, [str(path)], "")
+    assert "words words" in document.text
+    assert (document.title, document.uri, skipped) == ("handbook.pdf", None, 0)
+    assert len(document.places) == 1
+    # What is no such archive is not taken for one.
+    (tmp_path / "bad.docx").write_bytes(b"PK\x03\x04rest")
+    with pytest.raises(RequestError):
+        documents_of(session, [str(tmp_path / "bad.docx")], "")
+
+
 def flooded_pdf(characters):
     """Makes a PDF of one page, whose text packs far better than text does."""
     lines = b"(" + b"words " * 100 + b") Tj 0 -14 Td "

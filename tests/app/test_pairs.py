@@ -47,7 +47,7 @@ def test_a_source_is_written_to_as_the_library_does(pair_session, pair_memory):
 
 
 def test_the_answer_comes_word_by_word(pair_session, monkeypatch):
-    monkeypatch.setattr("knn_logits_app.session._FRAME_SECONDS", 0.0)
+    monkeypatch.setattr("knn_logits_app.session.FRAME_SECONDS", 0.0)
     wanted = writing_of(SOURCE, CRANE, new_tokens=40)
     frames = [one["knn"] for one in pair_session.write(pair_session.first, wanted, Deadline(60))]
     assert len(frames) > 2

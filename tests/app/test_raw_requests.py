@@ -212,27 +212,6 @@ def test_no_file_is_given_away(client):
         refused(client.get(path))
 
 
-def test_a_file_that_was_not_uploaded_is_not_read(client, served):
-    (build,) = events(client, 9)
-    file = {"path": "/etc/hostname", "meta": {"_type": "gradio.FileData"}, "orig_name": "a.txt"}
-    data = ["demo", ["manual"], 0.6, 1024, 0.03, False, None, "", [file]]
-    session = "intruder1"
-    body = {"data": data, "fn_index": build, "session_hash": session}
-    answer = client.post(f"{API}/queue/join", json=body)
-    if answer.status_code == 200:
-        seen = ""
-        with client.stream("GET", f"{API}/queue/data?session_hash={session}") as stream:
-            for line in stream.iter_lines():
-                seen += line
-                if "process_completed" in line or "unexpected_error" in line:
-                    break
-        assert '"success":false' in seen.replace(" ", "") or "kl-error" in seen
-        assert "kl-done" not in seen
-    else:
-        refused(answer)
-    assert served[1].visitors.stores(session) == {}
-
-
 def test_another_session_hears_nothing(client):
     body = {"data": [], "fn_index": events(client, 0)[0], "session_hash": "somebody1"}
     client.post(f"{API}/queue/join", json=body)
@@ -251,6 +230,34 @@ def test_the_tools_of_mcp_answer_and_refuse(client):
     names = ("generate", "explain", "evaluate", "datastores")
     assert all(f'"{name}"' in listed.text or f"_{name}" in listed.text for name in names)
     refused(client.post(path, content=b"{", headers=headers))
+
+
+def test_tools_of_mcp_answer_json_with_a_summary(url):
+    pytest.importorskip("mcp")
+    headers = {"accept": "application/json, text/event-stream"}
+    path = f"{url}/gradio_api/mcp/"
+    with httpx.Client(timeout=180) as client:
+        listed = client.post(
+            path, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=headers
+        )
+        data = next(one for one in listed.text.splitlines() if one.startswith("data:"))
+        tools = json.loads(data[5:])["result"]["tools"]
+        name = next(one["name"] for one in tools if one["name"].endswith("generate"))
+        asked = {
+            "name": name,
+            "arguments": {
+                "prompt": "What helps against E529 is this:", "new_tokens": 8, "max_neighbors": 1,
+            },
+        }  # fmt: skip
+        body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": asked}
+        answer = client.post(path, json=body, headers=headers)
+    data = next(one for one in answer.text.splitlines() if one.startswith("data:"))
+    (content,) = json.loads(data[5:])["result"]["content"]
+    found = json.loads(content["text"])
+    assert found["text"].startswith(" adjust the front hose")
+    assert "Error E529" in found["summary"]
+    assert "the memory changed 3" in found["summary"]
+    assert {len(one["neighbors"]) for one in found["tokens"]} <= {0, 1}
 
 
 def test_a_full_queue_says_so(library):

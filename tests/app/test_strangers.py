@@ -251,7 +251,7 @@ def test_what_a_visitor_has_stays_whoever_else_comes(library, monkeypatch):
         others = [shown(client, f"other{one}", f"198.51.100.{one}") for one in (3, 4)]
         assert ["kl-done" in one for one in others] == [True, False]
         assert "oo many visitors" in others[-1]
-        monkeypatch.setattr("knn_logits_app.visitors._AWAY_SECONDS", 0.0)
+        monkeypatch.setattr("knn_logits_app.visitors.AWAY_SECONDS", 0.0)
         # Who is away makes room; whose page is open does not.
         assert "kl-done" in shown(client, "other0005", "198.51.100.5")
         assert server.visitors.stores("visitor01")
