@@ -42,6 +42,9 @@ _BATCH, _BATCH_SECONDS = 1 << 18, 1.0
 _LONGEST_LINE = LONGEST_ROW + (1 << 20)
 _LINES_AHEAD = 8
 _BEAT_SECONDS = 0.1
+# Libraries reserve memory for every processor of a machine, which the limit would count.
+_SMALL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
+_SMALL |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _REASONS = {
     "missing": f"its format needs more packages: {EXTRA}",
     "nesting": "nested too deeply to be read; save it anew",
@@ -155,7 +158,7 @@ class Sandbox:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
-                    env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+                    env={**os.environ, **_SMALL},
                 )
             except OSError as error:
                 raise UnreadableError(
