@@ -37,19 +37,19 @@ class ByteText:
 
     def __call__(self, ids: Sequence[int]) -> str:
         """Returns the text. What is no UTF-8 becomes U+FFFD."""
-        known = self._bytes
+        texts = self._bytes
         try:
-            text = b"".join([known[token] for token in ids])
+            text = b"".join([texts[token] for token in ids])
         except KeyError:
-            text = b"".join([known.get(token) or self._of(int(token)) for token in ids])
+            text = b"".join([texts.get(token) or self._of(int(token)) for token in ids])
         return text.decode("utf-8", "replace")
 
     def _of(self, token: int) -> bytes:
         word = self._backend.id_to_token(token)
         if word is None:  # an id that may be added later
             return b""
-        self._bytes[token] = found = self._written(word)
-        return found
+        self._bytes[token] = spelled = self._written(word)
+        return spelled
 
     def _written(self, word: str) -> bytes:
         try:
@@ -78,7 +78,7 @@ def _checked(tokenizer: Any) -> ByteText | None:
 def _byte_of_character() -> dict[str, int]:
     """The alphabet of GPT-2: printable bytes stand for themselves, the others from U+0100 on."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
+    rest = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {
-        chr(0x100 + number): byte for number, byte in enumerate(others)
+        chr(0x100 + number): byte for number, byte in enumerate(rest)
     }

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from torch import Tensor, nn
 
 from knn_logits.arrays import Array
 from knn_logits.corpus.documents import Document
@@ -279,3 +280,26 @@ def _groups(documents: Iterable[Document]) -> Iterator[list[tuple[Document, list
             group, size = [], 0
     if group:
         yield group
+
+
+def end_tokens(config: Any, vocabulary: int) -> list[int]:
+    """Returns the tokens that end a sequence, without those that the model has no score for."""
+    return _marks(config, ("eos_token_id",), vocabulary)
+
+
+def control_tokens(model: nn.Module, vocabulary: int) -> list[int]:
+    """Returns the tokens that begin, end or pad a sequence, or part the turns of a chat."""
+    tokens = set()
+    for name in ("generation_config", "config"):
+        config = getattr(model, name, None)
+        tokens |= set(_marks(config, ("bos_token_id", "eos_token_id", "pad_token_id"), vocabulary))
+    return sorted(tokens)
+
+
+def _marks(config: Any, names: tuple[str, ...], vocabulary: int) -> list[int]:
+    tokens: list[Any] = []
+    for name in names:
+        value = getattr(config, name, None)
+        value = value.flatten().tolist() if isinstance(value, Tensor) else value
+        tokens += value if isinstance(value, (list, tuple)) else [value]
+    return [int(id) for id in tokens if id is not None and 0 <= int(id) < vocabulary]

@@ -36,7 +36,7 @@ _MOST_TOKENS = 2_000_000
 _ENDS_SENTENCE = re.compile(r"(?:^|[.!?:\n])[^\w.!?:\n]*$")
 
 # A short word that stands in a tenth of the sampled documents, and in three, names none of them.
-_SHORT, _MANY, _FEWEST = 4, 0.1, 3
+_SHORT, _WIDESPREAD, _FEWEST = 4, 0.1, 3
 
 _common_words: WeakKeyDictionary[Datastore, frozenset[str]] = WeakKeyDictionary()
 _short_words: WeakKeyDictionary[Datastore, frozenset[str]] = WeakKeyDictionary()
@@ -66,7 +66,9 @@ def widespread_words(tokenizer: Any, text: str, stores: Iterable[Datastore]) -> 
     for store in stores if words else ():
         if store not in _short_words:
             _sample(tokenizer, store)
-    return tuple(sorted(word for word in words if any(word in _short_words[one] for one in stores)))
+    return tuple(
+        sorted(word for word in words if any(word in _short_words[store] for store in stores))
+    )
 
 
 def _sample(tokenizer: Any, store: Datastore) -> None:
@@ -83,9 +85,11 @@ def _sample(tokenizer: Any, store: Datastore) -> None:
     least = max(_COMMON * len(first), 1)
     _common_words[store] = frozenset(word for word, number in counts.items() if number > least)
     every = set().union(*documents.values())
-    many = max(_MANY * len(every), _FEWEST)
+    least_documents = max(_WIDESPREAD * len(every), _FEWEST)
     _short_words[store] = frozenset(
-        word for word, where in documents.items() if len(word) <= _SHORT and len(where) >= many
+        word
+        for word, where in documents.items()
+        if len(word) <= _SHORT and len(where) >= least_documents
     )
 
 

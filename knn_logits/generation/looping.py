@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.engine.calls import local_of_caller
-from knn_logits.engine.marks import end_tokens
+from knn_logits.engine.tokens import end_tokens
 from knn_logits.search.neighbors import Neighbors
 
 

@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 from knn_logits.engine.calls import Call, Course, course_of, with_course
 from knn_logits.engine.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.engine.hooks import StateCapture, Window
-from knn_logits.engine.marks import end_tokens
+from knn_logits.engine.tokens import end_tokens
 from knn_logits.errors import ConfigError, ModelError, TraceError
 from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer
 from knn_logits.evidence.recording import Recording, Recordings, inputs_of, sources_of

@@ -22,7 +22,7 @@ from knn_logits.engine.compatibility import (
 )
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.keys import KeySource
-from knn_logits.engine.marks import control_tokens, end_tokens
+from knn_logits.engine.tokens import control_tokens, end_tokens
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
