@@ -21,6 +21,10 @@ WINDOW = knn_logits.WindowConfig(64, 32)
 CORPUS = [f"{one} {TEXTS[(number + 3 + number // 8) % 8]}" for number, one in enumerate(TEXTS * 2)]
 
 
+def hashes(store):
+    return [file.sha256 for file in store.manifest.files]
+
+
 @pytest.fixture(scope="module")
 def learned(model, tokenizer, tmp_path_factory):
     """Rows learnt from `TEXTS`. Nothing may change the folder."""
@@ -107,9 +111,7 @@ def test_what_needs_text_is_refused_in_one_line(model, tokenizer, learned):
 
 def test_the_same_seed_gives_the_same_bytes(model, tokenizer, learned, tmp_path):
     again = distill(model, tokenizer, CORPUS, tmp_path / "rows", rows=2, epochs=8, window=WINDOW)
-    assert [one.sha256 for one in again.manifest.files] == [
-        one.sha256 for one in learned.manifest.files
-    ]
+    assert hashes(again) == hashes(learned)
 
 
 def test_a_datastore_may_be_the_corpus_and_the_teacher(model, tokenizer, tmp_path):
@@ -125,9 +127,7 @@ def test_a_datastore_may_be_the_corpus_and_the_teacher(model, tokenizer, tmp_pat
         model, tokenizer, CORPUS, tmp_path / "texts", rows=2, teacher=store, window=WINDOW
     )
     # The teacher leaves out the document that is read, which here is found by its content.
-    assert [one.sha256 for one in texts.manifest.files] == [
-        one.sha256 for one in taught.manifest.files
-    ]
+    assert hashes(texts) == hashes(taught)
 
 
 def test_an_interrupted_call_goes_on(model, tokenizer, learned, tmp_path):
@@ -140,19 +140,11 @@ def test_an_interrupted_call_goes_on(model, tokenizer, learned, tmp_path):
         distill(model, tokenizer, CORPUS, tmp_path / "rows", **arguments, progress=stop)
     kept = (tmp_path / "rows" / "keys-00000.npy").stat()
     phases = []
-    done = distill(
-        model,
-        tokenizer,
-        CORPUS,
-        tmp_path / "rows",
-        **arguments,
-        progress=lambda phase, done, total: phases.append((phase, done)),
-    )
+    arguments["progress"] = lambda phase, done, total: phases.append((phase, done))
+    done = distill(model, tokenizer, CORPUS, tmp_path / "rows", **arguments)
     assert kept.st_size > 0
     assert next(done for phase, done in phases if phase == "keys") > 0
-    assert [one.sha256 for one in done.manifest.files] == [
-        one.sha256 for one in learned.manifest.files
-    ]
+    assert hashes(done) == hashes(learned)
     assert not list((tmp_path / "rows").glob("keys*"))
 
 
