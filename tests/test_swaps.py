@@ -137,7 +137,7 @@ def test_the_side_or_the_layer_of_the_key(model, folder, module, side):
 
 def test_the_precision_of_the_keys(model, folder):
     change(folder, dtype="float32")
-    assert "of float32" in refused(model, folder)
+    assert "the manifest says float32" in refused(model, folder)
 
 
 @pytest.mark.parametrize("metric", ["ip", "cosine"])

@@ -107,11 +107,11 @@ class Datastore:
     def _open(self) -> None:
         """Opens every file, so that a later change of the folder does not affect this object."""
         manifest = self.manifest
+        self._tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
         self._documents_file = pa.memory_map(str(self._path("documents")))
         self._open_later()
         self._arrays = {
-            kind: manifest.array(self.folder, kind)
-            for kind in ("tokens", "clusters", "merged", "suffixes")
+            kind: manifest.array(self.folder, kind) for kind in ("clusters", "merged", "suffixes")
         }
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
@@ -217,8 +217,7 @@ class Datastore:
     @property
     def tokens(self) -> Array:
         """The tokens of all documents in order, int32 [tokens]."""
-        assert self._arrays["tokens"] is not None
-        return self._arrays["tokens"]
+        return self._tokens
 
     @cached_property
     def documents(self) -> Documents:
