@@ -140,7 +140,9 @@ def test_refining_needs_keys(tmp_path):
 
 def test_a_datastore_without_entries(tmp_path):
     store = make(tmp_path / "s")
-    empty = store.manifest.model_copy(update={"entries": 0, "documents": 0, "tokens": 0})
+    empty = store.manifest.model_copy(
+        update={"entries": 0, "documents": 0, "tokens": 0, "files": ()}
+    )
     write_array(store.folder / layout.TOKENS, np.empty(0, np.int32))
     write_documents(store.folder / layout.DOCUMENTS, [])
     store = Datastore.unfinished(store.folder, empty)
