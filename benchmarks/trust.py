@@ -52,7 +52,7 @@ class Text:
         size = 1 if memory.retriever.follows_text else 64
         for start in range(0, len(self.targets), size):
             states = self.states[:, start : start + size]
-            end = self.first + start + states.shape[1]
+            end = self.first + start + states.shape[1] - 1
             log_p_lm = torch.log_softmax(self.scores[start : start + size].float(), dim=-1)
             vote = memory.vote(memory.neighbors(states, self.ids[:, :end], log_p_lm), log_p_lm)
             targets = self.targets[start : start + size]
@@ -196,7 +196,7 @@ def rules(model, tokenizer, store, fit):
     own = store.manifest.writing
     sharp = {"k": own.k, "temperature": own.temperature, "retomaton": False}
     found = {"the datastore's own": {}}
-    for lmbda in (0.7, 0.25, 0.05):
+    for lmbda in (0.7, 0.05):
         found[f"λ {lmbda} (Khandelwal et al. 2020)"] = {"lmbda": lmbda}
     if fit is not None:
         for kind, name in (("distance", "λ by distance (Drozdov et al. 2022)"),
