@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class DecodingOptions:
     """How tokens are chosen from the mixture's distribution."""
 
+    max_new_tokens: int = setting(60, "The most tokens to write.", least=1)
     num_beams: int = setting(1, "Number of beams; 1 is greedy search.", least=1)
     sample: bool = setting(False, "Sample tokens instead of taking the likeliest.")
     top_k: int | None = setting(None, "Sample among the N likeliest tokens.", least=0)
@@ -47,6 +48,8 @@ class DecodingOptions:
                 "it, or leave them out"
             )
         settings = {
+            "max_new_tokens": self.max_new_tokens,
+            "return_dict_in_generate": True,
             "do_sample": self.sample,
             "num_beams": self.num_beams,
             "top_k": self.top_k,
@@ -133,7 +136,6 @@ def generate(
     prompt: str = setting(
         ..., "Text to continue, or the source for an encoder-decoder model; - reads standard input."
     ),
-    max_new_tokens: int = setting(60, "The most tokens to write.", least=1),
     compare: bool = setting(False, "Also write the text without kNN."),
     explain: bool = setting(False, "Colour the words and list their sources."),
     sources: int = setting(12, "Number of sources that --explain lists.", least=0),
@@ -152,7 +154,6 @@ def generate(
     settings = decoding.keywords()
     files.check()
     opened = memory.open(stores, scoring=False)
-    settings |= {"max_new_tokens": max_new_tokens, "return_dict_in_generate": True}
     loaded, tokenizer = run.load(model)
     from knn_logits.generation.processor import KNNLogitsProcessor
 
