@@ -33,6 +33,7 @@ from knn_logits.evidence.trace import (
     TokenTrace,
     Trace,
 )
+from knn_logits.locks import cached_property
 from knn_logits.mixture.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.mixture.memory import Memory
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
@@ -49,6 +50,10 @@ class Tracer:
     memory: Memory
     tokenizer: Any
     max_neighbors: int = MAX_NEIGHBORS
+
+    @cached_property
+    def _special(self) -> set[int]:
+        return special_ids(self.tokenizer)
 
     def token(self, word: str, chosen: Chosen, before: Sequence[int], after: Sequence[int]) -> Any:
         """Traces one token: its shares, its main neighbors, and what else might stand there."""
@@ -110,16 +115,16 @@ class Tracer:
         self, token: int, neighbors: Neighbors, weights: Tensor, text_after: TextAfter
     ) -> Rival | None:
         """The neighbors' likeliest token and the rest of its word, if it is another token."""
-        values, votes = neighbors.values[0].cpu(), weights[0].exp().cpu()
+        values, votes = neighbors.values[0].cpu().numpy(), weights[0].exp().cpu().numpy()
         if not len(values):
             return None
-        tokens, places = torch.unique(values, return_inverse=True)
-        totals = torch.zeros(len(tokens), dtype=votes.dtype).index_add_(0, places, votes)
+        tokens, places = np.unique(values, return_inverse=True)
+        totals = np.bincount(places, votes)
         best = int(totals.argmax())
         other, p = int(tokens[best]), float(totals[best])
         if other == token or p <= 0.0:
             return None
-        shares = torch.where(values == other, votes, 0.0).numpy()
+        shares = np.where(values == other, votes, 0.0)
         ids = neighbors.ids[0].cpu().numpy()
         first = votes_by_document(ids, shares, self.memory.retriever.locate)[0]
         record, text = first.store.documents[first.number], text_after(other)
@@ -133,7 +138,7 @@ class Tracer:
         store, entry = self.memory.retriever.locate(int(neighbors.ids[0, column]))
         passage = store.passage(entry)
         # The tokens that start and end a document for the model are not part of its text.
-        special = special_ids(self.tokenizer)
+        special = self._special
         before, after = (
             [token for token in part if token not in special]
             for part in (passage.before, passage.after)
@@ -171,7 +176,7 @@ class Tracer:
             for at, choice in enumerate(chosen, start=first)
         ]
         # A prompt that only starts a decoder has no text.
-        read = not special_ids(self.tokenizer).issuperset(ids[:first])
+        read = not self._special.issuperset(ids[:first])
         return self.completed("".join(words[:first]) if read else "", tokens)
 
     def completed(
@@ -184,7 +189,7 @@ class Tracer:
 
     def marked(self, tokens: list[TokenTrace]) -> list[TokenTrace]:
         """Marks the special tokens among tokens."""
-        special = special_ids(self.tokenizer)
+        special = self._special
         return [
             replace(token, special=True) if token.token_id in special else token for token in tokens
         ]
