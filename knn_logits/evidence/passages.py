@@ -111,8 +111,10 @@ def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str
         between, token = parts_of(tokenizer, ids, [len(ids) - 1])
         after = between.count("\n") + _breaks(token)
         if place.start:
-            # What the place's first token has before its last word belongs to the lines before.
-            after -= decoded(tokenizer, ids[:1]).rstrip().count("\n")
+            # What the place's first token has before its last word belongs to the lines before, and
+            # so does all of a token without a word.
+            opening = decoded(tokenizer, ids[:1])
+            after -= (opening.rstrip() or opening).count("\n")
         name = f"line {int(line[1]) + after}"
     uri = document.uri
     if uri is not None and place.fragment and "#" not in uri:
