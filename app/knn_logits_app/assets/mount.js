@@ -35,9 +35,8 @@ const mount = (element, props, trigger, watch) => {
     data: null, known: null, opened: null, everything: false, settings: null, gated: false,
     asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, kept: [], waiting: false, turn: 0,
   };
-  const place = element.closest("[id]")?.id || "answer";
-  const writes = place === "answers";
-  const panel = `${place}-${views.length}-panel`;
+  const writes = Boolean(element.closest("#answers"));
+  const panel = `${element.closest("[id]")?.id || "answer"}-${views.length}-panel`;
   const words = () => [...out.querySelectorAll(".kl-w[role=button]")];
   const elementOf = (number) => out.querySelector(`.kl-w[data-word="${number}"]`);
 
@@ -112,7 +111,7 @@ const mount = (element, props, trigger, watch) => {
     }, { class: "kl-chip" }));
     return h("div", { class: "kl-far", role: "status" },
       h("p", {}, h("b", {}, "Nothing near."), " The memory contains nothing similar to this text, so ",
-        view.known.states.some((one) => one.share > 0) ? "its words may be about something else." : "it has no part in these words."),
+        view.known.words.some((one) => one.share >= LEAST) ? "its words may be about something else." : "it has no part in these words."),
       passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
         ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
       chips.length ? h("p", {}, "You can ask it: ", chips) : null);
