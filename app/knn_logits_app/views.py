@@ -96,12 +96,9 @@ def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str
     """
     table = _Table(documents)
     tokens = [_token(token, table) for token in sequence.tokens]
-    familiarity = sequence.familiarity
     return {
-        "prompt": sequence.prompt,
-        "familiarity": asdict(familiarity) if familiarity else None,
+        **asdict(replace(sequence, tokens=[])),
         "near": sequence.near,
-        "unknown": list(sequence.unknown),
         "tokens": tokens,
         "documents": [[row.store, row.document, row.title, row.uri] for row in table.rows],
     }

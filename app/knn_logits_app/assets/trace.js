@@ -57,16 +57,11 @@ const wholeTrace = (packed) => {
       ({ token, token_id, p, p_lm, p_knn })),
     neighbors: one.neighbors.map(neighbor),
   }));
+  const { near, stores, documents, tokens: _, ...rest } = packed;
   return {
     format: "knn-logits trace",
     version: 1,
-    stores: packed.stores ?? [],
-    sequences: [{
-      prompt: packed.prompt,
-      text: packed.tokens.map((one) => one.token).join(""),
-      familiarity: packed.familiarity,
-      unknown: packed.unknown,
-      tokens,
-    }],
+    stores: stores ?? [],
+    sequences: [{ ...rest, text: tokens.map((one) => one.token).join(""), tokens }],
   };
 };
