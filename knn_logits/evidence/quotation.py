@@ -313,10 +313,13 @@ def _again(text: Array, passage: Array, whole: bool) -> tuple[int, int, int] | N
 
 def _is_prose(gap: Difference, ids: Array, text: InnerText) -> bool:
     """Whether enough words around a difference are the same, in the same paragraph."""
-    before = re.split(r"\n\s*\n", text(ids[gap.first - gap.before : gap.first]))[-1]
-    after = re.split(r"\n\s*\n", text(ids[gap.last : gap.last + gap.after]))[0]
+    sides = (
+        text(ids[gap.first - gap.before : gap.first]),
+        text(ids[gap.last : gap.last + gap.after]),
+    )
+    before, after = re.split(r"\n\s*\n", sides[0])[-1], re.split(r"\n\s*\n", sides[1])[0]
     left, right = _words(before), _words(after)
-    if len(_every_word(before + " " + after)) < _MOSTLY * _unlike(gap, ids, text, before, after):
+    if len(_every_word(before + " " + after)) < _MOSTLY * _unlike(gap, ids, text, *sides):
         return False
     opens = gap.first - gap.before <= 0
     return left + right >= _WORDS and (left > 0 or opens) and (right > 0 or gap.ends)

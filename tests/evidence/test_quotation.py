@@ -129,6 +129,16 @@ def test_what_another_document_says_word_for_word_is_not_contradicted(
     assert objections(TEXTS[5].replace("nine", "five"), store)
 
 
+def test_words_of_an_earlier_paragraph_do_not_count_against_a_quotation(
+    model, tokenizer, objections, tmp_path
+):
+    passage = "See the notes of the second year\n\nThe keeper lights the lamp"
+    store = knn_logits.build_datastore(model, tokenizer, [passage], tmp_path / "s", **EVERY)
+    text = "One two three four five six seven eight nine ten of the second year"
+    changed = f"{text}\n\nThe keeper lights the motor lamp"
+    assert ("motor", "lamp", "0") in objections(changed, store)
+
+
 def test_one_word_differs_in_a_tokenizer_that_drops_the_first_space(model, tmp_path):
     """Llama's decodes "▁winch" as "winch" if it stands alone."""
     made = Tokenizer(models.BPE(unk_token="<unk>"))
