@@ -198,7 +198,7 @@ def test_words_after_a_line_break_are_on_their_own_line(model, tokenizer, tmp_pa
 )
 def test_a_line_is_right_if_tokens_hold_line_breaks(model, tmp_path, cut):
     """They hold them with a word, or several of them, also behind a U+FFFD of the text itself."""
-    lines = "alpha \ufffd\nbeta \ufffd\n\ngamma line.\n\n\ndelta\n \n\t\n  omega.\n\n"
+    lines = "alpha \ufffd\nbeta \ufffd\n\n   gamma line.\n\n\ndelta\n \n\t\n  omega.\n\n"
     (tmp_path / "log.txt").write_text(lines * 90)
     made = Tokenizer(models.WordLevel({"<e>": 0}, "<e>"))
     words = Split(Regex(cut), "isolated")
