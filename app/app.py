@@ -67,7 +67,7 @@ def demo_library(stores: Path | None = None) -> Library:
         row = next(row for row in rows if row["relation"] == relation)
         examples.append(Example(row["new"], (kind,)))
     # These sentences state facts of the manual in words that it does not contain.
-    told = [
+    message = [
         f"{row['new']} {row['answer']}."
         for row in demo.questions_of("manual", "final")[:40]
         if not row["new"].startswith("Question")
@@ -81,7 +81,7 @@ def demo_library(stores: Path | None = None) -> Library:
         examples=tuple(examples),
         about=ABOUT,
         single_sentence=True,
-        sample_text=" ".join(told[:12]),
+        sample_text=" ".join(message[:12]),
     )
 
 

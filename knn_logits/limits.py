@@ -62,13 +62,13 @@ class Limits:
         Raises:
             LimitError: when a limit is exceeded. The message says which one, and what is allowed.
         """
-        for name, found, most in (
+        for name, amount, most in (
             ("the text has {} tokens", prompt_tokens, self.prompt_tokens),
             ("{} new tokens are asked for", new_tokens, self.new_tokens),
             ("the text has {} bytes", text_bytes, self.text_bytes),
         ):
-            if found > most:
-                raise LimitError(f"{name.format(f'{found:,}')}; {most:,} are allowed: shorten it")
+            if amount > most:
+                raise LimitError(f"{name.format(f'{amount:,}')}; {most:,} are allowed: shorten it")
         if context is not None and prompt_tokens + new_tokens > context:
             raise LimitError(
                 f"{prompt_tokens:,} tokens of text and {new_tokens:,} new ones are more than the "

@@ -49,7 +49,7 @@ def json_line(content: Any, encoding: str | None = None) -> str:
     """
     text = json.dumps(content, ensure_ascii=False, allow_nan=False)
     # JSON allows these characters in strings only, and there they may be written in this form.
-    text = _STEERING.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+    text = _STEERING.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
     try:
         text.encode(encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):

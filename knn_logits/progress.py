@@ -51,13 +51,13 @@ def while_running(
     """
     if progress is no_progress:
         return work()
-    found: list[Result] = []
+    results: list[Result] = []
     failed: list[BaseException] = []
     ended = threading.Event()
 
     def run() -> None:
         try:
-            found.append(work())
+            results.append(work())
         except BaseException as error:
             failed.append(error)
         ended.set()
@@ -72,7 +72,7 @@ def while_running(
     if failed:
         raise failed[0]
     progress(phase, WHOLE, WHOLE)
-    return found[0]
+    return results[0]
 
 
 def _share(passed: float) -> float:

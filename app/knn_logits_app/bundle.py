@@ -102,5 +102,5 @@ def with_preview(page: bytes, address: str) -> bytes:
         kind = "property" if name.startswith("og:") else "name"
         tags += f'<meta {kind}="{name}" content="{escape(content)}">'
     end = rest.find(b"<script")
-    others = _TITLE_TAG.sub(b"", _GRADIO_TAG.sub(b"", rest[:end]))
-    return start + opening + tags.encode() + others + rest[end:]
+    rest_of_head = _TITLE_TAG.sub(b"", _GRADIO_TAG.sub(b"", rest[:end]))
+    return start + opening + tags.encode() + rest_of_head + rest[end:]

@@ -187,14 +187,14 @@ def write_json(
         kind = {"kind": rewriting.kind, "note": rewriting.note}
     private = server.visitors.stores(visitor)
     with server.visitors.running(visitor, session.limits.deadline(), "write") as deadline:
-        known: set[str] = set()
+        seen: set[str] = set()
         for answers in server.work.steps("write", library, private, deadline, writing):
             # A trace is large, and is not sent again with each word of the other answer. The last
             # frame is whole, since the browser may leave out frames that come close together.
             if all(answer.done for answer in answers.values()):
-                known.clear()
-            yield views.frame(answers, request, known=known, **kind)
-            known |= {side for side, answer in answers.items() if answer.trace is not None}
+                seen.clear()
+            yield views.frame(answers, request, known=seen, **kind)
+            seen |= {side for side, answer in answers.items() if answer.trace is not None}
 
 
 def _rewritten(writing: Writing, rewriting: Rewriting, most: int) -> Writing:

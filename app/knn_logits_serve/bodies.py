@@ -68,7 +68,7 @@ class _StreamOptions(_Body):
     include_usage: bool | None = None
 
 
-class _Asking(_Body):
+class _GenerationBody(_Body):
     """The fields that completions and chats share."""
 
     model: _Name
@@ -96,7 +96,7 @@ class _Asking(_Body):
         return given
 
     @model_validator(mode="after")
-    def _one_best(self) -> _Asking:
+    def _returns_all(self) -> _GenerationBody:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise ValueError("best_of must be n, since every text that is written is returned")
         return self
@@ -107,7 +107,7 @@ class _Asking(_Body):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
-class CompletionBody(_Asking):
+class CompletionBody(_GenerationBody):
     """A request for `/v1/completions`."""
 
     prompt: (
@@ -142,7 +142,7 @@ class Message(_Body):
         return self.content or ""
 
 
-class ChatBody(_Asking):
+class ChatBody(_GenerationBody):
     """A request for `/v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
@@ -151,7 +151,7 @@ class ChatBody(_Asking):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @model_validator(mode="after")
-    def _asked_for(self) -> ChatBody:
+    def _logprobs_on(self) -> ChatBody:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: set logprobs to true")
         return self

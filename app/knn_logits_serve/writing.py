@@ -41,7 +41,7 @@ def write(served: Served, request: GenerationRequest, tell: Tell, deadline: Dead
                     continue
                 if deadline.cancelled:
                     return
-                tell(_write_one(served, request, prompt, choice, knn, tell, deadline))
+                tell(_write_text(served, request, prompt, choice, knn, tell, deadline))
 
 
 def processor_of(served: Served, request: GenerationRequest, memory: Memory) -> KNNLogitsProcessor:
@@ -67,7 +67,7 @@ class _End(StoppingCriteria):
         return torch.full((len(input_ids),), over, device=input_ids.device)
 
 
-def _write_one(
+def _write_text(
     served: Served,
     request: GenerationRequest,
     prompt: Prompt,

@@ -81,7 +81,7 @@ class Answer:
         """
         import torch
 
-        written = self._said(ids)
+        written = self._written(ids)
         rest = _after(text, written)
         if rest is None:
             # A stop text cuts an answer, and the host may have written on for some tokens.
@@ -90,14 +90,16 @@ class Answer:
                 return None
             ends = range(self._start + 1, ids.shape[-1] + 1)
             return next(
-                ids[:, :end] for end in ends if self._said(ids[:, :end]).lstrip().startswith(text)
+                ids[:, :end]
+                for end in ends
+                if self._written(ids[:, :end]).lstrip().startswith(text)
             )
         last = self._tokenizer(rest, add_special_tokens=False)["input_ids"] if rest else []
         if most is not None and len(last) > most:
             return None
         return torch.cat([ids, ids.new_tensor([last])], dim=-1) if len(last) == 1 else ids
 
-    def _said(self, ids: Any) -> str:
+    def _written(self, ids: Any) -> str:
         return str(self._tokenizer.decode(ids[0, self._start :], skip_special_tokens=True))
 
 

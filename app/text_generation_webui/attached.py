@@ -70,7 +70,7 @@ class Attached:
         self._params = params
         self._say = tell
         self._lock = threading.Lock()
-        self._told: str | None = None
+        self._reported: str | None = None
         self._model: Any = lambda: None
         self._problem = ""
         self._whole = threading.Event()
@@ -143,7 +143,7 @@ class Attached:
 
     def changed(self) -> None:
         """Forgets the last problem, since a setting changed. It is logged again if it remains."""
-        self._told = None
+        self._reported = None
         self._problem = ""
 
     def status(self, model: Any, tokenizer: Any) -> str:
@@ -256,9 +256,9 @@ class Attached:
 
     def _tell(self, problem: str) -> None:
         self._problem = problem
-        if problem and problem != self._told:
+        if problem and problem != self._reported:
             self._say(problem)
-        self._told = problem
+        self._reported = problem
 
 
 def _bare(model: Any) -> Any:

@@ -31,7 +31,7 @@ RETOMATON = {"as the datastore says": None, "on": True, "off": False}
 NUMBERS = {"lmbda": "λ (lmbda), 0 to 1", "k": "k, neighbors", "temperature": "τ (temperature)"}
 
 
-def _beside(name: str) -> Any:
+def _sibling(name: str) -> Any:
     """Imports a module of this folder. The host loads only this file, and from any folder."""
     if _PACKAGE not in sys.modules:
         sys.modules[_PACKAGE] = types.ModuleType(_PACKAGE)
@@ -39,7 +39,7 @@ def _beside(name: str) -> Any:
     return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
-attached = _beside("attached")
+attached = _sibling("attached")
 
 
 def _tell(line: str) -> None:

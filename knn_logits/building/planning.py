@@ -250,8 +250,8 @@ def _check_on_demand(index: IndexConfig, pairs: PairTokenizer | None) -> None:
             "keys on demand need a causal model, since passages are found by the text that is "
             "being written: leave out --no-keys"
         )
-    named = index.factory not in ("auto", "exact")
-    if named or index.nprobe is not None or index.native or index.measures:
+    is_factory = index.factory not in ("auto", "exact")
+    if is_factory or index.nprobe is not None or index.native or index.measures:
         raise ConfigError(
             "without keys there is no index to build: leave out --index, --nprobe, --budget, "
             "--target-recall and --native-index, or --no-keys"

@@ -147,14 +147,14 @@ def _option(key: str, declared: Setting, *, checked: bool = False) -> _Expanded:
         help=declared.help if says_range else declared.summary,
         **limits,
     )
-    named = replace(declared, name=option)
+    renamed = replace(declared, name=option)
 
     def read(values: _Values) -> Any:
         value = values[key]
         if value is None:
             return default
         value = declared.read(value) if declared.read is not None else value
-        return named.check(value) if checked else value
+        return renamed.check(value) if checked else value
 
     return [
         inspect.Parameter(key, _KEYWORD, annotation=Annotated[value, info], default=shown)

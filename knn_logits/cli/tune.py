@@ -56,8 +56,8 @@ class SearchOptions:
 
         check_settings({"k": self.k})
         Wanted.of(self.gate, self.skip, self.skip_by)
-        others = (self.k, self.gate, self.skip, self.bleu, plots)
-        if infini_gram and others != (None,) * len(others):
+        gate_options = (self.k, self.gate, self.skip, self.bleu, plots)
+        if infini_gram and gate_options != (None,) * len(gate_options):
             raise ConfigError(
                 "--infini-gram fits shares at the settings stored: leave out --k, --gate, --skip, "
                 "--bleu and --plots"

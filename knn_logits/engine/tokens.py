@@ -43,15 +43,15 @@ def cut_texts(
 ) -> tuple[list[list[int]], list[Array | None]]:
     """Cuts texts into tokens."""
 
-    def cut(batch: Sequence[str], **more: Any) -> Any:
+    def cut(batch: Sequence[str], **options: Any) -> Any:
         if target:
-            return tokenizer(text_target=list(batch), verbose=False, **more)
+            return tokenizer(text_target=list(batch), verbose=False, **options)
         return tokenizer(
             list(batch),
             add_special_tokens=around,
             return_attention_mask=False,
             verbose=False,
-            **more,
+            **options,
         )
 
     control = control_ids(tokenizer)

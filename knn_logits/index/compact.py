@@ -29,7 +29,7 @@ Form = Literal["whole", "bytes"]
 # The most numbers of a block of keys, and of its distances: 256 MB of float32 each.
 _BLOCK = 64 << 20
 # A second look at one byte a number compares so many times k keys, and some more.
-_TIMES, _MORE = 2, 64
+_TIMES, _EXTRA = 2, 64
 # The share of a GPU's free memory that keys may take. The rest is for the model and the blocks.
 _SHARE = 0.7
 
@@ -136,14 +136,14 @@ class CompactIndex:
         if not k or not len(queries):
             empty = torch.empty(len(queries), 0, device=device)
             return empty, empty.long()
-        candidates = k if self._keys_of is None else min(self.size, _TIMES * k + _MORE)
+        candidates = k if self._keys_of is None else min(self.size, _TIMES * k + _EXTRA)
         rows = max(1, _BLOCK // (candidates * (1 if self._keys_of is None else self.dim)))
         with full_precision(device):
-            parts = [self._found(part, k, candidates) for part in queries.split(rows)]
+            parts = [self._search_block(part, k, candidates) for part in queries.split(rows)]
         nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
         return without_broken(queries, nearness, ids)
 
-    def _found(self, queries: Tensor, k: int, candidates: int) -> tuple[Tensor, Tensor]:
+    def _search_block(self, queries: Tensor, k: int, candidates: int) -> tuple[Tensor, Tensor]:
         centered = normalised(queries) if self.metric == "cosine" else queries - self._mean
         best: tuple[Tensor, Tensor] | None = None
         step = max(1, _BLOCK // max(len(queries), self.dim))

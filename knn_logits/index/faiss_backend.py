@@ -167,7 +167,7 @@ class FaissIndex:
         with openmp_threads(threads):
             if self._ranged(rows, k):
                 return self._search_range(array, k)
-            distances, ids = self._search_some(array, self._asked(k))
+            distances, ids = self._search_array(array, self._requested_k(k))
         nearness = self._nearness(distances)
         if self._ids is not None:
             ids = np.where(ids < 0, -1, self._ids[ids])
@@ -193,7 +193,7 @@ class FaissIndex:
         """The transforms that queries go through before the inverted file."""
         return parts_of(self._index)[0]
 
-    def _search_some(self, queries: Array, k: int) -> tuple[Array, Array]:
+    def _search_array(self, queries: Array, k: int) -> tuple[Array, Array]:
         visited = self._visited(queries)
         if visited is None:
             distances, ids = search(self._index, queries, k)
@@ -213,7 +213,7 @@ class FaissIndex:
         distances, lists = self._graph.search(queries, self._ivf.nprobe)
         return queries, lists, distances
 
-    def _asked(self, k: int) -> int:
+    def _requested_k(self, k: int) -> int:
         return k if self._hidden is None else min(k + len(self._hidden), self.size)
 
     def _shown(self, nearness: Array, ids: Array, k: int) -> tuple[Array, Array]:

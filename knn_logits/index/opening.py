@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PROBE_FOUND = 0.75
+_PROBE_SHARE = 0.75
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
-_KEPT = 6
+_CACHED = 6
 _T = TypeVar("_T")
 # Adds all keys to a trained index: the index, its factory string, and the keys in order.
 Fill = Callable[["FaissIndex", str, Iterable[Array]], None]
@@ -88,7 +88,7 @@ class Indexes:
             made = self._made.setdefault(store, OrderedDict())
             if name not in made:
                 made[name] = make()
-                if len(made) > _KEPT:
+                if len(made) > _CACHED:
                     made.popitem(last=False)
             made.move_to_end(name)
             value: _T = made[name]
@@ -307,7 +307,7 @@ def check_probe(store: Datastore, index: Index) -> None:
         for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
     ]
     # Equal keys may come in another order, and either may be missing at the end.
-    if float(np.mean(shares)) < _PROBE_FOUND:
+    if float(np.mean(shares)) < _PROBE_SHARE:
         raise DamagedError(
             f"the index of {store.folder} finds other entries than when it was built, so the "
             "index, the metric or the keys have changed: make it again with `knn-logits index`"
@@ -325,7 +325,7 @@ def _check_distances(store: Datastore, probes: Array, actual: Array) -> None:
     probes, actual, expected = (array.astype(np.float64) for array in (probes, actual, expected))
     scale = 1.0 if metric == "cosine" else float(np.square(probes).sum(axis=-1).mean())
     close = np.isclose(np.sort(actual), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
-    if float(close.mean()) < _PROBE_FOUND:
+    if float(close.mean()) < _PROBE_SHARE:
         raise DamagedError(
             f"the index of {store.folder} gives other distances than when it was built, so its "
             f"metric is not {metric}, or its keys have changed: make it again with `knn-logits "

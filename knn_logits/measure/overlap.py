@@ -23,13 +23,13 @@ from knn_logits.store.datastore import Datastore
 
 RUN = 13
 # So many tokens of a text are collected before they are looked for. A token takes some 30 bytes.
-_KEPT = 4 << 20
+_CACHED = 4 << 20
 # So many tokens of a datastore are read at once.
 _AT_ONCE = 1 << 18
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 # The size of a table of bits that sorts out most runs that are not in the text.
 _TABLE_BITS = 24
-_NAMED = 10
+_LISTED = 10
 # Limits for the share of a text's tokens. Similar text that is not in the datastore has a share of
 # 3% to 20% (LOG.md).
 _NOTABLE, _HELD, _HELD_WHOLE = 0.1, 0.5, 0.1
@@ -111,12 +111,12 @@ class OverlapCheck:
         Args:
             tokens: int32 [tokens].
         """
-        for first in range(0, len(tokens), _KEPT):
-            part = np.asarray(tokens[first : first + _KEPT], np.int32)
+        for first in range(0, len(tokens), _CACHED):
+            part = np.asarray(tokens[first : first + _CACHED], np.int32)
             self._parts.append(part)
             self._numbers.append(document)
             self._waiting += len(part)
-            if self._waiting >= _KEPT:
+            if self._waiting >= _CACHED:
                 self._look()
 
     def result(self) -> Overlap:
@@ -127,7 +127,7 @@ class OverlapCheck:
             for number, (all, overlapping) in self._by_text.items()
             if overlapping >= _WHOLE * all
         }
-        most = sorted(self._documents.items(), key=lambda item: -item[1])[:_NAMED]
+        most = sorted(self._documents.items(), key=lambda item: -item[1])[:_LISTED]
         return Overlap(
             self._tokens, self._shared, tuple(sorted(whole)), sum(whole.values()), tuple(most)
         )
@@ -165,16 +165,16 @@ class _Runs:
         # A run must lie within one document.
         starts = np.flatnonzero(document[: len(hashes)] == document[len(document) - len(hashes) :])
         hashes = hashes[starts]
-        self._known, first, self._place = np.unique(hashes, return_index=True, return_inverse=True)
+        self._hashes, first, self._place = np.unique(hashes, return_index=True, return_inverse=True)
         self._starts = starts
         self._first = starts[first]
-        self._found = np.zeros(len(self._known), dtype=bool)
+        self._hits = np.zeros(len(self._hashes), dtype=bool)
         self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
-        self._table[_place(self._known)] = True
+        self._table[_place(self._hashes)] = True
 
     def shared(self) -> Array:
         """Whether each token is in a run that was found, bool [tokens]."""
-        starts = self._starts[self._found[self._place]]
+        starts = self._starts[self._hits[self._place]]
         steps = np.zeros(len(self._tokens) + 1, dtype=np.int64)
         np.add.at(steps, starts, 1)
         np.add.at(steps, starts + RUN, -1)
@@ -182,7 +182,7 @@ class _Runs:
 
     def look_in(self, store: Datastore, exclude: Collection[str]) -> dict[str, int]:
         """How many runs each document of a datastore shares, by id."""
-        if not len(self._known) or store.manifest.learned is not None:
+        if not len(self._hashes) or store.manifest.learned is not None:
             return {}
         table = store.documents
         away = set(store.manifest.removed)
@@ -197,7 +197,7 @@ class _Runs:
             # A run that crosses from one document to the next is in neither.
             inside = first + at + RUN <= table.first[owner] + table.length[owner]
             inside &= ~np.isin(owner, gone)
-            self._found[places[inside]] = True
+            self._hits[places[inside]] = True
             numbers, runs = np.unique(owner[inside], return_counts=True)
             for number, count in zip(numbers.tolist(), runs.tolist(), strict=True):
                 id = table[number].id
@@ -208,9 +208,9 @@ class _Runs:
         """Finds the positions of the text's runs among some tokens, and which run each is."""
         hashes = hashed(tokens)
         at = np.flatnonzero(self._table[_place(hashes)])
-        places = np.searchsorted(self._known, hashes[at])
-        places[places == len(self._known)] = 0
-        same = self._known[places] == hashes[at]
+        places = np.searchsorted(self._hashes, hashes[at])
+        places[places == len(self._hashes)] = 0
+        same = self._hashes[places] == hashes[at]
         at, places = at[same], places[same]
         steps = np.arange(RUN)
         theirs = tokens[at[:, None] + steps]

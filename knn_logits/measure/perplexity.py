@@ -218,7 +218,7 @@ def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple
     return lmbda, weights
 
 
-def _wanted(memory: Memory, scored: TokenScores) -> Tensor | None:
+def _needed(memory: Memory, scored: TokenScores) -> Tensor | None:
     """Selects the tokens that the gate wants neighbors for, bool [rows]; None means all."""
     if getattr(memory.gate, "searches", None) is None:
         return None
@@ -233,14 +233,14 @@ def searched(
     memory = bench.memory
     for scored in score_pieces(bench.model, bench.location, pieces, bench.batch_tokens):
         if memory is not None and memory.retriever.follows_text:
-            yield from followed(memory.retriever, scored, _wanted(memory, scored))
+            yield from followed(memory.retriever, scored, _needed(memory, scored))
             continue
         for first in range(0, len(scored.targets), _QUERIES_AT_ONCE):
             part = scored[first : first + _QUERIES_AT_ONCE]
             if memory is None:
                 yield part, None
             else:
-                needed = _wanted(memory, part)
+                needed = _needed(memory, part)
                 yield part, memory.retriever.search_some(part.states, needed, part.prefixes)
 
 

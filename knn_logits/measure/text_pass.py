@@ -188,6 +188,6 @@ def log_p_of(logits: Tensor, targets: Tensor) -> Tensor:
     chosen = []
     for rows, tokens in zip(logits.split(_ROWS_AT_ONCE), targets.split(_ROWS_AT_ONCE), strict=True):
         rows = rows.float()
-        own = rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        chosen.append(own - torch.logsumexp(rows, dim=-1))
+        chosen_logits = rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        chosen.append(chosen_logits - torch.logsumexp(rows, dim=-1))
     return torch.cat(chosen)

@@ -31,7 +31,7 @@ from knn_logits.store.datastore import Datastore
 
 _BATCH_SIZE = 16
 # A translation may have so many times the tokens of its source, and so many more.
-_TIMES, _MORE = 2, 50
+_TIMES, _EXTRA = 2, 50
 # The settings that determine what an encoder reads.
 _READING = ("source_prefix", "source_lang", "target_lang", "max_new_tokens")
 
@@ -101,7 +101,7 @@ def translate(
     if pairs is None:
         raise ModelError("a causal model does not read sources: give an encoder-decoder model")
     attached = KNNLogitsProcessor(model, memory, record=False) if memory else nullcontext()
-    found: list[str] = [""] * len(sources)
+    translations: list[str] = [""] * len(sources)
     progress(phase, 0, len(sources))
     done = 0
     with attached as knn, evaluating(model):
@@ -109,10 +109,10 @@ def translate(
         written = _written(model, pairs, sources, num_beams, batch_size, max_new_tokens, extra)
         for rows, texts in written:
             for row, text in zip(rows, texts, strict=True):
-                found[row] = text
+                translations[row] = text
             done += len(rows)
             progress(phase, done, len(sources))
-    return found
+    return translations
 
 
 def _written(
@@ -129,7 +129,7 @@ def _written(
     for first in range(0, len(order), batch_size):
         rows = order[first : first + batch_size]
         inputs = pairs.inputs([sources[row] for row in rows], input_device(model))
-        most = max_new_tokens or _TIMES * inputs["input_ids"].shape[1] + _MORE
+        most = max_new_tokens or _TIMES * inputs["input_ids"].shape[1] + _EXTRA
         if room is not None:
             most = min(most, room - len(pairs.opening))
         output = model.generate(

@@ -201,15 +201,15 @@ class Memory:
             raise ConfigError(
                 "this memory was opened with another model: give the model that it was opened with"
             )
-        given: dict[str, Any] = dict(settings)
+        changes: dict[str, Any] = dict(settings)
         for name in _OPENING:
-            if given.pop(name, None) not in (None, name == "check"):
+            if changes.pop(name, None) not in (None, name == "check"):
                 raise ConfigError(
                     f"{name} cannot be changed on an open memory: give it where the memory is "
                     "opened"
                 )
         datastore.check_again()
-        return datastore.asked(scoring=scoring, **given)
+        return datastore.asked(scoring=scoring, **changes)
 
     def asked(self, *, scoring: bool, **settings: Unpack[MixtureSettings]) -> Memory:
         """Returns the same memory for another purpose or with other settings.
@@ -234,12 +234,12 @@ class Memory:
         other = object.__new__(Memory)
         other.model, other.stores, other.location = self.model, stores, self.location
         other._indexes, other._weights = self._indexes, self._weights
-        other._ask_under(scoring, {**self._given, **changed})  # type: ignore[typeddict-item]
+        other._ask_under(scoring, {**self._overrides, **changed})  # type: ignore[typeddict-item]
         return other
 
     def _ask_under(self, scoring: bool, settings: MixtureSettings) -> None:
         self.scoring = scoring
-        self._given = settings
+        self._overrides = settings
         self.config, self.gate = resolve(self.stores, scoring, settings)
         self.retriever = open_retriever(
             self.stores,
@@ -252,9 +252,9 @@ class Memory:
         self.weighing = Weighing.of(self.config, self.retriever.weights)
         if isinstance(self.gate, Trust):
             vocabulary = vocabulary_size(self.model)
-            own = getattr(self.model, "generation_config", None) or self.model.config
+            defaults = getattr(self.model, "generation_config", None) or self.model.config
             self._marks = torch.tensor(control_tokens(self.model, vocabulary))
-            self.gate = replace(self.gate, ends=tuple(end_tokens(own, vocabulary)))
+            self.gate = replace(self.gate, ends=tuple(end_tokens(defaults, vocabulary)))
             self.retriever = Endings(self.retriever, self._indexes, self.gate.record.limit)
             self.weighing = Weighing(self.config.temperature)
         self.infini_gram: InfiniGram | None = None
@@ -283,9 +283,9 @@ class Memory:
         Returns:
             The neighbors of `rows * positions` queries, in the same order.
         """
-        wanted = None if log_p_lm is None else rows_to_search(self.gate, log_p_lm)
-        if wanted is not None:
-            wanted = wanted.reshape(states.shape[1], states.shape[0]).T
+        needed = None if log_p_lm is None else rows_to_search(self.gate, log_p_lm)
+        if needed is not None:
+            needed = needed.reshape(states.shape[1], states.shape[0]).T
         texts = ids
         if self.infini_gram is not None or self.retriever.reads_text:
             texts = without_padding(ids, getattr(self.model, "generation_config", None))
@@ -294,11 +294,11 @@ class Memory:
             marks = torch.isin(texts, self._marks.to(texts.device))
             texts = texts.masked_fill(marks & (texts >= 0), -1)
         read = texts if self.retriever.reads_text else ids
-        found = self.retriever.search_steps(states, read, wanted)
+        neighbors = self.retriever.search_steps(states, read, needed)
         if self.infini_gram is None:
-            return found
-        more = self.infini_gram.find(Prefixes.of_steps(texts, states.shape[1]))
-        return replace(found, occurrences=more.to(found.ids.device))
+            return neighbors
+        occurrences = self.infini_gram.find(Prefixes.of_steps(texts, states.shape[1]))
+        return replace(neighbors, occurrences=occurrences.to(neighbors.ids.device))
 
     def vote(self, neighbors: Neighbors, log_p_lm: Tensor) -> Vote:
         """Computes the neighbors' vote on the next token and the mixture.
@@ -318,10 +318,12 @@ class Memory:
             )
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
-        more = neighbors.occurrences
-        if more is not None:
-            others = drop_impossible(more.log_weights, more.values, log_p_lm)
-            votes, lmbda = second_vote(votes, lmbda, others, more.shares)
+        occurrences = neighbors.occurrences
+        if occurrences is not None:
+            infini_gram_votes = drop_impossible(
+                occurrences.log_weights, occurrences.values, log_p_lm
+            )
+            votes, lmbda = second_vote(votes, lmbda, infini_gram_votes, occurrences.shares)
             neighbors, every_row = with_occurrences(neighbors), False
         return Vote(
             neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within
@@ -330,7 +332,7 @@ class Memory:
     @property
     def loop_size(self) -> int | None:
         """The fewest tokens that an answer repeats where it loops; None if loops are not ended."""
-        return loop_size(self.stores[0], _preset(self.scoring, self._given.get("preset")))
+        return loop_size(self.stores[0], _preset(self.scoring, self._overrides.get("preset")))
 
     @property
     def voting(self) -> list[Datastore]:
@@ -345,7 +347,9 @@ class Memory:
 
     def name_of(self, store: Datastore) -> str:
         """Returns the name of one of the datastores in a trace."""
-        return next(name for one, name in zip(self.stores, self.names, strict=True) if one is store)
+        return next(
+            name for opened, name in zip(self.stores, self.names, strict=True) if opened is store
+        )
 
     @cached_property
     def near_within(self) -> float | None:
@@ -360,8 +364,12 @@ class Memory:
     @property
     def expected_hits(self) -> float | None:
         """How often text like the datastores' has a hit in them; None if that is not known."""
-        known = [store.manifest.near for store in self.stores]
-        return min((one.hits for one in known if one), default=None) if all(known) else None
+        records = [store.manifest.near for store in self.stores]
+        return (
+            min((record.hits for record in records if record), default=None)
+            if all(records)
+            else None
+        )
 
     def hits(self, states: Tensor, tokens: Tensor) -> Tensor:
         """Searches whether one of the nearest entries of each state has the token that follows.
@@ -389,14 +397,14 @@ def resolve(
 ) -> tuple[KNNConfig, Gate | None]:
     """Resolves the settings to numbers and a gate. It needs no model."""
     check_names("setting", settings, MemorySettings.__annotations__)
-    given: dict[str, Any] = dict(settings)
-    check_shares(given.pop("weights", None), len(stores))
-    preset = _preset(scoring, given.pop("preset", None))
+    changes: dict[str, Any] = dict(settings)
+    check_shares(changes.pop("weights", None), len(stores))
+    preset = _preset(scoring, changes.pop("preset", None))
     without_keys = any(store.manifest.on_demand is not None for store in stores)
-    if without_keys and given.get("retomaton") is None:
+    if without_keys and changes.get("retomaton") is None:
         # Pointers need keys, which the first datastore may have and another one not.
-        given["retomaton"] = False
-    config, gate = resolve_settings(stores[0], preset, **given)
+        changes["retomaton"] = False
+    config, gate = resolve_settings(stores[0], preset, **changes)
     for name in config.exclude:
         check_document(stores, name)
     return config, gate

@@ -37,8 +37,11 @@ class Candidates:
     def __getitem__(self, row: int) -> list[tuple[int, float, float, float]]:
         """Returns (token, p, p_lm, p_knn) of a row's candidates, the likeliest first, each once."""
         parts = (self.tokens, self.p, self.p_lm, self.p_knn)
-        found = {one[0]: one for one in zip(*(part[row].tolist() for part in parts), strict=True)}
-        return sorted(found.values(), key=lambda one: -one[1])
+        by_token = {
+            candidate[0]: candidate
+            for candidate in zip(*(part[row].tolist() for part in parts), strict=True)
+        }
+        return sorted(by_token.values(), key=lambda candidate: -candidate[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +87,17 @@ class Vote:
     @cached_property
     def lmbdas(self) -> Tensor:
         """The weight of each row's neighbors, float32 [rows]; 0 for a row without neighbors."""
-        found = torch.as_tensor(self.lmbda, dtype=torch.float32, device=self.log_p_lm.device)
-        found = found.expand(self.neighbors.rows)
+        lmbdas = torch.as_tensor(self.lmbda, dtype=torch.float32, device=self.log_p_lm.device)
+        lmbdas = lmbdas.expand(self.neighbors.rows)
         voted = self.log_weights.isfinite().any(dim=-1) if self.neighbors.k else torch.zeros(1)
-        return found * voted.to(found)
+        return lmbdas * voted.to(lmbdas)
 
     def influence(self, row: int, token: int) -> float:
         """Returns the neighbors' share of a token's probability, in [0, 1]."""
-        own = (1.0 - self.lmbdas[row]) * (self.log_p_lm[row, token] - self.log_p[row, token]).exp()
-        return min(1.0, max(0.0, 1.0 - float(own)))
+        share_of_model = (1.0 - self.lmbdas[row]) * (
+            self.log_p_lm[row, token] - self.log_p[row, token]
+        ).exp()
+        return min(1.0, max(0.0, 1.0 - float(share_of_model)))
 
     def candidates(self, number: int) -> Candidates:
         """Returns the likeliest next tokens.
@@ -108,4 +113,4 @@ class Vote:
             self.log_p_lm.gather(-1, tokens),
             log_p_knn_of(self.log_weights, self.neighbors.values, tokens),
         )
-        return Candidates(tokens.cpu(), *(one.exp().cpu() for one in logs))
+        return Candidates(tokens.cpu(), *(log_part.exp().cpu() for log_part in logs))

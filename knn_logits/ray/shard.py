@@ -49,8 +49,8 @@ class Shard:
     def search(self, queries: Array, k: int) -> Neighborhood:
         """Finds the nearest entries of the shard; the ids are those of the whole datastore."""
         nearness, ids = self.index.search(torch.from_numpy(np.array(queries)), k)
-        found = ids.numpy()
-        return nearness.numpy(), np.where(found < 0, found, found + self.first)
+        local = ids.numpy()
+        return nearness.numpy(), np.where(local < 0, local, local + self.first)
 
     def reconstruct(self, ids: Array) -> Array:
         """Returns the vectors of some entries of the shard, float32 [rows, dim]."""

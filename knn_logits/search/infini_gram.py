@@ -35,7 +35,7 @@ SHARES = (0.02, 0.2, 0.22, 0.25, 0.28, 0.35, 0.5, 0.7)
 # A suffix that occurs more often is represented by a sample of this many occurrences.
 MOST_OCCURRENCES = 1024
 # How many of these samples are kept in memory.
-_KEPT = 128
+_CACHED = 128
 # Up to this many numbers are compared directly, which is faster than a bisection.
 _LOOKED_AT = 1 << 16
 # Once `_LONG` tokens match, the text probably copies the corpus. Then the next `_RUN` tokens are
@@ -79,7 +79,7 @@ class SuffixIndex:
         counts = np.bincount(self._before[self._order], minlength=self._vocabulary)
         self._bounds = np.concatenate([[0], np.cumsum(counts)])
         self._lock = new_lock(self)
-        self._known: OrderedDict[tuple[int, int], tuple[Array, Array, Array]] = OrderedDict()
+        self._samples: OrderedDict[tuple[int, int], tuple[Array, Array, Array]] = OrderedDict()
 
     def _entries(self, places: Array) -> Array:
         """Returns the entries of the tokens at some places, int64."""
@@ -99,7 +99,7 @@ class SuffixIndex:
         """
         rows = len(prefixes)
         low, high, lengths = (np.zeros(rows, np.int64) for _ in range(3))
-        last = self._asked(prefixes, np.arange(rows), lengths)
+        last = self._token_before(prefixes, np.arange(rows), lengths)
         occurring = np.flatnonzero((last >= 0) & (last < self._vocabulary))
         low[occurring], high[occurring] = (
             self._bounds[last[occurring]],
@@ -109,7 +109,7 @@ class SuffixIndex:
         high[high <= low] = low[high <= low]
         lengths[active] = 1
         while len(active):
-            tokens = self._asked(prefixes, active, lengths)
+            tokens = self._token_before(prefixes, active, lengths)
             active, tokens = active[tokens >= 0], tokens[tokens >= 0]
             if not len(active):
                 break
@@ -124,7 +124,7 @@ class SuffixIndex:
         return low, high, lengths
 
     @staticmethod
-    def _asked(prefixes: Prefixes, rows: Array, lengths: Array) -> Array:
+    def _token_before(prefixes: Prefixes, rows: Array, lengths: Array) -> Array:
         """Returns the token before the last `lengths` tokens of each text, int64; -1 for none."""
         places = prefixes.end[rows] - 1 - lengths[rows]
         inside = places >= prefixes.first[rows]
@@ -218,15 +218,15 @@ class SuffixIndex:
             weights = np.full(count, -np.log(max(1, count)), np.float32)
             return self._entries(places), self._tokens[places], weights
         with self._lock:
-            cached = self._known.get((low, high))
+            cached = self._samples.get((low, high))
             if cached is not None:
-                self._known.move_to_end((low, high))
+                self._samples.move_to_end((low, high))
                 return cached
         sample = self._sampled(low, high)
         with self._lock:
-            self._known[low, high] = sample
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
+            self._samples[low, high] = sample
+            while len(self._samples) > _CACHED:
+                self._samples.popitem(last=False)
         return sample
 
     def _sampled(self, low: int, high: int) -> tuple[Array, Array, Array]:

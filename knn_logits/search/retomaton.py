@@ -33,9 +33,9 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.learned import needs_text
 
 # So many steps are kept, since drafts may be rejected, and an assistant's steps come in between.
-_STEPS_KEPT = 64
+_STEPS_CACHED = 64
 # Each thread has memory for so many keys. 1,024 keys of 768 numbers take 3 MB.
-_KEYS_KEPT = 1024
+_KEYS_CACHED = 1024
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class RetomatonRetriever(Retriever):
 
     def begin_text(self) -> None:
         """Begins a new text. An earlier text may have contained the new text's prompt."""
-        self._thread.steps = deque(maxlen=_STEPS_KEPT)
+        self._thread.steps = deque(maxlen=_STEPS_CACHED)
 
     def search_steps(self, states: Tensor, ids: Tensor, needed: Tensor | None = None) -> Neighbors:
         """Does what `Retriever.search_steps` does, with the pointers of each text's last step.
@@ -171,16 +171,16 @@ class RetomatonRetriever(Retriever):
         steps_neighbors = []
         for position in range(positions):
             length = ids.shape[1] - positions + 1 + position
-            texts_here = ids[:, :length]
-            pointers = self._pointers_of(texts_here, steps)
+            prefixes_of_rows = ids[:, :length]
+            pointers = self._pointers_of(prefixes_of_rows, steps)
             queries = states[:, position]
             rows = None if needed is None else needed[:, position].tolist()
             if self._sink is not None:
                 real = (~self._sink.holds(queries)).cpu()
                 rows = (real if needed is None else real & needed[:, position].cpu()).tolist()
-            texts = Prefixes.of_steps(texts_here, 1) if self.reads_text else None
+            texts = Prefixes.of_steps(prefixes_of_rows, 1) if self.reads_text else None
             neighbors, candidates = self._step(queries, pointers, rows, texts)
-            steps.append(_Step(texts_here, candidates))
+            steps.append(_Step(prefixes_of_rows, candidates))
             steps_neighbors.append(neighbors)
         return _stacked(steps_neighbors)
 
@@ -233,11 +233,14 @@ class RetomatonRetriever(Retriever):
         ids: list[Array] = list(followed)
         if searching:
             places = torch.tensor(searching, device=queries.device)
-            found = self.search(queries[places]).to("cpu")
-            near_ids, found_distances = found.ids.numpy(), found.nearness.numpy()
+            nearest = self.search(queries[places]).to("cpu")
+            nearest_ids, nearest_nearness = nearest.ids.numpy(), nearest.nearness.numpy()
             for place, row in enumerate(searching):
-                present = near_ids[place] >= 0
-                new_ids, new_distances = near_ids[place][present], found_distances[place][present]
+                present = nearest_ids[place] >= 0
+                new_ids, new_distances = (
+                    nearest_ids[place][present],
+                    nearest_nearness[place][present],
+                )
                 if len(followed[row]):
                     new = ~np.isin(followed[row], new_ids)
                     new_ids = np.concatenate([new_ids, followed[row][new]])
@@ -320,12 +323,12 @@ class RetomatonRetriever(Retriever):
         if self._from_index:
             return self.index.reconstruct(ids)
         keys = torch.from_numpy(self.store.keys(ids))
-        if len(keys) > _KEYS_KEPT or keys.dtype == torch.float32:
+        if len(keys) > _KEYS_CACHED or keys.dtype == torch.float32:
             return keys.float()
         # The memory is reused, since the system gives new memory page by page, which takes longer
         # than everything else here.
         if not hasattr(self._thread, "keys"):
-            self._thread.keys = np.empty((_KEYS_KEPT, keys.shape[1]), np.float32)
+            self._thread.keys = np.empty((_KEYS_CACHED, keys.shape[1]), np.float32)
         return torch.from_numpy(self._thread.keys[: len(keys)]).copy_(keys)
 
 

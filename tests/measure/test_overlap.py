@@ -103,7 +103,7 @@ def test_removed_and_excluded_documents_take_no_part(tmp_path):
 def test_a_text_in_parts_is_found_as_whole(store, monkeypatch, kept):
     documents = [STORED[0][:150], RANDOM.integers(0, 30_000, 40).tolist(), STORED[4][:90]]
     whole = check(store, documents)
-    monkeypatch.setattr(overlap, "_KEPT", kept)
+    monkeypatch.setattr(overlap, "_CACHED", kept)
     monkeypatch.setattr(overlap, "_AT_ONCE", 64)
     # At the edge of a part, runs that cross it are not seen.
     found = check(store, documents)

@@ -55,7 +55,7 @@ class Gathered:
         self._seed = seed
         self._sample: NeighborhoodSample | None = None
         self.ks: tuple[int, ...] = ()
-        self._kept: dict[str, list[Any]] = {
+        self._columns: dict[str, list[Any]] = {
             name: [] for name in ("features", "skip", "found", "lm", "knn", "documents")
         }
 
@@ -84,23 +84,23 @@ class Gathered:
                 self._sample.add(part, scored.targets[rows], log_p)
             else:
                 features = gate_features(part, metric, log_p)
-            self._kept["features"].append(features.cpu().numpy())
+            self._columns["features"].append(features.cpu().numpy())
             if self.wanted.skip is not None:
-                self._kept["skip"].append(skip_features(log_p).cpu().numpy())
-        self._kept["found"].append(neighbors.mask.any(-1).cpu().numpy())
-        self._kept["lm"].append(scored.log_p_lm.double().numpy())
-        self._kept["documents"].append(documents)
+                self._columns["skip"].append(skip_features(log_p).cpu().numpy())
+        self._columns["found"].append(neighbors.mask.any(-1).cpu().numpy())
+        self._columns["lm"].append(scored.log_p_lm.double().numpy())
+        self._columns["documents"].append(documents)
 
     def keep(self, p_knn: Tensor) -> None:
         """Adds p_kNN of the same tokens, float32 [rows, ks, temperatures]."""
-        self._kept["knn"].append(p_knn.numpy())
+        self._columns["knn"].append(p_knn.numpy())
 
     def at(self, best: Choice) -> _Tokens:
         """Returns the tokens under one k and temperature of the grid.
 
         For a rescorer these are the tokens of the sample.
         """
-        columns, place = self._kept, best.place
+        columns, place = self._columns, best.place
         has_neighbor = np.concatenate(columns["found"])
         features = np.concatenate(columns["features"])
         with np.errstate(divide="ignore"):

@@ -55,9 +55,9 @@ def meta_k_features(
         return torch.cat([plain, plain.new_zeros(rows, 2 * len(ks))], dim=-1)
     if order is None:
         order = nearest_first(neighbors)
-    counts_found = (neighbors.ids >= 0).sum(-1, keepdim=True)
-    columns = torch.tensor(ks, device=counts_found.device).expand(rows, -1)
-    columns = torch.minimum(columns, counts_found).sub(1).clamp_(min=0)
+    present = (neighbors.ids >= 0).sum(-1, keepdim=True)
+    columns = torch.tensor(ks, device=present.device).expand(rows, -1)
+    columns = torch.minimum(columns, present).sub(1).clamp_(min=0)
     distances = neighbors.distances.gather(-1, order.gather(-1, columns))
     values = neighbors.values.gather(-1, order)
     by_value, places = values.sort(dim=-1, stable=True)
@@ -66,7 +66,7 @@ def meta_k_features(
     first[:, 1:] = (by_value[:, 1:] != by_value[:, :-1]).long()
     different = torch.zeros_like(first).scatter_(-1, places, first).cumsum(-1)
     counts = different.gather(-1, columns).float().log()
-    features = torch.cat([distances, counts], dim=-1).masked_fill(counts_found == 0, 0.0)
+    features = torch.cat([distances, counts], dim=-1).masked_fill(present == 0, 0.0)
     limit = torch.finfo(torch.float32).max
     return torch.cat([plain, features.float().to(plain.device)], dim=-1).clamp(-limit, limit)
 

@@ -113,9 +113,9 @@ def trained(
         for _ in range(steps):
             batch = torch.randint(len(read), (min(len(read), _BATCH),), generator=random)
             inside = torch.tanh(read[batch] @ hidden.T + hidden_bias)
-            said = torch.inner(inside, out) + out_bias
+            logits = torch.inner(inside, out) + out_bias
             optimizer.zero_grad()
-            loss(said, batch).backward()
+            loss(logits, batch).backward()
             optimizer.step()
             schedule.step()
     arrays = {name: weight.detach() for name, weight in zip(ARRAYS[2:], weights, strict=True)}

@@ -30,7 +30,7 @@ SKIP_FEATURES = (
     "entropy of p_LM",
     "log of the sum of squares of p_LM",
 )
-_FEW, _MANY = 8, 64
+_FEW, _LARGE = 8, 64
 _LEAST = -30.0
 
 
@@ -52,7 +52,7 @@ def skip_features(log_p_lm: Tensor) -> Tensor:
     Returns:
         float32 [rows, features], finite, in the order of `SKIP_FEATURES`, in natural logarithms.
     """
-    top = log_p_lm.topk(min(_MANY, log_p_lm.shape[-1]), dim=-1).values
+    top = log_p_lm.topk(min(_LARGE, log_p_lm.shape[-1]), dim=-1).values
     features = torch.stack(
         [
             top[:, 0],
@@ -106,7 +106,7 @@ class _Skipping:
             shares = torch.full(
                 (neighbors.rows,), self.inner, dtype=torch.float32, device=log_p_lm.device
             )
-        return self._where_found(shares, neighbors)
+        return self._where_neighbors(shares, neighbors)
 
     def weigh(
         self, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
@@ -116,9 +116,9 @@ class _Skipping:
         if weigh is None:
             return self.lmbda(neighbors, metric, log_p_lm), log_weights
         shares, log_weights = weigh(neighbors, log_weights, metric, log_p_lm)
-        return self._where_found(shares, neighbors), log_weights
+        return self._where_neighbors(shares, neighbors), log_weights
 
-    def _where_found(self, lmbda: Tensor, neighbors: Neighbors) -> Tensor:
+    def _where_neighbors(self, lmbda: Tensor, neighbors: Neighbors) -> Tensor:
         if neighbors.every_row:
             return lmbda
         return lmbda.masked_fill(~neighbors.mask.any(-1).to(lmbda.device), 0.0)

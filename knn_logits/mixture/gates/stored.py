@@ -82,8 +82,10 @@ def gate_from_arrays(
             weight = _KINDS[kind].from_arrays(arrays, check_metric(metadata.get("metric", "")))
         if skip is not None:
             start = len(_SKIP)
-            own = {key[start:]: array for key, array in arrays.items() if key.startswith(_SKIP)}
-            return _SKIPS[skip].from_arrays(weight, own)
+            skip_arrays = {
+                key[start:]: array for key, array in arrays.items() if key.startswith(_SKIP)
+            }
+            return _SKIPS[skip].from_arrays(weight, skip_arrays)
         assert not isinstance(weight, float)
         return weight
     except (KeyError, TypeError, ValueError) as error:

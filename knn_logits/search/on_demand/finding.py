@@ -28,7 +28,7 @@ _MOST_OCCURRENCES = 2048
 # An end is compared over at most so many tokens.
 _LONGEST_END = 64
 # The latest results that are kept.
-_KEPT = 8192
+_CACHED = 8192
 
 
 class PassageFinder:
@@ -39,7 +39,7 @@ class PassageFinder:
         self._passages = passages
         self._settings = settings
         self._lock = new_lock(self)
-        self._known: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+        self._results_of: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
 
     def find(self, texts: Prefixes) -> list[tuple[int, ...]]:
         """Finds the passages that matter for each of some texts.
@@ -66,23 +66,23 @@ class PassageFinder:
 
     def _results(self, queries: dict[bytes, None]) -> dict[bytes, tuple[int, ...]]:
         """Returns the passages that each end of a text finds."""
-        found: dict[bytes, tuple[int, ...]] = {}
+        passages_of: dict[bytes, tuple[int, ...]] = {}
         with self._lock:
             for query in queries:
-                if query in self._known:
-                    self._known.move_to_end(query)
-                    found[query] = self._known[query]
-        new = [query for query in queries if query not in found]
+                if query in self._results_of:
+                    self._results_of.move_to_end(query)
+                    passages_of[query] = self._results_of[query]
+        new = [query for query in queries if query not in passages_of]
         if not new:
-            return found
+            return passages_of
         results = self._searched([np.frombuffer(query, np.int64) for query in new])
-        found.update(zip(new, results, strict=True))
+        passages_of.update(zip(new, results, strict=True))
         with self._lock:
             for query in new:
-                self._known[query] = found[query]
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        return found
+                self._results_of[query] = passages_of[query]
+            while len(self._results_of) > _CACHED:
+                self._results_of.popitem(last=False)
+        return passages_of
 
     def _searched(self, ends: Sequence[Array]) -> list[tuple[int, ...]]:
         """Looks all places of some ends up at once."""

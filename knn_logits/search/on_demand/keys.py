@@ -15,7 +15,7 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import CANARY_KEYS
 
 # The most bytes of computed keys that are kept for a datastore, in float32.
-_KEPT_BYTES = 1 << 30
+_CACHED_BYTES = 1 << 30
 
 
 class PassageKeys:
@@ -34,7 +34,7 @@ class PassageKeys:
         passages: Passages,
         source: KeySource,
         device: torch.device | str = "cpu",
-        most_bytes: int = _KEPT_BYTES,
+        most_bytes: int = _CACHED_BYTES,
     ) -> None:
         manifest = store.manifest
         self._tokens = store.tokens
@@ -49,7 +49,7 @@ class PassageKeys:
         self._device = device
         self._most = most_bytes
         self._lock = new_lock(self)
-        self._kept: OrderedDict[int, ExactIndex] = OrderedDict()
+        self._cached: OrderedDict[int, ExactIndex] = OrderedDict()
         self._bytes = 0
         self.computed = self.read = 0
 
@@ -58,9 +58,9 @@ class PassageKeys:
         indexes: dict[int, ExactIndex] = {}
         with self._lock:
             for passage in passages:
-                if passage in self._kept:
-                    self._kept.move_to_end(passage)
-                    indexes[passage] = self._kept[passage]
+                if passage in self._cached:
+                    self._cached.move_to_end(passage)
+                    indexes[passage] = self._cached[passage]
         new = [passage for passage in passages if passage not in indexes]
         if new:
             windows = [self._passages.window(passage) for passage in new]
@@ -76,10 +76,10 @@ class PassageKeys:
         return [indexes[passage] for passage in passages]
 
     def _keep(self, passage: int, keys: ExactIndex) -> None:
-        if passage in self._kept:
+        if passage in self._cached:
             return
-        self._kept[passage] = keys
+        self._cached[passage] = keys
         self._bytes += keys.bytes
-        while self._bytes > self._most and len(self._kept) > 1:
-            _, oldest = self._kept.popitem(last=False)
+        while self._bytes > self._most and len(self._cached) > 1:
+            _, oldest = self._cached.popitem(last=False)
             self._bytes -= oldest.bytes
