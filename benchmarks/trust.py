@@ -205,7 +205,7 @@ def rules(model, tokenizer, store, fit):
             short = [knn_logits.Document(one.text[:8000], one.id) for one in documents]
             tuned = knn_logits.tune(model, tokenizer, store, short, gate=kind, samples=0)
             settings = {"k": tuned.k, "temperature": tuned.temperature}
-            found[name] = {"lmbda": tuned.gate or tuned.lmbda, **settings}
+            found[name] = {"lmbda": tuned.gate.gate if tuned.gate else tuned.lmbda, **settings}
     for name, rule in (("relative retrieval confidence (NEST, Li et al. 2024)", by_retrieval),
                        ("divergence (AdaCAD, Wang et al. 2025)", by_divergence),
                        ("gap of entropies (after CoCoA, 2025)", by_entropy)):  # fmt: skip
