@@ -270,13 +270,13 @@ def test_the_manifest_names_no_path_of_this_machine(store):
 # The model is used, not changed
 
 
-def test_the_head_is_never_computed(tokenizer, tmp_path):
+def test_keys_need_no_head(tokenizer, tmp_path):
     model = make_gpt2()
     calls = []
     model.lm_head.register_forward_hook(lambda *_: calls.append("head"))
     model.transformer.h[1].mlp.register_forward_hook(lambda *_: calls.append("mlp"))
     model.transformer.h[1].attn.register_forward_hook(lambda *_: calls.append("attn"))
-    build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s")
+    build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s", calibrate=False)
     assert set(calls) == {"attn"}
 
 
