@@ -19,13 +19,13 @@ from knn_logits.building.timing import index_seconds
 from knn_logits.building.writing_settings import choose_writing, like_temperature, with_suffixes
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.errors import ConfigError
-from knn_logits.index.base import Index, stored_distances
+from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
 from knn_logits.index.opening import Fill, check_factory, check_leaves_out, index_from_keys
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
-from knn_logits.settings.config import IndexConfig, Metric, check_threads, index_config
+from knn_logits.settings.config import IndexConfig, Metric, as_distance, check_threads, index_config
 from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import write_array, write_arrays, write_bytes
@@ -273,8 +273,8 @@ def probe_arrays(
     return {
         layout.PROBE_QUERIES: keys,
         layout.PROBE_IDS: ids.gather(-1, order).cpu().numpy(),
-        layout.PROBE_DISTANCES: stored_distances(
-            nearness.gather(-1, order).cpu(), store.manifest.metric
+        layout.PROBE_DISTANCES: as_distance(
+            nearness.gather(-1, order).cpu().numpy(), store.manifest.metric
         ),
     }
 

@@ -12,7 +12,7 @@ from knn_logits.building.calibration import OVERSAMPLING, part_of_entries, witho
 from knn_logits.index.base import Index
 from knn_logits.search.neighbors import NEAREST, hits
 from knn_logits.search.retriever import Retriever
-from knn_logits.settings.config import KNNConfig
+from knn_logits.settings.config import KNNConfig, as_distance
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import NearRecord
 
@@ -82,6 +82,6 @@ def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | Non
     # The numbers are rounded, so that the same keys give the same bytes.
     limit = float(f"{limit:.6g}")
     return NearRecord(
-        distance=-limit if store.manifest.metric == "l2" else limit,
+        distance=as_distance(limit, store.manifest.metric),
         hits=round(float(nearness.hits.double().mean()), 4),
     )

@@ -76,7 +76,7 @@ class MemoryOptions:
         self, stores: list[Datastore], indexes: RayIndexes | None, scoring: bool
     ) -> OpenStores:
         """Does what `open` does, for datastores that are open."""
-        from knn_logits.mixture.memory import resolve
+        from knn_logits.mixture.presets import resolve
 
         settings: Any = dict(self.settings)
         if self.gate is not None:

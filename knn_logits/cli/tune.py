@@ -99,7 +99,7 @@ def tune(
     The texts should resemble those that the model will meet, and not be part of the datastore. The
     settings are chosen on half of the documents. The perplexity is measured on the other half.
     """
-    from knn_logits.mixture.memory import resolve
+    from knn_logits.mixture.presets import resolve
 
     search.check(infini_gram, plots)
     stores, names = stores_and_texts(paths)

@@ -36,7 +36,8 @@ from knn_logits.evidence.trace import (
     TokenTrace,
     Trace,
 )
-from knn_logits.mixture.memory import Memory, MemorySettings
+from knn_logits.mixture.memory import Memory
+from knn_logits.mixture.presets import MemorySettings
 from knn_logits.mixture.vote import Vote
 from knn_logits.search.combined import Stores
 from knn_logits.search.neighbors import hits

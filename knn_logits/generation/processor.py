@@ -26,8 +26,8 @@ from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.generation.looping import LoopEnd
 from knn_logits.index.base import full_precision
 from knn_logits.mixture.gates.gate import Gate
-from knn_logits.mixture.memory import Memory, MemorySettings
-from knn_logits.mixture.presets import generation_settings
+from knn_logits.mixture.memory import Memory
+from knn_logits.mixture.presets import MemorySettings, generation_settings
 from knn_logits.mixture.vote import Vote
 from knn_logits.search.combined import Stores
 from knn_logits.search.neighbors import Neighbors

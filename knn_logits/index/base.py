@@ -127,12 +127,3 @@ def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
         queries, keys = normalised(queries), normalised(keys)
     with full_precision(keys.device):
         return torch.bmm(keys, queries.unsqueeze(-1)).squeeze(-1)
-
-
-def stored_distances(nearness: Any, metric: Metric) -> Array:
-    """Returns nearness as files and people have it: squared distances ("l2") or similarities.
-
-    It is its own inverse.
-    """
-    array = np.asarray(nearness)
-    return -array if metric == "l2" else array

@@ -33,7 +33,7 @@ from knn_logits.index.faiss_library import (
     search,
 )
 from knn_logits.locks import cached_property
-from knn_logits.settings.config import Metric
+from knn_logits.settings.config import Metric, as_distance
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class FaissIndex:
         if self._ids is not None:
             entries = torch.from_numpy(self._ids).to(ids.device)
             ids = torch.where(ids < 0, ids, entries[ids.clamp(min=0)])
-        nearness = -distances if self.metric == "l2" else distances
+        nearness = as_distance(distances, self.metric)
         return nearness.masked_fill(ids < 0, -torch.inf), ids
 
     def _ranged(self, rows: int, k: int) -> bool:

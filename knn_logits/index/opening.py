@@ -13,12 +13,12 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError
-from knn_logits.index.base import Index, stored_distances
+from knn_logits.index.base import Index
 from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
 from knn_logits.locks import new_lock
-from knn_logits.settings.config import IndexConfig, KNNConfig, Metric
+from knn_logits.settings.config import IndexConfig, KNNConfig, Metric, as_distance
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.store.sinks import find_sink
@@ -312,7 +312,7 @@ def check_probe(store: Datastore, index: Index) -> None:
             f"the index of {store.folder} finds other entries than when it was built, so the "
             "index, the metric or the keys have changed: make it again with `knn-logits index`"
         )
-    _check_distances(store, probes, stored_distances(nearness.cpu(), store.manifest.metric))
+    _check_distances(store, probes, as_distance(nearness.cpu().numpy(), store.manifest.metric))
 
 
 def _check_distances(store: Datastore, probes: Array, actual: Array) -> None:

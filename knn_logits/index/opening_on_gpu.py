@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.index.base import Index, stored_distances
+from knn_logits.index.base import Index
 from knn_logits.index.compact import CompactIndex, form_for
+from knn_logits.settings.config import as_distance
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import PROBE_DISTANCES, PROBE_QUERIES
 
@@ -77,7 +78,7 @@ def moved(index: FaissIndex, store: Datastore, device: torch.device) -> FaissInd
         return on_gpu
     # Some forms work for few neighbors only.
     nearness, _ = index.search(torch.from_numpy(np.float32(queries)), _NEIGHBORS)
-    expected = stored_distances(nearness, store.manifest.metric)
+    expected = as_distance(nearness.numpy(), store.manifest.metric)
     return on_gpu if finds_as_much(on_gpu, store, queries, expected) else index
 
 
@@ -98,7 +99,7 @@ def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Arra
         logger.warning("an index of %s is left aside on the GPU: %s", store.folder, reason)
         return False
     on_gpu = np.sort(nearness.cpu().double().numpy())
-    on_cpu = np.sort(stored_distances(expected.astype(np.float64), store.manifest.metric))
+    on_cpu = np.sort(as_distance(expected.astype(np.float64), store.manifest.metric))
     finite = on_cpu[np.isfinite(on_cpu)]
     slack = 1e-2 * np.abs(finite).mean() if finite.size else 0.0
     is_close = on_gpu.shape == on_cpu.shape and (on_gpu >= on_cpu - slack).mean() >= _ANSWERED

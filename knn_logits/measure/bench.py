@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from typing_extensions import Unpack
 
+from knn_logits.arrays import Array
+from knn_logits.corpus.documents import Document
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer, vocabulary_size
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
@@ -16,7 +19,9 @@ from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.windows import check_window, resolve
 from knn_logits.errors import ConfigError
 from knn_logits.measure.text_pass import scoring_batch_tokens
-from knn_logits.mixture.memory import Memory, MemorySettings
+from knn_logits.measure.texts import Text
+from knn_logits.mixture.memory import Memory
+from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
 from knn_logits.settings.config import WindowConfig, check_threads, whole_number
 from knn_logits.store.datastore import Datastore
@@ -57,6 +62,24 @@ class Bench:
     concatenate: bool
     batch_tokens: int
     pairs: PairTokenizer | None = None
+
+    def text(
+        self,
+        name: str,
+        documents: Iterable[Document | str],
+        on_tokens: Callable[[int, Array], None] | None,
+    ) -> Text:
+        """Reads documents as this bench scores them."""
+        return Text(
+            name,
+            documents,
+            self.tokenizer,
+            self.window,
+            self.stride,
+            concatenate=self.concatenate,
+            pairs=self.pairs,
+            on_tokens=on_tokens,
+        )
 
 
 def open_bench(

@@ -251,16 +251,7 @@ def _score_text(
     progress: Progress,
     on_tokens: Callable[[int, Array], None] | None,
 ) -> tuple[Text, Tally]:
-    text = Text(
-        name,
-        documents,
-        bench.tokenizer,
-        bench.window,
-        bench.stride,
-        concatenate=bench.concatenate,
-        pairs=bench.pairs,
-        on_tokens=on_tokens,
-    )
+    text = bench.text(name, documents, on_tokens)
     tally = Tally()
     progress(name, 0, None)
     done = 0

@@ -23,7 +23,8 @@ from knn_logits.errors import CorpusError, ModelError
 from knn_logits.generation.processor import KNNLogitsProcessor
 from knn_logits.measure.scores import Score, scores
 from knn_logits.measure.texts import named
-from knn_logits.mixture.memory import Memory, MemorySettings
+from knn_logits.mixture.memory import Memory
+from knn_logits.mixture.presets import MemorySettings
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
 from knn_logits.settings.config import check_threads, whole_number

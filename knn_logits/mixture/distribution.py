@@ -41,8 +41,8 @@ def second_vote(
         log w_i of all, [rows, k + n], and the weight of both together, [rows]. A vote without any
         weight has no share.
     """
-    share = torch.as_tensor(lmbda, dtype=weights.dtype, device=weights.device)
-    first = share.expand(len(weights)) * _votes(weights).to(weights)
+    weight = torch.as_tensor(lmbda, dtype=weights.dtype, device=weights.device)
+    first = weight.expand(len(weights)) * _votes(weights).to(weights)
     second = shares.to(weights) * _votes(more).to(weights)
     first = (1.0 - second) * first
     total = first + second

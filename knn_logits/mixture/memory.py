@@ -6,7 +6,6 @@ Everything that answers takes a `Memory`: the processor in `generate()`, `explai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -27,15 +26,19 @@ from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
 from knn_logits.mixture.distribution import drop_impossible, second_vote
-from knn_logits.mixture.gates.gate import Gate, rows_to_search, weigh_rows
-from knn_logits.mixture.presets import loop_size, resolve_settings
+from knn_logits.mixture.gates.gate import rows_to_search, weigh_rows
+from knn_logits.mixture.presets import (
+    MemorySettings,
+    MixtureSettings,
+    loop_size,
+    preset_of,
+    resolve,
+)
 from knn_logits.mixture.trust import Trust
 from knn_logits.mixture.vote import Vote
 from knn_logits.mixture.weights import Weighing
 from knn_logits.search.combined import (
     Stores,
-    check_document,
-    check_shares,
     distinct_names,
     open_retriever,
     open_stores,
@@ -45,35 +48,9 @@ from knn_logits.search.infini_gram import InfiniGram, without_padding
 from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.settings.config import (
-    KNNConfig,
-    Preset,
-    SearchSettings,
-    check_names,
     check_threads,
 )
 from knn_logits.store.datastore import Datastore
-
-
-class MixtureSettings(SearchSettings, total=False):
-    """Keyword arguments for asking a memory. `Memory` explains each of them."""
-
-    preset: Preset | None
-    weights: Sequence[float] | None
-    k: int | None
-    lmbda: float | Gate | None
-    temperature: float | None
-
-
-class MemorySettings(MixtureSettings, total=False):
-    """Keyword arguments for opening and asking a memory. `Memory` explains each of them."""
-
-    key: str | None
-    device: torch.device | str | None
-    threads: int | None
-    native_index: bool
-    check: bool
-    indexes: Indexes | None
-
 
 _OPENING = ("key", "device", "threads", "native_index", "check", "indexes")
 
@@ -332,7 +309,7 @@ class Memory:
     @property
     def loop_size(self) -> int | None:
         """The fewest tokens that an answer repeats where it loops; None if loops are not ended."""
-        return loop_size(self.stores[0], _preset(self.scoring, self._overrides.get("preset")))
+        return loop_size(self.stores[0], preset_of(self.scoring, self._overrides.get("preset")))
 
     @property
     def voting(self) -> list[Datastore]:
@@ -390,25 +367,3 @@ class Memory:
             infini_gram=0.0,
         )
         return hits(plain.retriever.search(states), tokens).cpu()
-
-
-def resolve(
-    stores: Sequence[Datastore], scoring: bool, settings: MixtureSettings
-) -> tuple[KNNConfig, Gate | None]:
-    """Resolves the settings to numbers and a gate. It needs no model."""
-    check_names("setting", settings, MemorySettings.__annotations__)
-    changes: dict[str, Any] = dict(settings)
-    check_shares(changes.pop("weights", None), len(stores))
-    preset = _preset(scoring, changes.pop("preset", None))
-    without_keys = any(store.manifest.on_demand is not None for store in stores)
-    if without_keys and changes.get("retomaton") is None:
-        # Pointers need keys, which the first datastore may have and another one not.
-        changes["retomaton"] = False
-    config, gate = resolve_settings(stores[0], preset, **changes)
-    for name in config.exclude:
-        check_document(stores, name)
-    return config, gate
-
-
-def _preset(scoring: bool, preset: Preset | None) -> Preset:
-    return preset or ("scoring" if scoring else "writing")

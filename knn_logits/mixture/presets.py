@@ -7,17 +7,65 @@ kNN-LM of the papers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from typing_extensions import Unpack
 
 from knn_logits.errors import ConfigError
+from knn_logits.index.opening import Indexes
 from knn_logits.mixture.gates.gate import Gate, split_lmbda
 from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.mixture.trust import Trust
+from knn_logits.search.combined import check_document, check_shares
 from knn_logits.search.shared_tokens import at_temperature
-from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings
+from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings, check_names
 from knn_logits.store.datastore import Datastore
+
+
+class MixtureSettings(SearchSettings, total=False):
+    """Keyword arguments for asking a memory. `Memory` explains each of them."""
+
+    preset: Preset | None
+    weights: Sequence[float] | None
+    k: int | None
+    lmbda: float | Gate | None
+    temperature: float | None
+
+
+class MemorySettings(MixtureSettings, total=False):
+    """Keyword arguments for opening and asking a memory. `Memory` explains each of them."""
+
+    key: str | None
+    device: torch.device | str | None
+    threads: int | None
+    native_index: bool
+    check: bool
+    indexes: Indexes | None
+
+
+def resolve(
+    stores: Sequence[Datastore], scoring: bool, settings: MixtureSettings
+) -> tuple[KNNConfig, Gate | None]:
+    """Resolves the settings to numbers and a gate. It needs no model."""
+    check_names("setting", settings, MemorySettings.__annotations__)
+    changes: dict[str, Any] = dict(settings)
+    check_shares(changes.pop("weights", None), len(stores))
+    preset = preset_of(scoring, changes.pop("preset", None))
+    without_keys = any(store.manifest.on_demand is not None for store in stores)
+    if without_keys and changes.get("retomaton") is None:
+        # Pointers need keys, which the first datastore may have and another one not.
+        changes["retomaton"] = False
+    config, gate = resolve_settings(stores[0], preset, **changes)
+    for name in config.exclude:
+        check_document(stores, name)
+    return config, gate
+
+
+def preset_of(scoring: bool, preset: Preset | None) -> Preset:
+    """The preset that is given, or the one of the purpose."""
+    return preset or ("scoring" if scoring else "writing")
 
 
 def resolve_settings(

@@ -50,9 +50,17 @@ class Endings(Retriever):
             if share > 0.0 and store.manifest.learned is None:
                 without = store.entries_of(self.config.exclude) if self.config.exclude else None
                 make = partial(SuffixIndex, store, without, make=True)
-                index = indexes.once(store, ("endings", self.config.exclude), make)
+                # A stored suffix order serves the ∞-gram as well.
+                name = "endings" if store.suffixes is None else "suffixes"
+                index = indexes.once(store, (name, self.config.exclude), make)
                 self._ends.append((index, int(self._first[number])))
-        self._rarity = rarities([np.asarray(store.tokens) for store in self.stores])
+        # A server makes a memory for each request, so the corpus is counted once.
+        self._rarity = rarity_of(
+            [
+                indexes.once(store, "token counts", partial(np.bincount, np.asarray(store.tokens)))
+                for store in self.stores
+            ]
+        )
 
     @property
     def reads_text(self) -> bool:
@@ -149,7 +157,13 @@ def _spread(index: SuffixIndex, low: int, high: int) -> Array:
 
 def rarities(corpora: list[Array]) -> Array:
     """How rare each token is: -ln of its frequency in some texts, float32 [largest token + 1]."""
-    size = max(int(tokens.max(initial=0)) for tokens in corpora) + 1
-    counts = np.sum([np.bincount(tokens, minlength=size) for tokens in corpora], axis=0)
-    rarity: Array = -np.log(np.maximum(counts, 1) / max(1, counts.sum())).astype(np.float32)
+    return rarity_of([np.bincount(tokens) for tokens in corpora])
+
+
+def rarity_of(counts: list[Array]) -> Array:
+    """The same, from how often each token stands in each text, int64 [largest token + 1]."""
+    total = np.zeros(max(1, *map(len, counts)), np.int64)
+    for part in counts:
+        total[: len(part)] += part
+    rarity: Array = -np.log(np.maximum(total, 1) / max(1, total.sum())).astype(np.float32)
     return rarity

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.search.occurrences import Occurrences
-from knn_logits.settings.config import Metric
+from knn_logits.settings.config import Metric, as_distance
 
 # The fields with a number for each entry, and what padding has there.
 PADDING: dict[str, float] = {
@@ -77,13 +77,13 @@ class Neighbors:
         cls, ids: Tensor, distances: Tensor, values: Tensor, metric: Metric = "l2", **fields: Any
     ) -> Neighbors:
         """Makes neighbors from squared distances ("l2") or similarities."""
-        nearness = -distances if metric == "l2" else distances
-        return cls(ids, nearness, values, metric, **fields)
+        return cls(ids, as_distance(distances, metric), values, metric, **fields)
 
     @property
     def distances(self) -> Tensor:
         """float32 [rows, k], the squared distances for "l2", otherwise the similarities."""
-        return -self.nearness if self.metric == "l2" else self.nearness
+        distances: Tensor = as_distance(self.nearness, self.metric)
+        return distances
 
     @property
     def mask(self) -> Tensor:
@@ -172,9 +172,12 @@ class Neighbors:
     def split(self, parts: int) -> list[Neighbors]:
         """The neighbors of several datastores that stand side by side in equally many columns."""
         width = self.k // parts
-        ranges = torch.arange(parts * width, device=self.ids.device).split(max(1, width))
         whole = replace(self, every_row=False)  # of one of them perhaps
-        return [whole.columns(columns.expand(self.rows, -1)) for columns in ranges]
+
+        def part(first: int) -> Neighbors:
+            return whole.mapped(lambda field, _: field[:, first : first + width])
+
+        return [part(number * width) for number in range(parts)]
 
     @classmethod
     def nothing(cls, rows: int, device: torch.device | str = "cpu") -> Neighbors:

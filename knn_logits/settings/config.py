@@ -21,6 +21,16 @@ from knn_logits.settings.values import whole_number as whole_number
 
 Metric = Literal["l2", "ip", "cosine"]
 METRICS: tuple[str, ...] = get_args(Metric)
+
+
+def as_distance(nearness: Any, metric: Metric) -> Any:
+    """Negates nearness for "l2", which makes it the distance that files and people have.
+
+    A similarity stays as it is. The function is its own inverse.
+    """
+    return -nearness if metric == "l2" else nearness
+
+
 # Where settings come from that are not given: `knn_logits.mixture.presets` explains each.
 Preset: TypeAlias = Literal["writing", "scoring", "paper"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)

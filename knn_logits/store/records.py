@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from knn_logits.settings.config import Metric
+from knn_logits.settings.config import Metric, as_distance
 from knn_logits.store import layout
 
 # No count in a manifest is larger, so that sums of counts do not wrap around.
@@ -205,7 +205,7 @@ class NearRecord(Record):
 
     def nearness(self, metric: Metric) -> float:
         """Returns the limit as a nearness, which is larger for a nearer neighbor."""
-        return -self.distance if metric == "l2" else self.distance
+        return float(as_distance(self.distance, metric))
 
 
 class InfiniGramRecord(Record):

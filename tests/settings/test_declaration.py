@@ -8,7 +8,7 @@ import pytest
 
 import knn_logits
 from knn_logits import ConfigError, KNNConfig, Setting, check_settings, settings_for
-from knn_logits.mixture.memory import MixtureSettings
+from knn_logits.mixture.presets import MixtureSettings
 from knn_logits.settings.config import SearchSettings
 from knn_logits.settings.declaration import check_fields, documented, setting, settings_of
 from knn_logits.settings.registry import settings_line

@@ -18,7 +18,7 @@ from knn_logits.measure.likelihood import Choice, Grid, GridLikelihood, spread, 
 from knn_logits.mixture.distribution import log_p_knn_of
 from knn_logits.mixture.weights import log_weights
 from knn_logits.search.neighbors import Neighbors, nearest_nearness, powers_up_to
-from knn_logits.settings.config import Metric
+from knn_logits.settings.config import Metric, as_distance
 
 _ROWS_AT_ONCE = 512
 
@@ -161,7 +161,7 @@ def log_p_knn(
         rows = torch.arange(first, min(first + _ROWS_AT_ONCE, len(queries)))
         neighbors = search(rows)
         nearness = nearest_nearness(neighbors)
-        nearest.append(-nearness if metric == "l2" else nearness)
+        nearest.append(as_distance(nearness, metric))
         neighbors = neighbors.nearest(k)
         weights = log_weights(neighbors, temperature)
         votes.append(log_p_knn_of(weights, neighbors.values, queries.targets[rows]))

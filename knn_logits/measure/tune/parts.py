@@ -18,16 +18,7 @@ from knn_logits.measure.texts import Text, Texts, named
 def halved(bench: Bench, texts: Texts, check: OverlapCheck | None = None) -> tuple[Text, Halves]:
     """Reads texts as a bench does, and assigns each of their tokens to a half."""
     documents, middle = _whole_or_middle(bench, texts)
-    text = Text(
-        "tuning",
-        documents,
-        bench.tokenizer,
-        bench.window,
-        bench.stride,
-        concatenate=bench.concatenate,
-        pairs=bench.pairs,
-        on_tokens=None if check is None else check.add,
-    )
+    text = bench.text("tuning", documents, None if check is None else check.add)
     return text, Halves(text, middle)
 
 

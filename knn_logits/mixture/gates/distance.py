@@ -18,7 +18,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
-from knn_logits.settings.config import Metric, check_metric
+from knn_logits.settings.config import Metric, as_distance, check_metric
 from knn_logits.store.layout import LARGEST_IN_GATE
 
 
@@ -64,7 +64,7 @@ class DistanceGate:
                 f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
             )
         nearness = nearest_nearness(neighbors)
-        nearest = -nearness if metric == "l2" else nearness
+        nearest = as_distance(nearness, metric)
         return self.at(nearest).masked_fill(nearest.isinf(), 0.0)
 
     def at(self, nearest: Tensor) -> Tensor:

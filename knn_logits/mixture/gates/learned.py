@@ -21,7 +21,7 @@ from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
 from knn_logits.mixture.gates.network import Network
 from knn_logits.mixture.gates.skipping import entropy_of
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
-from knn_logits.settings.config import Metric, check_metric
+from knn_logits.settings.config import Metric, as_distance, check_metric
 
 FEATURES = (
     "distance of the nearest",
@@ -52,7 +52,7 @@ def gate_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Ten
     if neighbors.k:
         few = min(FEW, neighbors.k)
         nearness, columns = neighbors.nearness.topk(few, dim=-1)
-        distances = -nearness if metric == "l2" else nearness
+        distances = as_distance(nearness, metric)
         values = neighbors.values.gather(-1, columns)
         present = neighbors.ids.gather(-1, columns) >= 0
         number = present.sum(-1).clamp(min=1)

@@ -241,12 +241,11 @@ def fit_rescorer(
         chosen = neighborhoods[batch]
         nearest, of = chosen.near(metric, temperature), torch.from_numpy(batch)
         features = standardised(nearest.features(metric), *of_neighbors)
-        rescored_by = scores(features, bounded(rows[of]), *(weights[name] for name in SCORING))
+        bonus = scores(features, bounded(rows[of]), *(weights[name] for name in SCORING))
         # An infinite number would have no gradient.
         heavy = nearest.log_weights.isfinite()
         logits = (
-            weights["log_sharpness"].exp() * nearest.log_weights.masked_fill(~heavy, 0.0)
-            + rescored_by
+            weights["log_sharpness"].exp() * nearest.log_weights.masked_fill(~heavy, 0.0) + bonus
         )
         logits = logits.masked_fill(~heavy, _NOTHING)
         voted = logits.masked_fill(~chosen.votes(), _NOTHING).logsumexp(-1)
@@ -284,8 +283,8 @@ def _first_weights(
     kind = torch.float32
 
     def drawn(outputs: int, numbers: int) -> Tensor:
-        numbers_drawn = torch.rand(outputs, numbers, generator=random, dtype=kind)
-        return numbers_drawn.mul(2.0).sub(1.0).div(numbers**0.5)
+        values = torch.rand(outputs, numbers, generator=random, dtype=kind)
+        return values.mul(2.0).sub(1.0).div(numbers**0.5)
 
     start = min(max(lmbda, 0.01), 0.99)
     weights = {
