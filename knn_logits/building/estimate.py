@@ -81,21 +81,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class TextSample:
-    """The text of a build, as far as an estimate needs it.
+    """The text of a build, as far as an estimate needs it."""
 
-    Attributes:
-        tokens: int32, the corpus or its beginning.
-        contexts: The contexts of the whole corpus.
-        documents: Number of documents.
-        table_bytes: Size of the table of documents.
-        sources: The sources of the first contexts, where the documents are pairs.
-    """
-
-    tokens: Array
-    contexts: Contexts
+    tokens: Array  # int32, the corpus or its beginning
+    contexts: Contexts  # the contexts of the whole corpus
     documents: int
-    table_bytes: int
-    sources: list[str]
+    table_bytes: int  # size of the table of documents
+    sources: list[str]  # the sources of the first contexts, where the documents are pairs
 
 
 def estimate_build(

@@ -29,14 +29,11 @@ _PERFECT = {"l2": 0.0, "cosine": 1.0}
 
 @dataclass(frozen=True)
 class Nearness:
-    """What a sample of a datastore's entries finds in the datastore's other documents.
+    """What a sample of a datastore's entries finds in the datastore's other documents."""
 
-    Attributes:
-        nearest: float32 [queries, k], the nearness of neighbors, the nearest first; -inf for none.
-        hits: bool [queries], whether one of the neighbors has the token that follows the query.
-    """
-
+    # float32 [queries, k], the nearness of neighbors, the nearest first; -inf for none.
     nearest: Tensor
+    # bool [queries], whether one of the neighbors has the token that follows the query.
     hits: Tensor
 
 

@@ -51,24 +51,16 @@ class Need:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast this machine is with a model, and the memory that the model takes.
+    """How fast this machine is with a model, and the memory that the model takes."""
 
-    Attributes:
-        keys: Seconds to compute all keys under the machine's present load; None without a model.
-        slowed: The factor, at least 1, by which the present load slows work down.
-        token: Seconds of a forward pass for each token, on an idle machine.
-        head: The factor by which the head makes a forward pass longer.
-        weights: Bytes of the model's weights; `program` includes them.
-        batch: Bytes that the forward pass of a batch takes on top of the program.
-    """
-
+    # Seconds to compute all keys under the machine's present load; None without a model.
     keys: float | None
-    slowed: float
-    token: float
-    head: float
-    weights: int
+    slowed: float  # the factor, at least 1, by which the present load slows work down
+    token: float  # seconds of a forward pass for each token, on an idle machine
+    head: float  # the factor by which the head makes a forward pass longer
+    weights: int  # bytes of the model's weights; `program` includes them
     program: int
-    batch: int = 0
+    batch: int = 0  # bytes that the forward pass of a batch takes on top of the program
 
 
 @dataclass(frozen=True)

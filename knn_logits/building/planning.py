@@ -86,18 +86,13 @@ class FixedSettings:
 
 @dataclass(frozen=True)
 class KeyPlan:
-    """Everything that determines the keys of a text, down to the last bit.
-
-    Attributes:
-        batch_tokens: Tokens of one forward pass. The shape of a matrix product affects rounding.
-        pairs: Cuts the sources and targets of an encoder-decoder model.
-    """
+    """Everything that determines the keys of a text, down to the last bit."""
 
     location: KeyLocation
     windows: WindowRecord
     dtype: str
-    batch_tokens: int
-    pairs: PairTokenizer | None = None
+    batch_tokens: int  # tokens of one forward pass. The shape of a matrix product affects rounding
+    pairs: PairTokenizer | None = None  # cuts the sources and targets of an encoder-decoder model
 
     def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
         """Returns the plan as text, to compare it with the plan of an unfinished job."""
@@ -136,22 +131,17 @@ class KeyPlan:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """A build's settings, all of them within their ranges.
+    """A build's settings, all of them within their ranges."""
 
-    Attributes:
-        key: The name of the key's place.
-        settings: The settings that hold where a user gives none: the fixed ones, and defaults.
-        on_demand: How keys are computed on demand; None where they are stored.
-    """
-
-    key: str
+    key: str  # the name of the key's place
     keys: KeyPlan
     index: IndexConfig
+    # The settings that hold where a user gives none: the fixed ones, and defaults.
     settings: KNNConfig
     fixed: FixedSettings
     calibrate: bool
     threads: int | None
-    on_demand: OnDemandRecord | None
+    on_demand: OnDemandRecord | None  # how keys are computed on demand; None where they are stored
 
     @property
     def chooses(self) -> bool:

@@ -47,28 +47,20 @@ _ROUND_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class KeyWork:
-    """The keys to compute, as rank 0 sends them to all ranks.
-
-    Attributes:
-        generation: The number that the names of the job's files contain.
-        rows: Number of keys of a shard; the last one may have fewer.
-        written: Number of keys that an earlier run has written, in `written_shards` shards.
-        canary: The canary's arrays on rank 0.
-        sources: What an encoder reads for each context; None for a causal model.
-    """
+    """The keys to compute, as rank 0 sends them to all ranks."""
 
     folder: Path
-    generation: int
+    generation: int  # the number that the names of the job's files contain
     tokens: int
     tokens_sha256: str
     contexts: Contexts
     dim: int
     entries: int
-    rows: int
-    written: int
+    rows: int  # number of keys of a shard; the last one may have fewer
+    written: int  # number of keys that an earlier run has written, in `written_shards` shards
     written_shards: int
-    canary: Mapping[str, Array]
-    sources: list[str] | None
+    canary: Mapping[str, Array]  # the canary's arrays on rank 0
+    sources: list[str] | None  # what an encoder reads for each context; None for a causal model
 
     @property
     def shards(self) -> int:

@@ -39,12 +39,7 @@ _SPARE = 0.1
 
 @dataclass(frozen=True)
 class Extent:
-    """How large a datastore is, whatever its index.
-
-    Attributes:
-        table_bytes: Size of the table of documents.
-        canary: Number of tokens of the canary's text.
-    """
+    """How large a datastore is, whatever its index."""
 
     entries: int
     tokens: int
@@ -52,8 +47,8 @@ class Extent:
     dim: int
     dtype: str
     metric: Metric
-    table_bytes: int
-    canary: int = 0
+    table_bytes: int  # size of the table of documents
+    canary: int = 0  # number of tokens of the canary's text
 
 
 def resolved(config: IndexConfig, entries: int, dim: int) -> str:

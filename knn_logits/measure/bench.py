@@ -39,28 +39,17 @@ class BenchSettings(MemorySettings, total=False):
 
 @dataclass(frozen=True)
 class Bench:
-    """A model with its memory, ready to score texts.
-
-    Attributes:
-        model: The model.
-        tokenizer: Its tokenizer.
-        location: Where the key is.
-        memory: The datastores with their settings; None scores the model alone.
-        window: Number of tokens read at once.
-        stride: Number of tokens by which the window moves on.
-        concatenate: Whether documents are joined into one stream.
-        batch_tokens: Number of tokens of one forward pass.
-        pairs: Cuts the pairs of an encoder-decoder model; None for a causal model.
-    """
+    """A model with its memory, ready to score texts."""
 
     model: nn.Module
     tokenizer: Any
-    location: KeyLocation
-    memory: Memory | None
-    window: int
-    stride: int
-    concatenate: bool
-    batch_tokens: int
+    location: KeyLocation  # where the key is
+    memory: Memory | None  # the datastores with their settings; None scores the model alone
+    window: int  # number of tokens read at once
+    stride: int  # number of tokens by which the window moves on
+    concatenate: bool  # whether documents are joined into one stream
+    batch_tokens: int  # number of tokens of one forward pass
+    # Cuts the pairs of an encoder-decoder model; None for a causal model.
     pairs: PairTokenizer | None = None
 
     def text(

@@ -40,17 +40,11 @@ _COLDEST, _HOTTEST = 0.02, 1.0
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings to try, each list ascending.
+    """Settings to try, each list ascending."""
 
-    Attributes:
-        ks: Numbers of neighbors of each query.
-        temperatures: Temperatures of the softmax over the neighbors.
-        lmbdas: Weights of the neighbors.
-    """
-
-    ks: tuple[int, ...]
-    temperatures: tuple[float, ...]
-    lmbdas: tuple[float, ...] = LMBDAS
+    ks: tuple[int, ...]  # numbers of neighbors of each query
+    temperatures: tuple[float, ...]  # temperatures of the softmax over the neighbors
+    lmbdas: tuple[float, ...] = LMBDAS  # weights of the neighbors
 
     @property
     def settings(self) -> int:
@@ -60,21 +54,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best setting of a grid.
+    """The best setting of a grid."""
 
-    Attributes:
-        k: Neighbors of each query.
-        temperature: Temperature of the softmax over the neighbors.
-        lmbda: Weight of the neighbors.
-        place: The indices of k, the temperature and λ in the grid.
-        perplexity: Perplexity of the tokens that the setting was chosen on.
-    """
-
-    k: int
-    temperature: float
-    lmbda: float
-    place: tuple[int, int, int]
-    perplexity: float
+    k: int  # neighbors of each query
+    temperature: float  # temperature of the softmax over the neighbors
+    lmbda: float  # weight of the neighbors
+    place: tuple[int, int, int]  # the indices of k, the temperature and λ in the grid
+    perplexity: float  # perplexity of the tokens that the setting was chosen on
 
 
 def spread(neighbors: Neighbors) -> float:

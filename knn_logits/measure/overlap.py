@@ -41,21 +41,14 @@ Hashes = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of a text the datastores hold.
+    """How much of a text the datastores hold."""
 
-    Attributes:
-        tokens: Number of tokens of the text.
-        shared: Number of tokens in runs of 13 that a datastore also holds.
-        texts: Numbers of the text's documents that are shared to nine tenths or more.
-        in_texts: Number of tokens of these documents.
-        documents: The documents of the datastores that hold most of the runs, at most ten, each as
-            (id, number of runs).
-    """
-
-    tokens: int
-    shared: int
-    texts: tuple[int, ...]
-    in_texts: int
+    tokens: int  # number of tokens of the text
+    shared: int  # number of tokens in runs of 13 that a datastore also holds
+    texts: tuple[int, ...]  # numbers of the text's documents that are shared to nine tenths or more
+    in_texts: int  # number of tokens of these documents
+    # The documents of the datastores that hold most of the runs, at most ten, each as (id, number
+    # of runs).
     documents: tuple[tuple[str, int], ...]
 
     @property

@@ -50,26 +50,18 @@ _QUERIES_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class TokenLikelihoods:
-    """Log-likelihoods of some tokens of a text.
+    """Log-likelihoods of some tokens of a text."""
 
-    Attributes:
-        places: int64 [rows], the position of each token in the text.
-        lm: float32 [rows], log p_LM.
-        knn: float32 [rows], log p_kNN; -inf where no neighbor votes for the token. With the ∞-gram
-            it is the vote of both.
-        mixed: float32 [rows], log p of the mixture.
-        searches: For how many of the tokens a search was made.
-        without_expert: float32 [rows], log p of the mixture without the ∞-gram.
-        expert: log p by the ∞-gram, float32 [rows], and the number of tokens of the end that
-            occurs, int64 [rows]; None if the ∞-gram takes no part.
-    """
-
-    places: Ints
-    lm: Tensor
+    places: Ints  # int64 [rows], the position of each token in the text
+    lm: Tensor  # float32 [rows], log p_LM
+    # float32 [rows], log p_kNN; -inf where no neighbor votes for the token. With the ∞-gram it is
+    # the vote of both.
     knn: Tensor
-    mixed: Tensor
-    searches: int
-    without_expert: Tensor
+    mixed: Tensor  # float32 [rows], log p of the mixture
+    searches: int  # for how many of the tokens a search was made
+    without_expert: Tensor  # float32 [rows], log p of the mixture without the ∞-gram
+    # Log p by the ∞-gram, float32 [rows], and the number of tokens of the end that occurs, int64
+    # [rows]; None if the ∞-gram takes no part.
     expert: tuple[Tensor, Tensor] | None = None
 
 

@@ -22,63 +22,40 @@ class Measures:
 
     The oracle takes the better of p_LM and p_kNN for each token. A rule would have to know the
     token to reach it. A measure that is infinite is None.
-
-    Attributes:
-        lm: The measure of the model alone.
-        knn: The measure of the neighbors alone. It is infinite if a single token has no vote.
-        interpolated: The measure of the mixture.
-        oracle: The measure of the better of both for each token.
     """
 
-    lm: float | None
+    lm: float | None  # the measure of the model alone
+    # The measure of the neighbors alone. It is infinite if a single token has no vote.
     knn: float | None
     interpolated: float | None
-    oracle: float | None
+    oracle: float | None  # the measure of the better of both for each token
 
 
 @dataclass(frozen=True)
 class Reached:
-    """The tokens that at least one neighbor votes for, where p_kNN has a finite perplexity.
+    """The tokens that at least one neighbor votes for, where p_kNN has a finite perplexity."""
 
-    Attributes:
-        share: Share of all tokens.
-        lm: Perplexity of the model on these tokens.
-        knn: Perplexity of the neighbors alone on these tokens.
-    """
-
-    share: float
-    lm: float | None
-    knn: float | None
+    share: float  # share of all tokens
+    lm: float | None  # perplexity of the model on these tokens
+    knn: float | None  # perplexity of the neighbors alone on these tokens
 
 
 @dataclass(frozen=True)
 class TextResult:
-    """The measures of one text, or of all texts together.
-
-    Attributes:
-        name: The text's name.
-        documents: Number of its documents.
-        tokens: Number of scored tokens, which are all but the first of each context.
-        words: Number of words, which are separated by white space.
-        bytes: Number of bytes in UTF-8.
-        perplexity: The exponential of the mean negative log-likelihood of a token.
-        perplexity_per_word: The same for a word. It does not depend on the tokenizer.
-        bits_per_byte: The mean negative log-likelihood of a byte, to the base 2.
-        reached: The tokens that a neighbor votes for.
-        interval: 95% intervals of "lm", "interpolated", "oracle" and "ratio", from a bootstrap
-            over documents. "ratio" is the mixture's perplexity divided by the model's. None with
-            fewer than two documents.
-    """
+    """The measures of one text, or of all texts together."""
 
     name: str
-    documents: int
-    tokens: int
-    words: int
-    bytes: int
-    perplexity: Measures
-    perplexity_per_word: Measures
-    bits_per_byte: Measures
-    reached: Reached
+    documents: int  # number of its documents
+    tokens: int  # number of scored tokens, which are all but the first of each context
+    words: int  # number of words, which are separated by white space
+    bytes: int  # number of bytes in UTF-8
+    perplexity: Measures  # the exponential of the mean negative log-likelihood of a token
+    perplexity_per_word: Measures  # the same for a word. It does not depend on the tokenizer
+    bits_per_byte: Measures  # the mean negative log-likelihood of a byte, to the base 2
+    reached: Reached  # the tokens that a neighbor votes for
+    # 95% intervals of "lm", "interpolated", "oracle" and "ratio", from a bootstrap over documents.
+    # "ratio" is the mixture's perplexity divided by the model's. None with fewer than two
+    # documents.
     interval: dict[str, tuple[float, float] | None] | None
 
 

@@ -14,17 +14,12 @@ NAMES = {"BLEU": "bleu", "chrF2": "chrf"}
 
 @dataclass(frozen=True)
 class Score:
-    """A score of a corpus, from 0 to 100.
-
-    Attributes:
-        score: The score.
-        interval: 95% interval by bootstrap over the sentences; None for fewer than two.
-        signature: sacrebleu's signature, which says how the score was computed.
-    """
+    """A score of a corpus, from 0 to 100."""
 
     score: float
+    # 95% interval by bootstrap over the sentences; None for fewer than two.
     interval: tuple[float, float] | None
-    signature: str
+    signature: str  # sacrebleu's signature, which says how the score was computed
 
 
 def sacrebleu() -> Any:

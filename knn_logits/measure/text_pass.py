@@ -33,14 +33,10 @@ class Distributions:
 
     The scores are those of a forward pass. Log-probabilities are computed for a few rows at a time,
     so that there is no second table over the vocabulary.
-
-    Attributes:
-        scores: [positions of the pass, vocabulary], any floating type.
-        rows: int64 [rows], the chosen positions of the pass, on the device of the scores.
     """
 
-    scores: Tensor
-    rows: Tensor
+    scores: Tensor  # [positions of the pass, vocabulary], any floating type
+    rows: Tensor  # int64 [rows], the chosen positions of the pass, on the device of the scores
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -63,24 +59,15 @@ class Distributions:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """A model's states and probabilities of some tokens of a text.
+    """A model's states and probabilities of some tokens of a text."""
 
-    Attributes:
-        states: [rows, dim], the state before each token, which is the query of a search.
-        targets: int64 [rows], the tokens.
-        log_p_lm: float32 [rows], log p_LM of each token.
-        places: int64 [rows], the position of each token in the text.
-        distributions: The model's distribution at each token.
-        prefixes: The text that the model read before each token.
-        lengths: The number of tokens that each window of the pass predicts, in order.
-    """
-
-    states: Tensor
-    targets: Tensor
-    log_p_lm: Tensor
-    places: Ints
-    distributions: Distributions
-    prefixes: Prefixes
+    states: Tensor  # [rows, dim], the state before each token, which is the query of a search
+    targets: Tensor  # int64 [rows], the tokens
+    log_p_lm: Tensor  # float32 [rows], log p_LM of each token
+    places: Ints  # int64 [rows], the position of each token in the text
+    distributions: Distributions  # the model's distribution at each token
+    prefixes: Prefixes  # the text that the model read before each token
+    # The number of tokens that each window of the pass predicts, in order.
     lengths: tuple[int, ...] = ()
 
     def __getitem__(self, rows: Tensor | slice) -> TokenScores:

@@ -30,25 +30,18 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file.
+    """A kind of file."""
 
-    Attributes:
-        suffix: The end of its name.
-        stem: The beginning of its name, where that is not the kind.
-        dtype: Type of the numbers of a .npy file; "key" for that of the manifest's keys.
-        shape: Its lengths: fields of the manifest, "positions", or None for any number.
-        below: Its numbers are from 0 to below this field of the manifest, or the vocabulary.
-        largest: The most bytes of a file that is read into memory as a whole.
-        later: Whether a download fetches it only when it is needed.
-    """
-
-    suffix: str
-    stem: str | None = None
+    suffix: str  # the end of its name
+    stem: str | None = None  # the beginning of its name, where that is not the kind
+    # Type of the numbers of a .npy file; "key" for that of the manifest's keys.
     dtype: str | None = None
+    # Its lengths: fields of the manifest, "positions", or None for any number.
     shape: tuple[str | None, ...] = ()
+    # Its numbers are from 0 to below this field of the manifest, or the vocabulary.
     below: str | None = None
-    largest: int | None = None
-    later: bool = False
+    largest: int | None = None  # the most bytes of a file that is read into memory as a whole
+    later: bool = False  # whether a download fetches it only when it is needed
 
 
 FORMATS: dict[Kind, Format] = {

@@ -165,18 +165,13 @@ class SettingsRecord(Record):
 
 
 class TrustRecord(Record):
-    """When the memory speaks while text is written. `building.trust_settings` chooses it.
+    """When the memory speaks while text is written. `building.trust_settings` chooses it."""
 
-    Attributes:
-        limit: The memory is silent where the words that a passage shares with the end of the text
-            are less rare than this, in nats.
-        offset: λ is σ(offset + slope * rarity / limit), and at most the λ for writing.
-        slope: See `offset`.
-    """
-
+    # The memory is silent where the words that a passage shares with the end of the text are less
+    # rare than this, in nats.
     limit: float = Field(gt=0)
-    offset: float
-    slope: float = Field(ge=0)
+    offset: float  # λ is σ(offset + slope * rarity / limit), and at most the λ for writing
+    slope: float = Field(ge=0)  # see `offset`
 
 
 class WritingRecord(Record):

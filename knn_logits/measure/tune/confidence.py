@@ -43,23 +43,16 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of one setting with another on held-out text.
+    """The comparison of one setting with another on held-out text."""
 
-    Attributes:
-        ratio: The perplexity under the setting divided by the perplexity under the other.
-        interval: 95% interval of the ratio; None if there are too few units to draw.
-        units: What is drawn: "documents", "groups of documents" or "blocks of tokens".
-        count: Number of units.
-        tokens: Number of held-out tokens.
-        needed: An estimate of the held-out tokens needed for an interval below 1. None if the
-            interval is below 1 already, or if no amount of text would help.
-    """
-
-    ratio: float
+    ratio: float  # the perplexity under the setting divided by the perplexity under the other
+    # 95% interval of the ratio; None if there are too few units to draw.
     interval: tuple[float, float] | None
-    units: str
-    count: int
-    tokens: int
+    units: str  # what is drawn: "documents", "groups of documents" or "blocks of tokens"
+    count: int  # number of units
+    tokens: int  # number of held-out tokens
+    # An estimate of the held-out tokens needed for an interval below 1. None if the interval is
+    # below 1 already, or if no amount of text would help.
     needed: int | None
 
     @property

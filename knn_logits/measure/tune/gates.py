@@ -185,35 +185,23 @@ class _Tokens:
 
 @dataclass(frozen=True)
 class GateTuning:
-    """A gate, and its results on the part of the text that it was not fitted on.
-
-    Attributes:
-        gate: The gate.
-        kind: The kind of gate, and how it skips.
-        lm: Perplexity of the model alone.
-        constant: Perplexity of the mixture with the best number as λ and a search at every token.
-        perplexity: Perplexity under the gate.
-        ratio: The gate's perplexity divided by that of the best number.
-        interval: 95% interval of the ratio by a bootstrap over documents; None with fewer than two
-            documents.
-        skipped: Share of the tokens without a search.
-        verdict: The comparison of the gate with the best number. Skipping searches costs
-            likelihood, so a gate that skips is compared with the model alone.
-        against: The name of what it is compared with.
-        tokens: How many tokens these results are of: the whole part, or a sample of it.
-    """
+    """A gate, and its results on the part of the text that it was not fitted on."""
 
     gate: StoredGate
-    kind: str
-    lm: float
+    kind: str  # the kind of gate, and how it skips
+    lm: float  # perplexity of the model alone
+    # Perplexity of the mixture with the best number as λ and a search at every token.
     constant: float
-    perplexity: float
-    ratio: float
+    perplexity: float  # perplexity under the gate
+    ratio: float  # the gate's perplexity divided by that of the best number
+    # 95% interval of the ratio by a bootstrap over documents; None with fewer than two documents.
     interval: tuple[float, float] | None
-    skipped: float
+    skipped: float  # share of the tokens without a search
+    # The comparison of the gate with the best number. Skipping searches costs likelihood, so a
+    # gate that skips is compared with the model alone.
     verdict: Verdict
-    against: str
-    tokens: int
+    against: str  # the name of what it is compared with
+    tokens: int  # how many tokens these results are of: the whole part, or a sample of it
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields but the gate itself, for JSON."""

@@ -85,21 +85,13 @@ class InfiniGramFit:
 
 @dataclass(frozen=True)
 class _Tokens:
-    """The probabilities of some tokens, with lengths and documents.
+    """The probabilities of some tokens, with lengths and documents."""
 
-    Attributes:
-        lm: float64 [tokens], p by the model.
-        mixed: float64 [tokens], p by the model and the neighbors.
-        expert: float64 [tokens], p by the ∞-gram.
-        lengths: int64 [tokens], the length of the matched suffix before each token.
-        documents: int64 [tokens], the number of each token's document.
-    """
-
-    lm: Floats
-    mixed: Floats
-    expert: Floats
-    lengths: Ints
-    documents: Ints
+    lm: Floats  # float64 [tokens], p by the model
+    mixed: Floats  # float64 [tokens], p by the model and the neighbors
+    expert: Floats  # float64 [tokens], p by the ∞-gram
+    lengths: Ints  # int64 [tokens], the length of the matched suffix before each token
+    documents: Ints  # int64 [tokens], the number of each token's document
 
     def __getitem__(self, rows: Bools) -> _Tokens:
         return _Tokens(*(field[rows] for field in vars(self).values()))

@@ -17,21 +17,13 @@ from knn_logits.measure.tune.translating import BleuTuning
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the text.
+    """One part of the text."""
 
-    Attributes:
-        documents: Number of whole documents in it. It is 1 if the part is half of one document.
-        tokens: Number of scored tokens.
-        lm: Perplexity of the model alone.
-        before: Perplexity of the mixture under the datastore's settings.
-        perplexity: Perplexity of the mixture under the chosen settings.
-    """
-
-    documents: int
-    tokens: int
-    lm: float
-    before: float
-    perplexity: float
+    documents: int  # number of whole documents in it. It is 1 if the part is half of one document
+    tokens: int  # number of scored tokens
+    lm: float  # perplexity of the model alone
+    before: float  # perplexity of the mixture under the datastore's settings
+    perplexity: float  # perplexity of the mixture under the chosen settings
 
 
 @dataclass(frozen=True)

@@ -24,41 +24,26 @@ from knn_logits.store.records import SettingsRecord
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting that was decoded.
+    """A setting that was decoded."""
 
-    Attributes:
-        k: Neighbors of each query.
-        lmbda: Weight of the neighbors.
-        temperature: Temperature of the softmax over the neighbors.
-        perplexity: Perplexity of the pairs that it was tried on.
-        bleu: BLEU of their translations.
-    """
-
-    k: int
-    lmbda: float
-    temperature: float
-    perplexity: float
-    bleu: float
+    k: int  # neighbors of each query
+    lmbda: float  # weight of the neighbors
+    temperature: float  # temperature of the softmax over the neighbors
+    perplexity: float  # perplexity of the pairs that it was tried on
+    bleu: float  # BLEU of their translations
 
 
 @dataclass(frozen=True)
 class BleuTuning:
-    """The BLEU of the settings that were decoded.
+    """The BLEU of the settings that were decoded."""
 
-    Attributes:
-        num_beams: Number of beams; 1 is greedy search.
-        trials: The settings that were tried, the likeliest first.
-        held_out: BLEU of the held-out pairs: of the model alone ("lm"), under the datastore's
-            settings ("before"), and under the choice ("chosen").
-        pairs: Number of pairs that were decoded for each trial.
-        held_out_pairs: Number of held-out pairs.
-    """
-
-    num_beams: int
-    trials: tuple[Trial, ...]
+    num_beams: int  # number of beams; 1 is greedy search
+    trials: tuple[Trial, ...]  # the settings that were tried, the likeliest first
+    # BLEU of the held-out pairs: of the model alone ("lm"), under the datastore's settings
+    # ("before"), and under the choice ("chosen").
     held_out: dict[str, float]
-    pairs: int
-    held_out_pairs: int
+    pairs: int  # number of pairs that were decoded for each trial
+    held_out_pairs: int  # number of held-out pairs
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields, for JSON."""

@@ -15,17 +15,11 @@ SkipKind = Literal["learned", "confidence"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """The gate that a user asks for.
+    """The gate that a user asks for."""
 
-    Attributes:
-        kind: The kind of gate, which says what λ depends on.
-        skip: Share of tokens without a search; None for a gate that always searches.
-        skip_by: How the tokens without a search are chosen.
-    """
-
-    kind: GateKind
-    skip: float | None
-    skip_by: SkipKind
+    kind: GateKind  # the kind of gate, which says what λ depends on
+    skip: float | None  # share of tokens without a search; None for a gate that always searches
+    skip_by: SkipKind  # how the tokens without a search are chosen
 
     @classmethod
     def of(cls, kind: str | None, skip: float | None, skip_by: str) -> Wanted | None:
