@@ -45,7 +45,7 @@ _HOME = {
     "read_corpus": "knn_logits.corpus.reading",
     "Estimate": "knn_logits.building.estimate",
     "estimate_build": "knn_logits.building.estimate",
-    "Need": "knn_logits.building.needs",
+    "Need": "knn_logits.building.estimate",
     "forecast": "knn_logits.building.estimate",
     "RayIndexes": "knn_logits.ray.searching",
     "KNNConfig": "knn_logits.settings.config",
@@ -204,10 +204,9 @@ if TYPE_CHECKING:
     from knn_logits.building.adding import add_documents
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.clustering import cluster
-    from knn_logits.building.estimate import Estimate, estimate_build, forecast
+    from knn_logits.building.estimate import Estimate, Need, estimate_build, forecast
     from knn_logits.building.indexing import build_index, build_suffixes
     from knn_logits.building.merging import merge_entries
-    from knn_logits.building.needs import Need
     from knn_logits.building.removing import compact, remove_documents
     from knn_logits.building.syncing import Sync, sync_documents
     from knn_logits.corpus.documents import Document, Place

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 from typing_extensions import Unpack
 
 from knn_logits.arrays import Array
 from knn_logits.building import sizes, timing
 from knn_logits.building.indexing import check_index
-from knn_logits.building.needs import Need, Request, Speed, needs_by_kind
 from knn_logits.building.on_demand import calibrated_tokens
 from knn_logits.building.planning import (
     BuildPlan,
@@ -26,8 +24,9 @@ from knn_logits.building.planning import (
     check_keywords,
     planned,
 )
-from knn_logits.building.sizes import Extent, process_bytes
+from knn_logits.building.sizes import Extent
 from knn_logits.building.steps import cut_documents, document_fields
+from knn_logits.building.timing import Speed
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.compatibility import (
     canary_keys,
@@ -36,20 +35,52 @@ from knn_logits.engine.compatibility import (
     vocabulary_size,
 )
 from knn_logits.engine.forward import evaluating
-from knn_logits.engine.windows import TextWindow, plan, resolve
-from knn_logits.errors import CorpusError
+from knn_logits.engine.windows import TextWindow, plan
+from knn_logits.errors import ConfigError, CorpusError
+from knn_logits.index.choice import CODES, choose_lists
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import IndexConfig, WindowConfig, whole_number
+from knn_logits.settings.config import IndexConfig, index_config, whole_number
 from knn_logits.store.documents import DocumentRecord, write_documents
 from knn_logits.store.entries import Contexts
 
 # The forward pass is timed on so many tokens of a corpus, or on so many windows.
 _SAMPLE_TOKENS, _SAMPLE_WINDOWS = 1 << 20, 64
-# A layer of a transformer has so many weights for each square of its width: four in its attention,
-# and eight in a feed-forward network of four times the width. They are kept in half precision.
-_WEIGHTS, _WEIGHT_BYTES = 12, 2
-# The matrix product that stands for a model, and how much longer a head makes a forward pass.
-_ROWS, _WIDEST, _HEAD = 1024, 4096, 2.0
+# The usual number of neighbors where text is written; queries are timed alone, and so many at once.
+_K, _BATCH = 64, 8
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a datastore with one kind of index needs.
+
+    Attributes:
+        index: The factory string, or "exact".
+        chosen: Whether a build with the same settings makes this index.
+        nprobe: The number of inverted lists that queries are timed with; None where the index has
+            none.
+        bytes: Size of the datastore's folder.
+        memory: The most memory of a process that searches, the model and the program included.
+        building_memory: The same of the process that builds.
+        gpu_memory: Memory of a GPU that holds the model and the index; None where FAISS has no
+            form of the index for a GPU.
+        seconds: Time of the build on this machine; None where there is no model to time.
+        milliseconds: Time of a search for one query.
+        batch_milliseconds: Time of a search for 8 queries at once. Both are None for a kind of
+            index that is not measured.
+        machine: The smallest usual machine that would do.
+    """
+
+    index: str
+    chosen: bool
+    nprobe: int | None
+    bytes: int
+    memory: int
+    building_memory: int
+    gpu_memory: int | None
+    seconds: float | None
+    milliseconds: float | None
+    batch_milliseconds: float | None
+    machine: str
 
 
 @dataclass(frozen=True)
@@ -175,30 +206,30 @@ def forecast(
     progress("measuring", 0, None)
     canary = 0
     if model is not None:
-        dim, canary, speed = _measured(model, tokenizer, tokens, settings)
+        keys = planned(model, tokenizer, settings).keys
+        dim, canary = _key_shape(model, tokenizer, keys)
+        size, stride = keys.windows.window, keys.windows.stride
+        sample = np.random.default_rng(0).integers(
+            0, vocabulary_size(model), size * _SAMPLE_WINDOWS, dtype=np.int32
+        )
+        windows = list(plan([0], [len(sample)], size, stride))
+        total = timing.tokens_read(tokens, size, stride)
+        scale = total / sum(window.size for window in windows)
+        speed = timing.measured_speed(model, keys, sample, windows, dim, scale, total)
     else:
         dim = whole_number("dim", dim, 1)
-        speed = _supposed(tokens, dim, layers, settings.get("window"))
-    index = settings.get("index")
-    config = index if isinstance(index, IndexConfig) else IndexConfig(index or "auto")
-    extent = Extent(
-        entries=tokens - 1,
-        tokens=tokens,
-        documents=1,
-        dim=dim,
-        dtype=settings.get("keys_dtype", "float16"),
-        metric=config.metric or "l2",
-        table_bytes=0,
-        canary=canary,
-    )
-    request = Request(
+        speed = timing.supposed_speed(tokens, dim, layers, settings.get("window"))
+    config = index_config(settings.get("index"))
+    dtype, metric = settings.get("keys_dtype", "float16"), config.metric or "l2"
+    return _estimate(
+        Extent(tokens - 1, tokens, 1, dim, dtype, metric, 0, canary),
+        speed,
         config,
         settings.get("k"),
         settings.get("calibrate", True),
         settings.get("threads"),
         compare,
     )
-    return _estimate(extent, speed, request)
 
 
 def estimated(
@@ -214,44 +245,106 @@ def estimated(
     keys, contexts = build.keys, text.contexts
     progress("measuring", 0, None)
     dim, canary = _key_shape(model, tokenizer, keys)
+    tokens, metric = int(contexts.length.sum()), build.index.metric or "l2"
     extent = Extent(
-        entries=contexts.entries,
-        tokens=int(contexts.length.sum()),
-        documents=text.documents,
-        dim=dim,
-        dtype=keys.dtype,
-        metric=build.index.metric or "l2",
-        table_bytes=text.table_bytes,
-        canary=canary,
+        contexts.entries, tokens, text.documents, dim, keys.dtype, metric, text.table_bytes, canary
     )
-    check_index(build.index, dim, extent.metric, contexts.entries)
+    check_index(build.index, dim, metric, contexts.entries)
     windows = list(plan(contexts.first, contexts.length, keys.windows.window, keys.windows.stride))
     sample = windows if keys.pairs is None else _with_sources(windows, keys, text.sources)
     total = sum(window.size + window.source_size for window in windows)
-    speed = _speed(model, keys, text.tokens, sample, dim, len(windows) / len(sample), total)
+    speed = timing.measured_speed(
+        model, keys, text.tokens, sample, dim, len(windows) / len(sample), total
+    )
     if build.on_demand is None:
-        request = Request(build.index, build.fixed.k, build.chooses, build.threads, compare)
-        return _estimate(extent, speed, request)
+        return _estimate(
+            extent, speed, build.index, build.fixed.k, build.chooses, build.threads, compare
+        )
     size = sizes.text_store_bytes(extent)
-    seconds = timing.suffix_seconds(text.tokens, extent.tokens) + timing.writing_seconds(size)
+    seconds = timing.suffix_seconds(text.tokens, tokens) + size / timing.WRITTEN
     if build.chooses:
         seconds += calibrated_tokens(build.on_demand, extent.entries) * speed.token * speed.slowed
+    return Estimate(extent.documents, tokens, extent.entries, size, seconds, dim, speed.slowed)
+
+
+def _estimate(
+    extent: Extent,
+    speed: Speed,
+    index: IndexConfig,
+    k: int | None,
+    chooses: bool,
+    threads: int | None,
+    compare: bool,
+) -> Estimate:
+    """Estimates a datastore with the index of its build first, and with other kinds on request."""
+    needs = [_need(extent, speed, index, k, chooses, threads, chosen=True)]
+    for kind in usual_kinds(extent.entries, extent.dim) if compare else []:
+        other = IndexConfig(kind, index.metric, nprobe=index.nprobe, seed=index.seed)
+        if kind != needs[0].index:
+            try:
+                needs.append(_need(extent, speed, other, k, chooses, threads, chosen=False))
+            except ConfigError:  # it learns from more keys than there are
+                continue
     return Estimate(
-        extent.documents, extent.tokens, extent.entries, size, seconds, dim, speed.slowed
+        extent.documents,
+        extent.tokens,
+        extent.entries,
+        needs[0].bytes,
+        needs[0].seconds,
+        extent.dim,
+        speed.slowed,
+        tuple(needs),
     )
 
 
-def _estimate(extent: Extent, speed: Speed, request: Request) -> Estimate:
-    needs = needs_by_kind(extent, speed, request)
-    return Estimate(
-        documents=extent.documents,
-        tokens=extent.tokens,
-        entries=extent.entries,
-        bytes=needs[0].bytes,
-        seconds=needs[0].seconds,
-        dim=extent.dim,
-        slowed=speed.slowed,
-        needs=needs,
+def usual_kinds(entries: int, dim: int) -> list[str]:
+    """The kinds of index that are worth comparing for so many keys."""
+    lists = choose_lists(entries)
+    codes = next((codes for codes in CODES if dim % codes == 0), None)
+    product = [] if codes is None else [f"IVF{lists},PQ{codes}"]
+    return ["exact", f"IVF{lists},SQ8", *product, f"IVF{lists},RaBitQ"]
+
+
+def _need(
+    extent: Extent,
+    speed: Speed,
+    config: IndexConfig,
+    k: int | None,
+    chooses: bool,
+    threads: int | None,
+    *,
+    chosen: bool,
+) -> Need:
+    entries, dim, metric = extent.entries, extent.dim, extent.metric
+    check_index(config, dim, metric, entries)
+    factory, size = sizes.resolved(config, entries, dim), sizes.store_bytes(extent, config)
+    seconds = None
+    if speed.keys is not None:
+        idle = timing.index_seconds(config, entries, dim, metric, threads)
+        idle += timing.recall_seconds(entries, dim, metric, factory)
+        if chooses:
+            idle += timing.calibration_seconds(entries, speed.token, speed.head, k)
+        seconds = speed.keys + speed.slowed * idle + size / timing.WRITTEN
+    nprobe = config.nprobe or timing.usual_nprobe(factory)
+    queries = timing.query_seconds(
+        factory, entries, dim, metric, k=min(k or _K, entries), rows=(1, _BATCH), nprobe=nprobe
+    )
+    single, batch = [1e3 * spent for spent in queries] if queries else (None, None)
+    _, opening, making = sizes.memory_bytes(extent, factory, config.train_size)
+    memory, building = speed.program + opening, speed.program + speed.batch + making
+    on_gpu = sizes.gpu_bytes(extent, factory)
+    return Need(
+        index=factory,
+        chosen=chosen,
+        nprobe=nprobe,
+        bytes=size,
+        memory=memory,
+        building_memory=building,
+        gpu_memory=None if on_gpu is None else on_gpu + speed.weights,
+        seconds=seconds,
+        milliseconds=single,
+        batch_milliseconds=batch,
+        machine=sizes.machine_for(max(memory, building), size),
     )
 
 
@@ -300,68 +393,3 @@ def _key_shape(model: nn.Module, tokenizer: Any, keys: KeyPlan) -> tuple[int, in
     with evaluating(model):
         check_causal(model, keys.location, canary)
         return canary_keys(model, keys.location, canary).shape[1], len(canary)
-
-
-def _speed(
-    model: nn.Module,
-    keys: KeyPlan,
-    tokens: Array,
-    windows: list[TextWindow],
-    dim: int,
-    scale: float,
-    total: int,
-) -> Speed:
-    """Times the keys of some windows, which stand for `scale` times as many, of `total` tokens."""
-    program = process_bytes()
-    seconds, slowed = timing.key_seconds(model, keys, tokens, windows, dim)
-    return Speed(
-        keys=seconds * scale,
-        slowed=slowed,
-        token=seconds * scale / slowed / max(1, total),
-        head=timing.head_factor(model, dim),
-        weights=sizes.weights_bytes(model),
-        program=program,
-        batch=max(0, process_bytes() - program),
-    )
-
-
-def _tokens_read(tokens: int, window: int, stride: int) -> int:
-    """Tokens that the model reads, since each stands in more than one window."""
-    return int(tokens * max(1.0, window / stride))
-
-
-def _measured(
-    model: nn.Module, tokenizer: Any, tokens: int, settings: PlanSettings
-) -> tuple[int, int, Speed]:
-    """The length of a key, the canary's tokens and the speed, from windows of random tokens."""
-    keys = planned(model, tokenizer, settings).keys
-    dim, canary = _key_shape(model, tokenizer, keys)
-    size, stride = keys.windows.window, keys.windows.stride
-    sample = np.random.default_rng(0).integers(
-        0, vocabulary_size(model), size * _SAMPLE_WINDOWS, dtype=np.int32
-    )
-    windows = list(plan([0], [len(sample)], size, stride))
-    total = _tokens_read(tokens, size, stride)
-    scale = total / sum(window.size for window in windows)
-    return dim, canary, _speed(model, keys, sample, windows, dim, scale, total)
-
-
-def _supposed(tokens: int, dim: int, layers: int | None, window: WindowConfig | None) -> Speed:
-    """The speed of a model of so many layers, from a product of matrices."""
-    program = process_bytes()
-    if layers is None:
-        return Speed(None, 1.0, 0.0, _HEAD, 0, program)
-    size, stride = resolve(window or WindowConfig(), None)
-    weights = _WEIGHTS * whole_number("layers", layers, 1) * dim * dim
-    width = min(dim, _WIDEST)
-    states, matrix = torch.rand(_ROWS, width), torch.rand(width, width)
-    # A product of matrices takes one multiplication for each weight and each token.
-    token = timing.fastest(lambda: states @ matrix) / (_ROWS * width * width) * weights
-    return Speed(
-        keys=token * _tokens_read(tokens, size, stride),
-        slowed=1.0,
-        token=token,
-        head=_HEAD,
-        weights=weights * _WEIGHT_BYTES,
-        program=program + weights * _WEIGHT_BYTES,
-    )

@@ -6,16 +6,13 @@ The rules follow `store/writer.py` and `index/plain.py` for files, `index/openin
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from torch import nn
 
-from knn_logits.index.choice import choose_factory, choose_train_size
+from knn_logits.index.choice import available_memory, choose_factory, choose_train_size
 from knn_logits.settings.config import IndexConfig, Metric
 from knn_logits.store.writer import SHARD_BYTES
 
@@ -27,7 +24,7 @@ _KEYS_AT_ONCE = 65_536
 # FAISS reserves so much of a GPU's memory for what it computes.
 _FAISS_ON_GPU = 1536 << 20
 
-_GIB = 1 << 30
+_UNITS = ((10**12, "TB"), (10**9, "GB"))
 # Memory of machines and of GPUs that are sold or rented, in GiB.
 _MACHINES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _GPUS = (16, 24, 48, 80, 141)
@@ -86,12 +83,16 @@ def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> 
     empty = make_empty(factory, dim, metric)
     if not plain.has_plain_form(empty):
         return int(entries * (empty.sa_code_size() + 8)) if config.native else 0
-    return _array_bytes(empty, factory, entries, dim)
+    return _array_bytes(factory, entries, dim, metric)
 
 
-def _array_bytes(empty: Any, factory: str, entries: int, dim: int) -> int:
-    from knn_logits.index.faiss_library import inverted_file
+def _array_bytes(factory: str, entries: int, dim: int, metric: Metric) -> int:
+    """Size of the arrays of an index over so many keys."""
+    from knn_logits.index.faiss_library import inverted_file, make_empty
 
+    if factory == "exact":
+        return 4 * entries * (dim + 1)
+    empty = make_empty(factory, dim, metric)
     ivf = inverted_file(empty)
     if ivf is None:
         return int(entries * empty.sa_code_size())
@@ -101,60 +102,43 @@ def _array_bytes(empty: Any, factory: str, entries: int, dim: int) -> int:
     return int(entries * (int(ivf.code_size) + 8) + learned + 8 * lists)
 
 
-def resident_bytes(extent: Extent, factory: str) -> int:
-    """Memory of an open index with its values, without the model and the program."""
-    values = 4 * extent.entries
-    if factory == "exact":
-        return 4 * extent.entries * (extent.dim + 1) + values
-    from knn_logits.index.faiss_library import make_empty
+def memory_bytes(
+    extent: Extent, factory: str, train_size: int | None = None
+) -> tuple[int, int, int]:
+    """Memory of an index with its values, without the model and the program.
 
-    empty = make_empty(factory, extent.dim, extent.metric)
-    return _array_bytes(empty, factory, extent.entries, extent.dim) + values
-
-
-def opening_bytes(extent: Extent, factory: str) -> int:
-    """Memory at the moment of opening, which is the most that searching ever takes.
-
-    The mapped file of an index counts until FAISS's lists are filled from it. An exact index
-    subtracts the mean from its keys, which makes a second copy.
+    Returns:
+        Of an open index; at the moment of opening, when a file is mapped until FAISS's lists are
+        filled from it, or an exact index subtracts the mean from its keys; and while it is made,
+        when training copies its sample once, and the index is copied to be written.
     """
-    values = 4 * extent.entries
-    return 2 * (resident_bytes(extent, factory) - values) + values
-
-
-def building_bytes(extent: Extent, factory: str, train_size: int | None = None) -> int:
-    """The most memory that making an index takes, without the model and the program.
-
-    Training copies its sample once, and a finished index is copied to arrays to be written.
-    """
+    arrays, values = (
+        _array_bytes(factory, extent.entries, extent.dim, extent.metric),
+        4 * extent.entries,
+    )
+    opening = 2 * arrays + values
     if factory == "exact":
-        return opening_bytes(extent, factory)
+        return arrays + values, opening, opening
     from knn_logits.index.faiss_library import inverted_file, make_empty
 
     ivf = inverted_file(make_empty(factory, extent.dim, extent.metric))
     lists = int(ivf.nlist) if ivf is not None else 256
     rows = min(extent.entries, train_size or choose_train_size(extent.entries, lists))
-    training = 8 * extent.dim * rows
-    return max(training, 2 * resident_bytes(extent, factory)) + 4 * extent.dim * _KEYS_AT_ONCE
+    making = max(8 * extent.dim * rows, 2 * (arrays + values)) + 4 * extent.dim * _KEYS_AT_ONCE
+    return arrays + values, opening, making
 
 
 def gpu_bytes(extent: Extent, factory: str) -> int | None:
     """Memory of an index on a GPU; None where FAISS has no form of it there."""
-    if factory == "exact":
-        return 4 * extent.entries * (extent.dim + 1)
-    from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
+    reserved = 0
+    if factory != "exact":
+        from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
 
-    faiss = faiss_module()
-    empty = make_empty(factory, extent.dim, extent.metric)
-    kinds = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
-    if type(inverted_file(empty)) not in kinds:
-        return None
-    return _array_bytes(empty, factory, extent.entries, extent.dim) + _FAISS_ON_GPU
-
-
-def weights_bytes(model: nn.Module) -> int:
-    """Memory of a model's weights."""
-    return sum(weights.numel() * weights.element_size() for weights in model.parameters())
+        faiss, reserved = faiss_module(), _FAISS_ON_GPU
+        kinds = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
+        if type(inverted_file(make_empty(factory, extent.dim, extent.metric))) not in kinds:
+            return None
+    return _array_bytes(factory, extent.entries, extent.dim, extent.metric) + reserved
 
 
 def process_bytes() -> int:
@@ -170,45 +154,36 @@ def process_bytes() -> int:
 
 def machine_for(memory: int, disk: int) -> str:
     """Names the smallest usual machine, or the number of machines that share an index."""
-    gigabytes = memory * (1.0 + _SPARE) / _GIB
-    room = f"{_rounded(disk)} of disk"
-    size = next((size for size in _MACHINES if gigabytes <= size), None)
-    if size is not None:
-        return f"{size} GB of memory, {room}"
-    count = math.ceil(gigabytes / _MACHINE_OF_A_CLUSTER)
-    return f"{count} machines of {_MACHINE_OF_A_CLUSTER} GB, {room} in all"
+    unit, name = next(((n, name) for n, name in _UNITS if disk >= n), (max(disk, 1), "GB"))
+    digits = math.ceil(10 * disk / unit) / 10
+    room = f"{digits:g} {name}" if digits < 10 else f"{math.ceil(disk / unit):,} {name}"
+    size, count = _smallest(memory, _MACHINES, _MACHINE_OF_A_CLUSTER)
+    if count == 1:
+        return f"{size} GB of memory, {room} of disk"
+    return f"{count} machines of {size} GB, {room} of disk in all"
 
 
 def gpu_for(memory: int) -> str:
     """Names the smallest usual GPU, or the number of them that share an index."""
-    gigabytes = memory * (1.0 + _SPARE) / _GIB
-    size = next((size for size in _GPUS if gigabytes <= size), None)
-    if size is not None:
-        return f"{size} GB"
-    return f"{math.ceil(gigabytes / _GPU_OF_A_CLUSTER)} × {_GPU_OF_A_CLUSTER} GB"
+    size, count = _smallest(memory, _GPUS, _GPU_OF_A_CLUSTER)
+    return f"{size} GB" if count == 1 else f"{count} × {size} GB"
+
+
+def _smallest(memory: int, sizes: tuple[int, ...], shared: int) -> tuple[int, int]:
+    """The smallest size that is enough, and how many; more than the largest is shared."""
+    gigabytes = memory * (1.0 + _SPARE) / (1 << 30)
+    size = next((size for size in sizes if gigabytes <= size), None)
+    return (shared, math.ceil(gigabytes / shared)) if size is None else (size, 1)
 
 
 def this_machine(folder: Path) -> tuple[int, int]:
     """Bytes of this machine's memory, and free on the disk of a folder that need not exist."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        memory = 0
     folder = folder.resolve()
     while not folder.exists():
         folder = folder.parent
-    return memory, shutil.disk_usage(folder).free
+    return available_memory(0), shutil.disk_usage(folder).free
 
 
 def is_enough(memory: int, disk: int, machine: tuple[int, int]) -> bool:
     """Whether a machine, as `this_machine` describes it, has so many bytes of memory and disk."""
     return memory * (1.0 + _SPARE) <= machine[0] and disk <= machine[1]
-
-
-def _rounded(size: int) -> str:
-    """A size with two digits, rounded up."""
-    for unit, name in ((10**12, "TB"), (10**9, "GB")):
-        if size >= unit:
-            digits = math.ceil(10 * size / unit) / 10
-            return f"{digits:g} {name}" if digits < 10 else f"{math.ceil(size / unit):,} {name}"
-    return "1 GB"

@@ -10,9 +10,9 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import lru_cache
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,19 +21,24 @@ from torch import nn
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import OVERSAMPLING, sample_size
 from knn_logits.building.planning import KeyPlan
-from knn_logits.building.sizes import resolved
+from knn_logits.building.sizes import process_bytes, resolved
 from knn_logits.engine.forward import evaluating, input_device, key_states, windows_batch
 from knn_logits.engine.keys import grouped
-from knn_logits.engine.windows import TextWindow, batches
+from knn_logits.engine.windows import TextWindow, batches, resolve
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_train_size
 from knn_logits.index.exact import ExactIndex
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, temperatures_around
 from knn_logits.search.neighbors import Neighbors, powers_up_to
-from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, IndexConfig, Metric
+from knn_logits.settings.config import (
+    DEFAULT_K,
+    FEWEST_CALIBRATED,
+    IndexConfig,
+    Metric,
+    WindowConfig,
+    whole_number,
+)
 from knn_logits.store.suffixes import suffix_order
-
-T = TypeVar("T")
 
 # Short work is timed so often; more often only for so many seconds.
 _REPEATS, _LONG_ENOUGH = 3, 0.1
@@ -47,7 +52,12 @@ _SORTED = 1 << 16
 # k-means of an inverted file and of a product quantiser, as FAISS does them.
 _ROUNDS, _ROUNDS_OF_CODES, _KEYS_OF_A_CENTROID = 10, 25, 256
 # Bytes a second: hashing, then writing.
-_WRITTEN = 400e6
+WRITTEN = 400e6
+# A layer of a transformer has so many weights for each square of its width: four in its attention,
+# and eight in a feed-forward network of four times the width. They are kept in half precision.
+_WEIGHTS, _WEIGHT_BYTES = 12, 2
+# The matrix product that stands for a model, and how much longer a head makes a forward pass.
+_MODEL_ROWS, _WIDEST, _HEAD = 1024, 4096, 2.0
 # Queries lie where keys are, so they visit lists that are longer than the average one. On hidden
 # states a visited list is so much longer (LOG.md, 2026-11-22).
 _CROWDED = 1.4
@@ -58,19 +68,6 @@ def fastest(work: Callable[[], object]) -> float:
     return min(_seconds(work) for _ in range(_REPEATS))
 
 
-def median_seconds(work: Callable[[T], object], inputs: Sequence[T]) -> float:
-    """The median of the seconds that work takes with each input, after it has seen all of them.
-
-    A search that is repeated finds in the processor's caches what it reads, so each time has
-    another input.
-    """
-    first = _seconds(lambda: work(inputs[0]))
-    inputs = inputs[: max(_REPEATS, int(_LONG_ENOUGH / max(first, 1e-9)))]
-    for value in inputs:
-        work(value)
-    return statistics.median(_seconds(lambda value=value: work(value)) for value in inputs)  # type: ignore[misc]
-
-
 def _seconds(work: Callable[[], object]) -> float:
     # Beside other programs a thread's own time is shorter than the clock's; several threads have
     # more time of their own than passes.
@@ -79,23 +76,43 @@ def _seconds(work: Callable[[], object]) -> float:
     return min(time.perf_counter() - began, time.process_time() - began_work)
 
 
-def key_seconds(
-    model: nn.Module, keys: KeyPlan, tokens: Array, windows: Sequence[TextWindow], dim: int
-) -> tuple[float, float]:
-    """Estimates the seconds for the keys of some windows, and how much other programs slow it.
+@dataclass(frozen=True)
+class Speed:
+    """How fast this machine is with a model, and the memory that the model takes."""
 
-    `tokens` may be the beginning of the corpus: a window beyond its end reads other tokens. The
-    seconds are those under the machine's present load, and the factor, at least 1, says by how much
-    that load slows work down.
+    # Seconds to compute all keys under the machine's present load; None without a model.
+    keys: float | None
+    slowed: float  # the factor, at least 1, by which the present load slows work down
+    token: float  # seconds of a forward pass for each token, on an idle machine
+    head: float  # the factor by which the head makes a forward pass longer
+    weights: int  # bytes of the model's weights; `program` includes them
+    program: int
+    batch: int = 0  # bytes that the forward pass of a batch takes on top of the program
+
+
+def tokens_read(tokens: int, window: int, stride: int) -> int:
+    """Tokens that the model reads, since each stands in more than one window."""
+    return int(tokens * max(1.0, window / stride))
+
+
+def measured_speed(
+    model: nn.Module,
+    keys: KeyPlan,
+    tokens: Array,
+    windows: Sequence[TextWindow],
+    dim: int,
+    scale: float,
+    total: int,
+) -> Speed:
+    """Times the keys of some windows, which stand for `scale` times as many, of `total` tokens.
+
+    `tokens` may be the beginning of the corpus: a window beyond its end reads other tokens.
     """
-    device, size = input_device(model), keys.batch_tokens
+    device, size, program = input_device(model), keys.batch_tokens, process_bytes()
     groups = list(grouped(windows, dim=dim, dtype=keys.dtype, batch_tokens=size))
     chance = random.Random(0)
-    sample = [
-        batch
-        for group in chance.sample(groups, min(3, len(groups)))
-        for batch in batches(group, size)
-    ]
+    drawn = chance.sample(groups, min(3, len(groups)))
+    sample = [batch for group in drawn for batch in batches(group, size)]
     chance.shuffle(sample)
     read, spent, worked = 0, 0.0, 0.0
     with evaluating(model):
@@ -117,15 +134,36 @@ def key_seconds(
     slowed = 1.0
     if device.type == "cpu" and worked > 0.0:
         slowed = max(1.0, spent * torch.get_num_threads() / worked)
-    return spent * sum(window.size for window in windows) / max(1, read), slowed
-
-
-def head_factor(model: nn.Module, dim: int) -> float:
-    """The factor by which the head makes a forward pass longer, from the numbers of weights."""
-    body = sum(weights.numel() for weights in model.parameters())
+    seconds = scale * spent * sum(window.size for window in windows) / max(1, read)
+    # The head makes a pass longer by its share of the weights.
+    weights = list(model.parameters())
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    size = int(head.weight.numel()) if head is not None else dim
-    return 2.0 + size / max(1, body - size)
+    in_head = int(head.weight.numel()) if head is not None else dim
+    in_body = sum(part.numel() for part in weights) - in_head
+    return Speed(
+        keys=seconds,
+        slowed=slowed,
+        token=seconds / slowed / max(1, total),
+        head=_HEAD + in_head / max(1, in_body),
+        weights=sum(part.numel() * part.element_size() for part in weights),
+        program=program,
+        batch=max(0, process_bytes() - program),
+    )
+
+
+def supposed_speed(tokens: int, dim: int, layers: int | None, window: WindowConfig | None) -> Speed:
+    """The speed of a model of so many layers, from a product of matrices."""
+    program = process_bytes()
+    if layers is None:
+        return Speed(None, 1.0, 0.0, _HEAD, 0, program)
+    size, stride = resolve(window or WindowConfig(), None)
+    weights = _WEIGHTS * whole_number("layers", layers, 1) * dim * dim
+    width = min(dim, _WIDEST)
+    states, matrix = torch.rand(_MODEL_ROWS, width), torch.rand(width, width)
+    # A product of matrices takes one multiplication for each weight and each token.
+    token = fastest(lambda: states @ matrix) / (_MODEL_ROWS * width * width) * weights
+    seconds, size = token * tokens_read(tokens, size, stride), weights * _WEIGHT_BYTES
+    return Speed(seconds, 1.0, token, _HEAD, size, program + size)
 
 
 def index_seconds(
@@ -209,11 +247,6 @@ def suffix_seconds(tokens: Array, total: int) -> float:
     return fastest(lambda: suffix_order(start, first)) * total / max(1, len(start))
 
 
-def writing_seconds(size: float) -> float:
-    """Seconds to write so many bytes and to hash them."""
-    return size / _WRITTEN
-
-
 def usual_nprobe(factory: str) -> int | None:
     """The number of lists that a build usually chooses (LOG.md, 2026-11-22)."""
     if "IVF" not in factory:
@@ -273,9 +306,16 @@ def query_seconds(
 
 
 def _search_seconds(index: Index, rows: int, dim: int, k: int) -> float:
-    """The median of the seconds for so many queries."""
-    queries = torch.from_numpy(_vectors(_BATCHES * rows, dim, seed=1))
-    return median_seconds(lambda batch: index.search(batch, k), queries.split(rows))
+    """The median of the seconds for so many queries, after the index has seen all of them.
+
+    A search that is repeated finds in the processor's caches what it reads, so each is another.
+    """
+    queries = torch.from_numpy(_vectors(_BATCHES * rows, dim, seed=1)).split(rows)
+    first = _seconds(lambda: index.search(queries[0], k))
+    queries = queries[: max(_REPEATS, int(_LONG_ENOUGH / max(first, 1e-9)))]
+    for batch in queries:
+        index.search(batch, k)
+    return statistics.median(_seconds(partial(index.search, batch, k)) for batch in queries)
 
 
 def _filled(factory: str, dim: int, length: int) -> Any:

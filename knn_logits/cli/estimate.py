@@ -19,8 +19,7 @@ from knn_logits.settings.config import IndexConfig, KNNConfig, PassConfig
 from knn_logits.settings.declaration import check_fields, setting, settings_of
 
 if TYPE_CHECKING:
-    from knn_logits.building.estimate import Estimate
-    from knn_logits.building.needs import Need
+    from knn_logits.building.estimate import Estimate, Need
 
 _MOST_TOKENS = 10**15
 

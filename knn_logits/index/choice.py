@@ -24,7 +24,7 @@ def choose_factory(entries: int, dim: int, memory: int | None = None) -> str:
     """Chooses the index that "auto" stands for."""
     if entries <= EXACT_UP_TO:
         return "exact"
-    memory = _available_memory() if memory is None else memory
+    memory = available_memory() if memory is None else memory
     lists = choose_lists(entries)
     if entries * (dim + 8) <= memory * _MEMORY_SHARE:
         return f"IVF{lists},SQ8"
@@ -45,8 +45,9 @@ def choose_train_size(entries: int, lists: int) -> int:
     return min(entries, max(64 * lists, 20_000))
 
 
-def _available_memory() -> int:
+def available_memory(unknown: int = 8 << 30) -> int:
+    """Bytes of this machine's memory."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        return 8 << 30
+        return unknown

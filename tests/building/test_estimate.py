@@ -6,8 +6,7 @@ from conftest import TEXTS
 
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
 from knn_logits.building import sizes, timing
-from knn_logits.building.estimate import Estimate, estimate_build, forecast
-from knn_logits.building.needs import usual_kinds
+from knn_logits.building.estimate import Estimate, estimate_build, forecast, usual_kinds
 from knn_logits.building.sizes import Extent
 from knn_logits.building.timing import (
     calibration_seconds,
@@ -92,20 +91,20 @@ def test_the_size_of_an_index_is_counted_before_it_is_made(factory):
     size = sum(array.nbytes for array in arrays.values())
     assert sizes.index_bytes(IndexConfig(factory), 600, 32, "l2") == pytest.approx(size, rel=0.03)
     if "IVF8," in factory and "PCA" not in factory:
-        resident = sizes.resident_bytes(extent(600), factory)
+        resident, opening, _ = sizes.memory_bytes(extent(600), factory)
         assert resident == pytest.approx(size + 4 * 600, rel=0.03)
-        assert resident < sizes.opening_bytes(extent(600), factory)
+        assert resident < opening
 
 
 def test_an_exact_index_holds_its_keys_in_float32():
     assert sizes.index_bytes(IndexConfig("exact"), 10**6, 32, "l2") == 0
-    assert sizes.resident_bytes(extent(600), "exact") == 600 * (4 * 33 + 4)
+    assert sizes.memory_bytes(extent(600), "exact")[0] == 600 * (4 * 33 + 4)
 
 
 def test_learning_may_take_more_memory_than_the_index():
     large, factory = extent(10**9, 4096), "IVF65536,RaBitQ"
-    assert sizes.building_bytes(large, factory) > 2 * 4 * 4096 * 64 * 65536
-    small_sample = sizes.building_bytes(large, factory, train_size=1000)
+    assert sizes.memory_bytes(large, factory)[2] > 2 * 4 * 4096 * 64 * 65536
+    small_sample = sizes.memory_bytes(large, factory, train_size=1000)[2]
     assert small_sample < 2 * sizes.store_bytes(large, IndexConfig(factory))
 
 
@@ -178,7 +177,7 @@ def test_a_number_of_tokens_is_enough(model, tokenizer):
 def test_neither_a_model_nor_its_layers(monkeypatch):
     # What this machine does meanwhile must not matter.
     monkeypatch.setattr("knn_logits.building.timing.fastest", lambda _: 1e-4)
-    monkeypatch.setattr("knn_logits.building.estimate.process_bytes", lambda: GIB)
+    monkeypatch.setattr("knn_logits.building.timing.process_bytes", lambda: GIB)
     bare = forecast(10**5, dim=64, compare=False)
     assert bare.seconds is None
     assert bare.needs[0].milliseconds > 0.0
