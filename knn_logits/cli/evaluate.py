@@ -185,7 +185,7 @@ def evaluate(
         content["translations"] = [text.to_dict() for text in measured]
     content |= opened.partial_answers()
     if not json:
-        from knn_logits.measure.table import plain_table, plain_translations
+        from knn_logits.measure.report import plain_table, plain_translations
 
         say(plain_table(result))
         if measured is not None:

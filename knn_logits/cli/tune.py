@@ -52,10 +52,10 @@ class SearchOptions:
 
     def check(self, infini_gram: bool, plots: str | None) -> None:
         """Refuses what is out of its range, or does not fit together."""
-        from knn_logits.measure.tune.wanted import Wanted
+        from knn_logits.measure.tune.gates import GateRequest
 
         check_settings({"k": self.k})
-        Wanted.of(self.gate, self.skip, self.skip_by)
+        GateRequest.of(self.gate, self.skip, self.skip_by)
         gate_options = (self.k, self.gate, self.skip, self.bleu, plots)
         if infini_gram and gate_options != (None,) * len(gate_options):
             raise ConfigError(
@@ -136,7 +136,7 @@ def tune(
         refused = result.refused
         with json_at_last(json, result.to_dict()) as files:
             if plots is not None:
-                from knn_logits.measure.tune.plots import write_plots
+                from knn_logits.measure.tune.result import write_plots
 
                 files += write_plots(result, plots)
     if refused is not None:

@@ -25,7 +25,6 @@ from knn_logits.engine.forward import evaluating
 from knn_logits.engine.windows import Piece
 from knn_logits.errors import CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, open_bench
-from knn_logits.measure.following import followed
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.results import Evaluation, Tally, TextResult, join
 from knn_logits.measure.text_pass import TokenScores, score_pieces
@@ -37,6 +36,8 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
 from knn_logits.search.infini_gram import InfiniGram
 from knn_logits.search.neighbors import Neighbors
+from knn_logits.search.retriever import Retriever
+from knn_logits.search.shared_tokens import LONGEST
 from knn_logits.settings.config import MOST_SEED, whole_number
 from knn_logits.settings.registry import changed_settings
 
@@ -46,6 +47,9 @@ logger = logging.getLogger(__name__)
 
 # The most queries of one search. With k 1024 their neighbors take 20 MB.
 _QUERIES_AT_ONCE = 1024
+# Neighbors of text that is followed are handed on after so many steps. With 4 windows and 2048
+# columns they take 40 MB.
+_STEPS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -234,6 +238,43 @@ def searched(
             else:
                 needed = _needed(memory, part)
                 yield part, memory.retriever.search_some(part.states, needed, part.prefixes)
+
+
+def followed(
+    retriever: Retriever, scored: TokenScores, needed: Tensor | None = None
+) -> Iterator[tuple[TokenScores, Neighbors]]:
+    """Steps through the windows of a batch in parallel, each a text of its own.
+
+    `needed` is False for tokens that need no neighbors, bool [tokens]; None if all need them.
+    """
+    lengths = torch.tensor(scored.lengths)
+    starts = torch.cumsum(lengths, 0) - lengths
+    longest = int(lengths.max())
+    # Each window becomes a text of its own: it starts with a number that no token has, and with the
+    # tokens before its first target that entries are compared with.
+    before = LONGEST + 1
+    ids = torch.full((len(lengths), before + longest), -1, dtype=torch.int64)
+    ids[:, 0] = -1 - torch.arange(len(lengths))
+    prefixes = scored.prefixes
+    for row, (start, length) in enumerate(zip(starts.tolist(), scored.lengths, strict=True)):
+        end = int(prefixes.end[start])
+        context = prefixes.tokens[max(int(prefixes.first[start]), end - LONGEST) : end]
+        ids[row, before - len(context) : before] = torch.from_numpy(context)
+        ids[row, before : before + length] = scored.targets[start : start + length]
+    first = 0
+    ends = sorted({*scored.lengths, *range(_STEPS_AT_ONCE, longest, _STEPS_AT_ONCE)})
+    for end in ends:
+        rows = torch.nonzero(lengths >= end)[:, 0]
+        steps = torch.arange(first, end)
+        places = (starts[rows].unsqueeze(0) + steps.unsqueeze(1)).reshape(-1)
+        rows_of_states = places.to(scored.states.device)
+        states = scored.states[rows_of_states].reshape(len(steps), len(rows), -1).transpose(0, 1)
+        needed_steps = None if needed is None else needed[places].reshape(len(steps), len(rows)).T
+        yield (
+            scored[places],
+            retriever.search_steps(states, ids[rows, : before + end - 1], needed_steps),
+        )
+        first = end
 
 
 def _score_text(

@@ -10,10 +10,11 @@ import numpy as np
 
 from knn_logits.arrays import Floats, Ints
 from knn_logits.measure.overlap import Overlap
-from knn_logits.measure.resampling import resampled
 
 _LM, _KNN, _MIXED, _ORACLE, _TOKENS, _REACHED, _REACHED_LM, _REACHED_KNN = range(8)
 _LARGEST_EXPONENT = 700.0
+# The most units that the bootstrap draws at once, which take 32 MB for each column.
+_DRAWN_AT_ONCE = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -228,3 +229,23 @@ def _middle(nats: Floats) -> tuple[float, float] | None:
         return None
     low, high = np.quantile(nats, [0.025, 0.975])
     return math.exp(low), math.exp(high)
+
+
+def resampled(units: Floats, samples: int, seed: int) -> Floats:
+    """Sums of columns, [samples, columns], had other units, [units, columns], been drawn."""
+    random = np.random.default_rng(seed)
+    drawn = np.empty((samples, units.shape[1]))
+    at_once = max(1, _DRAWN_AT_ONCE // len(units))
+    for first in range(0, samples, at_once):
+        chosen = random.integers(0, len(units), (min(at_once, samples - first), len(units)))
+        drawn[first : first + at_once] = units[chosen].sum(axis=1)
+    return drawn
+
+
+def ratio_interval(units: Floats, samples: int, seed: int) -> tuple[float, float] | None:
+    """95% interval of exp(sum of the first column / sum of the second), by the bootstrap."""
+    if len(units) < 2 or samples < 2:
+        return None
+    sums, sizes = resampled(units, samples, seed).T
+    low, high = np.exp(np.quantile(sums / sizes, [0.025, 0.975]))
+    return float(low), float(high)

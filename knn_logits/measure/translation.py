@@ -223,6 +223,8 @@ def evaluate_translations(
     memory = None if datastore is None else Memory.of(model, datastore, **settings)
     # The model alone gets the same prefix and languages as with the datastore.
     read = (reading_of(memory.stores[0]) if memory else {}) | read
+    read |= {"batch_size": batch_size, "progress": progress}
+    by_system = {"lm": None, "knn": memory} if memory else {"lm": None}
     results = []
     for name, documents in lots.items():
         rows = list(documents)
@@ -231,43 +233,42 @@ def evaluate_translations(
                 f"{name} has no pairs, which translations are measured on: give rows with a source "
                 "and a target"
             )
-        sources, targets = [str(row.source) for row in rows], [row.text for row in rows]
+        sources = [str(row.source) for row in rows]
         for beams in num_beams:
-            systems: dict[str, list[str]] = {}
+            written: dict[str, list[str]] = {}
             speeds: dict[str, float] = {}
-            for system in ("lm", "knn") if memory else ("lm",):
+            for system, of in by_system.items():
                 started = time.monotonic()
-                systems[system] = translate(
-                    model,
-                    tokenizer,
-                    sources,
-                    memory if system == "knn" else None,
-                    num_beams=beams,
-                    batch_size=batch_size,
-                    progress=progress,
-                    phase=f"{name}, {'kNN' if system == 'knn' else 'model'}, beams {beams}",
-                    **read,
-                )
+                phase = f"{name}, {'kNN' if of else 'model'}, beams {beams}"
+                options = {"num_beams": beams, "phase": phase, **read}
+                written[system] = translate(model, tokenizer, sources, of, **options)
                 speeds[system] = len(sources) / max(time.monotonic() - started, 1e-9)
-            measured, p_value = scores(systems, targets, samples)
-            results.append(
-                Translations(
-                    name=name,
-                    pairs=len(rows),
-                    num_beams=beams,
-                    lm=measured["lm"],
-                    knn=measured.get("knn"),
-                    p_value=p_value,
-                    lm_per_second=speeds["lm"],
-                    knn_per_second=speeds.get("knn"),
-                    texts=[
-                        {
-                            "source": sources[row],
-                            "target": targets[row],
-                            **{system: lines[row] for system, lines in systems.items()},
-                        }
-                        for row in range(len(rows))
-                    ],
-                )
-            )
+            results.append(_scored(name, rows, beams, written, speeds, samples))
     return results
+
+
+def _scored(
+    name: str,
+    rows: Sequence[Document],
+    num_beams: int,
+    texts: Mapping[str, list[str]],
+    speeds: Mapping[str, float],
+    samples: int,
+) -> Translations:
+    """Scores the translations by each system, "lm" and "knn"."""
+    measured, p_value = scores(texts, [row.text for row in rows], samples)
+    pairs = [{"source": str(row.source), "target": row.text} for row in rows]
+    for system, lines in texts.items():
+        for pair, line in zip(pairs, lines, strict=True):
+            pair[system] = line
+    return Translations(
+        name=name,
+        pairs=len(rows),
+        num_beams=num_beams,
+        lm=measured["lm"],
+        knn=measured.get("knn"),
+        p_value=p_value,
+        lm_per_second=speeds["lm"],
+        knn_per_second=speeds.get("knn"),
+        texts=pairs,
+    )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from knn_logits.measure.report import plain_table
 from knn_logits.measure.results import Evaluation, Tally, join, perplexity
-from knn_logits.measure.table import plain_table
 
 tokens = st.lists(
     st.tuples(

@@ -22,9 +22,8 @@ from knn_logits import (
     WindowConfig,
 )
 from knn_logits.building import calibration
-from knn_logits.measure.report import write_report
+from knn_logits.measure.report import plain_translations, write_report
 from knn_logits.measure.scores import scores
-from knn_logits.measure.table import plain_translations
 
 # What the datastore does not hold: sources that it has, and others.
 HELD_OUT = [

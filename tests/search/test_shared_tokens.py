@@ -15,7 +15,7 @@ from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain
 from knn_logits.building.calibration import calibrate
 from knn_logits.building.writing_settings import with_suffixes
 from knn_logits.engine.forward import key_states_and_logits
-from knn_logits.measure import following, perplexity
+from knn_logits.measure import perplexity
 from knn_logits.measure.likelihood import Grid, p_knn_table
 from knn_logits.search.infini_gram import without_padding
 from knn_logits.search.neighbors import Neighbors
@@ -233,10 +233,10 @@ def test_a_far_neighbor_with_all_the_weight_is_counted():
 def test_a_window_that_follows_pointers_knows_the_text_before_it(
     model, tokenizer, alike, monkeypatch, stride
 ):
-    seen = []
+    seen, followed = [], perplexity.followed
 
     def watched(retriever, scored, wanted=None):
-        for part, neighbors in following.followed(retriever, scored, wanted):
+        for part, neighbors in followed(retriever, scored, wanted):
             seen.append((part.prefixes, neighbors))
             yield part, neighbors
 

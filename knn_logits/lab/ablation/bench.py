@@ -25,9 +25,8 @@ from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, decoder_of, fin
 from knn_logits.engine.windows import TextWindow, batches, plan
 from knn_logits.errors import CorpusError, ModelError
 from knn_logits.index.exact import ExactIndex
-from knn_logits.measure.bench import open_bench
+from knn_logits.measure.bench import halved, open_bench
 from knn_logits.measure.text_pass import score_pieces
-from knn_logits.measure.tune.parts import halved
 from knn_logits.progress import Progress
 from knn_logits.settings.config import IndexConfig, Metric, WindowConfig
 from knn_logits.store.datastore import Datastore

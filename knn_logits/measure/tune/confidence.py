@@ -13,17 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
+from knn_logits.arrays import Floats, Ints
 from knn_logits.measure.likelihood import Grid, GridLikelihood
-from knn_logits.measure.resampling import resampled
+from knn_logits.measure.results import ratio_interval
 from knn_logits.measure.text_pass import TokenScores
 from knn_logits.mixture.weights import Weighing
 from knn_logits.search.neighbors import Neighbors
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 # With fewer documents, blocks of tokens are drawn.
 FEW_DOCUMENTS = 10
@@ -34,7 +31,6 @@ _BLOCK = 64
 # The most cells of a text. A cell has a number for each setting of a grid, about 25 kB.
 _CELLS = 256
 _BLOCKS = "blocks of tokens"
-_LOW, _HIGH = 0.025, 0.975
 # The 95% interval reaches so many standard errors to each side.
 _WIDTH = 1.96
 # Advice to give more than so many times the text would be useless.
@@ -106,11 +102,7 @@ def compared(
     units = ("groups of documents" if grouped else "documents") if documents else _BLOCKS
     total = max(1, int(tokens.sum()))
     mean = float(gains.sum()) / total
-    interval = None
-    if len(gains) > 1 and samples > 1:
-        sums, sizes = resampled(np.stack([gains, tokens], axis=-1), samples, seed).T
-        low, high = np.exp(-np.quantile(sums / sizes, [_HIGH, _LOW]))
-        interval = (float(low), float(high))
+    interval = ratio_interval(np.stack([-gains, tokens], axis=-1), samples, seed)
     verdict = Verdict(math.exp(-mean), interval, units, len(gains), total, None)
     if verdict.better or mean <= 0.0:
         return verdict

@@ -8,7 +8,7 @@ neighbors themselves, which are kept of a sample of the tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Bools, Floats, Ints
+from knn_logits.errors import ConfigError
 from knn_logits.measure.likelihood import Choice
-from knn_logits.measure.resampling import resampled
+from knn_logits.measure.results import ratio_interval
 from knn_logits.measure.text_pass import TokenScores
 from knn_logits.measure.tune.confidence import Verdict, compared_by_token
-from knn_logits.measure.tune.wanted import GateKind, Wanted
 from knn_logits.mixture.gates.distance import DistanceGate
 from knn_logits.mixture.gates.fitting import (
     best_lmbda,
@@ -46,12 +46,58 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.settings.config import Metric
 
+GateKind = Literal["constant", "distance", "learned", "meta-k", "rescorer"]
+SkipKind = Literal["learned", "confidence"]
+# This word requests no gate, and the removal of a stored one.
+NO_GATE = "none"
+
+
+@dataclass(frozen=True)
+class GateRequest:
+    """The gate that a user requests of `tune`, and how many searches it skips."""
+
+    kind: GateKind
+    skip: float | None  # share of tokens without a search; None for a gate that always searches
+    skip_by: SkipKind
+
+    @classmethod
+    def of(cls, kind: str | None, skip: float | None, skip_by: str) -> GateRequest | None:
+        """Returns the gate that arguments name; None if they name none."""
+        kinds, ways = get_args(GateKind), get_args(SkipKind)
+        problem = None
+        if kind in (None, NO_GATE):
+            if skip is None:
+                return None
+            problem = (
+                "--skip needs a gate: give --gate learned, meta-k, rescorer, distance or constant"
+            )
+        elif kind not in kinds:
+            names = ", ".join((*kinds, NO_GATE))
+            problem = f"the gate must be one of {names}, not {kind!r}"
+        elif skip_by not in ways:
+            problem = f"a gate skips by one of {', '.join(ways)}, not {skip_by!r}"
+        elif skip is None and kind == "constant":
+            problem = (
+                "a constant gate is the number λ, which is tuned anyway: leave --gate out, or add "
+                "--skip"
+            )
+        elif skip is not None and (isinstance(skip, bool) or not 0.0 <= skip < 1.0):
+            problem = f"skip must be a share of at least 0 and below 1, not {skip!r}"
+        if problem is not None:
+            raise ConfigError(problem)
+        return cls(kind, skip, skip_by)  # type: ignore[arg-type]
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether the gate reads all neighbors, so that it needs the largest k that is tried."""
+        return self.kind in ("meta-k", "rescorer")
+
 
 class Gathered:
     """The features and probabilities that are kept of the tokens of one part of a text."""
 
-    def __init__(self, request: Wanted, seed: int = 0) -> None:
-        self.wanted = request
+    def __init__(self, request: GateRequest, seed: int = 0) -> None:
+        self.request = request
         self._seed = seed
         self._sample: NeighborhoodSample | None = None
         self.ks: tuple[int, ...] = ()
@@ -73,11 +119,11 @@ class Gathered:
             documents: int64 [rows], the document of each token.
         """
         self.ks, metric = ks, neighbors.metric
-        if self.wanted.kind == "rescorer" and self._sample is None:
+        if self.request.kind == "rescorer" and self._sample is None:
             self._sample = NeighborhoodSample(min(ks[-1], LARGEST_K), metric, weighing, self._seed)
         for rows, log_p in scored.distributions.parts():
             part = neighbors[rows].to(log_p.device)
-            if self.wanted.kind == "meta-k":
+            if self.request.kind == "meta-k":
                 features = meta_k_features(part, metric, log_p, ks)
             elif self._sample is not None:
                 features = meta_k_features(part, metric, log_p, powers_up_to(self._sample.k))
@@ -85,7 +131,7 @@ class Gathered:
             else:
                 features = gate_features(part, metric, log_p)
             self._columns["features"].append(features.cpu().numpy())
-            if self.wanted.skip is not None:
+            if self.request.skip is not None:
                 self._columns["skip"].append(skip_features(log_p).cpu().numpy())
         self._columns["found"].append(neighbors.mask.any(-1).cpu().numpy())
         self._columns["lm"].append(scored.log_p_lm.double().numpy())
@@ -232,12 +278,12 @@ def fit(
     fitted_on, held_out = chosen.at(best), other.at(best)
 
     def weight(tokens: _Tokens) -> float | WeightGate:
-        return _weight(chosen.wanted.kind, tokens, metric, best, seed, chosen.ks, progress)
+        return _weight(chosen.request.kind, tokens, metric, best, seed, chosen.ks, progress)
 
     inner = weight(fitted_on)
     gate: float | StoredGate = inner
-    if chosen.wanted.skip is not None:
-        skipping = _skipping(chosen.wanted, fitted_on, inner, seed)
+    if chosen.request.skip is not None:
+        skipping = _skipping(chosen.request, fitted_on, inner, seed)
         # λ is fitted to the tokens that the gate searches for.
         left = fitted_on[fitted_on.searched(skipping)]
         if np.isfinite(left.nearest).any():
@@ -247,7 +293,7 @@ def fit(
     constant = held_out.mixed(best.lmbda)
     searched = held_out.searched(gate)
     gated = np.where(searched, held_out.mixed(inner, progress), held_out.lm)
-    skips = chosen.wanted.skip is not None
+    skips = chosen.request.skip is not None
     gains = gated - (held_out.lm if skips else constant)
     return GateTuning(
         gate=gate,
@@ -299,7 +345,7 @@ def _weight(
 
 
 def _skipping(
-    request: Wanted, tokens: _Tokens, inner: float | WeightGate, seed: int
+    request: GateRequest, tokens: _Tokens, inner: float | WeightGate, seed: int
 ) -> ConfidenceSkip | LearnedSkip:
     assert request.skip is not None
     assert tokens.skip is not None
@@ -318,12 +364,5 @@ def _interval(
 ) -> tuple[float, float] | None:
     """Computes the 95% interval of exp(mean difference) by a bootstrap over documents."""
     _, numbers = np.unique(documents, return_inverse=True)
-    count = int(numbers.max()) + 1
-    if count < 2 or samples < 2:
-        return None
-    units = np.stack(
-        [np.bincount(numbers, differences), np.bincount(numbers)], axis=-1, dtype=float
-    )
-    sums, sizes = resampled(units, samples, seed).T
-    low, high = np.exp(np.quantile(sums / sizes, [0.025, 0.975]))
-    return float(low), float(high)
+    sums, sizes = np.bincount(numbers, differences), np.bincount(numbers)
+    return ratio_interval(np.stack([sums, sizes], axis=-1, dtype=float), samples, seed)

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from knn_logits.arrays import Bools, Floats, Ints
+from knn_logits.arrays import Floats, Ints
 from knn_logits.corpus.documents import Document
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.measure.bench import BenchSettings, open_bench
+from knn_logits.measure.bench import Bench, BenchSettings, halved, open_bench
 from knn_logits.measure.overlap import Overlap, OverlapCheck
 from knn_logits.measure.perplexity import token_likelihoods
 from knn_logits.measure.texts import Texts, named
 from knn_logits.measure.tune.confidence import Verdict, compared_by_token
-from knn_logits.measure.tune.parts import halved
 from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores, open_stores
@@ -93,9 +93,6 @@ class _Tokens:
     lengths: Ints  # int64 [tokens], the length of the matched suffix before each token
     documents: Ints  # int64 [tokens], the number of each token's document
 
-    def __getitem__(self, rows: Bools) -> _Tokens:
-        return _Tokens(*(field[rows] for field in vars(self).values()))
-
 
 def fit_infini_gram(
     model: nn.Module,
@@ -142,104 +139,85 @@ def fit_infini_gram(
             "write can store shares in one datastore only: tune each datastore by itself"
         )
     options: Any = {**settings, "infini_gram": "auto"}
-    bench = open_bench(
-        model, tokenizer, datastore if isinstance(datastore, Memory) else stores, **options
+    of = datastore if isinstance(datastore, Memory) else stores
+    bench = open_bench(model, tokenizer, of, **options)
+    assert bench.memory is not None
+    check = (
+        None if allow_overlap else OverlapCheck(bench.memory.stores, bench.memory.config.exclude)
     )
-    memory = bench.memory
-    assert memory is not None
-    check = None if allow_overlap else OverlapCheck(memory.stores, memory.config.exclude)
-    text, halves = halved(bench, named(texts), check)
-    parts: list[list[_Tokens]] = [[], []]
-    done = 0
-    progress("tuning", 0, None)
-    with evaluating(model):
-        for batch in token_likelihoods(bench, text.pieces()):
-            assert batch.expert is not None
-            tokens = _Tokens(
-                batch.lm.double().exp().numpy(),
-                batch.without_expert.double().exp().numpy(),
-                batch.expert[0].double().exp().numpy(),
-                batch.expert[1].numpy(),
-                text.documents_at(batch.places),
-            )
-            second = halves.second(batch.places)
-            for part, rows in zip(parts, (~second, second), strict=True):
-                part.append(tokens[rows])
-            done += len(batch.places)
-            progress("tuning", done, text.tokens)
-    first, other = (_joined(part) for part in parts)
-    if not len(first.lm) or not len(other.lm):
-        raise CorpusError("the texts are too short to fit shares on one half: give more text")
+    (first, other), held_out = _scored(bench, named(texts), check, progress)
     record, alone = fitted(first.mixed, first), fitted(first.lm, first)
     both = mixed(other.mixed, other, record)
-    verdict = compared_by_token(
-        np.log(both) - np.log(other.mixed), other.documents, samples=samples, seed=seed
-    )
+    by_name = {
+        "lm": other.lm,
+        "without": other.mixed,
+        "without_knn": mixed(other.lm, other, alone),
+        "with": both,
+    }
     result = InfiniGramFit(
         record,
         len(first.lm),
         len(other.lm),
-        {
-            "lm": _perplexity(other.lm),
-            "without": _perplexity(other.mixed),
-            "without_knn": _perplexity(mixed(other.lm, other, alone)),
-            "with": _perplexity(both),
-        },
-        verdict,
+        {name: float(np.exp(-np.log(p).mean())) for name, p in by_name.items()},
+        compared_by_token(
+            np.log(both) - np.log(other.mixed), other.documents, samples=samples, seed=seed
+        ),
         None if check is None else check.result(),
-        halves.held_out(),
+        held_out,
     )
     if result.overlap is not None and result.overlap.notable:
         logger.warning("%s, so the shares are too large for other text", result.overlap)
-    return _written(memory.stores[0], result, force) if write else result
+    return _written(bench.memory.stores[0], result, force) if write else result
+
+
+def _scored(
+    bench: Bench, texts: Texts, check: OverlapCheck | None, progress: Progress
+) -> tuple[list[_Tokens], tuple[int, ...]]:
+    """The tokens of both halves of some texts, and the numbers of the held-out documents."""
+    text, halves = halved(bench, texts, check)
+    parts: list[list[_Tokens]] = [[], []]
+    done = 0
+    progress("tuning", 0, None)
+    with evaluating(bench.model):
+        for batch in token_likelihoods(bench, text.pieces()):
+            assert batch.expert is not None
+            logs = torch.stack([batch.lm, batch.without_expert, batch.expert[0]])
+            lm, without, expert = logs.double().exp().numpy()
+            lengths, documents = batch.expert[1].numpy(), text.documents_at(batch.places)
+            tokens = _Tokens(lm, without, expert, lengths, documents)
+            second = halves.second(batch.places)
+            for part, rows in zip(parts, (~second, second), strict=True):
+                part.append(_Tokens(*(field[rows] for field in vars(tokens).values())))
+            done += len(batch.places)
+            progress("tuning", done, text.tokens)
+    columns = [zip(*(vars(tokens).values() for tokens in part), strict=True) for part in parts]
+    joined = [_Tokens(*(np.concatenate(column) for column in half)) for half in columns if parts[0]]
+    if not joined or not all(len(half.lm) for half in joined):
+        raise CorpusError("the texts are too short to fit shares on one half: give more text")
+    return joined, halves.held_out()
 
 
 def fitted(base: Floats, tokens: _Tokens) -> InfiniGramRecord:
-    """Fits the best share for each length.
-
-    Args:
-        base: float64 [tokens], p of each token without the ∞-gram.
-    """
+    """Fits the best share for each length, from p of each token without it, float64 [tokens]."""
     place = np.searchsorted(LENGTHS, tokens.lengths, side="right") - 1
-    lengths: list[int] = []
-    counts: list[int] = []
-    sums: list[Floats] = []
+    fits: list[tuple[int, int, Floats]] = []  # length, number of tokens, log-likelihoods
     for number, length in enumerate(LENGTHS):
         rows = place == number
-        p = np.log((1.0 - _SHARES) * base[rows, None] + _SHARES * tokens.expert[rows, None]).sum(
-            axis=0
-        )
-        if sums and (rows.sum() < _FEWEST or counts[-1] < _FEWEST):
-            sums[-1], counts[-1] = sums[-1] + p, counts[-1] + int(rows.sum())
-            continue
-        lengths.append(length)
-        counts.append(int(rows.sum()))
-        sums.append(p)
-    shares = tuple(float(_SHARES[int(likelihoods.argmax())]) for likelihoods in sums)
-    return InfiniGramRecord(lengths=tuple(lengths), shares=shares)
+        p = np.log((1.0 - _SHARES) * base[rows, None] + _SHARES * tokens.expert[rows, None])
+        count, sums = int(rows.sum()), p.sum(axis=0)
+        if fits and (count < _FEWEST or fits[-1][1] < _FEWEST):
+            before = fits.pop()
+            length, count, sums = before[0], before[1] + count, before[2] + sums
+        fits.append((length, count, sums))
+    shares = tuple(float(_SHARES[int(sums.argmax())]) for *_, sums in fits)
+    return InfiniGramRecord(lengths=tuple(length for length, *_ in fits), shares=shares)
 
 
 def mixed(base: Floats, tokens: _Tokens, record: InfiniGramRecord) -> Floats:
-    """Mixes the ∞-gram into the probabilities of tokens.
-
-    Args:
-        base: float64 [tokens], p of each token without the ∞-gram.
-
-    Returns:
-        p of each token with the ∞-gram, float64 [tokens].
-    """
+    """Mixes the ∞-gram into the probabilities of tokens, float64 [tokens]."""
     shares = np.array([0.0, *record.shares])
     share = shares[np.searchsorted(record.lengths, tokens.lengths, side="right")]
     return (1.0 - share) * base + share * tokens.expert
-
-
-def _joined(parts: list[_Tokens]) -> _Tokens:
-    fields = zip(*(vars(part).values() for part in parts), strict=True)
-    return _Tokens(*(np.concatenate(field) for field in fields))
-
-
-def _perplexity(p: Floats) -> float:
-    return float(np.exp(-np.log(p).mean()))
 
 
 def _written(store: Datastore, fit: InfiniGramFit, force: bool) -> InfiniGramFit:
@@ -254,7 +232,7 @@ def _written(store: Datastore, fit: InfiniGramFit, force: bool) -> InfiniGramFit
         refused += "; --force (force=True) writes it anyway"
     if refused is not None:
         logger.warning("the shares were not written: %s", refused)
-        return InfiniGramFit(**{**vars(fit), "refused": refused})
+        return replace(fit, refused=refused)
     folder = store.folder.resolve()
     with locked(folder):
         old = read_manifest(folder)

@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from knn_logits.corpus.documents import Document
 from knn_logits.errors import CorpusError
+from knn_logits.measure.bench import Bench
 from knn_logits.measure.likelihood import Choice, GridLikelihood
 from knn_logits.measure.scores import bleu
 from knn_logits.measure.translation import reading_of, translate
-from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress
 from knn_logits.store.records import SettingsRecord
 
@@ -64,9 +63,7 @@ def likeliest(part: GridLikelihood, number: int) -> list[Choice]:
 
 
 def choose_by_bleu(
-    model: nn.Module,
-    tokenizer: Any,
-    memory: Memory,
+    bench: Bench,
     stored: SettingsRecord,
     part: GridLikelihood,
     pairs: Sequence[Document],
@@ -77,6 +74,8 @@ def choose_by_bleu(
     progress: Progress,
 ) -> tuple[Choice, BleuTuning]:
     """Decodes the likeliest settings and takes the one with the highest BLEU."""
+    memory = bench.memory
+    assert memory is not None
     if not pairs or not held_out:
         raise CorpusError(
             "there are too few pairs to choose on some and report on others: give more pairs"
@@ -91,8 +90,8 @@ def choose_by_bleu(
             settings = memory.config.values("scoring")
             settings |= {name: getattr(choice, name, settings[name]) for name in settings}
         texts = translate(
-            model,
-            tokenizer,
+            bench.model,
+            bench.tokenizer,
             [str(row.source) for row in of],
             memory if choice is not None else None,
             num_beams=num_beams,

@@ -8,8 +8,8 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
+from knn_logits.measure.bench import Halves
 from knn_logits.measure.texts import Text
-from knn_logits.measure.tune.parts import Halves
 from knn_logits.measure.tune.storing import write_settings
 
 DOCUMENTS = [
@@ -139,7 +139,7 @@ def test_what_cannot_be_tuned_is_refused(model, tokenizer, store):
 
 def test_plots(result, tmp_path):
     pytest.importorskip("matplotlib")
-    from knn_logits.measure.tune.plots import write_plots
+    from knn_logits.measure.tune.result import write_plots
 
     files = write_plots(result, tmp_path / "new" / "folder")
     assert [path.name for path in files] == ["lmbda-temperature.png", "k.png", "tuning.json"]
@@ -151,7 +151,7 @@ def test_plots(result, tmp_path):
 def test_plots_without_matplotlib_name_the_extra(result, tmp_path, monkeypatch):
     import sys
 
-    from knn_logits.measure.tune.plots import write_plots
+    from knn_logits.measure.tune.result import write_plots
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"knn-logits\[plots\]"):
