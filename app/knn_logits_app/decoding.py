@@ -16,6 +16,7 @@ from transformers import (
     LogitsProcessor,
     StoppingCriteria,
     TemperatureLogitsWarper,
+    TopKLogitsWarper,
     TopPLogitsWarper,
 )
 from transformers.generation.streamers import BaseStreamer
@@ -37,6 +38,21 @@ class Inputs:
     begun: str = ""
 
 
+def end_tokens(model: Any) -> set[int]:
+    """The tokens that end a text."""
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    return set(ends if isinstance(ends, (list, tuple)) else [ends]) - {None}
+
+
+def context_of(model: Any) -> int | None:
+    """The most tokens that a model, or its decoder, reads; None if its configuration is silent."""
+    config = model.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+    limits = (getattr(text, name, None) for name in names)
+    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+
+
 class Reader:
     """Turns texts into inputs of a model. The datastore decides how sources are tokenized."""
 
@@ -47,8 +63,7 @@ class Reader:
         # The most tokens of a prompt or a source; None if that is not known.
         self.room = self._pairs.source_limit if self._pairs else context
         self.settings: dict[str, Any] = self._pairs.settings if self._pairs else {}
-        ends = getattr(model.generation_config, "eos_token_id", None)
-        self.silent = set(ends if isinstance(ends, (list, tuple)) else [ends]) - {None}
+        self.silent = end_tokens(model)
         if self._pairs:
             self.silent |= set(tokenizer.all_special_ids)
 
@@ -127,31 +142,53 @@ class Reader:
         return arguments
 
 
-class GumbelSampler(LogitsProcessor):
+_WORD = 2**64 - 1
+
+
+def _mixed(number: int) -> int:
+    """Mixes the bits of a number, so that its 32 low bits depend on all of them.
+
+    PyTorch's generator uses only these 32 bits of a seed. This is the finalizer of splitmix64
+    (Steele, Lea and Flood, 2014).
+    """
+    number = (number + 0x9E3779B97F4A7C15) & _WORD
+    number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & _WORD
+    number = ((number ^ number >> 27) * 0x94D049BB133111EB) & _WORD
+    return number ^ number >> 31
+
+
+class PositionSampler(LogitsProcessor):
     """Makes greedy search sample from the distribution. It has to be the last processor.
 
-    `generate()` samples with the global random state of PyTorch, which all visitors share. Here
-    each request has its own generator: the token with the largest sum of log-probability and Gumbel
-    noise is exactly a sample of the softmax.
+    `generate()` samples with the global random state of PyTorch, which all requests share. Here
+    Gumbel noise is added to the log-probabilities, and the token with the largest sum is exactly a
+    sample of the softmax. The noise depends only on the seed and the position. So the text stays
+    the same when a position is computed several times, as happens with drafted tokens.
     """
 
     def __init__(self, seed: int) -> None:
-        self._random = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._random = torch.Generator()
 
-    def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
-        noise = torch.rand(scores.shape, generator=self._random).clamp_(1e-20, 1 - 1e-7)
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Adds the noise of this position to the scores of its tokens."""
+        place = _mixed(self._seed) + input_ids.shape[1]
+        self._random.manual_seed(_mixed(place) & 0xFFFFFFFF)
+        noise = torch.rand(scores.shape[-1], generator=self._random).clamp_(1e-20, 1 - 1e-7)
         gumbel = -torch.log(-torch.log(noise))
         return torch.log_softmax(scores.float(), dim=-1) + gumbel.to(scores.device)
 
 
-def samplers(seed: int, temperature: float, top_p: float) -> list[LogitsProcessor]:
+def samplers(seed: int, temperature: float, top_p: float, top_k: int = 0) -> list[LogitsProcessor]:
     """Returns the processors that sample a token, in their order."""
     warpers: list[LogitsProcessor] = []
     if temperature != 1.0:
         warpers.append(TemperatureLogitsWarper(temperature))
+    if top_k:
+        warpers.append(TopKLogitsWarper(top_k))
     if top_p < 1.0:
         warpers.append(TopPLogitsWarper(top_p))
-    return [*warpers, GumbelSampler(seed)]
+    return [*warpers, PositionSampler(seed)]
 
 
 class TokenStream(BaseStreamer):

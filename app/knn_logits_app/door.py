@@ -46,18 +46,25 @@ class Names:
         self._sites = [site.strip().lower() for site in sites if site.strip()]
         self._hosts = [*self._sites, "localhost", machine, f"{machine}.local", (host or "").lower()]
 
-    def of_host(self, host: str) -> bool:
-        """Whether a request for this host and port is meant for this server."""
-        name = _name(host)
-        return bool(name) and (_is_address(name) or _matches(name, self._hosts))
+    def foreign(self, scope: Message) -> tuple[str, str] | None:
+        """The first "host" or "origin" of a request that is foreign; an empty host is missing.
 
-    def of_origin(self, origin: str, hosts: Iterable[str]) -> bool:
-        """Whether a page of an origin may call: this page itself, or one of the named sites."""
-        place = origin.partition("://")[2].lower()
-        name = _name(place)
-        return bool(name) and (
-            place in {host.lower() for host in hosts} or _matches(name, self._sites)
-        )
+        A page may call if it is of this host itself, or of one of the named sites.
+        """
+        hosts = header(scope, b"host")
+        if not hosts:
+            return "host", ""
+        hosts += header(scope, b"x-forwarded-host")
+        for host in hosts:
+            name = _name(host)
+            if not name or not (_is_address(name) or _matches(name, self._hosts)):
+                return "host", host
+        same = {host.lower() for host in hosts}
+        for origin in header(scope, b"origin"):
+            place = origin.partition("://")[2].lower()
+            if not (name := _name(place)) or not (place in same or _matches(name, self._sites)):
+                return "origin", origin
+        return None
 
 
 def _name(host: str) -> str:
@@ -98,12 +105,12 @@ class Door:
             await JSONResponse({"detail": line}, 403, {"connection": "close"})(scope, receive, send)
 
     def _refusal(self, scope: Message) -> str | None:
-        hosts = header(scope, b"host") + header(scope, b"x-forwarded-host")
-        if not hosts or not all(map(self._names.of_host, hosts)):
+        foreign = self._names.foreign(scope)
+        if foreign is None:
+            return None
+        if foreign[0] == "host":
             return f"this server does not answer under that name: add the name to {HOSTS}"
-        if not all(self._names.of_origin(origin, hosts) for origin in header(scope, b"origin")):
-            return f"pages of another site may not call this server: add the site to {HOSTS}"
-        return None
+        return f"pages of another site may not call this server: add the site to {HOSTS}"
 
 
 def close_door(server: Any, names: Names) -> None:

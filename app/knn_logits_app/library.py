@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from knn_logits import ConfigError, Datastore, Memory, use_fastest_dtype
-from knn_logits_app.decoding import Reader
+from knn_logits_app.decoding import Reader, context_of
 
 # The most characters of a source that is used as an example.
 _LONG = 160
@@ -80,12 +80,7 @@ class Library:
             MismatchError: when a datastore belongs to another model.
             ConfigError: when there is no datastore.
         """
-        opened: dict[str, Datastore] = {}
-        for store in stores:
-            title, number = store.name, 2
-            while title in opened:
-                title, number = f"{store.name} {number}", number + 1
-            opened[title] = store
+        opened = by_name(stores, " ")
         if not opened:
             raise ConfigError("no datastore was given: name at least one")
         Memory(model, list(opened.values()), threads=1)
@@ -144,13 +139,8 @@ class Library:
 
     @property
     def context(self) -> int | None:
-        """The most tokens that the model reads; None if its configuration does not say.
-
-        For an encoder-decoder model this is the limit of the decoder.
-        """
-        names = ("max_position_embeddings", "n_positions", "n_ctx")
-        limits = (getattr(self.model.config, name, None) for name in names)
-        return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+        """The most tokens that the model reads; None if its configuration does not say."""
+        return context_of(self.model)
 
     @property
     def weights(self) -> int:
@@ -180,6 +170,17 @@ class Library:
 
     def _first(self, documents: int) -> range:
         return range(min(documents, len(self.store.documents)))
+
+
+def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
+    """Names datastores; of those with the same name the second ends with 2, and so on."""
+    named: dict[str, Datastore] = {}
+    for store in stores:
+        name, number = store.name, 2
+        while name in named:
+            name, number = f"{store.name}{sign}{number}", number + 1
+        named[name] = store
+    return named
 
 
 def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) -> list[str]:

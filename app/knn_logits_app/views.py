@@ -13,11 +13,13 @@ from html import escape
 from typing import Any
 
 from knn_logits import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace
+from knn_logits_app.bundle import alone
 from knn_logits_app.live import Shown
 from knn_logits_app.session import Answer
 
 # The most documents of a token that are listed. The others are only counted.
 _LISTED = 64
+_CHAT_TOKENS = 500
 # These characters stay in a text: white space, and the joiners that many scripts need.
 _INVISIBLE = "\n\t \u200c\u200d"
 
@@ -38,14 +40,15 @@ def frame(
     return _json({"kind": kind, "asked": request, "note": list(note), "sides": sides})
 
 
-def chat_frame(sequence: SequenceTrace, metric: str, most: int) -> str:
-    """Packs an answer for a chat, where a visitor cannot make further requests about it.
+def chat_page(sequence: SequenceTrace, metric: str = "l2") -> str:
+    """Returns the HTML document of an answer in a chat, where no further requests can be made.
 
-    Only the first `most` tokens are packed with their sources.
+    It loads nothing from elsewhere. So it works in any program that shows a page in a frame. Only
+    the first tokens have their sources, since a program keeps the page with its chat.
     """
     tokens = [
         token
-        if place < most
+        if place < _CHAT_TOKENS
         else replace(token, neighbors=[], documents=[], candidates=[], by_memory=None)
         for place, token in enumerate(sequence.tokens)
     ]
@@ -54,7 +57,7 @@ def chat_frame(sequence: SequenceTrace, metric: str, most: int) -> str:
         "tokens": len(tokens), "seconds": 0, "live": None, "metric": metric,
         "trace": packed(replace(sequence, prompt="", tokens=tokens)),
     }  # fmt: skip
-    return _json({"kind": "chat", "asked": {}, "note": [], "sides": {"knn": side}})
+    return alone(_json({"kind": "chat", "asked": {}, "note": [], "sides": {"knn": side}}))
 
 
 def message(line: str, *, kind: str = "error") -> str:

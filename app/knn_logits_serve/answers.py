@@ -1,178 +1,239 @@
-"""Makes answers in OpenAI's form, as a whole and in chunks."""
+"""The parts of an answer, its sources, and its form for OpenAI's clients, whole and in chunks."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from knn_logits_serve.parts import End, Piece, Token
+from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
 from knn_logits_serve.request import GenerationRequest
-from knn_logits_serve.sources import sources_json
+
+# The most spans and the most documents of an answer, and the least share of a document.
+_SPANS, _DOCUMENTS, _LEAST = 32, 16, 0.01
+
+
+@dataclass(frozen=True)
+class Token:
+    """The text that a token adds, and the log-probabilities that the request wants."""
+
+    text: str
+    logprob: float | None = None
+    likeliest: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The next text of an answer, which may end within the last of its tokens."""
+
+    choice: int
+    text: str
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of an answer."""
+
+    choice: int
+    reason: str  # "stop" if the model or a stop text ended it, "length" if a limit did
+    tokens: int
+    text: str  # the whole answer, without its prompt
+    trace: SequenceTrace | None = None
+    offset: int = 0  # characters of the prompt that the client gets before the answer
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive words from one document, by their first character and the one after them."""
+
+    start: int
+    end: int
+    source: Source
+
+
+def spans_of(end: End, number: int = _SPANS) -> list[Span]:
+    """Returns the spans in which documents have the largest shares, in the order of the text."""
+    sequence = within(end)
+    if sequence is None:
+        return []
+    places, at = {}, 0
+    for token in sequence.tokens:
+        places[id(token)] = at
+        at += len(token.token)
+    # The target of a source begins without the space that its first token may have.
+    first = sequence.text
+    shift = 0 if first[:1] == end.text[:1] else len(first) - len(first.lstrip())
+    spans = []
+    for source in main_sources(sequence, number):
+        start = places[id(source.tokens[0])] - shift
+        stop = min(len(end.text), start + len(source.words))
+        words = end.text[max(0, start) : stop]
+        start = max(0, start) + len(words) - len(words.lstrip())
+        stop -= len(words) - len(words.rstrip())
+        if start < stop:
+            spans.append(Span(start, stop, source))
+    return spans
+
+
+def within(end: End) -> SequenceTrace | None:
+    """Returns the trace of the tokens that begin within the answer. A stop text may cut it."""
+    if end.trace is None:
+        return None
+    inside, at = [], 0
+    for token in end.trace.tokens:
+        if at >= len(end.text) and token.token:
+            break
+        inside.append(token)
+        at += len(token.token)
+    return replace(end.trace, tokens=inside)
+
+
+def sources_json(end: End) -> dict[str, Any] | None:
+    """Returns the sources of an answer for a client."""
+    sequence = within(end)
+    if sequence is None:
+        return None
+    spans = []
+    for span in spans_of(end):
+        source, neighbor, passage = span.source, span.source.neighbor, None
+        if neighbor is not None:
+            passage = {"before": neighbor.before, "words": source.words, "after": source.after}
+            passage |= {} if neighbor.source is None else {"source": neighbor.source}
+        spans.append(
+            {
+                "start": end.offset + span.start,
+                "end": end.offset + span.end,
+                "text": end.text[span.start : span.end],
+                "share": round(source.total, 4),
+                "document": _document(source.document),
+                "passage": passage,
+            }
+        )
+    documents = sequence.documents[:_DOCUMENTS] if sequence.tokens else []
+    listed = [_document(document) for document in documents if document.share >= _LEAST]
+    return {"spans": spans, "documents": listed}
+
+
+def _document(document: DocumentShare) -> dict[str, Any]:
+    return {**asdict(document), "share": round(document.share, 4)}
 
 
 class Answer:
     """The answer to one request."""
 
     def __init__(self, request: GenerationRequest) -> None:
-        self._request = request
+        self._request, self._chat = request, request.chat
         self._id = ("chatcmpl-" if request.chat else "cmpl-") + uuid.uuid4().hex
         self._created = int(time.time())
-        self._texts: dict[int, list[str]] = {}
-        self._tokens: dict[int, list[Token]] = {}
+        self._pieces: dict[int, list[Piece]] = {}
         self._lengths: dict[int, int] = {}
         self._ends: dict[int, End] = {}
         self._written = 0
 
-    def _frame(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _frame(self, choices: list[dict[str, Any]], *, whole: bool = False) -> dict[str, Any]:
+        chat_kind = "chat.completion" if whole else "chat.completion.chunk"
         return {
             "id": self._id,
-            "object": kind,
+            "object": chat_kind if self._chat else "text_completion",
             "created": self._created,
             "model": self._request.model,
             "choices": choices,
         }
 
-    @property
-    def usage(self) -> dict[str, int]:
-        """The number of tokens that were read and written."""
+    def _usage(self) -> dict[str, dict[str, int]]:
         read, written = self._request.prompt_tokens, self._written
-        return {
-            "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
-        }  # fmt: skip
+        counts = {"prompt_tokens": read, "completion_tokens": written}
+        return {"usage": {**counts, "total_tokens": read + written}}
 
     def note(self, part: Piece | End) -> None:
         """Takes a part of an answer that is sent as a whole."""
         if isinstance(part, Piece):
-            self._texts.setdefault(part.choice, []).append(part.text)
-            self._tokens.setdefault(part.choice, []).extend(part.tokens)
+            self._pieces.setdefault(part.choice, []).append(part)
         else:
             self._ends[part.choice] = part
             self._written += part.tokens
 
     def whole(self) -> dict[str, Any]:
         """Returns the whole answer, once `note` has got its last part."""
-        kind = "chat.completion" if self._request.chat else "text_completion"
         choices = []
-        for number in sorted(self._ends):
-            end = self._ends[number]
-            text = "".join(self._texts.get(number, ()))
-            choice: dict[str, Any] = {"index": number}
-            if self._request.chat:
-                choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-            else:
-                choice["text"] = text
-            choice["logprobs"] = self._logprobs(number, self._tokens.get(number, ()))
-            choice["finish_reason"] = end.reason
-            _with_sources(choice, end)
-            choices.append(choice)
-        return {**self._frame(kind, choices), "usage": self.usage}
+        for number, end in sorted(self._ends.items()):
+            pieces = self._pieces.get(number, [])
+            text = "".join(piece.text for piece in pieces)
+            message = {"role": "assistant", "content": text, "refusal": None}
+            content = {"message": message} if self._chat else {"text": text}
+            tokens = [token for piece in pieces for token in piece.tokens]
+            choices.append(self._choice(number, content, self._logprobs(number, tokens), end))
+        return self._frame(choices, whole=True) | self._usage()
 
     def chunks(self, part: Piece | End) -> Iterable[dict[str, Any]]:
         """Yields the chunks of a stream for a part of an answer."""
-        chat = self._request.chat
-        kind = "chat.completion.chunk" if chat else "text_completion"
         number = part.choice
-        choice: dict[str, Any] = {"index": number}
-        if chat and number not in self._lengths:
-            opening = {"role": "assistant", "content": ""}
-            yield self._frame(
-                kind, [{**choice, "delta": opening, "logprobs": None, "finish_reason": None}]
-            )
+        if self._chat and number not in self._lengths:
+            opening = {"delta": {"role": "assistant", "content": ""}}
+            yield self._frame([self._choice(number, opening)])
         self._lengths.setdefault(number, 0)
         if isinstance(part, Piece):
-            content = {"delta": {"content": part.text}} if chat else {"text": part.text}
+            content: dict[str, Any] = {"text": part.text}
+            content = {"delta": {"content": part.text}} if self._chat else content
             logprobs = self._logprobs(number, part.tokens)
-            yield self._frame(
-                kind, [{**choice, **content, "logprobs": logprobs, "finish_reason": None}]
-            )
+            yield self._frame([self._choice(number, content, logprobs)])
             return
         self._written += part.tokens
-        nothing: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
-        choice |= {**nothing, "logprobs": None, "finish_reason": part.reason}
-        _with_sources(choice, part)
-        yield self._frame(kind, [choice])
+        nothing: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+        yield self._frame([self._choice(number, nothing, end=part)])
 
     def last(self) -> dict[str, Any] | None:
         """Returns the last chunk of a stream, which has the usage; None if it is not wanted."""
-        if not self._request.usage:
-            return None
-        kind = "chat.completion.chunk" if self._request.chat else "text_completion"
-        return {**self._frame(kind, []), "usage": self.usage}
+        return self._frame([]) | self._usage() if self._request.usage else None
+
+    def _choice(
+        self, number: int, content: dict[str, Any], logprobs: Any = None, end: End | None = None
+    ) -> dict[str, Any]:
+        reason, sources = (None, None) if end is None else (end.reason, sources_json(end))
+        choice = {"index": number, **content, "logprobs": logprobs, "finish_reason": reason}
+        return choice if sources is None else {**choice, "sources": sources}
 
     def _logprobs(self, number: int, tokens: Sequence[Token]) -> dict[str, Any] | None:
         if self._request.logprobs is None:
             return None
-        if self._request.chat:
-            return {"content": [_chat_token(token) for token in tokens], "refusal": None}
+        if self._chat:
+            content = [
+                _chat_token(token.text, token.logprob)
+                | {"top_logprobs": [_chat_token(*pair) for pair in token.likeliest]}
+                for token in tokens
+            ]
+            return {"content": content, "refusal": None}
         offsets, at = [], self._lengths.get(number, 0)
         for token in tokens:
             offsets.append(at)
             at += len(token.text)
         self._lengths[number] = at
+        likeliest = [None if token.logprob is None else _by_text(token) for token in tokens]
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [_by_text(token) for token in tokens]
-            if self._request.logprobs
-            else None,
+            "top_logprobs": likeliest if self._request.logprobs else None,
             "text_offset": offsets,
         }
 
 
-def _by_text(token: Token) -> dict[str, float] | None:
-    """Returns the likeliest tokens by their text. Of two with the same text the likelier wins."""
-    if token.logprob is None:
-        return None
+def _by_text(token: Token) -> dict[str, float]:
     by_text: dict[str, float] = {}
     for text, value in token.likeliest:
-        by_text.setdefault(text, value)
+        by_text.setdefault(text, value)  # of two tokens with the same text the likelier one stays
     return by_text
 
 
-def _chat_token(token: Token) -> dict[str, Any]:
-    return {
-        "token": token.text,
-        "logprob": token.logprob,
-        "bytes": list(token.text.encode()),
-        "top_logprobs": [
-            {"token": text, "logprob": value, "bytes": list(text.encode())}
-            for text, value in token.likeliest
-        ],
-    }
-
-
-def _with_sources(choice: dict[str, Any], end: End) -> None:
-    sources = sources_json(end)
-    if sources is not None:
-        choice["sources"] = sources
-
-
-def models_json(names: Mapping[str, Sequence[str]], created: int) -> dict[str, Any]:
-    """Returns the list of models."""
-    return {"object": "list", "data": [model_json(name, names[name], created) for name in names]}
-
-
-def model_json(name: str, stores: Sequence[str], created: int) -> dict[str, Any]:
-    """Describes a model and the datastores that vote under its name."""
-    return {
-        "id": name,
-        "object": "model",
-        "created": created,
-        "owned_by": "knn-logits",
-        "datastores": list(stores),
-    }
+def _chat_token(text: str, logprob: float | None) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
 def message_json(model: str, text: str) -> dict[str, Any]:
     """Returns an answer to a chat that no model wrote."""
-    message = {"role": "assistant", "content": text, "refusal": None}
-    return {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
-    }
+    answer = Answer(GenerationRequest(model, True, ()))
+    answer.note(Piece(0, text, ()))
+    answer.note(End(0, "stop", 0, text))
+    return answer.whole()

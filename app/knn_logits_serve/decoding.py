@@ -1,57 +1,22 @@
-"""The logits processors of the server sample, penalize and record tokens.
-
-Sampling does not use the global random state of PyTorch, which all requests share. Gumbel noise is
-added to the log-probabilities, and the token with the largest sum is exactly a sample of the
-softmax. The noise depends only on the seed and the position. So the text stays the same when a
-position is computed several times, as happens with drafted tokens.
-"""
+"""The processors that penalize and record tokens, and the tokens of an echoed prompt."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    LogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers import LogitsProcessor
 
-from knn_logits_serve.request import Sampling
+from knn_logits import LimitError, Memory, Pieces, explain
+from knn_logits_app.decoding import samplers
+from knn_logits_serve.answers import Token
+from knn_logits_serve.request import GenerationRequest, Prompt, Refusal, Sampling
+from knn_logits_serve.served import Served
 
 # The log-probability of an impossible token, since JSON has no infinity.
 IMPOSSIBLE = -9999.0
-_WORD = 2**64 - 1
-
-
-def mixed(number: int) -> int:
-    """Mixes the bits of a number, so that its 32 low bits depend on all of them.
-
-    PyTorch's generator uses only these 32 bits of a seed. This is the finalizer of splitmix64
-    (Steele, Lea and Flood, 2014).
-    """
-    number = (number + 0x9E3779B97F4A7C15) & _WORD
-    number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & _WORD
-    number = ((number ^ number >> 27) * 0x94D049BB133111EB) & _WORD
-    return number ^ number >> 31
-
-
-class PositionSampler(LogitsProcessor):
-    """Makes greedy search sample from the distribution. It has to be the last processor."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._random = torch.Generator()
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Adds the noise of this position to the scores of its tokens."""
-        place = mixed(self._seed) + input_ids.shape[1]
-        self._random.manual_seed(mixed(place) & 0xFFFFFFFF)
-        noise = torch.rand(scores.shape[-1], generator=self._random).clamp_(1e-20, 1 - 1e-7)
-        gumbel = -torch.log(-torch.log(noise))
-        return torch.log_softmax(scores.float(), dim=-1) + gumbel.to(scores.device)
 
 
 class Penalties(LogitsProcessor):
@@ -88,32 +53,81 @@ class Overheard(LogitsProcessor):
 
     def at(self, position: int, token: int, number: int) -> tuple[float, list[tuple[int, float]]]:
         """Returns the log-probability of a token, and the likeliest tokens in its place."""
-        row = torch.log_softmax(self._rows[position][0].float(), dim=-1)
+        row = self._rows[position][0]
         for step in [step for step in self._rows if step <= position]:
             del self._rows[step]
-        best = row.topk(min(number, len(row)))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return finite(float(row[token])), [(token_id, finite(value)) for token_id, value in pairs]
+        return _likeliest(row, token, number)
 
 
-def finite(value: float) -> float:
-    """Returns a log-probability that JSON can represent."""
-    return max(IMPOSSIBLE, value)
+def _likeliest(scores: Tensor, token: int, number: int) -> tuple[float, list[tuple[int, float]]]:
+    row = torch.log_softmax(scores.float(), dim=-1).clamp(min=IMPOSSIBLE)
+    best = row.topk(min(number, len(row)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return float(row[token]), list(pairs)
 
 
 def processors(
-    sampling: Sampling, seed: int, written: int, first: list[Any]
+    sampling: Sampling, choice: int, written: int, first: list[Any]
 ) -> list[LogitsProcessor]:
     """Returns the processors of one text, in their order."""
     chain: list[LogitsProcessor] = list(first)
     if sampling.presence or sampling.frequency or sampling.bias:
         chain.append(Penalties(sampling, written))
-    if sampling.temperature <= 0:
-        return chain
-    if sampling.temperature != 1.0:
-        chain.append(TemperatureLogitsWarper(max(sampling.temperature, 1e-4)))
-    if sampling.top_k:
-        chain.append(TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p < 1.0:
-        chain.append(TopPLogitsWarper(sampling.top_p))
-    return [*chain, PositionSampler(seed)]
+    if sampling.temperature > 0:
+        temperature, seed = max(sampling.temperature, 1e-4), sampling.seed + choice
+        chain += samplers(seed, temperature, sampling.top_p, sampling.top_k)
+    return chain
+
+
+def echo_of(
+    served: Served, request: GenerationRequest, prompt: Prompt, memory: Memory | None
+) -> tuple[Token, ...]:
+    """Returns the tokens of a prompt, with their probabilities if the request wants them.
+
+    The first token has no probability, since no token precedes it.
+    """
+    ids, tokenizer = prompt.ids, served.tokenizer
+    pieces = Pieces(tokenizer, [])
+    texts = [pieces.add(token) for token in ids]
+    number = request.logprobs
+    if number is None or len(ids) < 2:
+        return tuple(Token(text) for text in texts)
+    if memory is None:
+        with torch.no_grad():
+            rows = served.model(prompt.inputs["input_ids"]).logits[0, :-1]
+        tokens = [Token(texts[0])]
+        for text, token, row in zip(texts[1:], ids[1:], rows, strict=True):
+            tokens.append(scored(tokenizer, text, *_likeliest(row, token, number)))
+        return tuple(tokens)
+    settings: dict[str, Any] = {"max_neighbors": 0, "candidates": number}
+    settings |= memory.config.values("scoring")
+    if memory.gate is not None:
+        settings["lmbda"] = memory.gate
+    trace = explain(served.model, tokenizer, memory, prompt.text, **settings)[0]
+    if [traced.token_id for traced in trace.tokens] != ids[1:]:
+        raise Refusal(
+            "the tokenizer gives other tokens for the text of this prompt, so their probabilities "
+            "with kNN are not known: give the prompt as text",
+            param="prompt",
+        )
+    tokens = [Token(texts[0])]
+    for text, traced in zip(texts[1:], trace.tokens, strict=True):
+        if traced.p is None:
+            raise LimitError("the prompt is too long to compute its probabilities: shorten it")
+        best_of = sorted(traced.candidates, key=lambda candidate: -candidate.p)[:number]
+        likeliest = tuple((candidate.token, _log(candidate.p)) for candidate in best_of)
+        tokens.append(Token(text, _log(traced.p), likeliest))
+    return tuple(tokens)
+
+
+def _log(p: float) -> float:
+    return math.log(p) if p > 0 else IMPOSSIBLE
+
+
+def scored(tokenizer: Any, text: str, logprob: float, likeliest: list[tuple[int, float]]) -> Token:
+    """Makes a token with its log-probability and the texts of the likeliest tokens."""
+    decode = tokenizer.decode
+    pairs = [
+        (str(decode([token], clean_up_tokenization_spaces=False)), p) for token, p in likeliest
+    ]
+    return Token(text, logprob, tuple(pairs))

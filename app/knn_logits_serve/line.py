@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from knn_logits import Deadline, KNNLogitsError
-from knn_logits_serve.refusals import Refusal, refusal_of
+from knn_logits_serve.request import Refusal, refusal_of
 
 Request = TypeVar("Request")
 News = TypeVar("News")
@@ -26,23 +26,23 @@ logger = logging.getLogger("knn_logits.serve")
 _FIRST_GUESS = 5.0
 # The seconds that the first of several requests waits for the others, if there were several before.
 _GATHERING = 0.05
+_ENDING = "the server is shutting down: try again later"
+
+
+def log_failure(error: Exception) -> None:
+    """Logs an error in one line."""
+    line = " ".join(str(error).split())
+    logger.error("a request failed: %s: %s", type(error).__name__, line[:300])
 
 
 @dataclass(frozen=True)
 class Turn(Generic[Request, News]):
-    """A request that runs.
-
-    Attributes:
-        request: The request.
-        tell: Takes the parts of its answer, in the thread that runs it.
-        deadline: The deadline of the request.
-        finish: Tells that the answer is complete, while others of the group go on.
-    """
+    """A request that runs."""
 
     request: Request
-    tell: Callable[[News], None]
+    tell: Callable[[News], None]  # takes the parts of its answer, in the thread that runs it
     deadline: Deadline
-    finish: Callable[[], None]
+    finish: Callable[[], None]  # tells that it is complete, while others of the group go on
 
 
 # Runs requests that are alike, in a thread.
@@ -50,16 +50,11 @@ Work: TypeAlias = "Callable[[Sequence[Turn[Request, News]]], None]"
 
 
 class Job(Generic[News]):
-    """A request that waits or runs.
-
-    Attributes:
-        news: The parts of the answer. The last item is None, or a refusal if the request failed.
-        deadline: The deadline of the request, once it runs.
-        cancelled: Whether the request was cancelled.
-    """
+    """A request that waits or runs."""
 
     def __init__(self, request: Any, work: Any, alike: Hashable | None, least: int) -> None:
         self.request, self.work, self.alike, self.least = request, work, alike, least
+        # The parts of the answer. The last is None, or a refusal if the request failed.
         self.news: asyncio.Queue[News | Refusal | None] = asyncio.Queue()
         self.deadline: Deadline | None = None
         self.cancelled = False
@@ -121,7 +116,7 @@ class Line:
     ) -> Job[News]:
         """Puts a request at the end of the queue."""
         if self._closed:
-            raise Refusal("the server is shutting down: try again later", 503, retry_after=10)
+            raise Refusal(_ENDING, 503, retry_after=10)
         if self.waiting >= self._most_waiting and len(self._groups) >= self._at_once:
             seconds = math.ceil(self._usual * (self.waiting + 1) / self._at_once)
             raise Refusal(
@@ -155,8 +150,7 @@ class Line:
         """Refuses the requests that wait, and gives those that run some seconds to end."""
         self._closed = True
         for job in self._waiting:
-            line = "the server is shutting down: try again later"
-            job.end(Refusal(line, 503, retry_after=10))
+            job.end(Refusal(_ENDING, 503, retry_after=10))
         self._waiting.clear()
         if self._groups:
             await asyncio.wait(list(self._groups), timeout=patience)
@@ -200,8 +194,7 @@ class Line:
             await loop.run_in_executor(self._threads, group[0].work, turns)
         except Exception as error:
             if not isinstance(error, KNNLogitsError) and not all(job.cancelled for job in group):
-                line = " ".join(str(error).split())
-                logger.error("a request failed: %s: %s", type(error).__name__, line[:300])
+                log_failure(error)
             ended = refusal_of(error)
         finally:
             for job in group:

@@ -12,18 +12,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlsplit
 
 from knn_logits import Source
-from knn_logits_serve.answers import Answer
+from knn_logits_app.views import chat_page
+from knn_logits_serve.answers import Answer, End, Piece, Span, spans_of, within
 from knn_logits_serve.bodies import ChatBody, Message
-from knn_logits_serve.frame import frame
-from knn_logits_serve.parts import End, Piece
 from knn_logits_serve.request import GenerationRequest
 from knn_logits_serve.served import Served
-from knn_logits_serve.sources import Span, spans_of, within
 
 # Words get a number only if the document's share in them is at least this large.
 _LEAST = 0.25
@@ -56,14 +54,12 @@ class Speech:
         if sequence is None or not sequence.tokens:
             return
         store = self._served.stores[self._request.stores[0]]
-        yield _event("embeds", {"embeds": [frame(sequence, store.manifest.metric)]})
+        yield _event("embeds", {"embeds": [chat_page(sequence, store.manifest.metric)]})
         spans = [span for span in spans_of(end) if span.source.document.share >= _LEAST]
         numbers: dict[tuple[str, str], int] = {}
         of_document: dict[int, list[Source]] = {}
         for span in spans:
-            document = span.source.document
-            place = (document.store, document.document)
-            number = numbers.setdefault(place, len(numbers) + 1)
+            number = numbers.setdefault(_document(span), len(numbers) + 1)
             of_document.setdefault(number, []).append(span.source)
         for sources in of_document.values():
             yield _event("source", _source(sources))
@@ -79,21 +75,18 @@ def numbered(text: str, spans: list[Span], numbers: dict[tuple[str, str], int]) 
     If consecutive spans come from one document, only the last one gets the number.
     """
     parts, at = [], 0
-    for place, span in enumerate(spans):
-        number = _number(span, numbers)
-        following = spans[place + 1] if place + 1 < len(spans) else None
-        if following is not None and _number(following, numbers) == number:
-            between = text[span.end : following.start]
-            if not between.strip():
-                continue
+    for span, following in zip_longest(spans, spans[1:]):
+        number = numbers[_document(span)]
+        goes_on = following is not None and numbers[_document(following)] == number
+        if goes_on and not text[span.end : following.start].strip():
+            continue
         parts += [text[at : span.end], f"{_SIGN}[{number}]"]
         at = span.end
     return "".join([*parts, text[at:]])
 
 
-def _number(span: Span, numbers: dict[tuple[str, str], int]) -> int:
-    document = span.source.document
-    return numbers[document.store, document.document]
+def _document(span: Span) -> tuple[str, str]:
+    return span.source.document.store, span.source.document.document
 
 
 def _source(sources: list[Source]) -> dict[str, Any]:
@@ -101,11 +94,11 @@ def _source(sources: list[Source]) -> dict[str, Any]:
     document = sources[0].document
     name = document.title or document.document
     uri = document.uri if _is_web(document.uri) else ""
-    passages = []
-    for source in sources[:_PASSAGES]:
-        if source.neighbor is not None:
-            passages.append(f"… {source.neighbor.before}**{source.words}**{source.after} …")
-    passages = passages or [name]
+    passages = [
+        f"… {source.neighbor.before}**{source.words}**{source.after} …"
+        for source in sources[:_PASSAGES]
+        if source.neighbor is not None
+    ] or [name]
     # Open WebUI distinguishes sources by this name.
     about = {"source": uri or f"{document.store}: {name}", "name": name}
     return {
@@ -158,8 +151,3 @@ def task_answer(task: str) -> str:
     words = next((line.strip().removeprefix(_USER).split() for line in lines), []) or ["Chat"]
     title = " ".join(words[:_TITLE_WORDS])
     return json.dumps({"title": title + (" …" if len(words) > _TITLE_WORDS else "")})
-
-
-def without_memory(request: GenerationRequest) -> GenerationRequest:
-    """Returns the request for the model alone, since a title needs no datastore."""
-    return replace(request, stores=(), settings={})

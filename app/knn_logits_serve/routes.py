@@ -1,41 +1,115 @@
-"""Defines the addresses that the server answers."""
+"""The addresses that the server answers, and how an answer is sent, whole or as a stream."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
-from knn_logits_serve import answers
-from knn_logits_serve.answers import Answer
-from knn_logits_serve.bodies import chat_of, completion_of, content_of
+from knn_logits_serve.answers import Answer, End, Piece, message_json
+from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
 from knn_logits_serve.line import Job, Line
-from knn_logits_serve.open_webui import (
-    Speech,
-    task_answer,
-    task_of,
-    without_memory,
-    without_numbers,
-)
-from knn_logits_serve.refusals import Refusal
-from knn_logits_serve.replies import AnswerPart, Listening, Stream, whole
-from knn_logits_serve.request import GenerationRequest
+from knn_logits_serve.open_webui import Speech, task_answer, task_of, without_numbers
+from knn_logits_serve.request import GenerationRequest, Refusal
 from knn_logits_serve.served import Served
-from knn_logits_serve.together import kind_of, least_of, run
+from knn_logits_serve.writing import LEAST, LEAST_WITH_DRAFTS, kind_of, run
 
+AnswerPart: TypeAlias = "Piece | End"
+# Turns a part of an answer into the events of a stream.
+Speak: TypeAlias = Callable[[AnswerPart], Iterable[dict[str, Any]]]
 # Turns a body into a request, or directly into its answer.
 Parse = Callable[[bytes], "GenerationRequest | Response"]
-
-
 # The addresses for Open WebUI begin with this.
 OPEN_WEBUI = "/open-webui"
+
+
+class Gone(Exception):
+    """The client has disconnected."""
+
+
+class Listening:
+    """Reads the parts of an answer from a job. A client that disconnects ends the job."""
+
+    def __init__(self, line: Line, job: Job[AnswerPart], receive: Receive) -> None:
+        self._line, self._job = line, job
+        self._gone = asyncio.create_task(_departure(receive))
+
+    async def next(self) -> AnswerPart | None:
+        """Returns the next part of the answer, or None after the last."""
+        coming = asyncio.create_task(self._job.news.get())
+        try:
+            await asyncio.wait({coming, self._gone}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            coming.cancel()
+            raise
+        if not coming.done():
+            coming.cancel()
+            raise Gone
+        part = coming.result()
+        if isinstance(part, Refusal):
+            raise part
+        return part
+
+    def close(self) -> None:
+        """Ends the job if it has not ended yet."""
+        self._gone.cancel()
+        self._line.leave(self._job)
+
+
+async def _departure(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Stream(Response):
+    """Sends an answer as server-sent events while it is written, as `speak` makes them."""
+
+    def __init__(
+        self, first: AnswerPart | None, listening: Listening, answer: Answer, speak: Speak
+    ) -> None:
+        super().__init__(media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._first, self._listening, self._answer = first, listening, answer
+        self._speak = speak
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """Sends events until the answer ends or the client disconnects."""
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            part = self._first
+            try:
+                while part is not None:
+                    for chunk in self._speak(part):
+                        await _event(send, _dumped(chunk))
+                    part = await self._listening.next()
+                if (last := self._answer.last()) is not None:
+                    await _event(send, _dumped(last))
+            except Refusal as refusal:
+                await _event(send, _dumped(refusal.content))
+            await _event(send, b"[DONE]")
+            await send({"type": "http.response.body", "body": b""})
+        except (Gone, OSError):
+            pass
+        finally:
+            self._listening.close()
+
+
+async def _event(send: Send, data: bytes) -> None:
+    body = b"data: " + data + b"\n\n"
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _dumped(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
 class Routes:
@@ -47,11 +121,11 @@ class Routes:
 
     def completion(self, body: bytes) -> GenerationRequest:
         """Checks the body of a completion."""
-        return self.served.completion(completion_of(content_of(body)))
+        return self.served.completion(body_of(CompletionBody, body))
 
     def conversation(self, body: bytes) -> GenerationRequest:
         """Checks the body of a chat."""
-        return self.served.conversation(chat_of(content_of(body)))
+        return self.served.conversation(body_of(ChatBody, body))
 
     def open_webui(self, body: bytes) -> GenerationRequest | Response:
         """Checks the body of a chat of Open WebUI.
@@ -59,34 +133,24 @@ class Routes:
         Open WebUI also makes requests of its own, such as for a title. If the model has no chat
         template, they are answered without it.
         """
-        chat = without_numbers(chat_of(content_of(body)))
+        chat = without_numbers(body_of(ChatBody, body))
         task = task_of(chat)
-        generation = self.served.conversation(chat) if task is None or not self.plain else None
-        if task is None and generation is not None:
+        if task is not None and self.served.chat.plain:
+            return JSONResponse(message_json(chat.model, task_answer(task)))
+        generation = self.served.conversation(chat)
+        if task is None:
             return replace(generation, drawn=generation.stream)
-        if generation is not None:
-            return without_memory(generation)
-        return JSONResponse(answers.message_json(chat.model, task_answer(task or "")))
-
-    @property
-    def plain(self) -> bool:
-        """Whether the model has no chat template, and so was not trained to follow a chat."""
-        return self.served.chat.plain
+        return replace(generation, stores=(), settings={})  # a title needs no datastore
 
     async def models(self) -> dict[str, Any]:
         """Lists the model alone, with each of its datastores, and with all of them."""
-        return answers.models_json(self.served.names, self.created)
+        return {"object": "list", "data": [await self.model(name) for name in self.served.names]}
 
     async def model(self, name: str) -> dict[str, Any]:
-        """Describes one model."""
-        names = self.served.names
-        if name not in names:
-            raise Refusal(
-                f"this server has no model {name[:80]!r}: ask for {', '.join(names)}",
-                404,
-                code="model_not_found",
-            )
-        return answers.model_json(name, names[name], self.created)
+        """Describes a model and the datastores that vote under its name."""
+        stores = list(self.served.stores_of(name))
+        about = {"created": self.created, "owned_by": "knn-logits", "datastores": stores}
+        return {"id": name, "object": "model", **about}
 
     async def completions(self, request: Request) -> Response:
         """Continues a text."""
@@ -98,9 +162,9 @@ class Routes:
 
     async def chat_of_open_webui(self, request: Request) -> Response:
         """Answers a chat of Open WebUI."""
-        return await self.answer(request, self.open_webui, Speech)
+        return await self.answer(request, self.open_webui, dialect=True)
 
-    async def answer(self, request: Request, parse: Parse, dialect: Any = None) -> Response:
+    async def answer(self, request: Request, parse: Parse, dialect: bool = False) -> Response:
         """Answers a request."""
         body = await request.body()
         # Tokenizing a long text takes time, so it must not block the event loop.
@@ -111,21 +175,25 @@ class Routes:
             generation,
             partial(run, self.served),
             alike=kind_of(self.served, generation),
-            least=least_of(generation),
+            least=LEAST_WITH_DRAFTS if generation.stores else LEAST,
         )
         listening = Listening(self.line, job, request.receive)
-        answer = Answer(generation)
-        if not generation.stream:
-            return await whole(listening, answer)
+        answer, stream = Answer(generation), None
+        speak = Speech(self.served, generation, answer) if dialect else answer.chunks
         try:
             first = await listening.next()
-        except BaseException as error:
-            listening.close()
-            if isinstance(error, Refusal):
-                raise
+            if generation.stream:
+                stream = Stream(first, listening, answer, speak)
+                return stream
+            while first is not None:
+                answer.note(first)
+                first = await listening.next()
+            return Response(_dumped(answer.whole()), media_type="application/json")
+        except Gone:
             return Response(status_code=499)
-        speak = dialect(self.served, generation, answer) if dialect is not None else None
-        return Stream(first, listening, answer, speak)
+        finally:
+            if stream is None:
+                listening.close()
 
 
 def build_app(served: Served, line: Line) -> FastAPI:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import random
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,10 @@ from typing import Any
 import torch
 
 from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
-from knn_logits_serve.bodies import ChatBody, CompletionBody, Knn
-from knn_logits_serve.chat import Chat
-from knn_logits_serve.refusals import Refusal
-from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
+from knn_logits_app.decoding import context_of, end_tokens
+from knn_logits_app.library import by_name
+from knn_logits_serve.bodies import Chat, ChatBody, CompletionBody, Knn
+from knn_logits_serve.request import GenerationRequest, Prompt, Refusal, Sampling, too_long
 
 # The number of tokens that a completion writes by default, as with OpenAI.
 _COMPLETION_TOKENS = 16
@@ -49,20 +48,20 @@ class Served:
         if not stores:
             raise ConfigError("no datastore was given: name at least one")
         self.name, self.model, self.tokenizer = name, model, tokenizer
-        self.stores = dict(stores) if isinstance(stores, Mapping) else _by_name(stores)
+        self.stores = dict(stores) if isinstance(stores, Mapping) else by_name(stores, "-")
         self.memory = Memory(model, list(self.stores.values()), threads=1, **settings)
-        singles = {f"{name}+{store}": (store,) for store in self.stores}
         every = tuple(self.stores)
         self.names: Mapping[str, tuple[str, ...]] = {
             "+".join([name, *every]): every,
-            **singles,
+            **{f"{name}+{store}": (store,) for store in every},
             name: (),
         }
         self.chat = Chat(tokenizer, chat_template)
         self._pairs = pair_tokenizer(model, tokenizer, next(iter(self.stores.values())))
+        self.context = context_of(model)
         self._chat_tokens, self._new_tokens = chat_tokens, new_tokens
         self._cutting = threading.Lock()
-        self.ends = _end_tokens(model)
+        self.ends = end_tokens(model)
         # Special tokens are not part of the text.
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
         self.rows_are_alone = _rows_are_alone(model)
@@ -76,18 +75,14 @@ class Served:
         return self._pairs is not None
 
     @property
-    def context(self) -> int | None:
-        """The most tokens that the model reads; None if its configuration does not say.
-
-        For an encoder-decoder model this is the limit of the decoder.
-        """
-        config = self.model.config
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
-        for attribute in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
-            limit = getattr(text, attribute, None)
-            if isinstance(limit, int) and limit > 0:
-                return limit
-        return None
+    def notice(self) -> str | None:
+        """What the one who starts the server should know of the model."""
+        if not self.chat.plain or self.reads_sources:
+            return None
+        return (
+            "the tokenizer has no chat template, so the model continues the last message of a chat "
+            "as plain text: give a template with --chat-template"
+        )
 
     @property
     def generation(self) -> dict[str, Any]:
@@ -113,9 +108,9 @@ class Served:
 
     def completion(self, body: CompletionBody) -> GenerationRequest:
         """Checks the request of a completion."""
-        prompts_of_body: Any = body.prompt
-        if isinstance(prompts_of_body, str) or isinstance(prompts_of_body[0], int):
-            prompts_of_body = [prompts_of_body]
+        given: Any = body.prompt
+        if isinstance(given, str) or isinstance(given[0], int):
+            given = [given]
         if self._pairs and body.echo:
             raise Refusal(
                 "this model reads its prompt as a source, so there is nothing to echo: leave echo "
@@ -123,7 +118,7 @@ class Served:
                 param="echo",
             )
         new_tokens = body.max_tokens if body.max_tokens is not None else _COMPLETION_TOKENS
-        prompts = tuple(self._prompt(prompt, new_tokens) for prompt in prompts_of_body)
+        prompts = tuple(self._prompt(prompt, new_tokens) for prompt in given)
         if new_tokens == 0 and not body.echo:
             raise Refusal("max_tokens is 0: ask for a token, or for an echo", param="max_tokens")
         return self._request(
@@ -133,14 +128,11 @@ class Served:
     def conversation(self, body: ChatBody) -> GenerationRequest:
         """Checks the request of a chat. Its errors are those of `completion`."""
         if self._pairs:
-            user_texts = [
-                message.text
-                for message in body.messages
-                if message.role == "user" and message.text.strip()
-            ]
-            if not user_texts:
+            texts = [message.text for message in body.messages if message.role == "user"]
+            texts = [text for text in texts if text.strip()]
+            if not texts:
                 raise Refusal("there is no message to answer: send one", param="messages")
-            text: str | list[int] = user_texts[-1]
+            text: str | list[int] = texts[-1]
         else:
             with self._cutting:
                 text = self.chat.given(body.messages)
@@ -183,15 +175,19 @@ class Served:
             usage=bool(body.stream_options and body.stream_options.include_usage),
         )
 
-    def _lookup(self, name: str, knn: Knn | bool | None) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def stores_of(self, name: str, param: str | None = None) -> tuple[str, ...]:
+        """The datastores that vote under a model's name."""
         if name not in self.names:
             raise Refusal(
                 f"this server has no model {name[:80]!r}: ask for {', '.join(self.names)}",
                 404,
-                param="model",
+                param=param,
                 code="model_not_found",
             )
-        stores = self.names[name]
+        return self.names[name]
+
+    def _lookup(self, name: str, knn: Knn | bool | None) -> tuple[tuple[str, ...], dict[str, Any]]:
+        stores = self.stores_of(name, "model")
         if knn is None:
             return stores, {}
         if isinstance(knn, bool):
@@ -240,11 +236,10 @@ class Served:
 
     def _prompt(self, content: str | list[int], new_tokens: int) -> Prompt:
         if new_tokens > self._new_tokens:
-            raise Refusal(
-                f"{new_tokens:,} new tokens are request for, but this server writes "
+            raise too_long(
+                f"{new_tokens:,} new tokens are asked for, but this server writes "
                 f"{self._new_tokens:,} at most: ask for fewer",
-                param="max_tokens",
-                code="context_length_exceeded",
+                "max_tokens",
             )
         if self._pairs:
             return self._source(content, new_tokens)
@@ -279,10 +274,9 @@ class Served:
         tokens = len(self._cut(self._pairs.source_prefix + content))
         limit = self._pairs.source_limit
         if limit is not None and tokens > limit:
-            raise Refusal(
+            raise too_long(
                 f"the text has {tokens:,} tokens, but the model reads only {limit:,}: shorten it",
-                param="prompt",
-                code="context_length_exceeded",
+                "prompt",
             )
         opening = list(self._pairs.opening)
         self._check_room(len(opening), new_tokens)
@@ -298,24 +292,11 @@ class Served:
     def _check_room(self, prompt_tokens: int, new_tokens: int) -> None:
         context = self.context
         if context is not None and prompt_tokens + new_tokens > context:
-            raise Refusal(
+            raise too_long(
                 f"{prompt_tokens:,} tokens of text and {new_tokens:,} new ones are more than the "
                 f"{context:,} that the model reads: shorten one of them",
-                param="max_tokens" if prompt_tokens < context else None,
-                code="context_length_exceeded",
+                "max_tokens" if prompt_tokens < context else None,
             )
-
-
-def _by_name(stores: Sequence[Datastore]) -> dict[str, Datastore]:
-    by_name: dict[str, Datastore] = {}
-    for store in stores:
-        title = store.name
-        for number in itertools.count(2):
-            if title not in by_name:
-                break
-            title = f"{store.name}-{number}"
-        by_name[title] = store
-    return by_name
 
 
 def _rows_are_alone(model: Any) -> bool:
@@ -329,10 +310,3 @@ def _rows_are_alone(model: Any) -> bool:
     if getattr(model, "_is_stateful", False):
         return False
     return "position_ids" in inspect.signature(model.forward).parameters
-
-
-def _end_tokens(model: Any) -> set[int]:
-    ends = getattr(model.generation_config, "eos_token_id", None)
-    if ends is None:
-        return set()
-    return set(ends) if isinstance(ends, (list, tuple)) else {int(ends)}

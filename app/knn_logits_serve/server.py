@@ -1,49 +1,178 @@
-"""Starts the server, and ends it only after running answers had time to finish."""
+"""Starts the server behind its guard, and ends it after running answers had time to finish.
+
+The guard checks the key, the host's name and the size of a request. Every refusal is one line in
+OpenAI's form, and errors of the layers behind are answered without a traceback.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 import os
 import socket
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import uvicorn
+from starlette.responses import JSONResponse
 
 from knn_logits import ConfigError
-from knn_logits_app.door import patient
-from knn_logits_serve.guard import Guard
-from knn_logits_serve.line import Line
+from knn_logits_app.door import Message, Names, Receive, Send, again, header, patient, read_body
+from knn_logits_serve.line import Line, log_failure
+from knn_logits_serve.request import Refusal, refusal_of
 from knn_logits_serve.routes import build_app
 from knn_logits_serve.served import Served
+
+# These paths need no key.
+_OPEN = ("/health",)
+# The body of a refused request is read and thrown away, up to these limits. A client that is still
+# sending when the connection closes would never read the answer.
+_DRAINED_BYTES, _DRAINED_SECONDS, _PAUSE_SECONDS = 64_000_000, 10.0, 0.3
+
+
+class Guard:
+    """The ASGI middleware that checks every request."""
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        key: str | None,
+        names: Sequence[str],
+        body_bytes: int,
+        host: str | None = None,
+    ) -> None:
+        self._app = app
+        self._key = None if key is None else key.encode()
+        self._names = Names(names, host)
+        self._body_bytes = body_bytes
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Passes a request on, or refuses it."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = is_read = welcome = False
+        origin = next(iter(header(scope, b"origin")), None)
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = [*message.get("headers", []), *_HEADERS]
+                if origin is not None and welcome:
+                    headers += _cors(origin)
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            self._check(scope)
+            welcome = True
+            if scope["method"] == "OPTIONS" and origin is not None:
+                await sending({"type": "http.response.start", "status": 204})
+                await sending({"type": "http.response.body"})
+                return
+            self._check_key(scope)
+            if scope["method"] == "POST":
+                body = await read_body(
+                    scope, receive, self._body_bytes, lambda status, line: Refusal(line, status)
+                )
+                receive = again(body, receive)
+            is_read = True
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            if not isinstance(error, Refusal):
+                log_failure(error)
+            if begun:
+                return
+            refusal = refusal_of(error)
+            headers = refusal.headers
+            if not is_read:
+                await _drain(receive)
+                headers = {**headers, "connection": "close"}
+            answer = JSONResponse(refusal.content, refusal.status, headers)
+            await answer(scope, receive, sending)
+
+    def _check(self, scope: Message) -> None:
+        if self._key is not None:
+            return  # Pages of other sites do not know the key, so no further check is needed.
+        foreign = self._names.foreign(scope)
+        if foreign == ("host", ""):
+            raise Refusal("the request has no Host header: send one", 400)
+        if foreign is None:
+            return
+        kind, name = foreign
+        refused = (
+            f"this server does not answer under the name {name[:80]!r}: give it with --name"
+            if kind == "host"
+            else "pages of another site may not call this server: name the site with --name"
+        )
+        raise Refusal(f"{refused}, or set an API key", 403)
+
+    def _check_key(self, scope: Message) -> None:
+        if self._key is None or scope["path"] in _OPEN:
+            return
+        for value in header(scope, b"authorization"):
+            kind, _, credentials = value.partition(" ")
+            right = hmac.compare_digest(credentials.strip().encode("latin-1", "replace"), self._key)
+            if kind.lower() == "bearer" and right:
+                return
+        raise Refusal(
+            "the API key is missing or wrong: send it as Authorization: Bearer KEY",
+            401,
+            code="invalid_api_key",
+        )
+
+
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+]
+
+
+def _cors(origin: str) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"access-control-allow-origin", origin.encode("latin-1", "replace")),
+        (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+        (b"access-control-allow-headers", b"authorization, content-type"),
+        (b"access-control-max-age", b"600"),
+        (b"vary", b"Origin"),
+    ]
+
+
+async def _drain(receive: Receive) -> None:
+    """Reads the rest of a body and throws it away, until it ends or its sender pauses."""
+    size, end = 0, time.monotonic() + _DRAINED_SECONDS
+    while size < _DRAINED_BYTES and time.monotonic() < end:
+        try:
+            message = await asyncio.wait_for(receive(), _PAUSE_SECONDS)
+        except asyncio.TimeoutError:
+            return
+        size += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a server.
+    """The settings of a server."""
 
-    Attributes:
-        host: The address to listen on. By default it is this machine only.
-        port: The port to listen on; 0 takes a free one.
-        key: The API key that clients have to send; None needs no key.
-        names: Further names under which the server answers.
-        at_once: The most groups of requests that run at the same time.
-        together: The most requests of a group, which are alike and written in one batch.
-        waiting: The most requests that wait.
-        seconds: The seconds that one request may run.
-        patience: The seconds that running requests get to finish when the server ends.
-        body_bytes: The most bytes of a request.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    key: str | None = None
-    names: tuple[str, ...] = ()
-    at_once: int = 2
-    together: int = 8
-    waiting: int = 64
-    seconds: float = 300.0
-    patience: float = 10.0
+    host: str = "127.0.0.1"  # by default only this machine can ask
+    port: int = 8000  # 0 takes a free one
+    key: str | None = None  # that clients have to send
+    names: tuple[str, ...] = ()  # further names under which the server answers
+    at_once: int = 2  # groups of requests that run at the same time
+    together: int = 8  # requests of a group, which are alike and written in one batch
+    waiting: int = 64  # requests
+    seconds: float = 300.0  # that one request may run
+    patience: float = 10.0  # seconds that running requests get when the server ends
     body_bytes: int = 4_000_000
 
     def __post_init__(self) -> None:

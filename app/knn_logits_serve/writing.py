@@ -1,36 +1,162 @@
-"""Writes the answers of a request in a thread of its own, and traces them."""
+"""Writes the answers of a request in a thread of its own, or of several requests in one batch.
+
+A greedy text depends on its own row of a batch only. So requests with the same datastores and
+settings share each forward pass, each search and each vote, and each gets what it would have got
+alone. A row ends by itself: at its end token, at its stop text, at its number of tokens, or when
+its client goes away.
+"""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
-from knn_logits import Deadline, KNNLogitsProcessor, Memory
+from knn_logits import Deadline, KNNLogitsProcessor, Memory, Pieces
 from knn_logits_app.decoding import TokenStream
-from knn_logits_serve.answering import AnswerWriter, Tell
-from knn_logits_serve.decoding import Overheard, processors
-from knn_logits_serve.echoing import echo_of
-from knn_logits_serve.parts import End, Piece
+from knn_logits_app.session import renamed
+from knn_logits_serve.answers import End, Piece, Token
+from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
+from knn_logits_serve.line import Turn
 from knn_logits_serve.request import GenerationRequest, Prompt
 from knn_logits_serve.served import Served
 
+Tell: TypeAlias = Callable[["Piece | End"], None]
+WaitingRequest: TypeAlias = Turn[GenerationRequest, "Piece | End"]
 # The most passages that are kept for a token, and the most of the likeliest tokens in its place.
-PASSAGES = 3
-CANDIDATES = 5
+PASSAGES, CANDIDATES = 3, 5
+# With kNN a text alone is drafted, which a batch is not. A batch of fewer rows takes longer than
+# drafted texts one after another (`benchmarks/batches.py`).
+LEAST_WITH_DRAFTS, LEAST = 5, 2
+# A batch of longer texts would take much memory, and is not much faster than one after another.
+LONGEST = 1024
 
 
-def write(served: Served, request: GenerationRequest, tell: Tell, deadline: Deadline) -> None:
+class AnswerWriter:
+    """Turns the tokens of an answer into its parts. Text that may begin a stop text is held back.
+
+    Attributes:
+        written: Number of tokens so far.
+        over: Whether the text has reached a stop text.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        request: GenerationRequest,
+        prompt: Prompt,
+        choice: int,
+        tell: Tell,
+        overheard: Overheard | None = None,
+    ) -> None:
+        self._served, self._request, self._prompt = served, request, prompt
+        self._choice, self._tell, self._overheard = choice, tell, overheard
+        self._pieces = Pieces(served.tokenizer, prompt.ids)
+        # Where nobody reads the text before its end, it is decoded once.
+        self._is_late = not request.stream and not request.stops and overheard is None
+        self._late: list[int] = []
+        self._texts: list[str] = []
+        self._unsure: list[Token] = []
+        self._held: list[Piece] = []
+        self.written, self.over = 0, False
+
+    def add(self, token: int) -> None:
+        """Takes the next token. After the end of the text it is ignored."""
+        if self.over:
+            return  # The token was drafted together with earlier ones, after the text's end.
+        position = len(self._prompt.ids) + self.written
+        self.written += 1
+        if token in self._served.silent:
+            return
+        if self._is_late:
+            self._late.append(token)
+            return
+        text = self._text(self._pieces.add(token))
+        piece = Token(text)
+        if self._overheard is not None:
+            scores = self._overheard.at(position, token, self._request.logprobs or 0)
+            piece = scored(self._served.tokenizer, text, *scores)
+        self._unsure.append(piece)
+        text = "".join(token.text for token in self._unsure)
+        stops = self._request.stops
+        end = min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
+        self.over = end is not None
+        held = max((_overlap(text, stop) for stop in stops), default=0)
+        self._release(len(text) - held if end is None else end)
+
+    def end(self, ids: Tensor, row: int, knn: KNNLogitsProcessor | None) -> End:
+        """Tells the rest of the text, and returns the answer's end with the sources by `knn`."""
+        if self._late:
+            self._say(self._text(self._pieces.add_all(self._late)), ())
+        self._release(sum(len(token.text) for token in self._unsure))
+        if self._held:
+            tokens = tuple(token for piece in self._held for token in piece.tokens)
+            self._tell(Piece(self._choice, "".join(piece.text for piece in self._held), tokens))
+        trace, served = None, self._served
+        if knn is not None:
+            trace = knn.trace(ids, served.tokenizer, max_neighbors=PASSAGES, rows=[row])[0]
+            words = [token for token in trace.tokens if token.token_id not in served.silent]
+            names = dict(zip(knn.memory.names, self._request.stores, strict=True))
+            trace = renamed(replace(trace, tokens=words), names)
+        reason = "stop" if self.over or int(ids[row, -1]) in served.ends else "length"
+        text = "".join(self._texts)
+        places = [at for stop in self._request.stops if (at := text.find(stop)) >= 0]
+        text = text[: min(places, default=len(text))]
+        offset = len(self._prompt.text) if self._request.echo else 0
+        return End(self._choice, reason, self.written, text, trace, offset)
+
+    def _text(self, text: str) -> str:
+        # The target of a source begins without the space that its first token may have.
+        if self._served.reads_sources and not any(self._texts):
+            text = text.lstrip()
+        self._texts.append(text)
+        return text
+
+    def _release(self, length: int) -> None:
+        """Says the whole tokens within some characters; at a stop text also the cut one."""
+        ready, used = 0, 0
+        for token in self._unsure:
+            if used >= length if self.over else used + len(token.text) > length:
+                break
+            used += len(token.text)
+            ready += 1
+        tokens, self._unsure = self._unsure[:ready], [] if self.over else self._unsure[ready:]
+        self._say("".join(token.text for token in tokens)[:length], tuple(tokens))
+
+    def _say(self, text: str, tokens: tuple[Token, ...]) -> None:
+        piece = Piece(self._choice, text, tokens)
+        # At each piece this thread and the event loop take turns, which costs more than the piece.
+        # So only a stream is told of each.
+        if (text or tokens) and self._request.stream:
+            self._tell(piece)
+        elif text or tokens:
+            self._held.append(piece)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the text's end are the beginning of the stop text."""
+    most = min(len(text), len(stop) - 1)
+    return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)
+
+
+def run(served: Served, turns: Sequence[WaitingRequest]) -> None:
+    """Writes the answers of one request, or of several that are alike."""
+    if len(turns) == 1:
+        _write(served, turns[0].request, turns[0].tell, turns[0].deadline)
+    else:
+        _write_batch(served, turns)
+
+
+def _write(served: Served, request: GenerationRequest, tell: Tell, deadline: Deadline) -> None:
     """Writes all answers of a request, one after another."""
     # Settings that do not fit are refused before a word is written.
     memory = served.memory_of(request) if request.stores else None
-    with ExitStack() as stack:
-        knn = None
-        if memory is not None and request.new_tokens:
-            knn = stack.enter_context(processor_of(served, request, memory))
+    with _attached(served, request, memory if request.new_tokens else None) as knn:
         for number, prompt in enumerate(request.prompts):
             echoed = echo_of(served, request, prompt, memory) if request.echo else None
             for choice in range(number * request.n, (number + 1) * request.n):
@@ -44,16 +170,21 @@ def write(served: Served, request: GenerationRequest, tell: Tell, deadline: Dead
                 tell(_write_text(served, request, prompt, choice, knn, tell, deadline))
 
 
-def processor_of(served: Served, request: GenerationRequest, memory: Memory) -> KNNLogitsProcessor:
-    """Attaches the memory of a request to the model."""
+def _attached(
+    served: Served, request: GenerationRequest, memory: Memory | None
+) -> AbstractContextManager[KNNLogitsProcessor | None]:
+    """Attaches the memory of a request, if any, to the model."""
+    if memory is None:
+        return nullcontext()
     # The likeliest tokens cost a tenth of an answer's time, and only a drawn answer shows them.
     candidates = CANDIDATES if request.drawn else 0
     return KNNLogitsProcessor(served.model, memory, candidates=candidates)
 
 
-def names_of(knn: KNNLogitsProcessor, request: GenerationRequest) -> dict[str, str]:
-    """Returns the names of the datastores for clients, by their own names."""
-    return dict(zip(knn.memory.names, request.stores, strict=True))
+def _generate(served: Served, knn: KNNLogitsProcessor | None, **arguments: Any) -> Any:
+    # With kNN passages are drafted, which gives the same text in fewer forward passes.
+    generate = served.model.generate if knn is None else knn.generate
+    return generate(**arguments, **served.generation, do_sample=False, num_beams=1)
 
 
 class _End(StoppingCriteria):
@@ -79,21 +210,95 @@ def _write_text(
     overheard = Overheard() if request.logprobs is not None else None
     writer = AnswerWriter(served, request, prompt, choice, tell, overheard)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
-    seed = request.sampling.seed + choice
-    # With kNN passages are drafted, which gives the same text in fewer forward passes.
-    generate = served.model.generate if knn is None else knn.generate
-    output = generate(
+    output = _generate(
+        served,
+        knn,
         **prompt.inputs,
-        **served.generation,
         max_new_tokens=request.new_tokens,
-        do_sample=False,
-        num_beams=1,
-        logits_processor=processors(request.sampling, seed, len(prompt.ids), first),
+        logits_processor=processors(request.sampling, choice, len(prompt.ids), first),
         stopping_criteria=[_End(writer, deadline)],
         streamer=TokenStream(writer.add),
     )
-    last = int(output[0, -1])
-    if knn is None or deadline.cancelled:
-        return writer.end(last, None, {})
-    trace = knn.trace(output, served.tokenizer, max_neighbors=PASSAGES)[0]
-    return writer.end(last, trace, names_of(knn, request))
+    return writer.end(output, 0, None if deadline.cancelled else knn)
+
+
+def kind_of(served: Served, request: GenerationRequest) -> Hashable | None:
+    """Returns what requests of one batch have in common; None for a request that is written alone.
+
+    Sampled texts are written alone, since their noise depends on the position of each token. So are
+    requests for several texts, for long ones, for probabilities and for penalties.
+    """
+    sampling, plain = request.sampling, request.logprobs is None and not request.echo
+    if not plain or request.n > 1 or len(request.prompts) > 1 or not served.rows_are_alone:
+        return None
+    if sampling.temperature > 0 or sampling.presence or sampling.frequency or sampling.bias:
+        return None
+    ids = request.prompts[0].ids
+    if len(ids) + request.new_tokens > LONGEST:
+        return None
+    if served.padding is None or served.padding in ids:
+        return None  # A prompt with this token cannot be told from padding.
+    settings = tuple(
+        (name, tuple(value) if isinstance(value, list) else value)
+        for name, value in sorted(request.settings.items())
+    )
+    # A short prompt beside a long one would be mostly padding.
+    return request.stores, settings, request.drawn, len(ids).bit_length()
+
+
+@dataclass
+class _Row:
+    """A request in a batch."""
+
+    turn: WaitingRequest
+    writer: AnswerWriter
+    ended: bool = False
+
+    @property
+    def ids(self) -> list[int]:
+        return self.turn.request.prompts[0].ids
+
+
+class _Rows(StoppingCriteria):
+    """Passes the tokens of a batch on to its requests, and ends each row by itself."""
+
+    def __init__(self, served: Served, rows: list[_Row], knn: KNNLogitsProcessor | None) -> None:
+        self._served, self._rows, self._knn = served, rows, knn
+
+    def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
+        for number, row in enumerate(self._rows):
+            if row.ended:
+                continue
+            turn, writer, token = row.turn, row.writer, int(input_ids[number, -1])
+            writer.add(token)
+            full = writer.written >= turn.request.new_tokens
+            row.ended = full or token in self._served.ends or writer.over or turn.deadline.over
+            if row.ended:
+                knn = None if turn.deadline.cancelled else self._knn
+                turn.tell(writer.end(input_ids, number, knn))
+                turn.finish()
+        return torch.tensor([row.ended for row in self._rows], device=input_ids.device)
+
+
+def _write_batch(served: Served, turns: Sequence[WaitingRequest]) -> None:
+    rows = []
+    for turn in turns:
+        request = turn.request
+        writer = AnswerWriter(served, request, request.prompts[0], 0, turn.tell)
+        rows.append(_Row(turn, writer))
+    longest = max(len(row.ids) for row in rows)
+    ids = torch.full((len(rows), longest), served.padding or 0)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        ids[number, longest - len(row.ids) :] = torch.tensor(row.ids)
+        mask[number, longest - len(row.ids) :] = 1
+    memory = served.memory_of(request) if request.stores else None
+    with _attached(served, request, memory) as knn:
+        _generate(
+            served,
+            knn,
+            input_ids=ids.to(served.model.device),
+            attention_mask=mask.to(served.model.device),
+            max_new_tokens=max(row.turn.request.new_tokens for row in rows),
+            stopping_criteria=[_Rows(served, rows, knn)],
+        )

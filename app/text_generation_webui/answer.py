@@ -54,9 +54,9 @@ class Answer:
         trace = self._trace()
         if trace is None:
             return None
-        from knn_logits_serve.frame import frame
+        from knn_logits_app.views import chat_page
 
-        return str(frame(trace, self._metric))
+        return str(chat_page(trace, self._metric))
 
     def _trace(self) -> Any:
         # The host may still write an answer that it has given up.

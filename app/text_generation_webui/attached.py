@@ -29,7 +29,7 @@ _NO_SOURCES = {
 # host passes a whole answer on after it has written it.
 _LOOK, _PASS_ON = 0.5, 2.0
 # What the extension needs beside the host's own packages.
-_PACKAGES = ("knn_logits", "knn_logits_app", "knn_logits_serve", "faiss", "pyarrow", "filelock")
+_PACKAGES = ("knn_logits", "knn_logits_app", "faiss", "pyarrow", "filelock")
 
 # The frame tells its height, also after a click, and takes the colours of the host.
 _FIT = """

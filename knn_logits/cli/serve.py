@@ -102,7 +102,6 @@ def serve(
     opened = memory.over(list(datastores.values()), indexes, scoring=False)
     from knn_logits_serve import Served, Settings
     from knn_logits_serve import serve as start
-    from knn_logits_serve.chat import PLAIN_LINE
 
     limits = Settings(**vars(server))
     loaded, tokenizer = run.load(model)
@@ -111,8 +110,8 @@ def serve(
         settings = opened.keywords()
         del settings["threads"]  # the server has its own number
         engine = Served(name, loaded, tokenizer, datastores, **how, **settings)
-        if engine.chat.plain and not engine.reads_sources:
-            tell(PLAIN_LINE)
+        if engine.notice is not None:
+            tell(engine.notice)
         if server.key is None and server.host not in _THIS_MACHINE:
             tell("everybody who can reach this machine can ask: give --api-key to change that")
 

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "app" / "text_generation_webui" / "script.p
 def document(model, tokenizer, store):
     """The document of an answer."""
     from knn_logits import KNNLogitsProcessor
-    from knn_logits_serve.frame import frame
+    from knn_logits_app.views import chat_page as frame
 
     ids = tokenizer("When error code E42 appears, open", return_tensors="pt")["input_ids"]
     with KNNLogitsProcessor(model, store, lmbda=0.9) as knn, torch.no_grad():

@@ -96,7 +96,7 @@ def by_library(model, tokenizer, store):
     import torch
 
     from knn_logits import KNNLogitsProcessor, generation_settings
-    from knn_logits_serve.decoding import PositionSampler
+    from knn_logits_app.decoding import PositionSampler
 
     def write(prompt=PROMPT, new_tokens=12, *, seed=None, warpers=(), knn=True, **settings):
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"]

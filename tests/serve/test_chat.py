@@ -34,8 +34,7 @@ def test_a_chat_without_a_template_goes_on_with_its_text(client, by_library):
 
 
 def test_the_plain_template_makes_paragraphs():
-    from knn_logits_serve.bodies import Message
-    from knn_logits_serve.chat import plain_text
+    from knn_logits_serve.bodies import Message, plain_text
 
     chat = [Message(role="system", content="Short."), Message(role="user", content="The crane")]
     chat += [Message(role="assistant", content="lifts."), Message(role="user", content="Then")]
@@ -71,13 +70,13 @@ def test_chats_and_completions_have_the_same_probabilities(client):
 
 def test_an_answer_without_a_number_of_tokens_fits(model, tokenizer, store):
     from knn_logits_serve import Served
-    from knn_logits_serve.bodies import chat_of
+    from knn_logits_serve.bodies import ChatBody
 
     served = Served("tiny", model, tokenizer, [store], chat_tokens=100)
-    asked = served.conversation(chat_of({"model": "tiny", "messages": said(PROMPT)}))
+    asked = served.conversation(ChatBody(model="tiny", messages=said(PROMPT)))
     assert asked.new_tokens == 100
     long = "crane " * 200
-    asked = served.conversation(chat_of({"model": "tiny", "messages": said(long)}))
+    asked = served.conversation(ChatBody(model="tiny", messages=said(long)))
     assert asked.new_tokens == 256 - asked.prompts[0].tokens < 100
 
 
@@ -105,14 +104,14 @@ def test_the_tokenizers_template_makes_the_prompt(model, tokenizer, store, opena
 def test_a_template_that_says_no_is_told_in_one_line(model, tokenizer, store):
     from knn_logits import ConfigError
     from knn_logits_serve import Served
-    from knn_logits_serve.bodies import chat_of
-    from knn_logits_serve.refusals import Refusal
+    from knn_logits_serve.bodies import ChatBody
+    from knn_logits_serve.request import Refusal
 
     strict = "{{ raise_exception('users first') if messages[0].role != 'user' }}x"
     served = Served("tiny", model, tokenizer, [store], chat_template=strict)
     body = {"model": "tiny", "messages": [{"role": "system", "content": "a"}]}
     with pytest.raises(Refusal, match="users first"):
-        served.conversation(chat_of(body))
+        served.conversation(ChatBody(**body))
     with pytest.raises(ConfigError, match="chat template"):
         Served("tiny", model, tokenizer, [store], chat_template="{% if %}")
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
+from knn_logits_app.decoding import PositionSampler
 from knn_logits_serve.bodies import CompletionBody
 from serve.conftest import PROMPT
 
@@ -175,8 +176,6 @@ def test_penalties_and_bias_change_the_text(client, by_library, tokenizer):
 
 def test_the_noise_of_a_position_draws_from_the_distribution():
     """4,000 draws over three tokens come out as their probabilities."""
-    from knn_logits_serve.decoding import PositionSampler
-
     p = torch.tensor([0.6, 0.3, 0.1])
     found = torch.zeros(3)
     for seed in range(500):
@@ -193,7 +192,7 @@ def test_the_noise_of_a_position_draws_from_the_distribution():
 def test_an_echo_is_scored_with_the_servers_gate(model, tokenizer, store):
     from knn_logits import DistanceGate, explain
     from knn_logits_serve import Served
-    from knn_logits_serve.echoing import echo_of
+    from knn_logits_serve.decoding import echo_of
 
     gate = DistanceGate(store.manifest.metric, [0.0, 1e6], [0.9, 0.1])
     served = Served("tiny", model, tokenizer, {"texts": store}, lmbda=gate)

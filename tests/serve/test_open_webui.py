@@ -81,7 +81,7 @@ def test_the_coloured_words_are_a_page_of_their_own(events):
 def test_text_of_others_is_escaped_in_the_page(chromium_page):
     from knn_logits import SequenceTrace, TokenTrace
     from knn_logits.evidence.trace import DocumentShare, NeighborTrace
-    from knn_logits_serve.frame import frame
+    from knn_logits_app.views import chat_page as frame
 
     bad = "<img src=x onerror=window.pwned=1>"
     share = DocumentShare("s", bad, bad, "javascript:window.pwned=1", 0.9)
@@ -152,8 +152,8 @@ def test_its_own_requests_ask_a_chat_model_without_the_datastore(model, tokenize
 def test_words_in_a_row_from_one_document_have_one_number():
     from types import SimpleNamespace
 
+    from knn_logits_serve.answers import Span
     from knn_logits_serve.open_webui import numbered
-    from knn_logits_serve.sources import Span
 
     def span(start, end, name):
         document = SimpleNamespace(store="s", document=name)

@@ -157,11 +157,11 @@ def test_an_error_in_a_batch_is_told_to_each(served, batches, monkeypatch, caplo
 
 
 def test_only_requests_that_are_alike_share_a_batch(served):
-    from knn_logits_serve.bodies import completion_of
-    from knn_logits_serve.together import kind_of
+    from knn_logits_serve.bodies import CompletionBody
+    from knn_logits_serve.writing import kind_of
 
     def kind(**changed):
-        return kind_of(served, served.completion(completion_of(body(**changed))))
+        return kind_of(served, served.completion(CompletionBody(**body(**changed))))
 
     assert kind() is not None
     for same in ({"max_tokens": 3}, {"stop": ["a"]}, {"stream": True}, {"seed": 5}):
