@@ -6,21 +6,21 @@ import typer
 from typer.main import get_command
 
 from knn_logits._version import __version__
-from knn_logits.cli.build import build
-from knn_logits.cli.chat import chat
-from knn_logits.cli.editing import add, compact, merge, remove, sync
-from knn_logits.cli.estimate import estimate
-from knn_logits.cli.evaluate import evaluate
-from knn_logits.cli.explain import explain
-from knn_logits.cli.generate import generate
-from knn_logits.cli.hub import catalog, pull, push
-from knn_logits.cli.indexing import cluster, index
-from knn_logits.cli.info import info, verify
-from knn_logits.cli.lab import ablate, distill, import_store
-from knn_logits.cli.page import page
-from knn_logits.cli.serve import serve
+from knn_logits.cli import (
+    build,
+    chat,
+    editing,
+    estimate,
+    evaluate,
+    explain,
+    generate,
+    hub,
+    info,
+    lab,
+    serve,
+    tune,
+)
 from knn_logits.cli.terminal import say
-from knn_logits.cli.tune import tune
 
 app = typer.Typer(
     name="knn-logits",
@@ -32,30 +32,30 @@ app = typer.Typer(
 )
 
 for name, function in {
-    "build": build,
-    "estimate": estimate,
-    "add": add,
-    "sync": sync,
-    "remove": remove,
-    "compact": compact,
-    "index": index,
-    "cluster": cluster,
-    "merge": merge,
-    "verify": verify,
-    "generate": generate,
-    "chat": chat,
-    "explain": explain,
-    "eval": evaluate,
-    "tune": tune,
-    "ablate": ablate,
-    "distill": distill,
-    "info": info,
-    "app": page,
-    "serve": serve,
-    "import": import_store,
-    "pull": pull,
-    "push": push,
-    "catalog": catalog,
+    "build": build.build,
+    "estimate": estimate.estimate,
+    "add": editing.add,
+    "sync": editing.sync,
+    "remove": editing.remove,
+    "compact": editing.compact,
+    "index": editing.index,
+    "cluster": editing.cluster,
+    "merge": editing.merge,
+    "verify": info.verify,
+    "generate": generate.generate,
+    "chat": chat.chat,
+    "explain": explain.explain,
+    "eval": evaluate.evaluate,
+    "tune": tune.tune,
+    "ablate": lab.ablate,
+    "distill": lab.distill,
+    "info": info.info,
+    "app": serve.page,
+    "serve": serve.serve,
+    "import": lab.import_store,
+    "pull": hub.pull,
+    "push": hub.push,
+    "catalog": hub.catalog,
 }.items():
     app.command(name)(function)
 

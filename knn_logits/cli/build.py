@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from knn_logits.cli.indexing import compared_kinds
-from knn_logits.cli.loading import RunOptions, index_of, reads_pairs, recall_words, size_of
+from knn_logits.cli.loading import (
+    RunOptions,
+    compared_kinds,
+    index_of,
+    reads_pairs,
+    recall_words,
+    size_of,
+)
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.reading import Corpus, CorpusOptions, Report
@@ -211,7 +217,7 @@ def _answer_built(
 ) -> None:
     manifest = store.manifest
     scoring, writing = manifest.settings, manifest.writing
-    kinds, table = compared_kinds(manifest.index)
+    kinds, table = compared_kinds(store)
     content = {
         **picked(manifest, "entries", "documents", "skipped"),
         "entries_per_second": round(manifest.entries / seconds, 1),

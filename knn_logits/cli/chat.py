@@ -12,7 +12,7 @@ from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Model, Stores, command
-from knn_logits.cli.terminal import say, tell
+from knn_logits.cli.terminal import Printed, on_stdout, say, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
 from knn_logits.settings.declaration import setting
@@ -86,7 +86,6 @@ class Chat:
         """Continues a text, or answers a message if the model has a chat template."""
         import transformers
 
-        from knn_logits.cli.streaming import Printed
         from knn_logits.evidence.render import UNFAMILIAR
         from knn_logits.generation.processor import KNNLogitsProcessor
 
@@ -274,18 +273,14 @@ def chat(
             "an encoder-decoder model translates a source and does not continue a text: use "
             "`knn-logits generate`"
         )
-    from rich.console import Console
-
     from knn_logits.engine.compatibility import check_tokenizer
     from knn_logits.mixture.memory import Memory
-    from knn_logits.printable import Encoded
 
     check_tokenizer(tokenizer, opened.stores[0])
     with opened.searching():
         keywords = opened.keywords(run.threads)
         without = list(keywords.pop("exclude", ()))
-        stream: Any = Encoded(sys.stdout)
-        console = Console(file=stream, highlight=False)
+        console = on_stdout()
         talk = Chat(
             loaded,
             tokenizer,

@@ -1,15 +1,19 @@
-"""Changes what a datastore holds: `add`, `sync`, `remove`, `compact` and `merge`."""
+"""Changes a datastore: `add`, `sync`, `remove`, `compact`, `merge`, `index` and `cluster`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from knn_logits.cli.loading import (
     Run,
+    SeededThreads,
     Threads,
+    compared_kinds,
+    folder_of,
     index_of,
     open_datastore,
     prepare,
@@ -18,11 +22,13 @@ from knn_logits.cli.loading import (
     recall_words,
     size_of,
 )
+from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
 from knn_logits.cli.reading import Corpus, CorpusOptions, Report
 from knn_logits.cli.terminal import AGAIN, UNCHANGED, Bars, answer, picked, tell
+from knn_logits.errors import ConfigError
 from knn_logits.printable import one_line
-from knn_logits.settings.config import PassConfig
+from knn_logits.settings.config import IndexConfig, PassConfig
 from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
@@ -264,3 +270,81 @@ def merge(
     line = f"{stay:,} of {len(done):,} entries are in the index, and stand for the others"
     content = {"entries": len(done), "kept": stay, **index_of(done)}
     answer(json, content, f"{done.folder}: {line} ({seconds:.0f} s)", seconds=seconds)
+
+
+@command
+def index(
+    store: Store,
+    index: IndexConfig,
+    cluster: Ray,
+    run: SeededThreads,
+    suffixes: bool = setting(
+        False, "Make the suffix index of the text, for --infini-gram, and leave the other as it is."
+    ),
+    json: Json = False,
+) -> None:
+    """Replace the index by another kind or metric, or index suffixes."""
+    if suffixes:
+        if index != IndexConfig() or cluster.ray is not None:
+            raise ConfigError(
+                "--suffixes makes only the index of the text: leave --index, --metric, --nprobe, "
+                "--budget, --target-recall, --native-index and --ray out"
+            )
+        _suffixes(store, json)
+        return
+    from knn_logits.building.indexing import build_index
+
+    run.prepare()
+    config = replace(index, seed=run.seed)
+    with Bars("the datastore keeps its old index") as bars:
+        done = build_index(
+            folder_of(store), config, threads=run.threads, ray=cluster.ray, progress=bars
+        )
+    seconds = bars.seconds
+    record = done.manifest.index
+    kinds, lines = compared_kinds(done)
+    content = {**index_of(done), "entries": len(done), "tried": kinds}
+    line = f"{done.folder}: index {record.factory}{recall_words(done)} in {seconds:.0f} s"
+    answer(json, content, *lines, line, seconds=seconds)
+
+
+def _suffixes(store: str, json: bool) -> None:
+    from knn_logits.building.indexing import build_suffixes
+
+    datastore = open_datastore(store)
+    with Bars(UNCHANGED) as bars:
+        done = build_suffixes(datastore, progress=bars)
+    record = done.manifest.file("suffixes")
+    assert record is not None
+    seconds, tokens = bars.seconds, done.manifest.tokens
+    content = {"suffixes": True, "tokens": tokens, "bytes": record.bytes}
+    line = f"{done.folder}: suffix index of {tokens:,} tokens in {seconds:.0f} s"
+    answer(json, content, line, seconds=seconds)
+
+
+@command
+def cluster(
+    store: Store,
+    run: SeededThreads,
+    clusters: int = setting(
+        ..., "Number of clusters; a hundredth of the entries is a good number.", least=1
+    ),
+    sample: int | None = setting(None, "Number of keys that k-means learns from.", least=1),
+    json: Json = False,
+) -> None:
+    """Group the entries into clusters, which --retomaton follows."""
+    from knn_logits.building.clustering import cluster as make_clusters
+
+    run.prepare()
+    datastore = open_datastore(store)
+    with Bars(UNCHANGED) as bars:
+        done = make_clusters(
+            datastore, clusters, sample=sample, seed=run.seed, threads=run.threads, progress=bars
+        )
+    seconds = bars.seconds
+    answer(
+        json,
+        {"clusters": clusters, "entries": len(done)},
+        f"{done.folder}: {len(done):,} entries in {clusters:,} clusters in {seconds:.0f} s",
+        seconds=seconds,
+    )

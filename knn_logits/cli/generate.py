@@ -9,7 +9,7 @@ from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions, OpenStores
 from knn_logits.cli.options import Json, Model, Stores, command
-from knn_logits.cli.terminal import interruptible, print_json, say
+from knn_logits.cli.terminal import interruptible, print_json, printed, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.registry import settings_for
@@ -168,8 +168,6 @@ def generate(
                 knn.loop_size = None
             arguments: dict[str, Any] = {}
             if streams:
-                from knn_logits.cli.streaming import printed
-
                 arguments["streamer"] = printed(prompt, tokenizer)
             output, text = request.write(knn.generate, draft=draft, **arguments)
             trace = knn.trace(output, tokenizer)

@@ -218,6 +218,16 @@ def index_of(store: Datastore) -> dict[str, Any]:
     return {"index": index.factory, "nprobe": index.nprobe, "recall": recall}
 
 
+def compared_kinds(store: Datastore) -> tuple[list[dict[str, Any]] | None, list[str]]:
+    """The kinds of index that one was chosen among, for JSON and as lines of a table."""
+    tried = store.manifest.index.tried
+    if tried is None:
+        return None, []
+    from knn_logits.building.choosing import table
+
+    return [kind.model_dump() for kind in tried], table(tried)
+
+
 def size_of(store: Datastore) -> int:
     """The bytes of a datastore's files."""
     return sum(record.bytes for record in store.manifest.files)

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -27,8 +28,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from knn_logits.printable import json_line, one_line, printable
+from knn_logits.printable import Encoded, json_line, one_line, printable
 from knn_logits.progress import WHOLE
+
+if TYPE_CHECKING:
+    from knn_logits.generation.processor import KNNLogitsProcessor
 
 # What a job says to do when Ctrl-C has stopped it.
 AGAIN = "run the same command again, and it goes on here"
@@ -220,3 +224,48 @@ class Bars:
             self._progress.update(
                 task.id, total=max(1, task.completed), completed=max(1, task.completed)
             )
+
+
+class Printed:
+    """A streamer of `generate()`, which prints each token in the colour of the memory's share."""
+
+    def __init__(self, console: Console, tokenizer: Any, knn: KNNLogitsProcessor | None) -> None:
+        from knn_logits.engine.pieces import Pieces
+        from knn_logits.engine.tokens import special_ids
+
+        self._console, self._knn = console, knn
+        self._begin = partial(Pieces, tokenizer)
+        self._special = special_ids(tokenizer)
+        self._pieces: Any = None
+
+    def put(self, value: Any) -> None:
+        """Takes the prompt's ids first, then each token."""
+        ids = value.flatten().tolist()
+        if self._pieces is None:
+            self._pieces = self._begin(ids)
+            return
+        from knn_logits.evidence.render import level_style
+
+        for token in ids:
+            if token not in self._special:
+                text = printable(self._pieces.add(token))
+                vote = self._knn.vote if self._knn is not None else None
+                style = level_style(vote.influence(0, token)) if vote is not None else ""
+                self._console.print(Text(text, style=style), end="", soft_wrap=True)
+
+    def end(self) -> None:
+        """Ends the line."""
+        self._console.print()
+
+
+def on_stdout() -> Console:
+    """A console on standard output, which takes every character."""
+    stream: Any = Encoded(sys.stdout)
+    return Console(file=stream, highlight=False)
+
+
+def printed(prompt: str, tokenizer: Any) -> Printed:
+    """Prints a prompt on standard output, and then its continuation, without colours."""
+    console = on_stdout()
+    console.print(printable(prompt), end="", markup=False, soft_wrap=True)
+    return Printed(console, tokenizer, None)
