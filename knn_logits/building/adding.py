@@ -39,7 +39,6 @@ from knn_logits.index.opening import whole_index
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import check_threads, whole_number
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import write_arrays
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord
 from knn_logits.store.writer import SHARD_BYTES, TokenWriter
@@ -216,8 +215,7 @@ def check_has_keys(store: Datastore) -> None:
 def keep_checks(job: Job, store: Datastore) -> None:
     """Writes the canary into a job's folder, before the text."""
     if job.file("checks") is None:
-        write_arrays(job.path("checks"), store.checks, {})
-        job.note(job.path("checks"))
+        job.write("checks", store.checks)
 
 
 def key_plan(

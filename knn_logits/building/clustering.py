@@ -14,7 +14,6 @@ from knn_logits.index.opening import training_sample
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import IndexConfig, check_threads, whole_number
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import write_array
 from knn_logits.store.job import begin
 
 _KEYS_AT_ONCE = 65_536
@@ -82,7 +81,6 @@ def cluster(
             )
             done += len(batch)
             progress("clusters", done, len(store))
-        write_array(job.path("clusters"), labels)
-        job.note(job.path("clusters"))
+        job.write("clusters", labels)
         job.commit(store.manifest)
     return Datastore(store.folder)

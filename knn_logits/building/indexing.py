@@ -28,7 +28,6 @@ from knn_logits.ray.connection import connect
 from knn_logits.settings.config import IndexConfig, Metric, as_distance, check_threads, index_config
 from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import write_array, write_arrays, write_bytes
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest, read_manifest
 from knn_logits.store.records import IndexRecord, SettingsRecord, TriedRecord, WritingRecord
@@ -162,8 +161,7 @@ def write_suffixes(job: Job, store: Datastore, progress: Progress) -> None:
     """Writes the suffix index of a datastore's text, if it is not there already."""
     if job.file("suffixes") is None:
         order = suffix_order(np.asarray(store.tokens), store.documents.first, progress)
-        write_array(job.path("suffixes"), order)
-        job.note(job.path("suffixes"))
+        job.write("suffixes", order)
 
 
 def without_index(folder: Path) -> Datastore:
@@ -217,18 +215,15 @@ def write_index(
         from knn_logits.index.faiss_backend import FaissIndex
 
         assert isinstance(index, FaissIndex)
-        write_bytes(job.path("native"), native.to_bytes(index))
-        job.note(job.path("native"))
+        job.write("native", native.to_bytes(index))
     elif record.factory != "exact":
         arrays = _plain_arrays(index)
         if arrays is None:
             _warn_of_building(index, record)
         else:
-            write_arrays(job.path("index"), arrays, {"factory": record.factory})
-            job.note(job.path("index"))
+            job.write("index", arrays, {"factory": record.factory})
     canary = {name: value for name, value in checks.items() if not name.startswith("probe")}
-    write_arrays(job.path("checks"), canary | probe_arrays(store, index, canary), {})
-    job.note(job.path("checks"))
+    job.write("checks", canary | probe_arrays(store, index, canary))
 
 
 def _plain_arrays(index: Index) -> dict[str, Array] | None:

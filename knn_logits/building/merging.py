@@ -23,7 +23,6 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import Metric, check_threads, share
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import write_array
 from knn_logits.store.job import begin
 from knn_logits.store.learned import needs_text
 
@@ -80,9 +79,7 @@ def merge_entries(
         old = store.manifest
         job.drop("merged")
         if keep < 1.0:
-            into = merged_into(store, keep, progress)
-            write_array(job.path("merged"), into)
-            job.note(job.path("merged"))
+            job.write("merged", merged_into(store, keep, progress))
         without: tuple[layout.Kind, ...] = () if keep < 1.0 else ("merged",)
         changed = Datastore.unfinished(folder, job.manifest(old, without=without))
         check_leaves_out(changed, old.index.factory)

@@ -20,8 +20,7 @@ from knn_logits.printable import first_few
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import write_documents
-from knn_logits.store.files import array_header, replacing, write_array
+from knn_logits.store.files import array_header, replacing
 from knn_logits.store.job import Job, begin, leftovers
 from knn_logits.store.learned import needs_text
 from knn_logits.store.lock import locked
@@ -174,13 +173,10 @@ def compact(
 def _write_groups(job: Job, store: Datastore, entries: Array) -> None:
     """Writes the clusters and the merged entries of the entries that stay."""
     if store.clusters is not None:
-        write_array(job.path("clusters"), np.asarray(store.clusters)[entries])
-        job.note(job.path("clusters"))
+        job.write("clusters", np.asarray(store.clusters)[entries])
     if store.merged is not None:
         numbers = np.cumsum(entries) - 1
-        merged = numbers[np.asarray(store.merged)[entries]].astype(np.int32)
-        write_array(job.path("merged"), merged)
-        job.note(job.path("merged"))
+        job.write("merged", numbers[np.asarray(store.merged)[entries]].astype(np.int32))
 
 
 def _entries_of(store: Datastore, documents: Array) -> Array:
@@ -209,8 +205,7 @@ def _write_text(job: Job, store: Datastore, documents: Array) -> int:
             part = store.tokens[start : start + int(table.length[number])]
             file.write(np.ascontiguousarray(part).tobytes())
     job.note(job.path("tokens"))
-    write_documents(job.path("documents"), records)
-    job.note(job.path("documents"))
+    job.write("documents", records)
     return first
 
 

@@ -31,7 +31,6 @@ from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.progress import Progress
 from knn_logits.store.documents import PLACES, places_value
 from knn_logits.store.entries import Contexts
-from knn_logits.store.files import write_arrays
 from knn_logits.store.job import Job
 from knn_logits.store.reading import map_array, read_arrays
 from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter
@@ -57,8 +56,7 @@ def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> d
             )
         job.begin_again()
     canary = {CANARY_TOKENS: tokens, CANARY_KEYS: computed}
-    write_arrays(job.path("checks"), canary, {})
-    job.note(job.path("checks"))
+    job.write("checks", canary)
     return canary
 
 

@@ -29,7 +29,6 @@ from knn_logits.errors import CorpusError
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import check_threads
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import write_documents
 from knn_logits.store.job import Job, begin
 from knn_logits.store.writer import SHARD_BYTES, TokenWriter
 
@@ -165,8 +164,7 @@ def _finish_without_text(job: Job, store: Datastore, differences: _Differences) 
         records = [table[number] for number in range(len(table))]
         for number, fields in differences.described.items():
             records[number] = replace(records[number], **fields)  # type: ignore[arg-type]
-        write_documents(job.path("documents"), records)
-        job.note(job.path("documents"))
+        job.write("documents", records)
     if differences.gone:
         settings = settings.model_copy(update={"stale": True})
     job.commit(base, removed=differences.removed, settings=settings)

@@ -13,11 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import FailFast, Field, ValidationError
 
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError, StorageError
 from knn_logits.store import layout
-from knn_logits.store.files import delete, write_bytes
+from knn_logits.store.documents import write_documents
+from knn_logits.store.files import delete, write_array, write_arrays, write_bytes
 from knn_logits.store.learned import needs_text
 from knn_logits.store.lock import locked
 from knn_logits.store.manifest import Manifest, put_manifest, read_json, read_manifest
@@ -148,6 +150,21 @@ class Job:
             logger.warning("the unfinished job in %s has another corpus", self.folder)
             self._delete_but(tuple(file for file in self.files if file.kind == "checks"))
         self.save(text=text)
+
+    def write(
+        self, kind: layout.Kind, content: Any, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Writes and notes a file: an array, arrays by name, the documents, or bytes."""
+        path = self.path(kind)
+        if isinstance(content, np.ndarray):
+            write_array(path, content)
+        elif isinstance(content, Mapping):
+            write_arrays(path, content, metadata or {})
+        elif isinstance(content, bytes):
+            write_bytes(path, content)
+        else:
+            write_documents(path, content)
+        self.note(path)
 
     def note(self, path: Path) -> FileRecord:
         """Records a complete file, which may replace an earlier one of its name."""

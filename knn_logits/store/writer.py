@@ -12,7 +12,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.store.documents import DocumentRecord, Documents, write_documents
+from knn_logits.store.documents import DocumentRecord, Documents
 from knn_logits.store.entries import Contexts
 from knn_logits.store.files import array_header, discard, put_in_place, staging, write_array
 from knn_logits.store.job import Job
@@ -105,9 +105,7 @@ class TokenWriter:
             raise
         put_in_place(self._path)
         self._job.note(self._path)
-        path = self._job.path("documents")
-        write_documents(path, self._documents)
-        self._job.note(path)
+        self._job.write("documents", self._documents)
 
     def _identity(self) -> str:
         """A digest of all that the new keys depend on: tokens, starts of documents, sources."""

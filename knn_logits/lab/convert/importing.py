@@ -48,7 +48,6 @@ from knn_logits.lab.convert.legacy import (
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import write_array
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord, WindowRecord
@@ -313,8 +312,7 @@ def write_clusters(job: Job, files: LegacyFiles, entries: int, written: int) -> 
     except DamagedError as error:
         logger.warning("%s; the datastore is imported without clusters", error)
         return False
-    write_array(job.path("clusters"), clusters[:written])
-    job.note(job.path("clusters"))
+    job.write("clusters", clusters[:written])
     return True
 
 

@@ -32,8 +32,7 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import DEFAULT_K, MOST_SEED, WindowConfig, whole_number
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import DocumentRecord, write_documents
-from knn_logits.store.files import write_array, write_arrays
+from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.job import Job, begin
 from knn_logits.store.learned import DOCUMENT, needs_text
 from knn_logits.store.manifest import Manifest
@@ -240,16 +239,13 @@ class _Distillation:
 def _write(job: Job, manifest: Manifest, learnt: Learnt, ngram: int | None) -> None:
     """Replaces text and keys of an unfinished folder by the rows, and finishes it."""
     number = len(learnt.tokens)
-    write_arrays(job.path("rows"), {layout.ROWS: learnt.rows}, {})
-    job.note(job.path("rows"))
+    job.write("rows", {layout.ROWS: learnt.rows})
     # The corpus and its states were the way to the rows, and do not belong to them.
     while job.file("keys") is not None:
         job.drop("keys")
-    write_array(job.path("tokens"), np.concatenate([learnt.tokens[:1], learnt.tokens]))
-    job.note(job.path("tokens"))
+    job.write("tokens", np.concatenate([learnt.tokens[:1], learnt.tokens]))
     title = f"learned from {learnt.record.documents:,} documents"
-    write_documents(job.path("documents"), [DocumentRecord(0, number + 1, DOCUMENT, title)])
-    job.note(job.path("documents"))
+    job.write("documents", [DocumentRecord(0, number + 1, DOCUMENT, title)])
     settings = learnt.settings
     job.commit(
         manifest,

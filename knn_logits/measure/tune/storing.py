@@ -12,7 +12,6 @@ from knn_logits.arrays import Array
 from knn_logits.measure.tune.result import Tuning
 from knn_logits.mixture.gates.stored import StoredGate, gate_arrays
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import write_arrays
 from knn_logits.store.job import begin
 from knn_logits.store.lock import locked
 from knn_logits.store.manifest import put_manifest, read_manifest
@@ -84,8 +83,7 @@ def write_settings(
             return
         job.drop("gate")
         if arrays is not None:
-            write_arrays(job.path("gate"), *arrays)
-            job.note(job.path("gate"))
+            job.write("gate", *arrays)
         job.commit(manifest, without={"gate"}, settings=record)
 
 
