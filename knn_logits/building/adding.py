@@ -16,10 +16,10 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.indexing import same_kind, write_index, write_suffixes
-from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.steps import Cut, cut_documents, write_cut, write_keys
+from knn_logits.building.writing_settings import near_record, nearness_of
 from knn_logits.corpus.documents import Document, as_documents, several, unique_id
 from knn_logits.engine.compatibility import (
     check_model,
@@ -123,10 +123,7 @@ def add_documents(
 
 
 def digest_of(tokens: Sequence[int] | Array, source: str | None) -> bytes:
-    """Computes a digest of a document's content: its tokens and, of a pair, its source.
-
-    Keys depend on nothing else, and every datastore has both, so nothing more has to be stored.
-    """
+    """Digests what a document's keys depend on: its tokens and, of a pair, its source."""
     digest = hashlib.blake2b(np.asarray(tokens, np.int32).tobytes(), digest_size=_DIGEST_BYTES)
     if source is not None:
         digest.update(b"source" + source.encode())
@@ -145,12 +142,7 @@ def contents_of(store: Datastore) -> Iterator[tuple[int, str, bytes]]:
 
 
 class Additions:
-    """Selects the documents that a datastore does not have yet, and gives each a free id.
-
-    Attributes:
-        existing: For each document that the datastore has already: its id, and its id there.
-        renamed: For each id that another document has: the id that the new document got instead.
-    """
+    """Selects the documents that a datastore does not have yet, and gives each a free id."""
 
     def __init__(self, store: Datastore) -> None:
         self._pairs = store.manifest.pairs is not None
@@ -160,6 +152,7 @@ class Additions:
             self._contents.setdefault(digest, id)
             self._ids[id] = 1
         self._before = frozenset(self._ids)
+        # Of each document that is there already its id, and its id there; of others the new id.
         self.existing: list[tuple[str, str]] = []
         self.renamed: dict[str, str] = {}
 
@@ -250,10 +243,7 @@ def appended(
     pairs: PairTokenizer | None,
     after: Callable[[TokenWriter], object] | None = None,
 ) -> TokenWriter:
-    """Writes a datastore's tokens and documents, followed by new ones.
-
-    `after` is called after the tokens and before the table of documents is written.
-    """
+    """Writes a datastore's text, and new documents; `after` comes before their table."""
     writer = TokenWriter(
         job,
         concatenate=store.manifest.windows.concatenate,
@@ -280,10 +270,7 @@ class Growth:
     progress: Progress
 
     def finish(self, text: TokenWriter, **changed: Any) -> None:
-        """Ends the job; `changed` are other fields of the manifest.
-
-        A datastore whose keys are computed on demand gets a new suffix index only.
-        """
+        """Ends the job; `changed` are other fields of the manifest."""
         job, store, base = self.job, self.store, self.store.manifest
         self._warn_of_losses()
         contexts = text.contexts()

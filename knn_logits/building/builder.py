@@ -17,13 +17,18 @@ from knn_logits.arrays import Array
 from knn_logits.building.calibration import calibrate, warn_of_repeats
 from knn_logits.building.estimate import TextSample, estimated
 from knn_logits.building.indexing import check_index, make_index, write_index
-from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.trust_settings import Sample, with_trust
-from knn_logits.building.writing_settings import choose_writing, like_temperature, with_suffixes
+from knn_logits.building.writing_settings import (
+    choose_writing,
+    like_temperature,
+    near_record,
+    nearness_of,
+    with_suffixes,
+)
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,

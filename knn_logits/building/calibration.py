@@ -62,14 +62,10 @@ Ints = npt.NDArray[np.int64]
 
 
 class Choice:
-    """Chooses k, λ, temperature and the weight of suffixes by the likelihood of tokens.
-
-    Attributes:
-        default: The manifest's settings with the fixed values, which hold if nothing is chosen.
-        largest: The most neighbors of a query that a choice may have.
-    """
+    """Chooses k, λ, temperature and the weight of suffixes by the likelihood of tokens."""
 
     def __init__(self, store: Datastore, fixed: FixedSettings) -> None:
+        # These hold if nothing is chosen.
         manifest = store.manifest.settings
         self.default = SettingsRecord(
             k=fixed.k or manifest.k,
@@ -132,11 +128,7 @@ def calibrate(
     progress: Progress = no_progress,
     observe: Callable[[TokenScores], None] = lambda _: None,
 ) -> SettingsRecord:
-    """Chooses the settings under which a datastore predicts its own documents best.
-
-    Where all are fixed, or the datastore is too small, they are the manifest's with the fixed ones,
-    not marked as calibrated. The manifest need not be written yet.
-    """
+    """Chooses the settings that are not fixed so that a datastore predicts its text best."""
     choice = Choice(store, fixed)
     if fixed.complete:
         return choice.default
@@ -216,11 +208,7 @@ def pieces_of(
 
 
 def part_of_entries(store: Datastore) -> npt.NDArray[np.int32]:
-    """int32 [entries], the part of the text in which each entry stands.
-
-    A part is a document. A document with more than half of all tokens is cut into parts of a
-    twentieth of all tokens, since without it too little would be left to search.
-    """
+    """The part of the text of each entry, int32: a document, or a twentieth of a huge one."""
     tokens = store.manifest.tokens
     documents = store.documents
     size = max(1, tokens // _PARTS)
@@ -243,19 +231,13 @@ def entry_of_places(store: Datastore, places: Ints) -> Ints:
 def without_part(
     neighbors: Neighbors, query_parts: Tensor, parts: npt.NDArray[np.int32]
 ) -> Neighbors:
-    """Replaces neighbors from the query's part of the text by padding.
-
-    The parts of the queries, int32 [rows], and of all entries are those of `part_of_entries`.
-    """
+    """Replaces neighbors from the query's own part, int32 [rows], by padding."""
     neighbor_parts = torch.from_numpy(np.take(parts, neighbors.ids.numpy(), mode="clip"))
     return neighbors.without((neighbor_parts == query_parts.unsqueeze(-1)) | ~neighbors.mask)
 
 
 def repeated_share(tokens: Array, seed: int = 0) -> float:
-    """Measures the share of spans of 32 tokens that stand more than once in a text, on a sample.
-
-    Spans that overlap are no copies of each other, as in a line of forty dashes.
-    """
+    """Measures the share of spans of 32 tokens that stand elsewhere in a text as well."""
     if len(tokens) < 2 * _SPAN:
         return 0.0
     starts = np.random.default_rng(seed).integers(0, len(tokens) - _SPAN + 1, _SPANS)
@@ -283,10 +265,7 @@ def _hashes(tokens: Array) -> Array:
 
 
 def warn_of_repeats(store: Datastore, seed: int = 0) -> None:
-    """Says that a datastore's settings will be chosen on text that is mostly copies.
-
-    Held-out text then stands elsewhere in the corpus, and the likeliest settings follow it blindly.
-    """
+    """Warns of text that is mostly copies: the likeliest settings follow it blindly."""
     share = repeated_share(store.tokens, seed)
     if share > _COPIES:
         logger.warning(

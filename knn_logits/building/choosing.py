@@ -39,11 +39,7 @@ _FEWEST = 10_000
 
 
 def kinds_for(dim: int, lists: int) -> list[str]:
-    """Lists the kinds of index that are compared, as FAISS factory strings.
-
-    All of them can be stored as plain arrays. OPQ is not among them, since learning one rotation
-    takes as long as all the others together.
-    """
+    """Lists the kinds of index that are compared; learning OPQ's rotation takes too long."""
     kinds = [f"IVF{lists},SQ8", f"IVF{lists},SQ4"]
     if dim % 8 == 0:
         kinds += [f"PCA{dim // 2},IVF{lists},SQ8", f"IVF{lists},RaBitQ"]

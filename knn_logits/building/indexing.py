@@ -12,11 +12,17 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
-from knn_logits.building.nearness import Nearness, near_record, nearness_of
 from knn_logits.building.planning import FixedSettings
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.timing import index_seconds
-from knn_logits.building.writing_settings import choose_writing, like_temperature, with_suffixes
+from knn_logits.building.writing_settings import (
+    Nearness,
+    choose_writing,
+    like_temperature,
+    near_record,
+    nearness_of,
+    with_suffixes,
+)
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.base import Index
@@ -179,10 +185,7 @@ def without_index(folder: Path) -> Datastore:
 
 
 def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | None = None) -> None:
-    """Refuses an index that cannot be made, before any work is done for it.
-
-    `entries` is None while the number of keys is not known.
-    """
+    """Refuses an index that cannot be made; `entries` is None while it is not known."""
     if index.measures and entries is not None:
         check_enough(entries)
     if index.factory in ("exact", "auto"):
@@ -254,10 +257,7 @@ def _warn_of_building(index: Index, record: IndexRecord) -> None:
 def probe_arrays(
     store: Datastore, index: Index, canary: Mapping[str, Array], queries: int = 8, k: int = 8
 ) -> dict[str, Array]:
-    """Returns a few queries with the ids and distances that the index finds for them.
-
-    The queries are keys of the datastore. An imported datastore without keys takes the canary's.
-    """
+    """A few keys, or the canary's, with the ids and distances that the index finds."""
     if store.has_keys:
         entries = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
         keys = store.keys(entries).astype(np.float32)
@@ -282,12 +282,7 @@ def make_index(
     ray: str | None = None,
     progress: Progress = no_progress,
 ) -> tuple[Index, IndexRecord]:
-    """Builds an index and measures its recall.
-
-    It chooses the smallest nprobe that finds 90% of the true 64 nearest entries of sampled keys, or
-    the target recall. The entry of a sampled key itself does not count. For a budget or a target
-    recall it first compares kinds of index. `ray` is the address of a cluster that fills it.
-    """
+    """Builds an index, on the cluster `ray` if given, with the least nprobe of enough recall."""
     if not config.measures:
         factory = config.factory
         if factory == "auto":

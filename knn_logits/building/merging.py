@@ -15,7 +15,7 @@ import numpy as np
 
 from knn_logits.arrays import Array, Ints
 from knn_logits.building.indexing import same_kind, write_index
-from knn_logits.building.nearness import near_record, nearness_of
+from knn_logits.building.writing_settings import near_record, nearness_of
 from knn_logits.engine.compatibility import needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import check_leaves_out
@@ -24,7 +24,7 @@ from knn_logits.settings.config import Metric, check_threads, share
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import begin
-from knn_logits.store.learned import needs_text
+from knn_logits.store.manifest import needs_text
 
 # Each entry is paired with so many of the nearest of its token and document.
 _PAIRED = 16
@@ -95,11 +95,7 @@ def merge_entries(
 
 
 def merged_into(store: Datastore, keep: float, progress: Progress = no_progress) -> Array:
-    """Chooses the entries that stand for others.
-
-    Returns:
-        int32 [entries], the entry that stands for each entry, which may be itself.
-    """
+    """Chooses the entry that stands for each entry, which may be itself, int32 [entries]."""
     pairs = _pairs(store, progress)
     total = len(store)
     goal = left = total - max(1, round(keep * total))

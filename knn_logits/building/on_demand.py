@@ -14,9 +14,8 @@ from knn_logits.building.calibration import (
     score_blocks,
 )
 from knn_logits.building.indexing import write_suffixes
-from knn_logits.building.nearness import Nearness
 from knn_logits.building.planning import FixedSettings
-from knn_logits.building.writing_settings import choose_writing, with_suffixes
+from knn_logits.building.writing_settings import Nearness, choose_writing, with_suffixes
 from knn_logits.engine.keys import KeySource
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import Piece, TextWindow, plan
@@ -61,10 +60,7 @@ def finish_on_demand(
 
 
 def calibrated_tokens(settings: OnDemandRecord, entries: int) -> int:
-    """Estimates how many tokens the model reads while settings are chosen.
-
-    Half of the passages that are found were found before (LOG.md).
-    """
+    """Estimates the tokens that the model reads; half of the passages were found before."""
     scored = min(CALIBRATED_ON, entries)
     passages = scored * settings.found / settings.every / 2
     every = -(-entries // settings.passage)
@@ -80,10 +76,7 @@ def _calibrated(
     seed: int,
     progress: Progress,
 ) -> tuple[SettingsRecord, WritingRecord | None]:
-    """Chooses the settings under which a datastore without keys predicts its own text best.
-
-    Some documents, or parts of them, are left out of the search, and windows of them are predicted.
-    """
+    """Leaves documents out of the search, and chooses what predicts windows of them best."""
     choice = Choice(store, fixed)
     if fixed.complete:
         return choice.default, None

@@ -166,11 +166,7 @@ class Ranks:
         work: KeyWork,
         advance: Callable[[int], None] = lambda _: None,
     ) -> Iterator[tuple[list[int], bool]]:
-        """Writes this rank's shards of each round, and raises the error of any rank.
-
-        Yields after each round the shards that all ranks have written in it, and whether all of
-        them compute the same keys to the last bit.
-        """
+        """Writes this rank's shards, and yields those of all ranks after each round."""
         same, failed = True, None
         # Each rank raises the error of any, so none has to be informed.
         self._informed = True

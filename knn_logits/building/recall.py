@@ -35,11 +35,7 @@ def measured(
     progress: Progress = no_progress,
     target: float | None = None,
 ) -> IndexRecord:
-    """Measures the recall at each nprobe, ascending, until one reaches the target, 0.9 if None.
-
-    Where none does, the smallest is taken that finds about as much as the best. The index keeps the
-    nprobe, and the record returned has it with the recall.
-    """
+    """Takes the least nprobe that reaches the target, 0.9 if None, or about the best recall."""
     if record.factory == "exact" or len(store) < 2:
         return record
     dim, metric = store.manifest.dim, store.manifest.metric
@@ -69,17 +65,7 @@ def measured(
 
 
 class Truth:
-    """Some entries, whose keys are the queries, and the true nearest other entries of each.
-
-    Args:
-        entries: int64 [queries].
-        ids: int64 [queries, k + 1], the entries nearest to each, which may be among them.
-        keys: Returns the keys of some entries, of any floating type [entries, dim].
-        metric: How keys are compared.
-
-    Attributes:
-        neighbors: int64 [queries, k], nearest first.
-    """
+    """Entries whose keys are queries, and the true nearest others of each, int64 [queries, k]."""
 
     def __init__(
         self, entries: Array, ids: Array, keys: Callable[[Array], Array], metric: Metric
@@ -116,10 +102,7 @@ def sample_truth(store: Datastore, seed: int) -> Truth:
 
 
 def recall(index: Index, truth: Truth) -> float:
-    """The share of the true neighbors that an index finds.
-
-    Where a text repeats itself, many entries are equally near. Each of them is as good as another.
-    """
+    """The share of the true neighbors that an index finds; others as near are as good."""
     k = truth.neighbors.shape[1]
     ids = index.search(torch.from_numpy(truth.queries), k + 1)[1].numpy()
     hits = (ids[:, :, None] == truth.neighbors[:, None, :]).any(axis=-1)
@@ -129,11 +112,7 @@ def recall(index: Index, truth: Truth) -> float:
 
 
 def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Array]:
-    """Finds the true nearest entries of each query, float32 [rows, dim], by reading all keys.
-
-    Entries that others stand for are left out. Returns nearness, float32 [rows, k], nearest first,
-    and ids.
-    """
+    """The true neighbors of queries, nearest first: float32 nearness and ids, [rows, k]."""
     rows = torch.from_numpy(queries)
     best = torch.empty(len(queries), 0, dtype=torch.float32)
     best_ids = torch.empty(len(queries), 0, dtype=torch.int64)

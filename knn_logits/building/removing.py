@@ -20,11 +20,9 @@ from knn_logits.printable import first_few
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import array_header, replacing
+from knn_logits.store.files import array_header, locked, replacing
 from knn_logits.store.job import Job, begin, leftovers
-from knn_logits.store.learned import needs_text
-from knn_logits.store.lock import locked
-from knn_logits.store.manifest import put_manifest, read_manifest
+from knn_logits.store.manifest import needs_text, put_manifest, read_manifest
 from knn_logits.store.records import IndexRecord
 from knn_logits.store.writer import SHARD_BYTES, KeyWriter
 

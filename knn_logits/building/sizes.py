@@ -105,13 +105,7 @@ def _array_bytes(factory: str, entries: int, dim: int, metric: Metric) -> int:
 def memory_bytes(
     extent: Extent, factory: str, train_size: int | None = None
 ) -> tuple[int, int, int]:
-    """Memory of an index with its values, without the model and the program.
-
-    Returns:
-        Of an open index; at the moment of opening, when a file is mapped until FAISS's lists are
-        filled from it, or an exact index subtracts the mean from its keys; and while it is made,
-        when training copies its sample once, and the index is copied to be written.
-    """
+    """Memory of an index alone: open, at the moment of opening, and while it is made."""
     arrays, values = (
         _array_bytes(factory, extent.entries, extent.dim, extent.metric),
         4 * extent.entries,

@@ -48,10 +48,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class KeyTask:
-    """What all workers that compute keys have in common; the canary is of this machine.
-
-    The shape is `dim`, `dtype` and `batch_tokens` of `compute_keys`.
-    """
+    """What all workers that compute keys share; the canary is of this machine."""
 
     location: KeyLocation
     shape: Mapping[str, Any]

@@ -139,10 +139,7 @@ def write_keys(
     progress: Progress,
     compute: Callable[..., Iterator[Array]] | None = None,
 ) -> None:
-    """Computes and writes the keys from `first_entry` on that an earlier run did not write.
-
-    `compute` takes the place of `compute_keys`.
-    """
+    """Computes, by `compute`, and writes the keys that an earlier run did not write."""
     tokens = map_array(job.path("tokens"), "int32", (text.tokens,))
     entries = contexts.entries - first_entry
     size, stride = keys.windows.window, keys.windows.stride

@@ -180,13 +180,9 @@ def _warn_of_stream(store: Datastore, differences: _Differences) -> None:
 
 
 class _Differences:
-    """The differences between a datastore and the documents that it is to hold.
+    """The differences between a datastore and the documents that it is to hold."""
 
-    Attributes:
-        plan: What is to be done, once `settle` was called.
-        gone: Numbers of the documents that do not stay, likewise.
-        described: The new title, uri and metadata of documents that stay, by their number.
-    """
+    plan: Sync  # once `settle` was called
 
     def __init__(
         self,
@@ -208,6 +204,7 @@ class _Differences:
         self._met: dict[str, None] = {}
         self._with_new: set[str] = set()
         self._tokens = 0
+        # Numbers of the documents that do not stay, and new descriptions of those that do.
         self.gone: tuple[int, ...] = ()
         self.described: dict[int, dict[str, str | None]] = {}
 

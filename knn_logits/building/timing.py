@@ -104,10 +104,7 @@ def measured_speed(
     scale: float,
     total: int,
 ) -> Speed:
-    """Times the keys of some windows, which stand for `scale` times as many, of `total` tokens.
-
-    `tokens` may be the beginning of the corpus: a window beyond its end reads other tokens.
-    """
+    """Times the keys of some windows, which stand for `scale` times as many."""
     device, size, program = input_device(model), keys.batch_tokens, process_bytes()
     groups = list(grouped(windows, dim=dim, dtype=keys.dtype, batch_tokens=size))
     chance = random.Random(0)
@@ -216,10 +213,7 @@ def _exact_seconds(rows: int, dim: int, metric: Metric, threads: int) -> float: 
 
 
 def calibration_seconds(entries: int, token_seconds: float, head: float, k: int | None) -> float:
-    """Seconds to choose the settings for scoring.
-
-    A token takes `token_seconds` in a forward pass without the head, and `head` times that with it.
-    """
+    """Seconds to choose the settings for scoring; a head makes a forward pass longer."""
     if entries < FEWEST_CALIBRATED:
         return 0.0
     columns = min(entries, OVERSAMPLING * (k or DEFAULT_K))
@@ -266,12 +260,7 @@ def query_seconds(
     rows: Sequence[int],
     nprobe: int | None = None,
 ) -> list[float] | None:
-    """Estimates the seconds of searches on one thread, for each number of queries in `rows`.
-
-    They are timed in a small index of random vectors whose lists are as long as the real ones will
-    be. Only what does not fit is scaled: more centroids, and lists that are too long. A kind that
-    is not measured, such as one with a graph, gives None.
-    """
+    """Seconds of searches on one thread, in a small index whose lists have real lengths."""
     if factory == "exact":
         size = max(1, min(entries, _KEYS // (4 * dim)))
         exact = ExactIndex(torch.from_numpy(_vectors(size, dim)), metric)
@@ -306,10 +295,7 @@ def query_seconds(
 
 
 def _search_seconds(index: Index, rows: int, dim: int, k: int) -> float:
-    """The median of the seconds for so many queries, after the index has seen all of them.
-
-    A search that is repeated finds in the processor's caches what it reads, so each is another.
-    """
+    """The median of the seconds for so many queries, each of which is another."""
     queries = torch.from_numpy(_vectors(_BATCHES * rows, dim, seed=1)).split(rows)
     first = _seconds(lambda: index.search(queries[0], k))
     queries = queries[: max(_REPEATS, int(_LONG_ENOUGH / max(first, 1e-9)))]

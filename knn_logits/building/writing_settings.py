@@ -1,4 +1,4 @@
-"""Chooses the settings for writing text with a datastore.
+"""Measures how near neighbors are in a datastore, and chooses the settings for writing with it.
 
 The settings with the highest likelihood let a thousand neighbors vote with almost equal weights,
 which writes blank lines and loops. So text is written with a sharp vote that follows pointers: once
@@ -7,19 +7,24 @@ a passage has given a token, it goes on giving tokens. LOG.md has the measuremen
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.building.nearness import Nearness
+from knn_logits.building.calibration import OVERSAMPLING, part_of_entries, without_part
 from knn_logits.building.planning import FixedSettings
 from knn_logits.engine.compatibility import CANARY_KEYS
+from knn_logits.index.base import Index
 from knn_logits.index.opening import training_sample
 from knn_logits.mixture.distribution import equivalent_temperature
+from knn_logits.search.neighbors import NEAREST, hits
+from knn_logits.search.retriever import Retriever
 from knn_logits.search.shared_tokens import at_temperature
-from knn_logits.settings.config import Metric
+from knn_logits.settings.config import KNNConfig, Metric, as_distance
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.records import SettingsRecord, WritingRecord
+from knn_logits.store.records import NearRecord, SettingsRecord, WritingRecord
 
 _K = 64
 _LMBDA = 0.7
@@ -31,17 +36,71 @@ _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
 # The mean square of a key is taken over so many keys.
 _QUERIES = 256
 _NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
+_NEAR_QUERIES = 512
+# With fewer entries nobody can say what is near.
+_FEWEST = 256
+# This share of text like the datastore's finds a neighbor that counts as near (LOG.md).
+_NEAR = 0.95
+# A neighbor within this share of the mean distance between neighbors counts as near, too.
+_LEAST_SPREAD = 0.1
+# The distance from a key to itself, up to rounding.
+_PERFECT = {"l2": 0.0, "cosine": 1.0}
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """What a sample of a datastore's entries finds in the datastore's other documents."""
+
+    # float32 [queries, k], the nearness of neighbors, the nearest first; -inf for none.
+    nearest: Tensor
+    # bool [queries], whether one of the neighbors has the token that follows the query.
+    hits: Tensor
+
+
+def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | None:
+    """Searches a datastore with a sample of its entries, as if their documents were new."""
+    removed = store.removed_entries
+    order = np.random.default_rng(seed).permutation(len(store))
+    queries = np.sort(order[~np.isin(order, removed)][:_NEAR_QUERIES])
+    k = min(len(store), OVERSAMPLING * NEAREST + 1)
+    retriever = Retriever(store, KNNConfig(k=k), index=index)
+    keys = torch.from_numpy(store.keys(queries).astype(np.float32))
+    neighbors = retriever.search(keys).to("cpu")
+    if len(removed):
+        hidden = torch.from_numpy(np.isin(neighbors.ids.numpy(), removed))
+        neighbors = replace(neighbors, ids=neighbors.ids.masked_fill(hidden, -1), every_row=False)
+    # Where all of the text is one part, only the query's own entry is left out.
+    for parts in (part_of_entries(store), np.arange(len(store), dtype=np.int32)):
+        outside = without_part(neighbors, torch.from_numpy(parts[queries]), parts)
+        if float((outside.mask.sum(dim=-1) >= 2).float().mean()) >= 0.5:
+            values = store.values[torch.from_numpy(queries)]
+            return Nearness(outside.nearest(NEAREST).nearness, hits(outside, values))
+    return None
+
+
+def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | None:
+    """Summarises what text like a datastore's finds in it; None where it is too small."""
+    if nearness is None or len(store) < _FEWEST:
+        return None
+    rows = nearness.nearest[nearness.nearest[:, 0].isfinite()].double()
+    limit = float(rows[:, 0].quantile(1.0 - _NEAR))
+    perfect = _PERFECT.get(store.manifest.metric)
+    if perfect is not None:
+        # Where all text occurs twice, the nearest key equals the query, up to rounding.
+        below = rows[:, :1] - rows
+        limit = min(limit, perfect - _LEAST_SPREAD * float(below[below.isfinite()].mean()))
+    # The numbers are rounded, so that the same keys give the same bytes.
+    limit = float(f"{limit:.6g}")
+    return NearRecord(
+        distance=as_distance(limit, store.manifest.metric),
+        hits=round(float(nearness.hits.double().mean()), 4),
+    )
 
 
 def choose_writing(
     store: Datastore, nearness: Nearness | None, fixed: FixedSettings, *, seed: int = 0
 ) -> WritingRecord | None:
-    """Chooses the settings for text that continues a prompt.
-
-    The temperature gives the nearest neighbor of a typical query nine tenths of the vote. None is
-    returned where all settings are fixed, since these then hold for writing as well, and where the
-    datastore has too few different keys to choose a temperature.
-    """
+    """Chooses settings for writing; None where all are fixed, or no temperature is sharp."""
     temperature = fixed.temperature
     if temperature is None and nearness is not None:
         temperature = sharp_temperature(nearness.nearest)
@@ -76,10 +135,7 @@ def with_suffixes(writing: WritingRecord | None, scoring: SettingsRecord) -> Wri
 
 
 def sharp_temperature(nearness: Tensor) -> float | None:
-    """Finds the temperature at which the nearest neighbor's median share is `_STRONGEST`.
-
-    The nearness is that of `Nearness.nearest`. None stands for neighbors that are equally near.
-    """
+    """The temperature at which the nearest neighbor's median share is `_STRONGEST`."""
     rows = nearness[nearness.isfinite().sum(dim=-1) >= 2].double()
     below = rows[:, :1] - rows
     scale = float(below[below.isfinite()].mean())
@@ -94,10 +150,7 @@ def sharp_temperature(nearness: Tensor) -> float | None:
 
 
 def unrepeated_ngram(store: Datastore, seed: int = 0) -> int | None:
-    """Finds the smallest n, from 4 to 32, for which n-grams hardly ever repeat within a page.
-
-    None stands for a text that repeats longer n-grams.
-    """
+    """The smallest n for which n-grams hardly ever repeat within a page; None for none."""
     tokens, size = store.tokens, _REPEATED_WITHIN
     if len(tokens) < 2 * size:
         return 8

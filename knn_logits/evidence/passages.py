@@ -17,7 +17,7 @@ from knn_logits.arrays import Array
 from knn_logits.engine.pieces import decoded, parts_of
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import place_at
-from knn_logits.store.learned import row_of_token
+from knn_logits.store.entries import row_of_token
 
 Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
 

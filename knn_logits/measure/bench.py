@@ -139,10 +139,7 @@ def _like_the_store(window: WindowConfig, store: Datastore) -> tuple[WindowConfi
 
 
 def halved(bench: Bench, texts: Texts, check: OverlapCheck | None = None) -> tuple[Text, Halves]:
-    """Reads texts as a bench does, and assigns each token to a half.
-
-    A single document is cut in its middle.
-    """
+    """Reads texts, and halves them by documents, or a single document in its middle."""
     documents = chain.from_iterable(named(texts).values())
     first, middle = list(islice(documents, 2)), None
     if len(first) == 1:

@@ -23,10 +23,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_writable(path: str | os.PathLike[str], *, folder: bool = True) -> None:
-    """Refuses a path that cannot be written, before hours of work are done for it.
-
-    The check leaves nothing there.
-    """
+    """Refuses a path that cannot be written, before hours of work; leaves nothing there."""
     with writing(path):
         place = Path(path).absolute()
         if not folder:

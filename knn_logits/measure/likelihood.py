@@ -77,10 +77,7 @@ def spread(neighbors: Neighbors) -> float:
 
 
 def temperatures_around(scale: float, through: float) -> tuple[float, ...]:
-    """Returns temperatures in steps of √2 over the whole sensible range.
-
-    Each temperature is half of the one two steps later, which saves most of the exponentials.
-    """
+    """Temperatures in steps of √2: each is half of another, which saves exponentials."""
     steps = np.arange(
         min(0, math.floor(2 * math.log2(_COLDEST * scale / through))),
         max(0, math.ceil(2 * math.log2(_HOTTEST * scale / through))) + 1,
@@ -89,15 +86,7 @@ def temperatures_around(scale: float, through: float) -> tuple[float, ...]:
 
 
 class GridLikelihood:
-    """Sums the log-likelihood of tokens for each setting of a grid.
-
-    The memory that it needs does not depend on the number of tokens.
-
-    Attributes:
-        sums: float64 [ks, temperatures, lmbdas], log-likelihoods in nats.
-        lm: The log-likelihood under the model alone.
-        tokens: Number of tokens added.
-    """
+    """Sums the log-likelihood of tokens, in nats, for each setting of a grid."""
 
     def __init__(self, grid: Grid, weighing: Weighing | None = None) -> None:
         self.grid = grid
@@ -105,7 +94,7 @@ class GridLikelihood:
         self.sums = torch.zeros(
             len(grid.ks), len(grid.temperatures), len(grid.lmbdas), dtype=torch.float64
         )
-        self.lm = 0.0
+        self.lm = 0.0  # under the model alone
         self.tokens = 0
 
     def add(
@@ -115,14 +104,7 @@ class GridLikelihood:
         log_p_lm: Tensor,
         keep: Callable[[Tensor], None] | None = None,
     ) -> None:
-        """Adds tokens.
-
-        Args:
-            targets: int64 [rows], the tokens.
-            log_p_lm: float32 [rows], log p_LM of each token.
-            keep: Called with p_kNN of the tokens under each k and temperature, float32
-                [some, ks, temperatures], for a few rows at a time, in order.
-        """
+        """Adds tokens; `keep` gets their p_kNN, float32 [some, ks, temperatures], in order."""
         for first in range(0, len(targets), _ROWS_AT_ONCE):
             rows = slice(first, first + _ROWS_AT_ONCE)
             self._add(neighbors[rows].to("cpu"), targets[rows], log_p_lm[rows], keep)
@@ -188,15 +170,7 @@ class GridLikelihood:
 def p_knn_table(
     neighbors: Neighbors, targets: Tensor, grid: Grid, bonus: Tensor | None = None
 ) -> Tensor:
-    """Computes p_kNN of one token in each row, for every k and temperature of a grid.
-
-    Args:
-        targets: int64 [rows], the tokens.
-        bonus: float32 [rows, k], as from `Weighing.bonus`.
-
-    Returns:
-        float32 [rows, ks, temperatures]; 0 for a row without neighbors.
-    """
+    """p_kNN of one token in each row, float32 [rows, ks, temperatures]; 0 without neighbors."""
     shape = (neighbors.rows, len(grid.ks), len(grid.temperatures))
     table = torch.zeros(shape, dtype=torch.float32)
     if not neighbors.k:
@@ -232,13 +206,7 @@ def p_knn_table(
 
 
 def _with_bonus(below: Tensor, votes: Tensor, bonus: Tensor, grid: Grid) -> Tensor:
-    """Computes `p_knn_table` from logits. Many shared tokens are a factor beyond float32.
-
-    Args:
-        below: float32 [rows, k], as from `_sorted_votes`; so are the next two.
-        votes: bool [rows, k].
-        bonus: float32 [rows, k].
-    """
+    """Computes `p_knn_table` from logits. Many shared tokens are a factor beyond float32."""
     ends = [min(k, below.shape[1]) for k in grid.ks]
     spans = list(zip([0, *ends], ends, strict=False))
     below, votes, bonus = (table_part[:, : ends[-1]] for table_part in (below, votes, bonus))
@@ -260,18 +228,11 @@ def _with_bonus(below: Tensor, votes: Tensor, bonus: Tensor, grid: Grid) -> Tens
 def _sorted_votes(
     neighbors: Neighbors, targets: Tensor, bonus: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sorts the neighbors by distance, and tells which of them vote for the target.
+    """Sorts how much farther than the nearest neighbors are, whether each votes, and its bonus.
 
     The vote is stored in the last bit of the distance, so that a plain sort keeps both together.
     This is three times as fast as sorting indices, and changes a distance by less than its
-    rounding.
-
-    Returns:
-        below: float32 [rows, k], how much farther than the nearest each neighbor is, in ascending
-            order; +inf for padding.
-        votes: bool [rows, k], whether the neighbor votes for the row's target.
-        bonus: float32 [rows, k], what is added to the neighbor's logit; None where all count the
-            same.
+    rounding. Each is [rows, k]; padding is +inf.
     """
     # The sum turns -0 into 0, whose last bit sorts as that of other distances.
     numbers = np.negative(neighbors.nearness.numpy(), dtype=np.float32) + np.float32(0.0)

@@ -82,11 +82,7 @@ class Overlap:
 
 
 class OverlapCheck:
-    """Takes a text's tokens while they are read, and finds those that datastores hold.
-
-    The memory needed does not depend on the size of the text or the datastores. The datastores are
-    read once for every four million tokens of the text.
-    """
+    """Finds a text's tokens that datastores hold, which are read once for 4M tokens."""
 
     def __init__(self, stores: Sequence[Datastore], exclude: Collection[str] = ()) -> None:
         self._stores = stores
@@ -99,11 +95,7 @@ class OverlapCheck:
         self._documents: dict[str, int] = {}
 
     def add(self, document: int, tokens: Array) -> None:
-        """Takes more tokens of the text.
-
-        Args:
-            tokens: int32 [tokens].
-        """
+        """Takes more tokens of the text, int32."""
         for first in range(0, len(tokens), _CACHED):
             part = np.asarray(tokens[first : first + _CACHED], np.int32)
             self._parts.append(part)
@@ -213,14 +205,7 @@ class _Runs:
 
 
 def hashed(tokens: Array) -> Hashes:
-    """Hashes each run of 13 tokens, by a polynomial modulo 2^64.
-
-    Args:
-        tokens: int32 [tokens].
-
-    Returns:
-        uint64 [tokens - 12]; empty for fewer than 13 tokens.
-    """
+    """Hashes each run of 13 tokens by a polynomial modulo 2^64, uint64 [tokens - 12]."""
     runs = max(0, len(tokens) - RUN + 1)
     numbers = tokens.astype(np.uint64) + np.uint64(1)
     hashes = np.zeros(runs, dtype=np.uint64)

@@ -190,10 +190,7 @@ def _infini_gram_scores(infini_gram: InfiniGram, scored: TokenScores) -> tuple[T
 
 
 def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
-    """Returns λ of each token, float32 [rows], and log w_i, [rows, k].
-
-    λ is 0 for a token without neighbors.
-    """
+    """λ of each token, 0 without neighbors, float32 [rows], and log w_i, [rows, k]."""
     weights = memory.weighing.log_weights(neighbors)
     if memory.gate is not None:
         parts = [
@@ -243,10 +240,7 @@ def searched(
 def followed(
     retriever: Retriever, scored: TokenScores, needed: Tensor | None = None
 ) -> Iterator[tuple[TokenScores, Neighbors]]:
-    """Steps through the windows of a batch in parallel, each a text of its own.
-
-    `needed` is False for tokens that need no neighbors, bool [tokens]; None if all need them.
-    """
+    """Steps through windows in parallel, each a text of its own; `needed` is bool [tokens]."""
     lengths = torch.tensor(scored.lengths)
     starts = torch.cumsum(lengths, 0) - lengths
     longest = int(lengths.max())

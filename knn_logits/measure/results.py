@@ -111,14 +111,7 @@ class Tally:
         self.searches = 0
 
     def add(self, documents: Ints, lm: Floats, knn: Floats, mixed: Floats) -> None:
-        """Adds tokens.
-
-        Args:
-            documents: int64 [rows], the document of each token.
-            lm: float64 [rows], log p_LM.
-            knn: float64 [rows], log p_kNN, -inf without a vote.
-            mixed: float64 [rows], log p of the mixture.
-        """
+        """Adds tokens with their documents, int64, and log p, float64, -inf without a vote."""
         if not len(documents):
             return
         missing = int(documents.max()) + 1 - len(self._sums)

@@ -29,11 +29,7 @@ _ROWS_AT_ONCE = 128
 
 @dataclass(frozen=True)
 class Distributions:
-    """A model's distributions over the next token at some positions of a text.
-
-    The scores are those of a forward pass. Log-probabilities are computed for a few rows at a time,
-    so that there is no second table over the vocabulary.
-    """
+    """A model's distributions at some positions, of which few are computed at a time."""
 
     scores: Tensor  # [positions of the pass, vocabulary], any floating type
     rows: Tensor  # int64 [rows], the chosen positions of the pass, on the device of the scores
@@ -47,11 +43,7 @@ class Distributions:
         return Distributions(self.scores, self.rows[index])
 
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yields the log-probabilities of a few rows at a time, in order.
-
-        Yields:
-            The slice of the rows, and their log-probabilities, float32 [some, vocabulary].
-        """
+        """Yields slices of rows with their log-probabilities, float32 [some, vocabulary]."""
         for first in range(0, len(self.rows), _ROWS_AT_ONCE):
             part = slice(first, min(first + _ROWS_AT_ONCE, len(self.rows)))
             yield part, torch.log_softmax(self.scores[self.rows[part]].float(), dim=-1)
@@ -163,15 +155,7 @@ def _score_group(
 
 
 def log_p_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Computes the log softmax of one token in each row, for a few rows at a time.
-
-    Args:
-        logits: [rows, vocabulary], any floating type.
-        targets: int64 [rows], on the same device.
-
-    Returns:
-        float32 [rows].
-    """
+    """The log softmax of one token in each row, float32 [rows], for a few rows at a time."""
     chosen = []
     for rows, tokens in zip(logits.split(_ROWS_AT_ONCE), targets.split(_ROWS_AT_ONCE), strict=True):
         rows = rows.float()

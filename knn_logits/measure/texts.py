@@ -26,19 +26,7 @@ _CHARACTERS = 1 << 20
 
 
 class Text:
-    """Streams the documents of a text as windows.
-
-    Memory holds only one document and one window of tokens.
-
-    Attributes:
-        tokens: Number of tokens read so far.
-        words: Number of words after a document's first token, which is not scored.
-        bytes: Bytes of these words in UTF-8.
-        starts: Position of the first token of each document read so far.
-
-    Args:
-        on_tokens: Called with the number of a document and its next tokens, int32 [tokens].
-    """
+    """Streams documents as windows, and calls `on_tokens` with a document's number and tokens."""
 
     def __init__(
         self,
@@ -54,9 +42,9 @@ class Text:
     ) -> None:
         self.name = name
         self.tokens = 0
-        self.words = 0
-        self.bytes = 0
-        self.starts: list[int] = []
+        # Words and bytes after a document's first token, which is not scored.
+        self.words = self.bytes = 0
+        self.starts: list[int] = []  # the first token of each document
         self._documents = documents
         self._tokenizer = tokenizer
         self._around = special_tokens(tokenizer)

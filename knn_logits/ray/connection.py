@@ -20,11 +20,7 @@ def ray_module() -> Any:
 
 
 def connect(address: str) -> Any:
-    """Joins a cluster, unless this program is part of one already, and returns the ray module.
-
-    The address is "auto" for the cluster of this machine, host:port of a head, or "local" for a
-    cluster of this machine alone, which ends with the program.
-    """
+    """Joins a cluster, "auto", host:port or "local", once; returns the ray module."""
     # Ray would send statistics about its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = ray_module()
@@ -54,10 +50,7 @@ def on_machine(machine: dict[str, Any]) -> Any:
 
 
 def result_of(ray: Any, ref: Any, seconds: float) -> Any:
-    """Waits for the result of a call on another machine; a KNNLogitsError of it is raised here.
-
-    Raises a TimeoutError while there is no result, an UnreachableError where none will come.
-    """
+    """Waits for a result; raises TimeoutError for none yet, UnreachableError for none ever."""
     errors = ray.exceptions
     try:
         return ray.get(ref, timeout=seconds)

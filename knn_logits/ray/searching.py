@@ -194,10 +194,7 @@ class RayIndexes(Indexes):
 
 
 def share_of_a_cpu(cpus: Sequence[int], actors: Sequence[int]) -> float:
-    """The part of a CPU that an actor asks for, so that all actors of each place have room.
-
-    It is 1, or a half, a third and so on where a place has fewer CPUs than actors.
-    """
+    """The part of a CPU that an actor takes, so that all actors of each place have room."""
     together = max(-(-count // max(1, cpu)) for cpu, count in zip(cpus, actors, strict=True))
     # Ray counts in ten-thousandths of a CPU.
     return int(10_000 / max(1, together)) / 10_000

@@ -95,10 +95,7 @@ def _keys_between(store: Datastore, first: int, last: int) -> Iterator[Array]:
 
 
 def part_of_index(store: Datastore, first: int, last: int) -> dict[str, Array]:
-    """Reads the arrays of a smaller index: the same lists, with a range of the entries in them.
-
-    The rest never is in memory. The entries are numbered from 0.
-    """
+    """Reads the same lists with a range of the entries, numbered from 0."""
     record = store.manifest.file("index")
     if record is None:
         raise DatastoreError(

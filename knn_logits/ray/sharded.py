@@ -39,10 +39,7 @@ def ranges(entries: int, shards: int) -> list[tuple[int, int]]:
 
 
 def merged(parts: Sequence[Neighborhood], k: int, rows: int) -> Neighborhood:
-    """Selects the k nearest entries of what all shards found for `rows` queries, nearest first.
-
-    Of equally near entries the one with the smaller id comes first, and padding comes last.
-    """
+    """Selects the k nearest entries of all shards, nearest first, then by id, padding last."""
     if not parts:
         return np.empty((rows, 0), np.float32), np.empty((rows, 0), np.int64)
     nearness, ids = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
@@ -52,13 +49,7 @@ def merged(parts: Sequence[Neighborhood], k: int, rows: int) -> Neighborhood:
 
 
 class ShardedIndex:
-    """An index whose shards answer from elsewhere. It follows the protocol of `Index`.
-
-    Attributes:
-        partial_answers: Number of searches that lacked a shard.
-        nprobe: Inverted lists visited for each query, which the shards were opened with.
-        actors: What answers for each shard: its replicas.
-    """
+    """An index whose shards answer from elsewhere. It follows the protocol of `Index`."""
 
     def __init__(
         self,
@@ -73,9 +64,9 @@ class ShardedIndex:
         self.metric: Metric = metric
         self.dim = dim
         self.size = spans[-1][1]
-        self.partial_answers = 0
+        self.partial_answers = 0  # searches that lacked a shard
         self.nprobe: int | None = None
-        self.actors: list[list[Any]] = []
+        self.actors: list[list[Any]] = []  # the replicas of each shard
         self._ask, self._spans = ask, spans
         self._partial, self._patience = partial, patience
         # For each shard that does not answer, the answer that it still owes.
@@ -170,9 +161,6 @@ class Replicas:
     A replica whose process is lost says so at once, and the call goes to the next. Where one is
     silent, the next is asked as well, and the first answer counts. Either is asked again once it
     has answered.
-
-    Attributes:
-        handovers: Number of calls that went to another replica.
     """
 
     def __init__(
@@ -183,7 +171,7 @@ class Replicas:
         *,
         silence: float = SILENCE,
     ) -> None:
-        self.handovers = 0
+        self.handovers = 0  # calls that went to another replica
         self.ask_replica, self.silence = ask, silence
         self._back, self._count = back, count
         # For each replica that is away, the answer that it gives first when it is back.

@@ -25,7 +25,7 @@ from knn_logits.locks import new_lock
 from knn_logits.search.occurrences import Occurrences, Prefixes, join
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.learned import needs_text
+from knn_logits.store.manifest import needs_text
 from knn_logits.store.suffixes import suffix_order
 
 # The default share of the ∞-gram for a suffix of at least so many tokens. The shares lie between

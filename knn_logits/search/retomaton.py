@@ -30,7 +30,7 @@ from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.learned import needs_text
+from knn_logits.store.manifest import needs_text
 
 # So many steps are kept, since drafts may be rejected, and an assistant's steps come in between.
 _STEPS_CACHED = 64

@@ -19,7 +19,6 @@ from knn_logits.store import layout, verification
 from knn_logits.store.documents import DocumentRecord, Documents, read_documents
 from knn_logits.store.entries import Contexts, merged_away
 from knn_logits.store.hub_client import hub_name
-from knn_logits.store.learned import read_rows
 from knn_logits.store.manifest import Manifest, read_manifest
 from knn_logits.store.reading import OpenArrays, hub_repo_of, map_array, read_arrays
 from knn_logits.store.records import FileRecord
@@ -127,7 +126,7 @@ class Datastore:
             for record in (records if whole else ())
         ]
         if self.manifest.file("rows"):
-            self._shards = [read_rows(self._path("rows"), self.manifest)]
+            self._shards = [verification.read_rows(self._path("rows"), self.manifest)]
         native = self.manifest.file("native")
         present = native is not None and native.bytes > 0 and self._path("native").exists()
         self._native = np.memmap(self._path("native"), mode="r") if present else None

@@ -170,10 +170,7 @@ def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
 def read_documents(
     path: Path, rows: int, tokens: int, *, pairs: bool = False, mapped: Any = None
 ) -> Documents:
-    """Reads the table of `rows` documents, which must cover all tokens without a gap.
-
-    Each document of pairs has a source. `mapped` is the file, if it is already open.
-    """
+    """Reads the table of `rows` documents, which must cover all tokens without a gap."""
     schema = _SCHEMA_OF_PAIRS if pairs else _SCHEMA
     try:
         source = mapped if mapped is not None else pa.memory_map(str(path))
@@ -218,10 +215,7 @@ def read_documents(
 
 @dataclass(frozen=True)
 class TokenPlace:
-    """A place in a document's tokens: a page, a heading or a line.
-
-    It is counted from the document's first token, so it holds when the document moves.
-    """
+    """A page, a heading or a line, counted from the document's first token."""
 
     start: int
     name: str

@@ -41,10 +41,7 @@ class Contexts:
         return entry + 1 + int(np.searchsorted(self.first_entry, entry, side="right")) - 1
 
     def first_states(self, window: int, stride: int) -> Ints:
-        """The entries whose keys were computed from a single token, int64, ascending.
-
-        They are the first of each context, and of each window where windows do not overlap.
-        """
+        """The entries whose keys were computed from a single token, int64, ascending."""
         readable = self.length - 1
         windows = -(-readable // window) if stride == window else np.minimum(readable, 1)
         number = np.arange(windows.sum()) - np.repeat(np.cumsum(windows) - windows, windows)
@@ -69,10 +66,7 @@ def merged_away(into: Array) -> Ints:
 
 
 def log_counts(into: Array) -> Array:
-    """The logarithm of the number of entries that each entry stands for, float32 [entries].
-
-    An entry that another one stands for has 0: as a pointer of RetoMaton it counts as one.
-    """
+    """The logarithm of what each entry stands for, float32; 0 for one that is merged away."""
     counts = np.bincount(np.asarray(into), minlength=len(into))
     logarithms: Array = np.log(np.maximum(counts, 1)).astype(np.float32)
     return logarithms
@@ -88,3 +82,9 @@ def merging_problem(into: Array, values: Array, documents: Ints) -> str | None:
     if not np.array_equal(documents[into], documents):
         return "an entry stands for one of another document"
     return None
+
+
+def row_of_token(values: Array, entry: int) -> tuple[int, int]:
+    """Which of its token's rows a row is, from 1, and their number; the rows' tokens ascend."""
+    first, last = np.searchsorted(values, [values[entry], values[entry] + 1])
+    return entry - int(first) + 1, int(last - first)

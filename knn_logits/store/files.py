@@ -1,4 +1,6 @@
-"""Writes files that appear whole or not at all. Only this module writes, renames or deletes.
+"""Writes files that appear whole or not at all, one writer at a time.
+
+Only this module writes, renames or deletes.
 
 A file is written under a partial name, synced, and renamed, and then its folder is synced. It is
 written with `write()` and not through a memory map, since a full disk answers `write()` with an
@@ -17,10 +19,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from knn_logits.arrays import Array
-from knn_logits.errors import StorageError
-from knn_logits.store.layout import partial_name
+from knn_logits.errors import BusyError, DatastoreError, StorageError
+from knn_logits.store.layout import LOCK, partial_name
+from knn_logits.store.reading import hub_repo_of
 
 _HEADER_BYTES = 128
 
@@ -165,11 +169,8 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Writes a .safetensors file, whole or not at all. Equal content gives equal bytes.
-
-    The writer of safetensors starts a file of another name, which stays if the process is killed,
-    and it writes the metadata in random order.
-    """
+    """Writes a .safetensors file, whole or not at all; equal content gives equal bytes."""
+    # The writer of safetensors leaves a file of another name where it is killed, and shuffles.
     # Arrays of wide numbers come first, so that each array is aligned and can be mapped.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     stored = {name: np.ascontiguousarray(arrays[name]) for name in order}
@@ -191,3 +192,29 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
 def _write_data(file: IO[bytes], array: Array) -> None:
     if array.size:
         file.write(array.reshape(-1).view(np.uint8).data)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other writers out of a folder. The system releases the lock when its holder dies."""
+    repo, path = hub_repo_of(folder), folder / LOCK
+    if repo is not None:
+        raise DatastoreError(
+            f"{folder} is a download of {repo} and cannot be changed: copy it to another folder "
+            f"with `knn-logits pull {repo} --out FOLDER`"
+        )
+    if path.is_symlink():
+        raise DatastoreError(f"{path} is a link, and links are refused; delete it")
+    lock = FileLock(path, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BusyError(
+            f"another process is writing {folder}: wait until it is done, or stop it"
+        ) from error
+    except OSError as error:
+        raise storage_error(path, error) from error
+    try:
+        yield
+    finally:
+        lock.release()

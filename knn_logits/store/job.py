@@ -19,10 +19,8 @@ from pydantic import FailFast, Field, ValidationError
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError, StorageError
 from knn_logits.store import layout
 from knn_logits.store.documents import write_documents
-from knn_logits.store.files import delete, write_array, write_arrays, write_bytes
-from knn_logits.store.learned import needs_text
-from knn_logits.store.lock import locked
-from knn_logits.store.manifest import Manifest, put_manifest, read_json, read_manifest
+from knn_logits.store.files import delete, locked, write_array, write_arrays, write_bytes
+from knn_logits.store.manifest import Manifest, needs_text, put_manifest, read_json, read_manifest
 from knn_logits.store.reading import array_facts, sha256
 from knn_logits.store.records import FileRecord, Record
 
@@ -46,14 +44,7 @@ class Journal(Record):
 
 
 class Job:
-    """A job that is running. `begin` makes one.
-
-    Attributes:
-        resumed: Whether an earlier run began the job.
-        repeated: Whether an earlier run finished the job, but was stopped before it cleaned up.
-            It is set once the text is written.
-        overwrite: Whether the files of an unfinished job may be deleted.
-    """
+    """A job that is running. `begin` makes one."""
 
     def __init__(
         self,
@@ -66,6 +57,7 @@ class Job:
     ) -> None:
         self.folder = folder
         self.resumed = resumed
+        # Set once the text is written: an earlier run finished the job, and did not clean up.
         self.repeated = False
         self.overwrite = overwrite
         self._journal = journal
@@ -102,11 +94,7 @@ class Job:
     def manifest(
         self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
     ) -> Manifest:
-        """The manifest of an earlier state, changed, together with the job's files.
-
-        A file of the job replaces the old one of its kind. Shards of keys follow the old shards.
-        Files of the kinds `without` are left out.
-        """
+        """The manifest of an earlier state, changed, with the job's files in place of its own."""
         replaced = {file.kind for file in self.files} - {"keys"} | set(without)
         unchanged = [file for file in old.files if file.kind not in replaced]
         files = [*(file for file in unchanged if file not in self.files), *self.files]
@@ -202,11 +190,7 @@ class Job:
 def begin(
     folder: Path, kind: JobKind, plan: Mapping[str, str], *, overwrite: bool = False
 ) -> Iterator[Job]:
-    """Starts a job, or continues it where an earlier run stopped.
-
-    A build needs a new or an empty folder, or one that it may overwrite. If the job fails after
-    writing keys, its files are kept.
-    """
+    """Starts a job, or continues it where an earlier run stopped."""
     is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -254,12 +254,7 @@ def _check_files(path: Path, manifest: Manifest) -> None:
 
 
 def put_manifest(folder: Path, manifest: Manifest) -> bool:
-    """Writes a manifest, which makes a change of a datastore hold.
-
-    Returns:
-        Whether it is durable on the disk. If it may not be, the files that it no longer names have
-        to stay for now.
-    """
+    """Writes a manifest, which makes a change hold; returns whether it is surely durable."""
     try:
         manifest.write(folder)
     except StorageError as error:
@@ -275,3 +270,13 @@ def _is_current(folder: Path, manifest: Manifest) -> bool:
         return read_manifest(folder).checksum == manifest.checksum
     except DatastoreError:
         return False
+
+
+def needs_text(manifest: Manifest, folder: Path, feature: str) -> None:
+    """Refuses what needs the text of a corpus, such as "RetoMaton", for a learned memory."""
+    if manifest.learned is not None:
+        raise DatastoreError(
+            f"{folder} is a learned memory, which keeps rows and no text, and {feature} needs "
+            "text: give a datastore that `knn-logits build` made, or distill again from another "
+            "corpus"
+        )

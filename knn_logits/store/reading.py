@@ -63,11 +63,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def hub_repo_of(folder: Path) -> str | None:
-    """The "org/name" of a folder in the Hub's cache; None for any other folder.
-
-    A folder of the cache holds links. It may lack files that were not needed yet, and this package
-    never writes to it.
-    """
+    """The "org/name" of a folder in the Hub's cache, which may lack files; None for others."""
     whole = folder.absolute()
     kind, _, repo = whole.parent.parent.name.partition("--")
     if whole.parent.name != "snapshots" or kind != "datasets" or "--" not in repo:

@@ -99,10 +99,7 @@ class WindowRecord(Record):
 
 
 class PairsRecord(Record):
-    """How the sources and targets of an encoder-decoder model were cut.
-
-    The languages are those that the tokenizer names, if they were set.
-    """
+    """How sources and targets were cut, with the languages that the tokenizer names."""
 
     source_prefix: str = ""
     source_lang: str | None = None
@@ -175,10 +172,7 @@ class TrustRecord(Record):
 
 
 class WritingRecord(Record):
-    """Settings for writing text that hold where a user gives none.
-
-    With `trust`, `lmbda` is the largest λ.
-    """
+    """Settings for writing that hold where a user gives none; `lmbda` is trust's largest λ."""
 
     omitted = {"suffix_weight": 1.0, "trust": None}
 
@@ -193,7 +187,7 @@ class WritingRecord(Record):
 
 
 class NearRecord(Record):
-    """What text like the datastore's finds in it. `building.nearness` measures it."""
+    """What text like the datastore's finds in it. `building.writing_settings` measures it."""
 
     distance: float = Field(allow_inf_nan=False)  # the limit for a neighbor to count as near
     hits: Share  # how often one of the nearest entries has the token that follows
@@ -204,10 +198,7 @@ class NearRecord(Record):
 
 
 class InfiniGramRecord(Record):
-    """The ∞-gram's weight in the mixture, by the length of the text's end in the corpus.
-
-    The lengths ascend from 1, and each share holds up to the next length.
-    """
+    """The ∞-gram's share by the length of the text's end, each up to the next length."""
 
     lengths: tuple[int, ...] = Field(min_length=1, max_length=64, strict=False)
     shares: tuple[Share, ...] = Field(strict=False)
@@ -222,7 +213,11 @@ class InfiniGramRecord(Record):
 
 
 class LearnedRecord(Record):
-    """How the rows of a learned memory were learnt. `lab.distillation` makes such a memory."""
+    """How the rows of a learned memory were learnt. `lab.distillation` makes such a memory.
+
+    Each row, in place of a key, has a token, its value, and is compared by the inner product.
+    `tokens.npy` holds the tokens, ascending, after one that is no entry, and no text of the corpus.
+    """
 
     rows: float = Field(gt=0)  # for each different token of the corpus, on average
     targets: Literal["tokens", "neighbors"]  # of the corpus, or what a datastore says of it

@@ -46,12 +46,7 @@ class Sink:
 
 
 def find_sink(store: Datastore) -> Sink | None:
-    """The sink states of the model that built a datastore, if it has any.
-
-    The first key of the canary is a sink if it lies apart from the canary's other keys and is also
-    the first key of documents that begin with another token. Where each state depends on a source
-    there is none.
-    """
+    """The sink states of the model that built a datastore, if it has any."""
     tokens, canary = store.checks.get(CANARY_TOKENS), store.checks.get(CANARY_KEYS)
     if tokens is None or canary is None or len(canary) < 4 or store.manifest.pairs is not None:
         return None

@@ -29,7 +29,6 @@ from knn_logits.store import layout
 from knn_logits.store.documents import read_documents
 from knn_logits.store.entries import Contexts, merging_problem
 from knn_logits.store.files import write_bytes
-from knn_logits.store.learned import read_rows
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.reading import (
     HASH_CHUNK,
@@ -56,14 +55,7 @@ State = tuple[int, ...]
 def check(
     folder: Path, manifest: Manifest, *, full: bool = False, progress: Progress = no_progress
 ) -> dict[str, State]:
-    """Refuses a datastore with damaged files. It is quick after a first check on this machine.
-
-    Files that are opened afterwards are the verified ones if `unchanged` then returns True. `full`
-    reads every byte, even if the files were verified before.
-
-    Returns:
-        The state of each file before it was read: its size, its times and its place on the disk.
-    """
+    """Refuses damaged files, quickly after a first check; returns each file's state before."""
     since = time.time_ns()
     records = _required_files(folder, manifest)
     for record in records:
@@ -81,11 +73,7 @@ def check(
 
 
 def unchanged(folder: Path, states: dict[str, State]) -> bool:
-    """Whether files that are now open are those that were verified.
-
-    A file with the same place on the disk, size and times is the same file. Replacing it, or
-    putting it back, would have changed its times.
-    """
+    """Whether files that are now open are those that were verified, by their states."""
     try:
         return all(_state_of(folder / name) == state for name, state in states.items())
     except OSError:
@@ -311,6 +299,22 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
                 f"{path} holds {name}, which does not belong in a gate; fit the gate again with "
                 "`knn-logits tune --gate ... --write`"
             )
+
+
+def read_rows(path: Path, manifest: Manifest) -> Array:
+    """Reads the rows of a learned memory, [entries, dim], which must be finite."""
+    arrays = read_arrays(path)[0]
+    rows = arrays.get(layout.ROWS)
+    expected, problem = (manifest.entries, manifest.dim), None
+    if rows is None or len(arrays) > 1 or rows.shape != expected or rows.dtype != manifest.dtype:
+        problem = (
+            f"does not hold {manifest.entries} rows of {manifest.dim} numbers in {manifest.dtype}"
+        )
+    elif not np.isfinite(rows).all():
+        problem = "holds numbers that are not finite"
+    if rows is None or problem is not None:
+        raise DamagedError(f"{path} {problem}; get the memory again, or distill it again")
+    return rows
 
 
 def _are_checks(arrays: dict[str, Array], manifest: Manifest) -> bool:

@@ -23,10 +23,7 @@ SHARD_BYTES = 256 << 20
 
 
 class TokenWriter:
-    """Writes tokens and documents, one document at a time, after those of `before`.
-
-    A job that continues an earlier run is given the whole text again, and refuses another text.
-    """
+    """Writes documents after those of `before`; a job that continues refuses another text."""
 
     def __init__(
         self,

@@ -12,8 +12,8 @@ from knn_logits.building.removing import remove_documents
 from knn_logits.errors import BusyError, DatastoreError, StorageError
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.files import locked
 from knn_logits.store.job import begin
-from knn_logits.store.lock import locked
 
 DOCUMENTS = [[5, 6, 7, 8], [9, 10, 11]]
 

@@ -63,11 +63,7 @@ def measure(
     metric: Metric = "l2",
     key: str = DEFAULT_KEY,
 ) -> Measured:
-    """Searches once for each token, and adds up its likelihood under every setting.
-
-    The result is kept in the work folder under the name of the phase. `search` is called only if it
-    is not there yet.
-    """
+    """Adds up each token's likelihood under every setting, once for all runs of a phase."""
     path = studied.work / f"measured-{file_name(phase)}.safetensors"
     arrays = stored_arrays(path, lambda: likelihoods(studied, phase, search(), metric, key))
     grid = Grid(*(tuple(arrays[name].tolist()) for name in ("ks", "temperatures", "lmbdas")))

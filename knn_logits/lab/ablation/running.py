@@ -42,8 +42,7 @@ from knn_logits.lab.ablation.studies import (
 from knn_logits.measure.figures import check_writable, new_figure, writing
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import DEFAULT_K, MOST_SEED, whole_number
-from knn_logits.store.files import write_bytes
-from knn_logits.store.lock import locked
+from knn_logits.store.files import locked, write_bytes
 from knn_logits.store.manifest import read_json
 
 # The studies by name, in the order of the report.

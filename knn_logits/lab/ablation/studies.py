@@ -272,10 +272,7 @@ def _search(studied: Studied, finds: Callable[[], Index], compares: Callable[[],
 
 
 def product(dim: int, entries: int) -> str:
-    """The factory of a product quantiser with about one byte for 16 numbers, the paper's rate.
-
-    A small datastore gets half of it, since it has too few keys to train the quantiser.
-    """
+    """A product quantiser of one byte for 16 numbers, the paper's rate, or half of it."""
     parts = max(number for number in range(1, max(1, dim // 16) + 1) if dim % number == 0)
     return f"PQ{parts}" if entries >= 10_000 else f"PQ{parts}x4"
 

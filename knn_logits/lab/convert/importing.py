@@ -342,11 +342,7 @@ def _converted(
 def _model_error(
     model: nn.Module, location: KeyLocation, keys: Array | None, values: Array
 ) -> float | None:
-    """Measures how far the keys are from this model's keys of the same text; 1 is chance.
-
-    The context of the other system is not known, so even the right model computes other keys. But
-    the right model's state at a place is nearer to the key of that place than to other keys.
-    """
+    """How far the keys are from this model's states at the same places; 1 is chance."""
     span = min(_SPAN, context_length(model) or _SPAN, len(values) // 2)
     if keys is None or is_encoder_decoder(model) or span < _LEAST_SPAN:
         return None

@@ -94,11 +94,7 @@ def _file(path: Path) -> Path:
 
 
 def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | None) -> Array:
-    """Maps the file of values, integers [entries], whatever its number format is.
-
-    `entries` is the size of the index, if there is one. Values of 16 bits that had become negative
-    are corrected.
-    """
+    """Maps the values, integers [entries], in any format; `entries` is the index's size."""
     if files.dim not in (None, dim):
         raise MismatchError(
             f"{files.values} belongs to keys of {files.dim} numbers, but the model's keys have "

@@ -34,11 +34,12 @@ from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.job import Job, begin
-from knn_logits.store.learned import DOCUMENT, needs_text
-from knn_logits.store.manifest import Manifest
+from knn_logits.store.manifest import Manifest, needs_text
 from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord, WritingRecord
 
 _MOST_ROWS = 1000.0
+# The id of the only document.
+DOCUMENT = "learned rows"
 
 
 def distill(

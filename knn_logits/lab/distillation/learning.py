@@ -16,8 +16,15 @@ from knn_logits.engine.forward import input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import CorpusError
 from knn_logits.index.exact import ExactIndex
-from knn_logits.lab.distillation.rows import Held, Rows, best_scale, held_out, read_held
-from knn_logits.lab.distillation.targets import Shares, shares_by
+from knn_logits.lab.distillation.rows import (
+    Held,
+    Rows,
+    Shares,
+    best_scale,
+    held_out,
+    read_held,
+    shares_by,
+)
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood
 from knn_logits.progress import Progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
@@ -73,10 +80,7 @@ def learn(
     seed: int,
     progress: Progress,
 ) -> Learnt:
-    """Learns `rows` rows for each different token of a corpus, from a datastore with its keys.
-
-    Its manifest need not be written yet. A teacher's distributions are learnt as well.
-    """
+    """Learns `rows` rows for each different token of a corpus, whose keys are stored."""
     away = held_out(corpus, seed)
     learning = ~away
     learning[corpus.removed_entries] = False
@@ -127,11 +131,7 @@ def _train(
     random: np.random.Generator,
     progress: Progress,
 ) -> tuple[Tensor, float]:
-    """Reads the corpus again and again, until the held-out text is predicted best.
-
-    Returns:
-        The rows at that moment, on the CPU, and how often the corpus was read until then.
-    """
+    """Reads the corpus until the held-out text is predicted best; the rows, and how often."""
     device = learner.rows.device
     targets = torch.from_numpy(numbers[corpus.values.numpy()[entries]])
     best, least, read, waited = learner.rows.cpu().clone(), learner.perplexity(held), 0.0, 0
@@ -164,11 +164,7 @@ def _train(
 def _settings(
     rows: Tensor, tokens: Tensor, held: Held, progress: Progress
 ) -> tuple[SettingsRecord, float, float]:
-    """Chooses settings by the likelihood of the held-out text.
-
-    Returns:
-        The settings, and the perplexity of the text under the model alone and under the mixture.
-    """
+    """Chooses settings; also the perplexity of the model alone and of the mixture."""
     index = ExactIndex(rows, "ip")
     k = min(_LARGEST_K, len(rows))
     ks = powers_up_to(k, min(k, _SMALLEST_K))

@@ -92,13 +92,7 @@ class Verdict:
 def compared(
     gains: Floats, tokens: Ints, documents: bool, *, grouped: bool, samples: int, seed: int
 ) -> Verdict:
-    """Compares two settings by the gain of each unit of a text.
-
-    Args:
-        gains: float64 [units], the log-likelihood of each unit under one setting minus that under
-            the other.
-        tokens: int64 [units], the number of tokens of each unit.
-    """
+    """Compares two settings by each unit's gain in log-likelihood, float64 [units]."""
     units = ("groups of documents" if grouped else "documents") if documents else _BLOCKS
     total = max(1, int(tokens.sum()))
     mean = float(gains.sum()) / total
@@ -117,13 +111,7 @@ def compared(
 
 
 def compared_by_token(gains: Floats, documents: Ints, *, samples: int, seed: int) -> Verdict:
-    """Compares two settings by the gain of each token.
-
-    Args:
-        gains: float64 [tokens], the log-likelihood of each token under one setting minus that
-            under the other.
-        documents: int64 [tokens], the document of each token.
-    """
+    """Compares two settings by each token's gain, float64, and document, int64 [tokens]."""
     numbers, units = np.unique(documents, return_inverse=True)
     whole = len(numbers) >= FEW_DOCUMENTS
     if not whole:
@@ -164,12 +152,7 @@ class Cells:
         self._cells: dict[tuple[int, int], tuple[int, Tensor]] = {}
 
     def parts(self, documents: Ints, places: Ints) -> Iterator[tuple[tuple[int, int], slice]]:
-        """Yields each cell with the stretch of tokens that belongs to it.
-
-        Args:
-            documents: int64 [rows], the document of each token.
-            places: int64 [rows], the position of each token in its document.
-        """
+        """Yields each cell with its stretch of tokens, given documents and places within them."""
         groups, blocks = documents // self._group, places // self._block
         edges = np.flatnonzero((np.diff(groups) != 0) | (np.diff(blocks) != 0)) + 1
         for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(groups)], strict=True):
@@ -240,12 +223,7 @@ class HeldOut(GridLikelihood):
         scored: TokenScores,
         keep: Callable[[Tensor], None] | None = None,
     ) -> None:
-        """Adds tokens, as `add` does.
-
-        Args:
-            documents: int64 [rows], the document of each token.
-            places: int64 [rows], the position of each token in its document.
-        """
+        """Adds tokens, as `add` does, with their documents and places within them."""
         for cell, rows in self.cells.parts(documents, places):
             before, tokens = self.sums.clone(), self.tokens
             self.add(neighbors[rows], scored.targets[rows], scored.log_p_lm[rows], keep)

@@ -113,11 +113,7 @@ class Gathered:
         documents: Ints,
         ks: tuple[int, ...],
     ) -> None:
-        """Adds tokens, while the model's scores of them are in memory.
-
-        Args:
-            documents: int64 [rows], the document of each token.
-        """
+        """Adds tokens, while the model's scores of them are in memory."""
         self.ks, metric = ks, neighbors.metric
         if self.request.kind == "rescorer" and self._sample is None:
             self._sample = NeighborhoodSample(min(ks[-1], LARGEST_K), metric, weighing, self._seed)
@@ -142,10 +138,7 @@ class Gathered:
         self._columns["knn"].append(p_knn.numpy())
 
     def at(self, best: Choice) -> _Tokens:
-        """Returns the tokens under one k and temperature of the grid.
-
-        For a rescorer these are the tokens of the sample.
-        """
+        """The tokens, or a rescorer's sample of them, under one k and temperature of the grid."""
         columns, place = self._columns, best.place
         has_neighbor = np.concatenate(columns["found"])
         features = np.concatenate(columns["features"])

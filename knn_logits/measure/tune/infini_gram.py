@@ -30,7 +30,7 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores, open_stores
 from knn_logits.search.infini_gram import LENGTHS
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.lock import locked
+from knn_logits.store.files import locked
 from knn_logits.store.manifest import put_manifest, read_manifest
 from knn_logits.store.records import InfiniGramRecord
 

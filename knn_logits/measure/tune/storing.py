@@ -12,8 +12,8 @@ from knn_logits.arrays import Array
 from knn_logits.measure.tune.result import Tuning
 from knn_logits.mixture.gates.stored import StoredGate, gate_arrays
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.files import locked
 from knn_logits.store.job import begin
-from knn_logits.store.lock import locked
 from knn_logits.store.manifest import put_manifest, read_manifest
 from knn_logits.store.records import SettingsRecord
 
