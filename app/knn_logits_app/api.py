@@ -19,7 +19,6 @@ from gradio.events import api as add_endpoint
 from knn_logits import main_sources, settings_for
 from knn_logits_app import layout
 from knn_logits_app.layout import Server
-from knn_logits_app.measuring import MOST_MEASURED, to_measure
 from knn_logits_app.requests import (
     MOST_PASSAGES,
     SETTINGS,
@@ -32,7 +31,7 @@ from knn_logits_app.requests import (
     writing_of,
 )
 from knn_logits_app.session import Answer
-from knn_logits_app.work import Kind
+from knn_logits_app.work import MOST_MEASURED, Kind, to_measure
 
 # The most sources in a summary.
 _SUMMED = 3

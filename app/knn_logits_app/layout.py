@@ -164,6 +164,15 @@ def validator(check: Callable[..., Any], then: Callable[[str | None], Any] | Non
     return validate
 
 
+def stopping(server: Server, kind: str) -> Callable[[gr.Request], None]:
+    """Makes a handler that stops the visitor's work of a kind."""
+
+    def stop(request: gr.Request) -> None:
+        server.visitors.stop(request.session_hash, kind)
+
+    return stop
+
+
 def html_place(js: str | None = None, **settings: Any) -> Any:
     """Adds a place for HTML, which gradio inserts as a value and does not read as a template."""
     return gr.HTML(
@@ -189,23 +198,23 @@ def answers_place(value: str = "", **settings: Any) -> Any:
     )
 
 
-def source_box(server: Server, controls: Controls, **settings: Any) -> Any:
-    """Adds a text box for sources, which only models that read sources show."""
-    return model_textbox(
-        server, controls, lambda library: {"visible": library.reader.sources}, **settings
-    )
+def textbox(server: Server, controls: Controls, **settings: Any) -> Any:
+    """Adds a text box.
 
-
-def model_textbox(
-    server: Server, controls: Controls, settings: Callable[[Library], dict[str, Any]], **fixed: Any
-) -> Any:
-    """Adds a text box that changes with the chosen model, as `settings` of a library says."""
+    A setting that is a pair has its first value for models that continue a text, and its second for
+    models that read sources. The box follows the chosen model.
+    """
     libraries, first = server.session.libraries, server.session.first
-    box = gr.Textbox(**settings(first), **fixed)
+
+    def of(library: Library) -> dict[str, Any]:
+        pairs = {name: value for name, value in settings.items() if isinstance(value, tuple)}
+        return {name: pair[library.reader.sources] for name, pair in pairs.items()}
+
+    box = gr.Textbox(**{**settings, **of(first)})
     if len({library.reader.sources for library in libraries.values()}) > 1:
 
         def follow(name: Any) -> Any:
-            return gr.Textbox(**settings(libraries.get(name, first)))
+            return gr.Textbox(**of(libraries.get(name, first)))
 
         controls.model.input(follow, [controls.model], [box], **LIGHT)
     return box

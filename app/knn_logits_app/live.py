@@ -41,25 +41,15 @@ class Shown:
 
 @dataclass
 class Step:
-    """One step's neighbors, the nearest first.
+    """One step's neighbors, the nearest first, in arrays [neighbors]."""
 
-    Attributes:
-        distances: float32 [neighbors], the distances under the memory's metric.
-        values: int64 [neighbors], the tokens that follow the neighbors.
-        entries: int64 [neighbors], the numbers of the entries in the search.
-        log_p_lm: float32 [neighbors], the model's log-probabilities of these tokens.
-        shared: float32 [neighbors], the tokens before each neighbor that are also before the query.
-        bonus: float32 [neighbors], what else is added to the neighbors' logits.
-        likeliest: Likely tokens that may have no neighbor, with their log p_LM.
-    """
-
-    distances: Array
-    values: Array
-    entries: Array
-    log_p_lm: Array
-    shared: Array
-    bonus: Array
-    likeliest: dict[int, float]
+    distances: Array  # float32, under the memory's metric
+    values: Array  # int64, the tokens that follow the neighbors
+    entries: Array  # int64, the numbers of the entries in the search
+    log_p_lm: Array  # float32, the model's log-probabilities of these tokens
+    shared: Array  # float32, tokens before each neighbor that are also before the query
+    bonus: Array  # float32, what else is added to the neighbors' logits
+    likeliest: dict[int, float]  # tokens that may have no neighbor, with their log p_LM
 
 
 @dataclass
@@ -103,11 +93,6 @@ class Live:
         """The metric of the distances."""
         return str(self.memory.retriever.metric)
 
-    @property
-    def _by_suffix(self) -> float:
-        """What each shared token adds to a neighbor's logit."""
-        return math.log(self.memory.config.suffix_weight)
-
     def packed(
         self, text_of: Callable[[int], str], names: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[Shown]] | None:
@@ -144,9 +129,10 @@ class Live:
             "distances": _text(self._joined("distances", np.float32)),
             "values": _text(np.searchsorted(tokens, values).astype(np.uint16)),
             "documents": _text(numbers.astype(np.uint16)),
-            "shared": _text_if_any(self._joined("shared", np.uint8)),
-            "bonus": _text_if_any(self._joined("bonus", np.float32)),
-            "by_shared": self._by_suffix,
+            "shared": _text(shared) if (shared := self._joined("shared", np.uint8)).any() else None,
+            "bonus": _text(bonus) if (bonus := self._joined("bonus", np.float32)).any() else None,
+            # What each shared token adds to a neighbor's logit.
+            "by_shared": math.log(config.suffix_weight),
             # For writing, a shared token keeps its worth in distance at another temperature.
             "keeps_worth": not self.memory.scoring
             and self.memory.stores[0].manifest.writing is not None,
@@ -195,7 +181,3 @@ def _documents(
 def _text(array: Array) -> str:
     """Encodes an array as base64, with the byte order of browsers."""
     return b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode("ascii")
-
-
-def _text_if_any(array: Array) -> str | None:
-    return _text(array) if array.any() else None

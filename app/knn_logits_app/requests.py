@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,20 +29,12 @@ SETTINGS = {"lmbda": _DECLARED["lmbda"], **_DECLARED}
 
 @dataclass(frozen=True)
 class Lookup:
-    """The datastores to search, and the settings.
-
-    Attributes:
-        stores: The names of the datastores.
-        settings: The settings by name. The datastore's own value holds for those that are absent.
-        gate: Whether the datastore's gate, if it has one, chooses λ at each token.
-        without: The ids or titles of documents that are ignored.
-        max_neighbors: The most passages that are kept for each token.
-    """
+    """The datastores to search, and the settings; for absent ones the datastore's values hold."""
 
     stores: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
-    gate: bool = False
-    without: tuple[str, ...] = ()
+    gate: bool = False  # whether the datastore's gate, if it has one, chooses λ at each token
+    without: tuple[str, ...] = ()  # the ids or titles of documents that are ignored
     max_neighbors: int = 3
 
 
@@ -138,30 +130,21 @@ def lookup_of(stores: Any, settings: Mapping[str, Any], gate: Any = False, **res
     return Lookup(tuple(dict.fromkeys(stores)), checked, gate is True, **rest)
 
 
-def writing_of(
-    prompt: Any,
-    lookup: Lookup | None,
-    *,
-    compare: Any = False,
-    new_tokens: Any = 60,
-    sentence: Any = False,
-    sample: Any = False,
-    sampling_temperature: Any = 1.0,
-    top_p: Any = 1.0,
-    seed: Any = 0,
-) -> Writing:
+_WRITING: dict[str, Callable[[Any], Any]] = {
+    "new_tokens": lambda value: whole(value, "The length", 1, 1_000_000),
+    "sentence": lambda value: value is True,
+    "sample": lambda value: value is True,
+    "sampling_temperature": lambda value: real(value, "The sampling temperature", 0.01, 100.0),
+    "top_p": lambda value: real(value, "top-p", 0.01, 1.0),
+    "seed": lambda value: whole(value, "The seed", 0, 2**32 - 1),
+}
+
+
+def writing_of(prompt: Any, lookup: Lookup | None, compare: Any = False, **how: Any) -> Writing:
     """Checks every setting of a request to continue a text."""
-    return Writing(
-        text_of(prompt, "prompt"),
-        lookup,
-        compare is True and lookup is not None,
-        whole(new_tokens, "The length", 1, 1_000_000),
-        sentence is True,
-        sample is True,
-        real(sampling_temperature, "The sampling temperature", 0.01, 100.0),
-        real(top_p, "top-p", 0.01, 1.0),
-        whole(seed, "The seed", 0, 2**32 - 1),
-    )
+    text = text_of(prompt, "prompt")
+    checked = {name: _WRITING[name](value) for name, value in how.items()}
+    return Writing(text, lookup, compare is True and lookup is not None, **checked)
 
 
 def rewriting_of(content: Any, number: int) -> Rewriting:

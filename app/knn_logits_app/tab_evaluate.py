@@ -9,8 +9,8 @@ import gradio as gr
 
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
-from knn_logits_app.measuring import MOST_MEASURED, Heat, Measured
 from knn_logits_app.requests import friendly
+from knn_logits_app.work import MOST_MEASURED, Heat, Measured
 
 _MOST_ROWS, _MOST_COLUMNS = 11, 12
 
@@ -20,20 +20,19 @@ def build(server: Server, controls: Controls) -> None:
     library = server.session.first
     documents = 8 if library.reader.sources else 4
     box = {"lines": 5, "max_lines": 14, "max_length": MOST_MEASURED}
-    source = layout.source_box(
+    source = layout.textbox(
         server,
         controls,
+        visible=(False, True),
         value=library.first_sources(documents),
         label="Sources, one on each line",
         elem_id="evaluate-sources",
         **box,
     )
-    text = layout.model_textbox(
+    text = layout.textbox(
         server,
         controls,
-        lambda library: {
-            "label": "Their targets" if library.reader.sources else "A text to predict"
-        },
+        label=("A text to predict", "Their targets"),
         value=library.sample_text or library.first_texts(documents),
         info="Choose a text that is not in the datastore, since the memory knows its own by heart.",
         elem_id="evaluate-text",

@@ -10,16 +10,14 @@ from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
 from knn_logits_app.requests import MOST_CHARACTERS, SETTINGS, friendly, text_of
 
-TEXT_LABEL = "Any text: yours, a model’s, a document’s"
-TARGET_LABEL = "The target of this source, written by you, a model or a translator"
-
 
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the place of its answers."""
     library = server.session.first
-    source = layout.source_box(
+    source = layout.textbox(
         server,
         controls,
+        visible=(False, True),
         value=library.first_sources(),
         label="The source: what the model reads",
         lines=2,
@@ -27,10 +25,13 @@ def build(server: Server, controls: Controls) -> Any:
         max_length=MOST_CHARACTERS,
         elem_id="explain-source",
     )
-    text = layout.model_textbox(
+    text = layout.textbox(
         server,
         controls,
-        lambda library: {"label": TARGET_LABEL if library.reader.sources else TEXT_LABEL},
+        label=(
+            "Any text: yours, a model’s, a document’s",
+            "The target of this source, written by you, a model or a translator",
+        ),
         value=library.sample_passage(),
         info="Each word is coloured by how much the memory would have helped to write it.",
         lines=4,

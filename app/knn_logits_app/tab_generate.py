@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -46,10 +47,10 @@ element.addEventListener("click", (event) => {
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the place of its answers."""
     library = server.session.first
-    prompt = layout.model_textbox(
+    prompt = layout.textbox(
         server,
         controls,
-        lambda library: {"label": SOURCE_LABEL if library.reader.sources else PROMPT_LABEL},
+        label=(PROMPT_LABEL, SOURCE_LABEL),
         value=library.examples[0].prompt if library.examples else "",
         lines=2,
         max_lines=8,
@@ -92,9 +93,7 @@ def build(server: Server, controls: Controls) -> Any:
         writing = writing_of("text", None, **settings)
         server.session.limits.check(new_tokens=writing.new_tokens)
 
-    def stop_writing(visitor: str | None) -> None:
-        server.visitors.stop(visitor, "write")
-
+    stop_writing = partial(server.visitors.stop, kind="write")
     run: dict[str, Any] = {
         "fn": on_write,
         "inputs": inputs,
@@ -120,10 +119,7 @@ def build(server: Server, controls: Controls) -> Any:
             **layout.INSTANT,
         ).then(**run)
 
-    def on_stop(request: gr.Request) -> None:
-        stop_writing(request.session_hash)
-
-    stop.click(on_stop, **layout.LIGHT)
+    stop.click(layout.stopping(server, "write"), **layout.LIGHT)
     return output
 
 

@@ -54,9 +54,6 @@ def build(server: Server, controls: Controls) -> None:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
 
-    def on_cancel(request: gr.Request) -> None:
-        server.visitors.stop(request.session_hash, "build")
-
     def on_delete(request: gr.Request, model: Any) -> tuple[Any, Any]:
         server.visitors.forget(request.session_hash)
         library = server.session.library(model)
@@ -72,7 +69,7 @@ def build(server: Server, controls: Controls) -> None:
         js="(...values) => { window.built = values.at(-1) ?? []; return values; }",
         **layout.MODEL,
     ).then(inputs=[files], outputs=[files], js=_UNBUILT, **layout.INSTANT)
-    cancel.click(on_cancel, **layout.LIGHT)
+    cancel.click(layout.stopping(server, "build"), **layout.LIGHT)
     sample.click(outputs=[pasted], js=f"() => [{json.dumps(SAMPLE)}]", **layout.INSTANT)
     delete.click(on_delete, [controls.model], [output, controls.stores], **layout.LIGHT)
 
@@ -92,23 +89,21 @@ def _introduction(pairs: bool, most: int) -> str:
 
 
 def _inputs(server: Server, controls: Controls, pairs: bool, most: int) -> tuple[Any, Any, Any]:
-    source = layout.source_box(
+    source = layout.textbox(
         server,
         controls,
+        visible=(False, True),
         label="Sources, one on each line",
         lines=4,
         max_lines=16,
         max_length=most,
         elem_id="own-sources",
     )
-    pasted = layout.model_textbox(
+    pasted = layout.textbox(
         server,
         controls,
-        lambda library: (
-            {"label": "Their targets, such as translations", "placeholder": None}
-            if library.reader.sources
-            else {"label": "Paste a text", "placeholder": SAMPLE}
-        ),
+        label=("Paste a text", "Their targets, such as translations"),
+        placeholder=(SAMPLE, None),
         lines=5,
         max_lines=16,
         max_length=most,

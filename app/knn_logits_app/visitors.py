@@ -1,14 +1,18 @@
-"""Keeps what belongs to each visitor: running requests and datastores of the visitor's texts.
+"""Keeps what belongs to each visitor: running requests, and datastores of the visitor's texts.
 
-It is kept under the page's session id, which only that page knows, and deleted when the page is
-closed or the server ends. When there are too many datastores, a new one is refused: no other
-visitor's datastore is deleted for it.
+It is kept under the page's session id, which only that page knows, in a private folder. It is
+deleted when the page is closed or the server ends; a server that was killed cannot delete its
+folder, so the next one that starts deletes it. When there are too many datastores, a new one is
+refused: no other visitor's datastore is deleted for it.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
+import signal
+import stat
 import tempfile
 import threading
 import time
@@ -16,34 +20,96 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from knn_logits import Datastore, Deadline, LimitError
-from knn_logits_app.folder import private_folder
+from filelock import FileLock, Timeout
 
+from knn_logits import Datastore, Deadline, LimitError
+
+_PREFIX = "knn-logits-page-"
+_UNLOCKED_SECONDS = 60.0
 # The name of a visitor's datastore on the page.
 YOUR_TEXT = "your text"
 # A visitor's datastores are deleted after this time without an open page and without a request.
 AWAY_SECONDS = 300.0
 
 
+class PrivateFolder:
+    """A folder at `path` that only this process's user may read, locked while the process lives."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        parent = parent or Path(tempfile.gettempdir())
+        sweep(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._lock = FileLock(self.path / ".lock", thread_local=False)
+        self._lock.acquire()
+        self._owner = os.getpid()
+
+    def delete(self) -> None:
+        """Deletes the folder with its content. In a fork of the process this does nothing."""
+        if os.getpid() == self._owner:
+            _delete(self.path, self._lock)
+
+
+@cache
+def private_folder() -> PrivateFolder:
+    """Returns the private folder of this process."""
+    folder = PrivateFolder()
+    atexit.register(folder.delete)
+    return folder
+
+
+@contextmanager
+def ends_on_sigterm() -> Iterator[None]:
+    """Makes SIGTERM end the process like a normal exit, so that it cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def sweep(parent: Path) -> None:
+    """Deletes the folders of processes that have ended."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        lock = FileLock(path / ".lock", thread_local=False)
+        try:
+            info = path.lstat()
+            mine = not hasattr(os, "getuid") or info.st_uid == os.getuid()
+            # A folder that was just made may not be locked yet.
+            old = time.time() - info.st_mtime > _UNLOCKED_SECONDS
+            if not (stat.S_ISDIR(info.st_mode) and mine and (old or (path / ".lock").exists())):
+                continue
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):
+            continue  # Its server is alive, or another process has deleted it.
+        _delete(path, lock)
+
+
+def _delete(path: Path, lock: FileLock) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    lock.release()
+    # On Windows the lock's file can only be deleted after its release.
+    shutil.rmtree(path, ignore_errors=True)
+
+
 @dataclass(frozen=True)
 class Quotas:
-    """The most that one address may have at a time.
+    """The most that one address may have at a time."""
 
-    Attributes:
-        waiting: Requests that run the model or wait for it.
-        uploaded: Bytes of uploads that were not deleted yet.
-        uploaded_by_all: Bytes of such uploads of all addresses together.
-        stores: Datastores of visitors' texts.
-        stores_of_all: Such datastores of all addresses together.
-    """
-
-    waiting: int = 16
-    uploaded: int = 20_000_000
-    uploaded_by_all: int = 200_000_000
-    stores: int = 8
-    stores_of_all: int = 64
+    waiting: int = 16  # requests that run the model or wait for it
+    uploaded: int = 20_000_000  # bytes of uploads that were not deleted yet
+    uploaded_by_all: int = 200_000_000  # bytes of such uploads of all addresses together
+    stores: int = 8  # datastores of visitors' texts
+    stores_of_all: int = 64  # of all addresses together
 
 
 @dataclass

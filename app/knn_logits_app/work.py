@@ -1,26 +1,101 @@
-"""Runs the model in this process, or in the process of a Space that lends a GPU.
+"""Measures a text, and runs every kind of request here or where a Space lends a GPU.
 
-Such a Space has the package `spaces`, which runs a decorated function in a fork of this process.
-Arguments and results are pickled. So the function gets names and folders in place of objects, and
-each call has its own deadline. It uses one thread, because OpenMP's threads do not survive a fork.
+A Space that lends GPUs has the package `spaces`, which runs a decorated function in a fork of this
+process. Arguments and results are pickled. So the function gets names and folders in place of
+objects, and each call has its own deadline. It uses one thread, because OpenMP's threads do not
+survive a fork.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 
-from knn_logits import Datastore, Deadline
+from knn_logits import CorpusError, Datastore, Deadline, Document, evaluate, tune
 from knn_logits_app.library import Library
-from knn_logits_app.measuring import measure
+from knn_logits_app.requests import Lookup, pairs_of, text_of
 from knn_logits_app.session import Session, Stores
 from knn_logits_app.your_text import build_steps
 
 Kind = Literal["write", "explain", "measure", "build"]
+# The most characters of a text, since a visitor waits while it is measured many times.
+MOST_MEASURED = 40_000
+
+
+@dataclass(frozen=True)
+class Heat:
+    """The perplexities of a text by temperature (rows) and λ (columns); None is infinite."""
+
+    temperatures: list[float]
+    lmbdas: list[float]
+    perplexities: list[list[float | None]]
+    k: int
+    best: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The perplexities of a text. One that is infinite is None."""
+
+    tokens: int
+    lm: float | None
+    interpolated: float | None
+    knn: float | None
+    oracle: float | None
+    bits_per_byte: tuple[float | None, float | None]
+    heat: Heat | None
+
+
+def to_measure(
+    session: Session, library: Library, text: Any, sources: Any = None
+) -> list[Document | str]:
+    """Checks a text against the limits, and returns the documents to measure.
+
+    For an encoder-decoder model the text has the targets and `sources` their sources, one on
+    each line.
+    """
+    if not library.reader.sources:
+        text = text_of(text, most=MOST_MEASURED)
+        session.limits.check(text_bytes=len(text.encode("utf-8")))
+        return [text]
+    pairs = pairs_of(sources, text, most=MOST_MEASURED)
+    session.limits.check(text_bytes=len(f"{sources}{text}".encode()))
+    return list(pairs)
+
+
+def measure(
+    session: Session,
+    library: Library,
+    text: str,
+    lookup: Lookup,
+    sources: str | None,
+    deadline: Deadline,
+    private: Stores | None = None,
+) -> Measured:
+    """Measures a text that `to_measure` allows. A gate is ignored here."""
+    documents = to_measure(session, library, text, sources)
+    memory = library.memory.over(session.stores(library, lookup, private))
+    model, tokenizer, watch = library.model, library.tokenizer, deadline.watch()
+    total = evaluate(
+        model, tokenizer, memory, documents, samples=0, progress=watch, **lookup.settings
+    ).total
+    heat = None
+    try:
+        tuned = tune(model, tokenizer, memory, documents, progress=watch)
+        numbers = tuned.numbers()
+        grid = numbers["perplexity_by_temperature_and_lmbda"]
+        best = (tuned.place[1], tuned.place[2])
+        heat = Heat(numbers["temperatures"], numbers["lmbdas"], grid, tuned.k, best)
+    except CorpusError:  # The text is too short to be halved.
+        pass
+    p, bits = total.perplexity, total.bits_per_byte
+    bits_per_byte = (bits.interpolated, bits.lm)
+    return Measured(total.tokens, p.lm, p.interpolated, p.knn, p.oracle, bits_per_byte, heat)
 
 
 class Work:

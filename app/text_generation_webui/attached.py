@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from knn_logits_extension.answer import Answer
 
@@ -45,18 +45,17 @@ frame.contentWindow.postMessage({ type: "iframe:look", dark }, "*");
 """
 
 
-class OnModel:
+class OnModel(NamedTuple):
     """What is stored on a model: its memory, and the processor of its answers.
 
     The processor is never closed, since the host may still write an answer that it has given up.
     Its hooks go when nothing refers to it any more.
     """
 
-    def __init__(self, key: tuple[Any, ...], memory: Any, stores: Any, knn: Any) -> None:
-        self.key = key
-        self.memory = memory
-        self.stores = stores
-        self.knn = knn
+    key: tuple[Any, ...]
+    memory: Any
+    stores: Any
+    knn: Any
 
 
 class Attached:
@@ -78,9 +77,8 @@ class Attached:
         self._with_knn: bool | None = None
         self.answers = 0
 
-    def begin(self, model: Any, tokenizer: Any) -> None:
+    def begin(self, model: Any) -> None:
         """Logs once, before an answer, why kNN cannot work."""
-        del tokenizer
         problem = self._refusal(model) if self._params["activate"] else ""
         if problem:
             self._tell(problem)
@@ -146,9 +144,8 @@ class Attached:
         self._reported = None
         self._problem = ""
 
-    def status(self, model: Any, tokenizer: Any) -> str:
+    def status(self, model: Any) -> str:
         """Returns the line of the panel, as HTML."""
-        del tokenizer
         if not self._params["activate"]:
             line = "kNN is off."
         else:

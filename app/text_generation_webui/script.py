@@ -49,7 +49,7 @@ def _tell(line: str) -> None:
     logger.warning(line)
 
 
-_memory = attached.Attached(params, _tell)
+memory = attached.Attached(params, _tell)
 
 
 def _loaded() -> tuple[Any, Any]:
@@ -61,20 +61,20 @@ def _loaded() -> tuple[Any, Any]:
 
 def state_modifier(state: dict[str, Any]) -> dict[str, Any]:
     """Logs why kNN cannot work. The host calls this before each answer, with every loader."""
-    _memory.begin(*_loaded())
+    memory.begin(_loaded()[0])
     return state
 
 
 def logits_processor_modifier(processor_list: Any, input_ids: Any) -> None:
     """Adds the processors. The host calls this before each answer, if the loader takes them."""
     model, tokenizer = _loaded()
-    _memory.add_processors(processor_list, model, tokenizer, input_ids)
+    memory.add_processors(processor_list, model, tokenizer, input_ids)
 
 
 def output_modifier(string: str, state: dict[str, Any], is_chat: bool = False) -> str:
     """Reads an answer without changing it. The host calls this with each answer."""
     del state, is_chat
-    _memory.written(string)
+    memory.written(string)
     return string
 
 
@@ -82,14 +82,16 @@ def ui() -> None:
     """Lays out the panel of the extension. Its fields have the present settings at each loading."""
     import gradio as gr
 
+    def status_line() -> str:
+        return str(memory.status(_loaded()[0]))
+
     def setting(name: str, value: Any) -> str:
         value = value.strip() if isinstance(value, str) else value
         if params[name] != value:
             params[name] = value
-            _memory.changed()
-        model, tokenizer = _loaded()
-        _memory.open(model)
-        return _memory.status(model, tokenizer)
+            memory.changed()
+        memory.open(_loaded()[0])
+        return status_line()
 
     with gr.Accordion("kNN memory", open=True, elem_id="knn-logits"):
         with gr.Row():
@@ -115,8 +117,8 @@ def ui() -> None:
         retomaton = gr.Radio(
             list(RETOMATON), value=lambda: params["retomaton"], label="RetoMaton: follow passages"
         )
-        status = gr.HTML(lambda: _memory.status(*_loaded()))
-        sources = gr.HTML(_memory.sources_html)
+        status = gr.HTML(status_line)
+        sources = gr.HTML(memory.sources_html)
         show = gr.Button("Show where the last answer comes from", size="sm")
         shown = gr.State(0)
     components = {"activate": activate, "datastore": datastore, **boxes, "retomaton": retomaton}
@@ -128,8 +130,8 @@ def ui() -> None:
 
     def news() -> tuple[str, str, int]:
         # The number comes first, since the next answer may end while the sources are looked up.
-        number = _memory.answers
-        return _memory.status(*_loaded()), _memory.sources_html(), number
+        number = memory.answers
+        return status_line(), memory.sources_html(), number
 
     show.click(news, None, [status, sources, shown])
     _after_answers(news, [status, sources, shown])
@@ -144,8 +146,8 @@ def _after_answers(news: Any, outputs: list[Any]) -> None:
     from modules import shared
 
     def update(seen: int) -> Any:
-        _memory.wait(_is_busy)
-        return [gr.update()] * len(outputs) if _memory.answers == seen else news()
+        memory.wait(_is_busy)
+        return [gr.update()] * len(outputs) if memory.answers == seen else news()
 
     for name in ("display", "textbox-notebook", "output_textbox"):
         component = getattr(shared, "gradio", {}).get(name)

@@ -18,7 +18,7 @@ from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
 from knn_logits.cli.reading import CorpusOptions
 from knn_logits.cli.terminal import Bars, print_json, say
-from knn_logits.corpus.formats import looks_like_a_file
+from knn_logits.corpus.parsers import looks_like_a_file
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import PassConfig
 from knn_logits.settings.declaration import setting

@@ -93,17 +93,9 @@ class CorpusOptions:
     def _read(self, corpus: Sequence[str], **options: Any) -> Iterator[Document]:
         from knn_logits.corpus.reading import read_corpus
 
-        return read_corpus(
-            corpus,
-            strict=self.strict,
-            pair_fields=(self.source_field, self.target_field),
-            text_field=self.text_field,
-            id_field=self.id_field,
-            title_field=self.title_field,
-            encoding=self.encoding,
-            follow_links=self.follow_links,
-            **options,
-        )
+        how = dict(vars(self))
+        how["pair_fields"] = (how.pop("source_field"), how.pop("target_field"))
+        return read_corpus(corpus, **how, **options)
 
     def documents(
         self, corpus: Sequence[str], report: Report, bars: Bars, *, pairs: bool

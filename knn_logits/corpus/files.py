@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from knn_logits.corpus.formats import holds_rows, reader_of, refusal
-from knn_logits.corpus.parsers import Begin, Block, Left
+from knn_logits.corpus.parsers import Begin, Block, Left, holds_rows, reader_of, refusal
 from knn_logits.corpus.rows import (
     LONGEST_ROW,
     Row,

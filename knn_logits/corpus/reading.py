@@ -13,8 +13,8 @@ from typing import cast
 
 from knn_logits.corpus.documents import Document, type_name, unique_id
 from knn_logits.corpus.files import Reading, read_parallel, read_rows, split_parallel
-from knn_logits.corpus.formats import holds_rows, reader_of
 from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
+from knn_logits.corpus.parsers import holds_rows, reader_of
 from knn_logits.corpus.rows import (
     PAIR_KEYS,
     Row,

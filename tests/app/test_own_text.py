@@ -11,10 +11,10 @@ import pytest
 
 from knn_logits import Deadline, LimitError
 from knn_logits.store.records import WritingRecord
-from knn_logits_app.measuring import Measured, measure
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.tab_evaluate import measured_html, thinned
 from knn_logits_app.visitors import YOUR_TEXT, Visitors
+from knn_logits_app.work import Measured, measure
 from knn_logits_app.your_text import Progress, build_for, build_steps, documents_of
 
 TEXT = "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper is Mara Tolliver."

@@ -12,9 +12,9 @@ from app.test_raw_requests import call, generating, outcome, refused
 from app.test_session import last
 from knn_logits import Deadline, LimitError, Limits, explain, translate
 from knn_logits_app import views
-from knn_logits_app.measuring import measure
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.session import Session
+from knn_logits_app.work import measure
 from knn_logits_app.your_text import build_steps, documents_of
 
 CRANE = Lookup(("crane",))

@@ -23,9 +23,9 @@ from knn_logits import (
 )
 from knn_logits_app.decoding import samplers
 from knn_logits_app.library import Library, prose
-from knn_logits_app.measuring import measure
 from knn_logits_app.requests import Lookup, RequestError, friendly, lookup_of, writing_of
 from knn_logits_app.session import END, Session, words_only
+from knn_logits_app.work import measure
 
 MANUAL = Lookup(("manual",))
 PROMPT = "The right position of K-5750 is"

@@ -18,9 +18,8 @@ from app.conftest import PATIENCE, serving
 from app.test_raw_requests import API, call, events, generating, outcome, refused
 from knn_logits_app import door
 from knn_logits_app.door import Names
-from knn_logits_app.folder import PrivateFolder, sweep
 from knn_logits_app.guard import address_of
-from knn_logits_app.visitors import Quotas
+from knn_logits_app.visitors import PrivateFolder, Quotas, sweep
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +333,7 @@ def test_the_size_of_an_upload_is_the_size_of_what_is_built(client, served, visi
 
 SERVER = """
 import time
-from knn_logits_app.folder import private_folder, ends_on_sigterm
+from knn_logits_app.visitors import private_folder, ends_on_sigterm
 (private_folder().path / "own.txt").write_text("A visitor's text.")
 with ends_on_sigterm():
     print(private_folder().path, flush=True)

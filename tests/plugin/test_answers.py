@@ -26,7 +26,7 @@ def on(extension, loaded, store):
 
 def sources(extension):
     """Tokens that the panel shows for the last answer."""
-    page = re.search(r'srcdoc="([^"]*)"', extension._memory.sources_html()).group(1)
+    page = re.search(r'srcdoc="([^"]*)"', extension.memory.sources_html()).group(1)
     content = re.search(r'id="content">(.*?)</script>', html.unescape(page), re.DOTALL).group(1)
     return [one["token"] for one in json.loads(content)["sides"]["knn"]["trace"]["tokens"]]
 
@@ -131,12 +131,12 @@ def test_sources_are_those_of_a_text_that_was_cut_or_continued(on, host, tokeniz
     whole = tokenizer.decode(written)
     assert len(whole) > 8
     cut = whole[: len(whole) // 2]
-    on._memory._whole.clear()
+    on.memory._whole.clear()
     on.output_modifier(cut, {})
     shown = "".join(sources(on))
     assert shown.startswith(cut)
     assert len(shown) < len(whole)
-    on._memory._whole.clear()
+    on.memory._whole.clear()
     on.output_modifier(f"What stood here before. {whole}", {}, is_chat=True)
     assert "".join(sources(on)) == whole.rstrip("\ufffd")
 
@@ -161,7 +161,7 @@ def test_html_in_a_text_is_read_as_the_host_shows_it(on, host, loaded, tokenizer
 
 
 def test_sources_do_not_outlive_their_answer(on, host):
-    memory = on._memory
+    memory = on.memory
     assert "No answer was written yet" in memory.sources_html()
     answer(on, host)
     assert "<iframe" in memory.sources_html()
@@ -181,7 +181,7 @@ def test_sources_do_not_outlive_their_answer(on, host):
 
 
 def test_the_page_waits_for_the_end_of_an_answer(on, host, loaded, tokenizer):
-    memory = on._memory
+    memory = on.memory
     memory.wait(lambda: True)
     on.logits_processor_modifier(LogitsProcessorList(), prompt_ids(tokenizer))
     told = []
@@ -202,18 +202,18 @@ def test_the_page_waits_for_the_end_of_an_answer(on, host, loaded, tokenizer):
 
 
 def test_the_panel_says_at_once_whether_a_setting_fits(on, host, loaded, tokenizer, store):
-    memory = on._memory
+    memory = on.memory
     memory.open(loaded)
-    assert "kNN is on: texts, k 4, λ 0.95" in memory.status(loaded, tokenizer)
+    assert "kNN is on: texts, k 4, λ 0.95" in memory.status(loaded)
     on.params["lmbda"] = "2"
     memory.changed()
     memory.open(loaded)
-    assert "lmbda must lie between 0 and 1" in memory.status(loaded, tokenizer)
+    assert "lmbda must lie between 0 and 1" in memory.status(loaded)
     assert not host.lines
     on.params.update(lmbda="", datastore=f" {store.folder} ,{store.folder}")
     memory.changed()
     memory.open(loaded)
-    assert "kNN is on: texts" in memory.status(loaded, tokenizer)
+    assert "kNN is on: texts" in memory.status(loaded)
 
 
 def test_a_lora_is_the_model_inside_it_and_is_checked_anew(on, host, loaded, tokenizer, store):
@@ -223,7 +223,7 @@ def test_a_lora_is_the_model_inside_it_and_is_checked_anew(on, host, loaded, tok
     )
     host.shared.model = wrapped
     assert answer(on, host) == (alone, 2)
-    assert "<iframe" in on._memory.sources_html()
+    assert "<iframe" in on.memory.sources_html()
     wrapped.active_adapters = ["two"]
     with torch.no_grad():
         for weight in loaded.parameters():

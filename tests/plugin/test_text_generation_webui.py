@@ -33,7 +33,7 @@ def test_settings_hold_from_the_next_answer_on(extension, host, loaded, tokenize
     extension.params.update(lmbda="0.9", k="3", temperature="0.5", retomaton="off")
     wanted = by_library(loaded, tokenizer, store, lmbda=0.9, k=3, temperature=0.5, retomaton=False)
     assert answer(extension, host)[0] == wanted
-    status = extension._memory.status(loaded, tokenizer)
+    status = extension.memory.status(loaded)
     assert "k 3, λ 0.9, τ 0.5, RetoMaton off" in status
     settings = store.manifest.settings.model_copy(update={"suffix_weight": 4.0})
     weighed = store.manifest.model_copy(update={"settings": settings})
@@ -41,7 +41,7 @@ def test_settings_hold_from_the_next_answer_on(extension, host, loaded, tokenize
     weighed.write(folder)
     extension.params.update(datastore=str(folder), k="")
     answer(extension, host)
-    status = extension._memory.status(loaded, tokenizer)
+    status = extension.memory.status(loaded)
     assert "τ 0.5, suffix weight 4, RetoMaton off" in status
 
 
@@ -71,11 +71,11 @@ def test_the_hosts_ways_of_writing_keep_their_memory(
 
 
 def test_the_last_answer_shows_its_sources(extension, host, loaded, store):
-    assert "No answer" in extension._memory.sources_html()
+    assert "No answer" in extension.memory.sources_html()
     extension.params.update(datastore=str(store.folder), lmbda="0.95", k="4", temperature="0.05")
     for settings in ({}, {"prompt_lookup_num_tokens": 3}):
         written, _ = answer(extension, host, **settings)
-        frame = extension._memory.sources_html()
+        frame = extension.memory.sources_html()
         assert frame.startswith("<iframe sandbox=")
         page = html.unescape(re.search(r'srcdoc="([^"]*)"', frame).group(1))
         content = re.search(r'id="content">(.*?)</script>', page, re.DOTALL).group(1)
@@ -95,7 +95,7 @@ def test_a_model_that_is_swapped_or_unloaded_is_let_go(
     host.shared.model = None
     gc.collect()
     assert gone() is None
-    assert "no model is loaded" in extension._memory.status(None, None)
+    assert "no model is loaded" in extension.memory.status(None)
     extension.state_modifier({})
     host.shared.model = copy.deepcopy(mine)
     assert answer(extension, host)[0] == first
@@ -111,7 +111,7 @@ def test_another_model_goes_on_without_knn(extension, host, loaded, tokenizer, s
     answer(extension, host)
     (line,) = host.lines
     assert line.startswith("kNN is off: ")
-    assert "kNN is off" in extension._memory.status(host.shared.model, tokenizer)
+    assert "kNN is off" in extension.memory.status(host.shared.model)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_loader_without_hidden_states_is_named(extension, host, mine, tokenize
     for model in (wrapper(mine.config), llama()):
         host.shared.model = model
         host.lines.clear()
-        extension._memory.changed()
+        extension.memory.changed()
         extension.state_modifier({})
         assert "Load the model with the Transformers loader" in host.lines[0]
         assert type(model).__name__ in host.lines[0]
