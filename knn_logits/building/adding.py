@@ -226,6 +226,7 @@ def key_plan(
             "again"
         )
     return KeyPlan(
+        key=store.manifest.key.name,
         location=location,
         windows=store.manifest.windows,
         dtype=store.manifest.dtype,

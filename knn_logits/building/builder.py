@@ -12,7 +12,6 @@ import numpy as np
 from torch import nn
 from typing_extensions import Unpack
 
-from knn_logits._version import __version__
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import calibrate, warn_of_repeats
 from knn_logits.building.estimate import TextSample, estimated
@@ -33,8 +32,6 @@ from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
     check_model,
-    model_record,
-    tokenizer_record,
 )
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError
@@ -46,7 +43,7 @@ from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.reading import map_array
-from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord
+from knn_logits.store.records import IndexRecord, SettingsRecord
 from knn_logits.store.writer import SHARD_BYTES, TokenWriter
 
 # The forward pass is timed on the sources of so many pairs.
@@ -245,19 +242,15 @@ class _Build:
     def manifest(self) -> Manifest:
         """The manifest, apart from the index and chosen settings."""
         plan, keys = self.plan, self.plan.keys
-        return Manifest(
-            created_with=__version__,
-            model=model_record(self.model),
-            tokenizer=tokenizer_record(self.tokenizer),
-            key=KeyRecord(name=plan.key, module=keys.location.module, side=keys.location.side),
+        return keys.manifest(
+            self.model,
+            self.tokenizer,
             entries=self.contexts.entries,
             documents=self.text.documents,
             tokens=self.text.tokens,
             dim=self.canary[CANARY_KEYS].shape[1],
-            dtype="float16" if keys.dtype == "float16" else "float32",
+            dtype=keys.dtype,
             metric=self.metric,
-            windows=keys.windows,
-            pairs=keys.pairs_record(),
             skipped=len(self.settings.get("skipped", ())),
             index=IndexRecord(
                 factory="exact" if plan.on_demand is None else ON_DEMAND,

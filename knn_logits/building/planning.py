@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from torch import nn
 
+from knn_logits._version import __version__
 from knn_logits.engine.compatibility import model_record, tokenizer_record, vocabulary_size
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.keys import default_batch_tokens
@@ -24,7 +25,8 @@ from knn_logits.settings.config import (
     index_config,
     whole_number,
 )
-from knn_logits.store.records import OnDemandRecord, PairsRecord, WindowRecord
+from knn_logits.store.manifest import Manifest
+from knn_logits.store.records import KeyRecord, OnDemandRecord, PairsRecord, WindowRecord
 
 if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate
@@ -88,6 +90,7 @@ class FixedSettings:
 class KeyPlan:
     """Everything that determines the keys of a text, down to the last bit."""
 
+    key: str  # the name of the key's place
     location: KeyLocation
     windows: WindowRecord
     dtype: str
@@ -118,14 +121,18 @@ class KeyPlan:
             }
         return plan
 
-    def pairs_record(self) -> PairsRecord | None:
-        """What the manifest keeps of how pairs are read."""
-        if self.pairs is None:
-            return None
-        return PairsRecord(
-            source_prefix=self.pairs.source_prefix,
-            source_lang=self.pairs.source_lang,
-            target_lang=self.pairs.target_lang,
+    def manifest(self, model: nn.Module, tokenizer: Any, **fields: Any) -> Manifest:
+        """The manifest of a datastore of such keys, with further fields."""
+        names = ("source_prefix", "source_lang", "target_lang")
+        pairs = {name: getattr(self.pairs, name) for name in names if self.pairs is not None}
+        return Manifest(
+            created_with=__version__,
+            model=model_record(model),
+            tokenizer=tokenizer_record(tokenizer),
+            key=KeyRecord(name=self.key, module=self.location.module, side=self.location.side),
+            windows=self.windows,
+            pairs=PairsRecord(**pairs) if pairs else None,
+            **fields,
         )
 
 
@@ -133,7 +140,6 @@ class KeyPlan:
 class BuildPlan:
     """A build's settings, all of them within their ranges."""
 
-    key: str  # the name of the key's place
     keys: KeyPlan
     index: IndexConfig
     # The settings that hold where a user gives none: the fixed ones, and defaults.
@@ -178,14 +184,13 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
         window=window, stride=stride, concatenate=settings.get("concatenate", False)
     )
     batch_tokens = batch_tokens or default_batch_tokens(input_device(model))
-    keys = KeyPlan(location, windows, dtype, batch_tokens, pairs)
+    keys = KeyPlan(key, location, windows, dtype, batch_tokens, pairs)
     index = index_config(settings.get("index"))
     on_demand = None
     if not settings.get("store_keys", True):
         _check_on_demand(index, pairs)
         on_demand = _on_demand_record(window)
     return BuildPlan(
-        key=key,
         keys=keys,
         index=index,
         settings=KNNConfig().with_given(**vars(fixed)),

@@ -139,7 +139,10 @@ def compact(
             )
         tokens = _write_text(job, store, documents)
         if old.on_demand is None:
-            _write_keys(job, store, entries, shard_bytes, progress)
+            total, form = int(entries.sum()), (old.dim, old.dtype)
+            writer = KeyWriter(job, *form, total, shard_bytes=shard_bytes)
+            numbers = np.split(np.flatnonzero(entries), range(_ROWS_AT_ONCE, total, _ROWS_AT_ONCE))
+            writer.write(map(store.keys, numbers), progress, total)
         _write_groups(job, store, entries)
         manifest = job.manifest(
             old,
@@ -205,22 +208,6 @@ def _write_text(job: Job, store: Datastore, documents: Array) -> int:
     job.note(job.path("tokens"))
     job.write("documents", records)
     return first
-
-
-def _write_keys(
-    job: Job, store: Datastore, entries: Array, shard_bytes: int, progress: Progress
-) -> None:
-    total = int(entries.sum())
-    writer = KeyWriter(
-        job, store.manifest.dim, store.manifest.dtype, total, shard_bytes=shard_bytes
-    )
-    skipped = writer.done
-    for first in range(0, len(entries), _ROWS_AT_ONCE):
-        part = store.keys(first + np.flatnonzero(entries[first : first + _ROWS_AT_ONCE]))
-        writer.append(part[min(skipped, len(part)) :])
-        skipped -= min(skipped, len(part))
-        progress("keys", writer.done, total)
-    writer.flush()
 
 
 def _compacted(

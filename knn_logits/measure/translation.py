@@ -29,12 +29,21 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
 from knn_logits.settings.config import check_threads, whole_number
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.records import PairsRecord
 
 _BATCH_SIZE = 16
 # A translation may have so many times the tokens of its source, and so many more.
 _TIMES, _EXTRA = 2, 50
 # The settings that determine what an encoder reads.
 _READING = ("source_prefix", "source_lang", "target_lang", "max_new_tokens")
+
+
+class TranslateSettings(MemorySettings, total=False):
+    """Keyword arguments that say how sources are read and a memory is opened; see `translate`."""
+
+    source_prefix: str | None
+    source_lang: str | None
+    target_lang: str | None
 
 
 def translate(
@@ -46,12 +55,9 @@ def translate(
     num_beams: int = 1,
     batch_size: int = _BATCH_SIZE,
     max_new_tokens: int | None = None,
-    source_prefix: str | None = None,
-    source_lang: str | None = None,
-    target_lang: str | None = None,
     progress: Progress = no_progress,
     phase: str = "translating",
-    **settings: Unpack[MemorySettings],
+    **settings: Unpack[TranslateSettings],
 ) -> list[str]:
     """Writes a target for each source with an encoder-decoder model, such as a translation.
 
@@ -65,12 +71,12 @@ def translate(
         batch_size: Number of sources in a batch. Sources are sorted by length.
         max_new_tokens: The most tokens to write for each source. None allows twice the tokens of a
             batch's longest source and 50 more, within what the model can read.
+        progress: A callback that is told how many sources are done.
+        phase: The name of this work for the callback.
         source_prefix: Text that stands before every source; None takes the datastore's prefix.
         source_lang: Language of the sources, if the tokenizer knows languages; None takes the
             datastore's.
         target_lang: Language to write; None takes the datastore's.
-        progress: A callback that is told how many sources are done.
-        phase: The name of this work for the callback.
         settings: `k`, `lmbda`, `temperature`, `weights`, `device` and so on, which `Memory`
             explains.
 
@@ -88,17 +94,12 @@ def translate(
         max_new_tokens = whole_number("max_new_tokens", max_new_tokens, 1)
     check_threads(settings.get("threads"))
     sources = [checked_text(source, "a source") for source in several(sources, "sources")]
-    memory = None if datastore is None else Memory.of(model, datastore, **settings)
+    given: dict[str, Any] = {**settings}
+    reading = {name: given.pop(name, None) for name in PairsRecord.model_fields}
+    memory = None if datastore is None else Memory.of(model, datastore, **given)
     for store in memory.stores if memory else []:
         check_tokenizer(tokenizer, store)
-    pairs = pair_tokenizer(
-        model,
-        tokenizer,
-        memory.stores[0] if memory else None,
-        source_prefix=source_prefix,
-        source_lang=source_lang,
-        target_lang=target_lang,
-    )
+    pairs = pair_tokenizer(model, tokenizer, memory.stores[0] if memory else None, **reading)
     if pairs is None:
         raise ModelError("a causal model does not read sources: give an encoder-decoder model")
     attached = KNNLogitsProcessor(model, memory, record=False) if memory else nullcontext()

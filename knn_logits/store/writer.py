@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -12,6 +12,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, CorpusError
+from knn_logits.progress import Progress
 from knn_logits.store.documents import DocumentRecord, Documents
 from knn_logits.store.entries import Contexts
 from knn_logits.store.files import array_header, discard, put_in_place, staging, write_array
@@ -158,6 +159,15 @@ class KeyWriter:
         rows = min(self._rows_per_shard, max(0, entries - self.done))
         self._buffer = np.empty((rows, dim), dtype)
         self._filled = 0
+
+    def write(self, parts: Iterable[Array], progress: Progress, total: int) -> None:
+        """Writes all keys but those that an earlier run has written."""
+        skipped = self.done
+        for part in parts:
+            self.append(part[min(skipped, len(part)) :])
+            skipped -= min(skipped, len(part))
+            progress("keys", self.done, total)
+        self.flush()
 
     def append(self, keys: Array) -> None:
         """Appends keys, [rows, dim]."""

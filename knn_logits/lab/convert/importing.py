@@ -11,22 +11,20 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import nn
+from typing_extensions import Unpack
 
-from knn_logits._version import __version__
 from knn_logits.arrays import Array
 from knn_logits.building.indexing import make_index, write_index
-from knn_logits.building.planning import KeyPlan
+from knn_logits.building.planning import KeyPlan, check_keywords
 from knn_logits.building.recall import measured
 from knn_logits.building.steps import write_canary
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
-    model_record,
-    tokenizer_record,
     vocabulary_size,
 )
 from knn_logits.engine.forward import evaluating, input_device, key_states
@@ -49,8 +47,7 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
-from knn_logits.store.manifest import Manifest
-from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord, WindowRecord
+from knn_logits.store.records import IndexRecord, SettingsRecord, WindowRecord
 from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter
 
 logger = logging.getLogger(__name__)
@@ -76,25 +73,31 @@ class Imported:
     limits: tuple[str, ...]  # what is not possible, one line each
 
 
+class ImportSettings(TypedDict, total=False):
+    """The keyword arguments of `import_datastore`, which documents them."""
+
+    key: str
+    window: WindowConfig | None
+    index: IndexConfig | None
+    k: int | None
+    lmbda: float | None
+    temperature: float | None
+    suffix_weight: float | None
+    threads: int | None
+    shard_bytes: int
+    overwrite: bool
+    license: str | None
+    source_text: str | None
+
+
 def import_datastore(
     model: nn.Module,
     tokenizer: Any,
     source: str | os.PathLike[str],
     folder: str | os.PathLike[str],
     *,
-    key: str = DEFAULT_KEY,
-    window: WindowConfig | None = None,
-    index: IndexConfig | None = None,
-    k: int | None = None,
-    lmbda: float | None = None,
-    temperature: float | None = None,
-    suffix_weight: float | None = None,
-    threads: int | None = None,
-    shard_bytes: int = SHARD_BYTES,
-    overwrite: bool = False,
-    license: str | None = None,
-    source_text: str | None = None,
     progress: Progress = no_progress,
+    **settings: Unpack[ImportSettings],
 ) -> Imported:
     """Makes a datastore from the files of knn-transformers, knnlm, knn-models and their relatives.
 
@@ -106,6 +109,7 @@ def import_datastore(
         tokenizer: Its tokenizer.
         source: Folder of the files. If it holds several datastores, the file of values.
         folder: The folder to write. It must be new or empty.
+        progress: A callback that is told how far the work is.
         key: The place of the key in the model.
         window: Number of tokens that the model sees at once when text is scored. The files do not
             say what the other system used.
@@ -121,7 +125,6 @@ def import_datastore(
         overwrite: Replace an existing datastore.
         license: Licence of the text, kept in the manifest.
         source_text: Where the text is from, kept in the manifest.
-        progress: A callback that is told how far the work is.
 
     Returns:
         The datastore, and what is not possible with it.
@@ -133,30 +136,12 @@ def import_datastore(
         DatastoreError: when there are neither keys nor an index, or the folder cannot be used.
         StorageError: when the disk is full.
     """
-    settings = KNNConfig().with_given(
-        k=k,
-        lmbda=lmbda,
-        temperature=_TEMPERATURE if temperature is None else temperature,
-        suffix_weight=suffix_weight,
-    )
-    files = _usable_files(Path(source), index)
-    location = find_key(model, key)
-    sizes = resolve(window or WindowConfig(), context_length(model))
-    windows = WindowRecord(window=sizes[0], stride=sizes[1], concatenate=True)
-    plan = KeyPlan(location, windows, "float16", 1)
-    text = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
-    about: dict[str, Any] = {"license": license, "source": source_text}
-    conversion = _Conversion(model, tokenizer, files, plan, key, index, threads, progress)
-    with (
-        begin(Path(folder).resolve(), "build", text, overwrite=overwrite) as job,
-        evaluating(model),
-    ):
-        values, error = conversion.run(job, settings, shard_bytes, about)
-    return _imported(Datastore(folder), files, values, error)
-
-
-def _usable_files(source: Path, index: IndexConfig | None) -> LegacyFiles:
-    files = find_files(source)
+    check_keywords("import_datastore", settings, ImportSettings)
+    names = ("k", "lmbda", "temperature", "suffix_weight")
+    given = {name: settings[name] for name in names if settings.get(name) is not None}  # type: ignore[literal-required]
+    config = KNNConfig().with_given(**{"temperature": _TEMPERATURE, **given})
+    index, key = settings.get("index"), settings.get("key", DEFAULT_KEY)
+    files = find_files(Path(source))
     if files.keys is None and files.index is None:
         raise DatastoreError(
             f"there are neither keys nor an index beside {files.values}, so nothing can be "
@@ -166,69 +151,73 @@ def _usable_files(source: Path, index: IndexConfig | None) -> LegacyFiles:
         raise ConfigError(
             "another index has to be built from the keys, which are missing: leave --index out"
         )
-    return files
+    window, stride = resolve(settings.get("window") or WindowConfig(), context_length(model))
+    windows = WindowRecord(window=window, stride=stride, concatenate=True)
+    plan = KeyPlan(key, find_key(model, key), windows, "float16", 1)
+    text = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
+    overwrite = settings.get("overwrite", False)
+    with (
+        begin(Path(folder).resolve(), "build", text, overwrite=overwrite) as job,
+        evaluating(model),
+    ):
+        conversion = _Conversion(job, model, tokenizer, files, plan, settings, progress)
+        values, error = conversion.run(config)
+    return _imported(Datastore(folder), files, values, error)
 
 
 @dataclass(frozen=True)
 class _Conversion:
-    """The arguments of `import_datastore`, within their ranges."""
+    """A conversion that is running."""
 
+    job: Job
     model: nn.Module
     tokenizer: Any
     files: LegacyFiles
     plan: KeyPlan
-    key: str
-    index: IndexConfig | None
-    threads: int | None
+    settings: ImportSettings
     progress: Progress
 
-    def run(
-        self, job: Job, settings: KNNConfig, shard_bytes: int, about: dict[str, Any]
-    ) -> tuple[int, float | None]:
+    def run(self, config: KNNConfig) -> tuple[int, float | None]:
         """Writes the datastore; returns the number of values and `Imported.model_error`."""
-        files, location = self.files, self.plan.location
+        job, files, settings = self.job, self.files, self.settings
         canary = write_canary(job, self.model, self.tokenizer, self.plan)
         dim = int(canary[CANARY_KEYS].shape[1])
-        old = self._old_index(dim)
-        vocabulary = vocabulary_size(self.model)
+        old, vocabulary = self._old_index(dim), vocabulary_size(self.model)
         values = read_values(files, dim, vocabulary, old.size if old else None)
         keys = read_keys(files.keys, len(values), dim) if files.keys else None
         entries = written_entries(keys, values) if keys is not None else len(values)
-        error = _model_error(self.model, location, keys, values[:entries])
+        error = _model_error(self.model, self.plan.location, keys, values[:entries])
         _write_text(job, self.tokenizer, values[:entries], vocabulary, files)
         if job.repeated:
             job.give_up()
             return len(values), error
+        dtype = "float32" if keys is not None and keys.dtype.itemsize == 4 else "float16"
         if keys is not None:
-            _write_keys(job, keys[:entries], shard_bytes, self.progress)
+            shard_bytes = settings.get("shard_bytes", SHARD_BYTES)
+            writer = KeyWriter(job, dim, dtype, entries, shard_bytes=shard_bytes)
+            writer.write(key_parts(keys[:entries]), self.progress, entries)
         write_clusters(job, files, len(values), entries)
-        manifest = Manifest(
-            created_with=__version__,
-            model=model_record(self.model),
-            tokenizer=tokenizer_record(self.tokenizer),
-            key=KeyRecord(name=self.key, module=location.module, side=location.side),
+        manifest = self.plan.manifest(
+            self.model,
+            self.tokenizer,
             entries=entries,
             documents=1,
             tokens=entries + 1,
             dim=dim,
-            dtype="float32" if keys is not None and keys.dtype.itemsize == 4 else "float16",
+            dtype=dtype,
             metric=old.metric if old else "l2",
-            windows=self.plan.windows,
             index=IndexRecord(factory="exact", requested="import"),
-            settings=SettingsRecord(**settings.values("scoring")),
+            settings=SettingsRecord(**config.values("scoring")),
             files=job.files,
-            **about,
+            license=settings.get("license"),
+            source=settings.get("source_text"),
         )
-        store = Datastore.unfinished(job.folder, manifest)
+        store, threads = Datastore.unfinished(job.folder, manifest), settings.get("threads")
         if old is None:
-            index, record = make_index(
-                store,
-                self.index or IndexConfig(),
-                threads=self.threads,
-                progress=self.progress,
-            )
+            kind = settings.get("index") or IndexConfig()
+            index, record = make_index(store, kind, threads=threads, progress=self.progress)
         else:
-            index, record = _converted(store, old, self.threads, self.progress)
+            index, record = _converted(store, old, threads, self.progress)
         write_index(job, store, index, record, canary)
         job.commit(manifest, index=record)
         return len(values), error
@@ -236,7 +225,7 @@ class _Conversion:
     def _old_index(self, dim: int) -> FaissFile | None:
         """Reads the other system's index; None if another is to be built, or it cannot be read."""
         path = self.files.index
-        if path is None or self.index is not None:
+        if path is None or self.settings.get("index") is not None:
             return None
         self.progress("reading the index", 0, None)
         try:
@@ -274,17 +263,6 @@ def _write_text(
     with TokenWriter(job, concatenate=True, vocabulary=vocabulary) as writer:
         tokens = np.concatenate([[first], np.asarray(values, np.int64)])
         writer.add(tokens, id=files.values.name, title=f"all of {files.values.name}")
-
-
-def _write_keys(job: Job, keys: Array, shard_bytes: int, progress: Progress) -> None:
-    dtype = "float32" if keys.dtype.itemsize == 4 else "float16"
-    writer = KeyWriter(job, keys.shape[1], dtype, len(keys), shard_bytes=shard_bytes)
-    skipped = writer.done
-    for part in key_parts(keys):
-        writer.append(part[min(skipped, len(part)) :])
-        skipped -= min(skipped, len(part))
-        progress("keys", writer.done, len(keys))
-    writer.flush()
 
 
 def write_clusters(job: Job, files: LegacyFiles, entries: int, written: int) -> bool:

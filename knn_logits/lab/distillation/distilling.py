@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from torch import nn
+from typing_extensions import Unpack
 
-from knn_logits._version import __version__
-from knn_logits.building.planning import KeyPlan, PlanSettings, planned
+from knn_logits.building.planning import KeyPlan, PlanSettings, check_keywords, planned
 from knn_logits.building.steps import write_canary, write_keys, write_text
 from knn_logits.building.writing_settings import unrepeated_ngram
 from knn_logits.corpus.documents import Document, several
@@ -21,8 +21,6 @@ from knn_logits.engine.compatibility import (
     check_model,
     check_tokenizer,
     locate_key,
-    model_record,
-    tokenizer_record,
 )
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.location import DEFAULT_KEY, is_encoder_decoder
@@ -35,11 +33,26 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest, needs_text
-from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord, WritingRecord
+from knn_logits.store.records import IndexRecord, SettingsRecord, WritingRecord
 
 _MOST_ROWS = 1000.0
 # The id of the only document.
 DOCUMENT = "learned rows"
+
+
+class DistillSettings(TypedDict, total=False):
+    """The keyword arguments of `distill`, which documents them."""
+
+    rows: float
+    teacher: Datastore | None
+    epochs: int
+    key: str
+    window: WindowConfig | None
+    batch_tokens: int | None
+    seed: int
+    overwrite: bool
+    license: str | None
+    source: str | None
 
 
 def distill(
@@ -48,17 +61,8 @@ def distill(
     corpus: Datastore | Iterable[Document | str],
     folder: str | os.PathLike[str],
     *,
-    rows: float = 3.0,
-    teacher: Datastore | None = None,
-    epochs: int = 6,
-    key: str = DEFAULT_KEY,
-    window: WindowConfig | None = None,
-    batch_tokens: int | None = None,
-    seed: int = 0,
-    overwrite: bool = False,
-    license: str | None = None,
-    source: str | None = None,
     progress: Progress = no_progress,
+    **settings: Unpack[DistillSettings],
 ) -> Datastore:
     """Learns an output embedding with several rows a token, which takes the place of a datastore.
 
@@ -76,9 +80,11 @@ def distill(
         tokenizer: Its tokenizer.
         corpus: Texts or `Document`s, or a datastore with its keys, whose text is then the corpus.
         folder: The folder to write. It must be new or empty.
-        rows: Rows for each different token of the corpus, on average. Frequent tokens get more.
+        progress: A callback that is told how far the work is.
+        rows: Rows for each different token of the corpus, on average. Three, unless
+            given; frequent tokens get more.
         teacher: A datastore whose distributions are learnt beside the corpus's tokens.
-        epochs: How often the corpus is read, at most.
+        epochs: How often the corpus is read, at most (6).
         key: The place of the key in the model, where `corpus` is no datastore.
         window: Tokens that the model sees at once, and the stride, likewise.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
@@ -86,7 +92,6 @@ def distill(
         overwrite: Replace an existing datastore once the rows are complete.
         license: Licence of the text, for the manifest; None takes the datastore's.
         source: Where the text comes from, for the manifest; None takes the datastore's.
-        progress: A callback that is told how far the work is.
 
     Returns:
         The finished memory, open.
@@ -100,33 +105,41 @@ def distill(
         BusyError: when another process is writing the folder.
         StorageError: when the disk is full.
     """
-    rows, epochs, seed = _numbers(rows, epochs, seed)
+    check_keywords("distill", settings, DistillSettings)
+    rows, teacher = settings.get("rows", 3.0), settings.get("teacher")
+    if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not 0 < rows <= _MOST_ROWS:
+        raise ConfigError(f"rows must be a number above 0 and at most {_MOST_ROWS:g}, not {rows!r}")
+    epochs = whole_number("epochs", settings.get("epochs", 6), 1)
+    seed = whole_number("seed", settings.get("seed", 0), 0, MOST_SEED)
     _check(model, tokenizer, corpus, teacher)
+    key, window = settings.get("key", DEFAULT_KEY), settings.get("window")
+    about: dict[str, Any] = {name: settings.get(name) for name in ("license", "source")}
     if isinstance(corpus, Datastore):
         corpus.fetch_keys(progress)
         record = corpus.manifest
         key, window = record.key.name, WindowConfig(record.windows.window, record.windows.stride)
-        license, source = license or record.license, source or record.source
+        about = {name: value or getattr(record, name) for name, value in about.items()}
     else:
         corpus = several(corpus, "documents")
-    _check_place(teacher, key)
-    settings: PlanSettings = {"key": key, "window": window, "batch_tokens": batch_tokens}
-    keys = planned(model, tokenizer, settings).keys
+    if teacher is not None and teacher.manifest.key.name != key:
+        raise ConfigError(
+            f"the keys of {teacher.folder} are of another place ({teacher.manifest.key.name}): "
+            "give --key with this name"
+        )
+    plan: PlanSettings = {
+        "key": key,
+        "window": window,
+        "batch_tokens": settings.get("batch_tokens"),
+    }
+    keys = planned(model, tokenizer, plan).keys
     distillation = _Distillation(
-        model, tokenizer, corpus, teacher, keys, key, rows, epochs, seed, progress
+        model, tokenizer, corpus, teacher, keys, float(rows), epochs, seed, progress
     )
-    target = Path(folder).resolve()
-    plan = distillation.as_text()
-    with begin(target, "build", plan, overwrite=overwrite) as job, evaluating(model):
-        distillation.run(job, license, source)
+    target, text = Path(folder).resolve(), distillation.as_text()
+    overwrite = settings.get("overwrite", False)
+    with begin(target, "build", text, overwrite=overwrite) as job, evaluating(model):
+        distillation.run(job, about)
     return Datastore(target)
-
-
-def _numbers(rows: float, epochs: int, seed: int) -> tuple[float, int, int]:
-    if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not 0 < rows <= _MOST_ROWS:
-        raise ConfigError(f"rows must be a number above 0 and at most {_MOST_ROWS:g}, not {rows!r}")
-    epochs = whole_number("epochs", epochs, 1)
-    return float(rows), epochs, whole_number("seed", seed, 0, MOST_SEED)
 
 
 def _check(model: nn.Module, tokenizer: Any, corpus: object, teacher: Datastore | None) -> None:
@@ -145,14 +158,6 @@ def _check(model: nn.Module, tokenizer: Any, corpus: object, teacher: Datastore 
         check_enough(len(corpus))
 
 
-def _check_place(teacher: Datastore | None, key: str) -> None:
-    if teacher is not None and teacher.manifest.key.name != key:
-        raise ConfigError(
-            f"the keys of {teacher.folder} are of another place ({teacher.manifest.key.name}): "
-            "give --key with this name"
-        )
-
-
 @dataclass(frozen=True)
 class _Distillation:
     """The arguments of `distill`, within their ranges."""
@@ -162,7 +167,6 @@ class _Distillation:
     corpus: Datastore | Iterable[Document | str]
     teacher: Datastore | None
     keys: KeyPlan
-    key: str
     rows: float
     epochs: int
     seed: int
@@ -181,28 +185,24 @@ class _Distillation:
             else "documents",
         }
 
-    def run(self, job: Job, license: str | None, source: str | None) -> None:
+    def run(self, job: Job, about: dict[str, Any]) -> None:
         """Learns the rows, and writes the folder."""
         if job.ended and isinstance(self.corpus, Datastore):
             job.give_up()
             return
         canary = write_canary(job, self.model, self.tokenizer, self.keys)
         location = self.keys.location
-        manifest = Manifest(
-            created_with=__version__,
-            model=model_record(self.model),
-            tokenizer=tokenizer_record(self.tokenizer),
-            key=KeyRecord(name=self.key, module=location.module, side=location.side),
+        manifest = self.keys.manifest(
+            self.model,
+            self.tokenizer,
             entries=0,
             documents=0,
             tokens=0,
             dim=canary[CANARY_KEYS].shape[1],
-            windows=self.keys.windows,
             index=IndexRecord(factory="exact", requested="exact"),
             settings=SettingsRecord(k=DEFAULT_K, lmbda=0.25, temperature=1.0),
-            license=license,
-            source=source,
             files=(),
+            **about,
         )
         states = self._states(job, manifest)
         if states is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any, Literal
@@ -22,14 +22,7 @@ from knn_logits.corpus.documents import Document
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, Halves, halved, open_bench
-from knn_logits.measure.likelihood import (
-    LMBDAS,
-    Choice,
-    Grid,
-    GridLikelihood,
-    spread,
-    temperatures_around,
-)
+from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, spread, temperatures_around
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.perplexity import describe, searched
 from knn_logits.measure.text_pass import TokenScores
@@ -157,10 +150,20 @@ def tune(
         MismatchError: when model or tokenizer are not the datastore's.
     """
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    options = _Options(
-        **{field.name: given.pop(field.name) for field in fields(_Options) if field.name in given}
-    )
-    lots = named(texts)
+    names = [field.name for field in fields(_Options) if field.name in given]
+    options = _Options(**{name: given.pop(name) for name in names})
+    return _tuned(model, tokenizer, datastore, named(texts), options, given, progress)
+
+
+def _tuned(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Memory | Stores,
+    texts: dict[str, Iterator[Document]],
+    options: _Options,
+    given: dict[str, Any],
+    progress: Progress,
+) -> Tuning:
     stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
     if options.write and len(stores) > 1:
         raise ConfigError(
@@ -185,16 +188,15 @@ def tune(
     started = time.monotonic()
     rows: list[Document] = []
     if options.bleu is not None:
-        rows = list(chain.from_iterable(lots.values()))
-        lots = named(rows)
+        rows = list(chain.from_iterable(texts.values()))
+        texts = named(rows)
     check = None if options.allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
     passed = _Pass(bench, stored, request, options.seed, progress)
-    passed.read(lots, check)
-    result = _choose(passed, options, rows, started)
-    if check is not None:
-        result = replace(result, overlap=check.result())
-    if result.overlap is not None and result.overlap.notable:
-        logger.warning("%s, so the choice is worse on other text", result.overlap)
+    passed.read(texts, check)
+    overlap = None if check is None else check.result()
+    result = replace(_choose(passed, options, rows, started), overlap=overlap)
+    if overlap is not None and overlap.notable:
+        logger.warning("%s, so the choice is worse on other text", overlap)
     return _stored(stores[0], result, options, passed) if options.write else result
 
 
@@ -244,7 +246,7 @@ def _choose(passed: _Pass, options: _Options, rows: list[Document], started: flo
         temperature=best.temperature,
         chosen_on=chosen_on,
         held_out=held_out_part,
-        at_the_edge=_edges(best, first.grid),
+        at_the_edge=_edges(best.place, first.grid),
         grid=first.grid,
         perplexities=first.perplexities().numpy(),
         held_out_perplexities=other.perplexities().numpy(),
@@ -387,11 +389,11 @@ class _Pass:
         )
 
 
-def _edges(best: Choice, grid: Grid) -> tuple[str, ...]:
+def _edges(place: tuple[int, int, int], grid: Grid) -> tuple[str, ...]:
     """Names the settings whose best value might lie beyond those tried."""
     names = []
-    if len(grid.ks) > 1 and best.place[0] == len(grid.ks) - 1:
+    if len(grid.ks) > 1 and place[0] == len(grid.ks) - 1:
         names.append("k")
-    if best.lmbda > 0.0 and best.place[1] in (0, len(grid.temperatures) - 1):
+    if grid.lmbdas[place[2]] > 0.0 and place[1] in (0, len(grid.temperatures) - 1):
         names.append("temperature")
     return tuple(names)
