@@ -35,9 +35,9 @@ from knn_logits.engine.compatibility import (
 )
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
-from knn_logits.settings.config import Metric
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job, begin
@@ -189,7 +189,7 @@ class _Build:
         """Writes the canary and the text; False where an earlier run finished the datastore."""
         job, keys = self.job, self.plan.keys
         self.canary: dict[str, Array] = write_canary(job, self.model, self.tokenizer, keys)
-        self.metric: Metric = self.plan.index.metric or "l2"
+        self.metric: Metric = self.plan.index.metric or DEFAULT_METRIC
         dim = self.canary[CANARY_KEYS].shape[1]
         check_index(self.plan.index, dim, self.metric)
         self.text: TokenWriter = write_text(
@@ -269,7 +269,7 @@ class _Build:
         # At this point the datastore lacks only the index and the manifest.
         store = Datastore.unfinished(self.job.folder, manifest)
         if plan.fixed.temperature is None:
-            temperature = like_temperature(store, plan.settings.temperature, "l2")
+            temperature = like_temperature(store, plan.settings.temperature, DEFAULT_METRIC)
             settings = manifest.settings.model_copy(update={"temperature": temperature})
             manifest = manifest.model_copy(update={"settings": settings})
         if plan.calibrate:

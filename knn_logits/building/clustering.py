@@ -68,16 +68,16 @@ def cluster(
             job.give_up()
             return Datastore(store.folder)
         store = Datastore(store.folder)
-        normal = store.manifest.metric == "cosine"
+        metric = store.manifest.metric
         progress("centroids", 0, None)
         keys = training_sample(store, sample or _SAMPLE_PER_CLUSTER * clusters, seed)
-        centroids = train_centroids(keys, clusters, normal=normal, seed=seed, threads=threads)
+        centroids = train_centroids(keys, clusters, metric=metric, seed=seed, threads=threads)
         labels: Array = np.empty(len(store), np.int32)
         done = 0
         progress("clusters", 0, len(store))
         for batch in store.key_batches(_KEYS_AT_ONCE):
             labels[done : done + len(batch)] = assign(
-                centroids, batch, normal=normal, threads=threads
+                centroids, batch, metric=metric, threads=threads
             )
             done += len(batch)
             progress("clusters", done, len(store))

@@ -38,6 +38,7 @@ from knn_logits.engine.forward import evaluating
 from knn_logits.engine.windows import TextWindow, plan
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.index.choice import CODES, choose_lists
+from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import IndexConfig, index_config, whole_number
 from knn_logits.store.documents import DocumentRecord, write_documents
@@ -220,7 +221,7 @@ def forecast(
         dim = whole_number("dim", dim, 1)
         speed = timing.supposed_speed(tokens, dim, layers, settings.get("window"))
     config = index_config(settings.get("index"))
-    dtype, metric = settings.get("keys_dtype", "float16"), config.metric or "l2"
+    dtype, metric = settings.get("keys_dtype", "float16"), config.metric or DEFAULT_METRIC
     return _estimate(
         Extent(tokens - 1, tokens, 1, dim, dtype, metric, 0, canary),
         speed,
@@ -245,7 +246,7 @@ def estimated(
     keys, contexts = build.keys, text.contexts
     progress("measuring", 0, None)
     dim, canary = _key_shape(model, tokenizer, keys)
-    tokens, metric = int(contexts.length.sum()), build.index.metric or "l2"
+    tokens, metric = int(contexts.length.sum()), build.index.metric or DEFAULT_METRIC
     extent = Extent(
         contexts.entries, tokens, text.documents, dim, keys.dtype, metric, text.table_bytes, canary
     )

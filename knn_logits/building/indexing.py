@@ -29,9 +29,10 @@ from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.demand import check_building, fewest_keys
 from knn_logits.index.opening import Fill, check_factory, check_leaves_out, index_from_keys
+from knn_logits.metrics import Metric, as_distance
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
-from knn_logits.settings.config import IndexConfig, Metric, as_distance, check_threads, index_config
+from knn_logits.settings.config import IndexConfig, check_threads, index_config
 from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin

@@ -18,9 +18,10 @@ from knn_logits.building.indexing import same_kind, write_index
 from knn_logits.building.writing_settings import near_record, nearness_of
 from knn_logits.engine.compatibility import needs_keys
 from knn_logits.errors import ConfigError
+from knn_logits.index.base import prepared
 from knn_logits.index.opening import check_leaves_out
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import Metric, check_threads, share
+from knn_logits.settings.config import check_threads, share
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import begin
@@ -158,7 +159,7 @@ def _nearest_pairs(store: Datastore, entries: Ints) -> Iterator[tuple[Array, Arr
     """Yields pairs of some entries with their squared distances, int32 [pairs, 2] and float32."""
     if len(entries) < 2:
         return
-    keys = prepared_keys(store.keys(entries), store.manifest.metric)
+    keys = prepared(store.keys(entries), store.manifest.metric)
     norms = np.square(keys).sum(axis=1)
     rows, count = max(1, _BLOCK // len(entries)), min(_PAIRED, len(entries) - 1)
     for first in range(0, len(entries), rows):
@@ -170,11 +171,3 @@ def _nearest_pairs(store: Datastore, entries: Ints) -> Iterator[tuple[Array, Arr
         pairs = np.repeat(entries[block], count), entries[columns].reshape(-1)
         squares = np.take_along_axis(distances, columns, axis=1).reshape(-1)
         yield np.stack(pairs, axis=1).astype(np.int32), squares
-
-
-def prepared_keys(keys: Array, metric: Metric) -> Array:
-    """Keys as they are compared, float32: of length 1 where only their direction matters."""
-    vectors: Array = np.asarray(keys, np.float32)
-    if metric == "cosine":
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return vectors

@@ -12,8 +12,8 @@ from knn_logits.arrays import Array
 from knn_logits.building.timing import recall_seconds
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.exact import ExactIndex
+from knn_logits.metrics import Metric
 from knn_logits.progress import Progress, no_progress, while_running
-from knn_logits.settings.config import Metric
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import IndexRecord, RecallRecord
 

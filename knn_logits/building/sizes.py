@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from knn_logits.index.choice import available_memory, choose_factory, choose_train_size
-from knn_logits.settings.config import IndexConfig, Metric
+from knn_logits.metrics import Metric
+from knn_logits.settings.config import IndexConfig
 from knn_logits.store.writer import SHARD_BYTES
 
 # Of a file of arrays, and of the manifest.

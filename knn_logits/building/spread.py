@@ -27,9 +27,9 @@ from knn_logits.index import plain
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import inverted_file, openmp_threads
 from knn_logits.index.opening import Fill
+from knn_logits.metrics import Metric
 from knn_logits.ray.connection import connect, machines
 from knn_logits.ray.workers import Workers
-from knn_logits.settings.config import Metric
 
 logger = logging.getLogger(__name__)
 

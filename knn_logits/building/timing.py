@@ -29,12 +29,12 @@ from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_train_size
 from knn_logits.index.exact import ExactIndex
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, temperatures_around
+from knn_logits.metrics import COMPARISONS, DEFAULT_METRIC, Metric
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.settings.config import (
     DEFAULT_K,
     FEWEST_CALIBRATED,
     IndexConfig,
-    Metric,
     WindowConfig,
     whole_number,
 )
@@ -192,7 +192,7 @@ def _assignment_seconds(lists: int, dim: int, threads: int | None) -> float:
 
     centroids = _vectors(max(1, min(lists, _CENTROIDS // (4 * dim))), dim)
     vectors = _vectors(max(64, min(_VECTORS, _CENTROIDS // (64 * dim))), dim, seed=1)
-    spent = fastest(lambda: assign(centroids, vectors, normal=False, threads=threads))
+    spent = fastest(lambda: assign(centroids, vectors, metric=DEFAULT_METRIC, threads=threads))
     return spent / len(vectors) * lists / len(centroids)
 
 
@@ -278,16 +278,16 @@ def query_seconds(
     nprobe = min(nprobe or usual_nprobe(factory) or 1, total)
     length = max(1, round(_CROWDED * entries / total))
     filled = max(1, min(length, _CODES // (width * nprobe)))
-    # A graph over more centroids, which the metric "l2" has, hardly takes longer to search.
+    # A graph over more centroids, which distances have, hardly takes longer to search.
     lists = max(nprobe, min(total, FEWEST_LISTS - 1, _CODES // (width * filled)))
     # A rotation before the lists costs next to nothing.
     kind = factory[factory.index("IVF") :].replace(f"IVF{total}", f"IVF{lists}", 1)
     small = _filled(kind, dim, filled)
-    index = FaissIndex(small, "l2" if metric == "l2" else "ip", nprobe=nprobe, threads=1)
+    index = FaissIndex(small, metric, nprobe=nprobe, threads=1)
     seconds = [_search_seconds(index, count, dim, k) * length / filled for count in rows]
-    if metric != "l2" and total > lists:
+    if not COMPARISONS[metric].centered and total > lists:
         size = min(total, _CENTROIDS // (4 * dim))
-        centroids = FaissIndex(make_empty("Flat", dim, "ip"), "ip", threads=1)
+        centroids = FaissIndex(make_empty("Flat", dim, metric), metric, threads=1)
         centroids.add(_vectors(size, dim))
         for place, count in enumerate(rows):
             seconds[place] += _search_seconds(centroids, count, dim, nprobe) * total / size
@@ -309,7 +309,7 @@ def _filled(factory: str, dim: int, length: int) -> Any:
     from knn_logits.index.faiss_library import faiss_module, make_empty
 
     faiss = faiss_module()
-    inner = make_empty(factory, dim, "l2")
+    inner = make_empty(factory, dim, DEFAULT_METRIC)
     # FAISS trains no centroids where there are enough of them. Where they lie does not matter.
     inner.quantizer.add(_vectors(int(inner.nlist), dim))
     if hasattr(inner, "pq"):

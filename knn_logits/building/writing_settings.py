@@ -18,11 +18,11 @@ from knn_logits.building.planning import FixedSettings
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.index.base import Index
 from knn_logits.index.opening import training_sample
-from knn_logits.mixture.distribution import equivalent_temperature
+from knn_logits.metrics import COMPARISONS, Metric, as_distance, equivalent_temperature
 from knn_logits.search.neighbors import NEAREST, hits
 from knn_logits.search.retriever import Retriever
 from knn_logits.search.shared_tokens import at_temperature
-from knn_logits.settings.config import KNNConfig, Metric, as_distance
+from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import NearRecord, SettingsRecord, WritingRecord
 
@@ -43,8 +43,6 @@ _FEWEST = 256
 _NEAR = 0.95
 # A neighbor within this share of the mean distance between neighbors counts as near, too.
 _LEAST_SPREAD = 0.1
-# The distance from a key to itself, up to rounding.
-_PERFECT = {"l2": 0.0, "cosine": 1.0}
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | Non
         return None
     rows = nearness.nearest[nearness.nearest[:, 0].isfinite()].double()
     limit = float(rows[:, 0].quantile(1.0 - _NEAR))
-    perfect = _PERFECT.get(store.manifest.metric)
+    perfect = COMPARISONS[store.manifest.metric].perfect
     if perfect is not None:
         # Where all text occurs twice, the nearest key equals the query, up to rounding.
         below = rows[:, :1] - rows

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import SearchError
-from knn_logits.settings.config import Metric
+from knn_logits.metrics import COMPARISONS, Metric
 
 
 class Index(Protocol):
@@ -42,8 +42,7 @@ class Index(Protocol):
             queries: float32 [rows, dim], on any device.
 
         Returns:
-            nearness: float32 [rows, columns], larger is nearer: minus the squared distance for
-                "l2", otherwise the similarity; -inf for padding.
+            nearness: float32 [rows, columns], larger is nearer; -inf for padding.
             ids: int64 [rows, columns], -1 for padding. There are at most k columns, in no
                 particular order, with padding last. A query that is not finite finds nothing.
         """
@@ -106,9 +105,10 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False)
 
 
-def normalised(vectors: Tensor) -> Tensor:
-    """Scales vectors to length 1 for the metric "cosine". A zero vector stays zero."""
-    return torch.nn.functional.normalize(vectors, dim=-1)
+def prepared(vectors: Array, metric: Metric) -> Array:
+    """Returns vectors as a metric compares them, float32."""
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    return COMPARISONS[metric].prepared(torch.from_numpy(vectors)).numpy()
 
 
 def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
@@ -119,11 +119,7 @@ def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
         keys: float32 [rows, k, dim].
 
     Returns:
-        float32 [rows, k], larger is nearer: minus squared distances for "l2", or similarities.
+        float32 [rows, k], larger is nearer.
     """
-    if metric == "l2":
-        return (keys - queries.unsqueeze(1)).square().sum(dim=-1).neg()
-    if metric == "cosine":
-        queries, keys = normalised(queries), normalised(keys)
     with full_precision(keys.device):
-        return torch.bmm(keys, queries.unsqueeze(-1)).squeeze(-1)
+        return COMPARISONS[metric].pairwise(queries, keys)

@@ -18,11 +18,10 @@ from knn_logits.index.base import (
     check_queries,
     full_precision,
     kept_after,
-    normalised,
     pairwise,
     without_broken,
 )
-from knn_logits.settings.config import Metric
+from knn_logits.metrics import COMPARISONS, Metric
 
 Form = Literal["whole", "bytes"]
 
@@ -73,43 +72,44 @@ class CompactIndex:
             wide = batch.astype(np.float64)
             mean += wide.sum(axis=0) / max(1, size)
             low, high = np.minimum(low, wide.min(axis=0)), np.maximum(high, wide.max(axis=0))
-        # As in `ExactIndex`, vectors relative to their mean lose less to rounding.
-        self._mean = torch.from_numpy(mean if metric == "l2" else np.zeros(dim)).float().to(device)
+        self._comparison = COMPARISONS[metric]
+        mean = mean if self._comparison.centered else np.zeros(dim)
+        self._mean = torch.from_numpy(mean).float().to(device)
         self._scale: Tensor | None = None
         if keys is not None:
-            wide = np.maximum(high - mean, mean - low) if metric == "l2" else np.fmax(high, -low)
-            wide = np.ones(dim) if metric == "cosine" else wide
+            unit = self._comparison.unit_length
+            wide = np.ones(dim) if unit else np.maximum(high - mean, mean - low)
             largest = torch.from_numpy(np.maximum(wide, 1e-12) / 127)
             self._scale = largest.float().to(device)
         dtype = torch.int8 if keys is not None else dtype
         self._codes = torch.empty(size, dim, dtype=dtype, device=device)
-        self._norms = torch.empty(size if metric == "l2" else 0, device=device)
+        norms = [] if size else [self._comparison.norms(self._codes.float())]
         first = 0
         for batch in batches():
             part = slice(first, first + len(batch))
             self._codes[part] = self._encoded(torch.from_numpy(batch).to(device))
-            if metric == "l2":
-                self._norms[part] = self._decoded(part).square().sum(dim=-1)
+            norms.append(self._comparison.norms(self._decoded(part)))
             first += len(batch)
+        present = [part for part in norms if part is not None]
+        self._norms = torch.cat(present) if present else None
 
     @property
     def bytes(self) -> int:
         """Size of the keys on the device."""
-        return self._codes.nbytes + self._norms.nbytes
+        return self._codes.nbytes + (0 if self._norms is None else self._norms.nbytes)
 
     def _encoded(self, keys: Tensor) -> Tensor:
         if self._scale is None:
             return keys.to(self._codes.dtype)
-        keys = keys.float()
-        keys = normalised(keys) if self.metric == "cosine" else keys - self._mean
+        keys = self._comparison.prepared(keys.float() - self._mean)
         return (keys / self._scale).round_().clamp_(-127, 127).to(torch.int8)
 
     def _decoded(self, part: slice) -> Tensor:
-        """Returns some keys relative to the mean, of length 1 for "cosine", float32."""
+        """Returns some keys as they are compared, float32."""
         keys = self._codes[part].float()
         if self._scale is not None:
             return keys.mul_(self._scale)
-        return normalised(keys) if self.metric == "cosine" else keys.sub_(self._mean)
+        return self._comparison.prepared(keys.sub_(self._mean))
 
     def reconstruct(self, ids: Array) -> Tensor:
         """See `Index.reconstruct`."""
@@ -124,7 +124,7 @@ class CompactIndex:
         stays, remaining = kept_after(self._ids, self.size, ids)
         mask = stays.to(self._codes.device)
         self._codes = self._codes[mask]
-        self._norms = self._norms[mask] if self.metric == "l2" else self._norms
+        self._norms = None if self._norms is None else self._norms[mask]
         self._ids = remaining.to(self._codes.device)
         self.size = len(self._ids)
 
@@ -144,16 +144,14 @@ class CompactIndex:
         return without_broken(queries, nearness, ids)
 
     def _search_block(self, queries: Tensor, k: int, candidates: int) -> tuple[Tensor, Tensor]:
-        centered = normalised(queries) if self.metric == "cosine" else queries - self._mean
+        compared = self._comparison.prepared(queries - self._mean)
         best: tuple[Tensor, Tensor] | None = None
         step = max(1, _BLOCK // max(len(queries), self.dim))
         for first in range(0, self.size, step):
             part = slice(first, min(first + step, self.size))
             keys = self._decoded(part)
-            if self.metric == "l2":
-                scores = torch.addmm(self._norms[part], centered, keys.T, beta=-1.0, alpha=2.0)
-            else:
-                scores = centered @ keys.T
+            norms = None if self._norms is None else self._norms[part]
+            scores = self._comparison.scores(compared, keys, norms)
             nearest = torch.topk(scores, min(candidates, scores.shape[1]), dim=-1)
             nearness, ids = nearest.values, nearest.indices + first
             if best is not None:
@@ -163,8 +161,7 @@ class CompactIndex:
             best = nearness, ids
         assert best is not None
         nearness, ids = best
-        if self.metric == "l2":
-            nearness = (nearness - centered.square().sum(dim=-1, keepdim=True)).clamp_max_(0.0)
+        nearness = self._comparison.of_scores(nearness, compared)
         if self._ids is not None:
             ids = self._ids[ids]
         return (nearness, ids) if self._keys_of is None else self._looked_at(queries, ids, k)

@@ -13,10 +13,9 @@ from knn_logits.index.base import (
     check_queries,
     full_precision,
     kept_after,
-    normalised,
     without_broken,
 )
-from knn_logits.settings.config import Metric
+from knn_logits.metrics import COMPARISONS, Metric
 
 # The most distances computed at once, which are 256 MB of float32.
 _BLOCK = 64 << 20
@@ -25,12 +24,11 @@ _BLOCK = 64 << 20
 class ExactIndex:
     """Exact search over keys in memory.
 
-    Keys are stored in float32. For "l2" they are stored relative to their mean. That does not
-    change distances, and |q|^2 + |k|^2 - 2qk loses far less to rounding when vectors are short.
+    Keys are stored in float32, relative to their mean where the metric allows it.
 
     Args:
         keys: float32 [size, dim].
-        center: What keys are stored relative to for "l2", float32 [dim]; None takes their mean.
+        center: What keys are stored relative to, float32 [dim]; None takes their mean.
     """
 
     def __init__(
@@ -44,13 +42,12 @@ class ExactIndex:
         self.size, self.dim = int(keys.shape[0]), int(keys.shape[1])
         keys = keys.to(device=device, dtype=torch.float32)
         self._mean = torch.zeros(self.dim, dtype=torch.float32, device=keys.device)
-        if metric == "l2" and self.size:
+        comparison = COMPARISONS[metric]
+        if comparison.centered and self.size:
             self._mean = keys.mean(dim=0) if center is None else center.to(keys)
             keys = keys - self._mean
-        elif metric == "cosine":
-            keys = normalised(keys)
-        self._keys = keys
-        self._norms = keys.square().sum(dim=-1) if metric == "l2" else None
+        self._keys = comparison.prepared(keys)
+        self._norms = comparison.norms(self._keys)
         self._ids: Tensor | None = None
 
     @classmethod
@@ -123,11 +120,7 @@ class ExactIndex:
         return without_broken(queries, nearness, ids)
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        if self._norms is None:
-            if self.metric == "cosine":
-                queries = normalised(queries)
-            return torch.topk(queries @ self._keys.T, k, dim=-1)
-        queries = queries - self._mean
-        nearness = torch.addmm(self._norms, queries, self._keys.T, beta=-1.0, alpha=2.0)
-        nearest, ids = torch.topk(nearness, k, dim=-1)
-        return (nearest - queries.square().sum(dim=-1, keepdim=True)).clamp_max_(0.0), ids
+        comparison = COMPARISONS[self.metric]
+        queries = comparison.prepared(queries - self._mean)
+        scores, ids = torch.topk(comparison.scores(queries, self._keys, self._norms), k, dim=-1)
+        return comparison.of_scores(scores, queries), ids

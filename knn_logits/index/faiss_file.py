@@ -19,7 +19,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError
-from knn_logits.settings.config import Metric
+from knn_logits.metrics import METRIC_OF_FAISS, Metric
 
 _MOST_LISTS = 1 << 24
 _MOST_DIM = 1 << 20
@@ -115,9 +115,9 @@ def _header(fields: _Fields) -> tuple[int, int, Metric]:
     dim, size = fields.number("i"), fields.number("q")
     fields.take(16)
     trained, metric = fields.number("B"), fields.number("i")
-    if not 1 <= dim <= _MOST_DIM or size < 0 or trained != 1 or metric not in (0, 1):
-        raise ValueError("an untrained index, or another metric than L2 and inner product")
-    return dim, size, "l2" if metric == 1 else "ip"
+    if not 1 <= dim <= _MOST_DIM or size < 0 or trained != 1 or metric not in METRIC_OF_FAISS:
+        raise ValueError("an untrained index, or an unknown metric")
+    return dim, size, METRIC_OF_FAISS[metric]
 
 
 def _index(fields: _Fields) -> FaissFile:

@@ -14,7 +14,8 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, MissingDependencyError
-from knn_logits.settings.config import Metric, check_threads
+from knn_logits.metrics import COMPARISONS, Metric
+from knn_logits.settings.config import check_threads
 
 # An index such as "IVF64,PQ16x4fs,RFlat" compares so many times k of its neighbors a second time.
 # FAISS's own default of 1 would find no other neighbors than the index without that part.
@@ -67,9 +68,8 @@ def faiss_reason(error: Exception) -> str:
 def make_empty(factory: str, dim: int, metric: Metric) -> Any:
     """Makes an untrained FAISS index."""
     faiss = faiss_module()
-    kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
     try:
-        index = faiss.index_factory(dim, factory, kind)
+        index = faiss.index_factory(dim, factory, COMPARISONS[metric].faiss)
     except RuntimeError as error:
         reason = faiss_reason(error)
         raise ConfigError(

@@ -14,7 +14,7 @@ import numpy as np
 from knn_logits.errors import DamagedError
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import faiss_module, faiss_reason, inverted_file, make_empty
-from knn_logits.settings.config import Metric
+from knn_logits.metrics import Metric
 
 _LARGEST_LOOP = 1 << 24
 

@@ -18,7 +18,8 @@ from knn_logits.index.demand import check_building
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
 from knn_logits.locks import new_lock
-from knn_logits.settings.config import IndexConfig, KNNConfig, Metric, as_distance
+from knn_logits.metrics import COMPARISONS, Metric, as_distance
+from knn_logits.settings.config import IndexConfig, KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.store.sinks import find_sink
@@ -99,7 +100,7 @@ def _left_out(store: Datastore, config: KNNConfig) -> Array | None:
     """The entries that no search may find, beside those of removed documents."""
     excluded = store.entries_of(config.exclude) if config.exclude else None
     # A sink is far from every other state, but its inner product with them may be the largest.
-    sink = find_sink(store) if store.manifest.metric == "ip" else None
+    sink = find_sink(store) if COMPARISONS[store.manifest.metric].perfect is None else None
     if sink is None:
         return excluded
     sinks = np.flatnonzero(sink.entries.numpy())
@@ -323,7 +324,7 @@ def _check_distances(store: Datastore, probes: Array, actual: Array) -> None:
     # Two metrics can give the same neighbors, but not the same distances.
     # A file may hold numbers whose squares exceed single precision, so this takes double precision.
     probes, actual, expected = (array.astype(np.float64) for array in (probes, actual, expected))
-    scale = 1.0 if metric == "cosine" else float(np.square(probes).sum(axis=-1).mean())
+    scale = 1.0 if COMPARISONS[metric].unit_length else float(np.square(probes).sum(axis=-1).mean())
     close = np.isclose(np.sort(actual), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
     if float(close.mean()) < _PROBE_SHARE:
         raise DamagedError(

@@ -13,7 +13,7 @@ import torch
 from knn_logits.arrays import Array
 from knn_logits.index.base import Index
 from knn_logits.index.compact import CompactIndex, form_for
-from knn_logits.settings.config import as_distance
+from knn_logits.metrics import as_distance
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import PROBE_DISTANCES, PROBE_QUERIES
 

@@ -16,7 +16,7 @@ from knn_logits.errors import DamagedError
 from knn_logits.index.demand import check_demand
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import faiss_module, faiss_reason, make_empty, parts_of
-from knn_logits.settings.config import Metric
+from knn_logits.metrics import Metric
 
 # The arrays that grow with the number of keys. An index learns the other arrays from the keys.
 _OF_KEYS = ("codes", "ids", "sizes")

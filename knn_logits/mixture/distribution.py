@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from knn_logits.mixture.weights import normalised
-from knn_logits.settings.config import Metric
 
 _NOTHING = float("-inf")
 # The exponential of anything less is 0 in double precision. Masks are far below this number, also
@@ -105,18 +104,6 @@ def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor
     if float(model_side.amin()) >= _FORBIDDEN:
         return weights
     return normalised(weights.masked_fill(model_side < _FORBIDDEN, _NOTHING))
-
-
-def equivalent_temperature(
-    temperature: float, old: Metric, new: Metric, mean_square: float
-) -> float:
-    """The temperature that gives like weights under another metric.
-
-    For keys and queries of equal length |q - k|^2 = 2 |k|^2 - 2 qk. So the inner product needs
-    half the temperature of the squared distance. The cosine needs that half divided by |k|^2.
-    """
-    unit = {"l2": 1.0, "ip": 0.5, "cosine": 0.5 / mean_square}
-    return temperature * unit[new] / unit[old]
 
 
 def mix(

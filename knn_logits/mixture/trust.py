@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from knn_logits.metrics import Metric
 from knn_logits.search.neighbors import Neighbors
-from knn_logits.settings.config import Metric
 from knn_logits.store.records import TrustRecord
 
 

@@ -19,10 +19,11 @@ from weakref import WeakKeyDictionary
 from knn_logits.errors import UnreachableError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import Indexes, check_probe
+from knn_logits.metrics import Metric
 from knn_logits.ray.connection import connect, machines, on_machine, result_of
 from knn_logits.ray.shard import Form, ShardActor
 from knn_logits.ray.sharded import PATIENCE, Answer, Replicas, ShardedIndex, ranges
-from knn_logits.settings.config import KNNConfig, Metric, whole_number
+from knn_logits.settings.config import KNNConfig, whole_number
 from knn_logits.store.datastore import Datastore
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import hidden_entries, present_entries
-from knn_logits.settings.config import Metric
+from knn_logits.metrics import Metric
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.reading import OpenArrays
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, KNNLogitsError, UnreachableError
 from knn_logits.locks import new_lock
+from knn_logits.metrics import Metric
 from knn_logits.ray.shard import Neighborhood
-from knn_logits.settings.config import Metric
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,14 @@ from torch import Tensor
 from knn_logits.engine.keys import KeySource
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index.opening import Indexes
+from knn_logits.metrics import Metric
 from knn_logits.printable import first_few
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.on_demand.retriever import OnDemandRetriever
 from knn_logits.search.retomaton import RetomatonRetriever
 from knn_logits.search.retriever import Retriever
-from knn_logits.settings.config import KNNConfig, Metric
+from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
 OneStore: TypeAlias = "Datastore | str | os.PathLike[str]"

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from knn_logits.metrics import DEFAULT_METRIC, Metric, as_distance
 from knn_logits.search.occurrences import Occurrences
-from knn_logits.settings.config import Metric, as_distance
 
 # The fields with a number for each entry, and what padding has there.
 PADDING: dict[str, float] = {
@@ -37,8 +37,7 @@ class Neighbors:
 
     Attributes:
         ids: int64 [rows, k], the entry's number in the datastore; -1 for padding.
-        nearness: float32 [rows, k], larger is nearer: minus the squared distance for the metric
-            "l2", the similarity for "ip" and "cosine"; -inf for padding.
+        nearness: float32 [rows, k], larger is nearer; -inf for padding.
         values: int64 [rows, k], the token that followed the key; any token for padding.
         metric: How keys were compared.
         every_row: Whether every row is known to have a neighbor, which saves several steps.
@@ -62,7 +61,7 @@ class Neighbors:
     ids: Tensor
     nearness: Tensor
     values: Tensor
-    metric: Metric = "l2"
+    metric: Metric = DEFAULT_METRIC
     every_row: bool = False
     searched: Tensor | None = None
     log_counts: Tensor | None = None
@@ -74,14 +73,19 @@ class Neighbors:
 
     @classmethod
     def from_distances(
-        cls, ids: Tensor, distances: Tensor, values: Tensor, metric: Metric = "l2", **fields: Any
+        cls,
+        ids: Tensor,
+        distances: Tensor,
+        values: Tensor,
+        metric: Metric = DEFAULT_METRIC,
+        **fields: Any,
     ) -> Neighbors:
-        """Makes neighbors from squared distances ("l2") or similarities."""
+        """Makes neighbors from distances, or from similarities, as the metric has them."""
         return cls(ids, as_distance(distances, metric), values, metric, **fields)
 
     @property
     def distances(self) -> Tensor:
-        """float32 [rows, k], the squared distances for "l2", otherwise the similarities."""
+        """float32 [rows, k], the distances or similarities that `metric` has."""
         distances: Tensor = as_distance(self.nearness, self.metric)
         return distances
 

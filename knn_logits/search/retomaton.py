@@ -23,8 +23,9 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DatastoreError
-from knn_logits.index.base import full_precision, normalised
+from knn_logits.index.base import full_precision
 from knn_logits.index.opening import hidden_entries
+from knn_logits.metrics import COMPARISONS
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.retriever import Retriever
@@ -299,8 +300,7 @@ class RetomatonRetriever(Retriever):
         It goes row by row, since a thousand keys fit a core's cache and a batch's keys do not.
         """
         queries = queries.detach().float().cpu()
-        if self.metric == "cosine":
-            queries = normalised(queries)
+        queries = COMPARISONS[self.metric].prepared(queries)
         return [
             self._distances_of(query, entries) if len(entries) else np.empty(0, np.float32)
             for query, entries in zip(queries, ids, strict=True)
@@ -308,15 +308,9 @@ class RetomatonRetriever(Retriever):
 
     def _distances_of(self, query: Tensor, ids: Array) -> Array:
         keys = self._vectors(ids)
-        if self.metric == "l2":
-            apart = keys.sub_(query).numpy()
-            # NumPy's `vecdot` needs no table of squares.
-            squared: Array = np.vecdot(apart, apart)
-            return np.negative(squared, out=squared)
-        keys = normalised(keys) if self.metric == "cosine" else keys
         with full_precision(keys.device):
-            similarities: Array = torch.mv(keys, query).numpy()
-        return similarities
+            nearness: Array = COMPARISONS[self.metric].of_query(query, keys).numpy()
+        return nearness
 
     def _vectors(self, ids: Array) -> Tensor:
         """Returns the keys of entries, float32 [entries, dim]. The next call overwrites them."""

@@ -15,10 +15,11 @@ from knn_logits.errors import DatastoreError, MismatchError
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
+from knn_logits.metrics import Metric
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.shared_tokens import SharedTokens
-from knn_logits.settings.config import KNNConfig, Metric
+from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import log_counts
 from knn_logits.store.sinks import Sink, find_sink

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import Metric
 from knn_logits.settings.declaration import (
     Place,
     Setting,
@@ -18,18 +19,6 @@ from knn_logits.settings.declaration import (
 from knn_logits.settings.values import check_names as check_names
 from knn_logits.settings.values import read_bytes, read_share, read_shares
 from knn_logits.settings.values import whole_number as whole_number
-
-Metric = Literal["l2", "ip", "cosine"]
-METRICS: tuple[str, ...] = get_args(Metric)
-
-
-def as_distance(nearness: Any, metric: Metric) -> Any:
-    """Negates nearness for "l2", which makes it the distance that files and people have.
-
-    A similarity stays as it is. The function is its own inverse.
-    """
-    return -nearness if metric == "l2" else nearness
-
 
 # Where settings come from that are not given: `knn_logits.mixture.presets` explains each.
 Preset: TypeAlias = Literal["writing", "scoring", "paper"]
@@ -373,13 +362,6 @@ class PassConfig:
         return {
             name: value for name, value in values.items() if value not in (None, WindowConfig())
         }
-
-
-def check_metric(metric: str) -> Metric:
-    """Returns `metric`; `ConfigError` unless it is one of `METRICS`."""
-    if metric not in METRICS:
-        raise ConfigError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
-    return metric  # type: ignore[return-value]
 
 
 def check_threads(threads: int | None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +16,7 @@ from pydantic import FailFast, Field, ValidationError, model_validator
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError, StorageError
-from knn_logits.settings.config import Metric
+from knn_logits.metrics import COMPARISONS, DEFAULT_METRIC, Metric
 from knn_logits.store import layout
 from knn_logits.store.files import write_bytes
 from knn_logits.store.reading import map_array, open_file, regular_file
@@ -47,14 +46,6 @@ _LARGEST_MANIFEST = 16 << 20
 _LONGEST_KEY = 1 << 16
 
 
-# The values that a metric can have. Rounding may take a cosine a little above 1.
-_RANGES: dict[Metric, tuple[float, float]] = {
-    "l2": (0.0, math.inf),
-    "cosine": (-1.01, 1.01),
-    "ip": (-math.inf, math.inf),
-}
-
-
 class Manifest(Record):
     """The whole of `datastore.json`."""
 
@@ -73,7 +64,7 @@ class Manifest(Record):
     tokens: Count  # of all documents: the entries, and one for each context
     dim: int = Field(ge=1, le=_LONGEST_KEY)
     dtype: Literal["float16", "float32"] = "float16"
-    metric: Metric = "l2"
+    metric: Metric = DEFAULT_METRIC
     windows: WindowRecord
     # Numbers of the documents that no search finds, ascending.
     removed: Annotated[tuple[int, ...], FailFast()] = Field(default=(), strict=False)
@@ -93,8 +84,8 @@ class Manifest(Record):
     @model_validator(mode="after")
     def _near_fits_the_metric(self) -> Manifest:
         if self.near is not None:
-            least, most = _RANGES[self.metric]
-            if not least <= self.near.distance <= most:
+            least, most = COMPARISONS[self.metric].limits
+            if not least <= self.near.nearness(self.metric) <= most:
                 raise ValueError(f"near: no {self.metric} has the value {self.near.distance:g}")
         return self
 

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from knn_logits.settings.config import Metric, as_distance
+from knn_logits.metrics import Metric, as_distance
 from knn_logits.store import layout
 
 # No count in a manifest is larger, so that sums of counts do not wrap around.

@@ -24,6 +24,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, StorageError
+from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout
 from knn_logits.store.documents import read_documents
@@ -286,7 +287,7 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
         )
     if manifest.file("rows"):
         read_rows(manifest.path(folder, "rows"), manifest)
-        if manifest.metric != "ip" or (np.diff(tokens[1:]) < 0).any():
+        if manifest.metric != LEARNED_METRIC or (np.diff(tokens[1:]) < 0).any():
             path = manifest.path(folder, "tokens")
             raise DamagedError(f"{path} does not hold the tokens of rows; {_ADVICE}")
     if not _are_checks(read_arrays(manifest.path(folder, "checks"))[0], manifest):

@@ -10,7 +10,6 @@ from random_keys import DOCUMENTS, KEYS, make_random
 
 from knn_logits import IndexConfig, KNNConfig, Retriever, build_index
 from knn_logits.building import indexing, recall
-from knn_logits.index.base import normalised
 from knn_logits.index.opening import open_index
 
 
@@ -37,7 +36,7 @@ def recall_by_hand(store, index, queries=256, at=64):
     """As a plain loop: each sampled key's nearest other entries, and how many are found."""
     keys = torch.from_numpy(KEYS).double()
     if store.manifest.metric == "cosine":
-        keys = normalised(keys)
+        keys = torch.nn.functional.normalize(keys)
     chosen = np.random.default_rng(1).permutation(len(store))[:queries]
     shares = []
     for own in chosen.tolist():

@@ -166,8 +166,8 @@ for factory, metric in [("IVF2048,SQ8", "l2"), ("IVF2048,Flat", "cosine"), ("IVF
         found.append(index.reconstruct(np.arange(5)).double().sum().item())
     index.remove(np.arange(50))
     found.append(index.search(queries, 10)[1].sum().item())
-centroids = train_centroids(keys, 16, normal=False, seed=0, threads=1)
-found.append(int(assign(centroids, keys, normal=False, threads=1).sum()))
+centroids = train_centroids(keys, 16, metric="l2", seed=0, threads=1)
+found.append(int(assign(centroids, keys, metric="l2", threads=1).sum()))
 print(found)
 """
 

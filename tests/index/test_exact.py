@@ -5,7 +5,7 @@ from distances import by_distance
 
 from knn_logits.errors import SearchError
 from knn_logits.index import exact
-from knn_logits.index.base import normalised, pairwise
+from knn_logits.index.base import pairwise
 from knn_logits.index.exact import ExactIndex
 
 METRICS = ["l2", "ip", "cosine"]
@@ -48,7 +48,7 @@ def test_neighbors_are_those_of_all_distances(metric, k):
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_key_is_nearest_to_itself(metric):
     # Of one length, so that an inner product is largest with itself too.
-    keys = normalised(vectors(50))
+    keys = torch.nn.functional.normalize(vectors(50))
     distances, ids = by_distance(ExactIndex(keys, metric), keys, 3)
     assert ids[:, 0].tolist() == list(range(50))
     own = 0.0 if metric == "l2" else 1.0

@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from papers import INF, cases, make, mixture, paper_mixture, paper_votes, paper_weights
 
+from knn_logits.metrics import equivalent_temperature
 from knn_logits.mixture.distribution import (
     drop_impossible,
-    equivalent_temperature,
     influences,
     log_p_knn_of,
     mix,

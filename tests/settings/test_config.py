@@ -7,12 +7,11 @@ import pytest
 
 from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError, KNNLogitsError
+from knn_logits.metrics import METRICS, check_metric
 from knn_logits.settings.config import (
-    METRICS,
     IndexConfig,
     KNNConfig,
     WindowConfig,
-    check_metric,
     check_threads,
     index_config,
 )

@@ -27,8 +27,9 @@ from knn_logits.errors import CorpusError, ModelError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.measure.bench import halved, open_bench
 from knn_logits.measure.text_pass import score_pieces
+from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.progress import Progress
-from knn_logits.settings.config import IndexConfig, Metric, WindowConfig
+from knn_logits.settings.config import IndexConfig, WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import write_arrays
 from knn_logits.store.reading import read_arrays
@@ -126,7 +127,7 @@ class Studied:
     def exact(
         self,
         key: str = DEFAULT_KEY,
-        metric: Metric = "l2",
+        metric: Metric = DEFAULT_METRIC,
         rounding: Callable[[Array], Array] | None = None,
     ) -> ExactIndex:
         """An index that computes every distance, from keys that may be rounded."""

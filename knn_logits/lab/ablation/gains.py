@@ -12,6 +12,7 @@ from knn_logits.corpus.documents import Document
 from knn_logits.lab.ablation.bench import Studied, stored_arrays
 from knn_logits.lab.ablation.measuring import exact_search, log_p_knn, measure_base
 from knn_logits.lab.ablation.report import Finding, Plot
+from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.mixture.gates.fitting import fit_distance_gate
 from knn_logits.printable import one_line
 
@@ -52,14 +53,14 @@ def _tokens(studied: Studied) -> _Tokens:
     def votes() -> dict[str, Array]:
         studied.progress("tokens", 0, None)
         search, best = exact_search(studied)(), base.best
-        log_p, nearest = log_p_knn(queries, search, "l2", best.k, best.temperature)
+        log_p, nearest = log_p_knn(queries, search, DEFAULT_METRIC, best.k, best.temperature)
         return {"log_p_knn": log_p.numpy(), "nearest": nearest.numpy()}
 
     arrays = stored_arrays(studied.work / "tokens.safetensors", votes)
     knn, nearest = arrays["log_p_knn"].astype(np.float64), arrays["nearest"]
     whole = queries.log_p_lm.double().numpy()
     second = queries.second.numpy()
-    rule = fit_distance_gate(nearest[~second], whole[~second], knn[~second], "l2")
+    rule = fit_distance_gate(nearest[~second], whole[~second], knn[~second], DEFAULT_METRIC)
     rows = np.flatnonzero(second)
     lm, knn, lmbda = whole[rows], knn[rows], base.best.lmbda
     ruled = _mixed(lm, knn, np.interp(nearest[rows], rule.middles.numpy(), rule.lmbdas.numpy()))

@@ -15,10 +15,10 @@ from knn_logits.engine.location import DEFAULT_KEY
 from knn_logits.index.base import Index
 from knn_logits.lab.ablation.bench import Queries, Studied, file_name, half, stored_arrays
 from knn_logits.measure.likelihood import Choice, Grid, GridLikelihood, spread, temperatures_around
+from knn_logits.metrics import DEFAULT_METRIC, Metric, as_distance
 from knn_logits.mixture.distribution import log_p_knn_of
 from knn_logits.mixture.weights import log_weights
 from knn_logits.search.neighbors import Neighbors, nearest_nearness, powers_up_to
-from knn_logits.settings.config import Metric, as_distance
 
 _ROWS_AT_ONCE = 512
 
@@ -60,7 +60,7 @@ def measure(
     studied: Studied,
     phase: str,
     search: Callable[[], Search],
-    metric: Metric = "l2",
+    metric: Metric = DEFAULT_METRIC,
     key: str = DEFAULT_KEY,
 ) -> Measured:
     """Adds up each token's likelihood under every setting, once for all runs of a phase."""
@@ -94,7 +94,7 @@ def likelihoods(
         if not halves:
             scale = spread(neighbors)
             temperatures = {*temperatures_around(scale, scale / 4)}
-            if metric == "l2":
+            if metric == DEFAULT_METRIC:
                 # The papers' temperature is part of every table.
                 temperatures.add(1.0)
             grid = Grid(powers_up_to(studied.largest_k), tuple(sorted(temperatures)))
@@ -129,7 +129,7 @@ def measure_full(studied: Studied) -> Measured:
 def exact_search(
     studied: Studied,
     key: str = DEFAULT_KEY,
-    metric: Metric = "l2",
+    metric: Metric = DEFAULT_METRIC,
     rounding: Callable[[Array], Array] | None = half,
 ) -> Callable[[], Search]:
     """A function that opens an exact search, as `Studied.exact` explains."""

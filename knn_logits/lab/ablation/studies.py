@@ -28,8 +28,9 @@ from knn_logits.lab.ablation.measuring import (
     searching,
 )
 from knn_logits.lab.ablation.report import SAME, Finding, Plot
+from knn_logits.metrics import DEFAULT_METRIC, METRICS
 from knn_logits.search.neighbors import Neighbors
-from knn_logits.settings.config import IndexConfig, Metric
+from knn_logits.settings.config import IndexConfig
 
 _HEADER = ("k", "λ", "τ", "perplexity")
 _SIZE_PARTS = (16, 8, 4, 2, 1)
@@ -157,13 +158,12 @@ def study_place(studied: Studied) -> Finding:
 
 def study_metric(studied: Studied) -> Finding:
     """Varies the metric."""
-    measured = {"l2": measure_base(studied)}
-    metrics: tuple[Metric, ...] = ("ip", "cosine")
-    for metric in metrics:
+    measured: dict[str, Measured] = {DEFAULT_METRIC: measure_base(studied)}
+    for metric in METRICS[1:]:
         opens = exact_search(studied, metric=metric)
         measured[metric] = measure(studied, f"metric: {metric}", opens, metric)
     best = min(measured, key=lambda name: measured[name].perplexity)
-    holds = is_better(measured["l2"].perplexity, measured["ip"].perplexity)
+    holds = is_better(measured[DEFAULT_METRIC].perplexity, measured["ip"].perplexity)
     return Finding(
         "How keys are compared",
         "Khandelwal et al. (2020) find L2 distance better than the inner product.",
@@ -263,7 +263,9 @@ def _search(studied: Studied, finds: Callable[[], Index], compares: Callable[[],
         pairs = zip(
             states[rows].split(at_once), neighbors.ids.clamp(min=0).split(at_once), strict=True
         )
-        nearness = torch.cat([pairwise(queries, decoded[ids], "l2") for queries, ids in pairs])
+        nearness = torch.cat(
+            [pairwise(queries, decoded[ids], DEFAULT_METRIC) for queries, ids in pairs]
+        )
         return Neighbors(
             neighbors.ids, nearness.masked_fill(~neighbors.mask, -torch.inf), neighbors.values
         )

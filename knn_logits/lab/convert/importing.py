@@ -43,6 +43,7 @@ from knn_logits.lab.convert.legacy import (
     read_values,
     written_entries,
 )
+from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
 from knn_logits.store.datastore import Datastore
@@ -205,7 +206,7 @@ class _Conversion:
             tokens=entries + 1,
             dim=dim,
             dtype=dtype,
-            metric=old.metric if old else "l2",
+            metric=old.metric if old else DEFAULT_METRIC,
             index=IndexRecord(factory="exact", requested="import"),
             settings=SettingsRecord(**config.values("scoring")),
             files=job.files,

@@ -26,6 +26,7 @@ from knn_logits.engine.forward import evaluating
 from knn_logits.engine.location import DEFAULT_KEY, is_encoder_decoder
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits.lab.distillation.learning import Learnt, check_enough, learn
+from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import DEFAULT_K, MOST_SEED, WindowConfig, whole_number
 from knn_logits.store import layout
@@ -253,7 +254,7 @@ def _write(job: Job, manifest: Manifest, learnt: Learnt, ngram: int | None) -> N
         entries=number,
         documents=1,
         tokens=number + 1,
-        metric="ip",
+        metric=LEARNED_METRIC,
         settings=settings,
         writing=WritingRecord(
             k=settings.k,

@@ -26,6 +26,7 @@ from knn_logits.lab.distillation.rows import (
     shares_by,
 )
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood
+from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.settings.config import FEWEST_CALIBRATED
@@ -165,7 +166,7 @@ def _settings(
     rows: Tensor, tokens: Tensor, held: Held, progress: Progress
 ) -> tuple[SettingsRecord, float, float]:
     """Chooses settings; also the perplexity of the model alone and of the mixture."""
-    index = ExactIndex(rows, "ip")
+    index = ExactIndex(rows, LEARNED_METRIC)
     k = min(_LARGEST_K, len(rows))
     ks = powers_up_to(k, min(k, _SMALLEST_K))
     likelihood = GridLikelihood(Grid(ks, _TEMPERATURES, LMBDAS))
@@ -173,7 +174,7 @@ def _settings(
         progress("settings", first, len(held.targets))
         part = slice(first, first + _BATCH)
         similarities, ids = index.search(held.states[part], k)
-        neighbors = Neighbors(ids, similarities, tokens[ids].long(), "ip", every_row=True)
+        neighbors = Neighbors(ids, similarities, tokens[ids].long(), LEARNED_METRIC, every_row=True)
         likelihood.add(neighbors, held.targets[part], held.log_p_lm[part])
     progress("settings", len(held.targets), len(held.targets))
     best = likelihood.best(_K_TOLERANCE)

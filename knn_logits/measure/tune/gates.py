@@ -21,6 +21,7 @@ from knn_logits.measure.likelihood import Choice
 from knn_logits.measure.results import ratio_interval
 from knn_logits.measure.text_pass import TokenScores
 from knn_logits.measure.tune.confidence import Verdict, compared_by_token
+from knn_logits.metrics import Metric
 from knn_logits.mixture.gates.distance import DistanceGate
 from knn_logits.mixture.gates.fitting import (
     best_lmbda,
@@ -44,7 +45,6 @@ from knn_logits.mixture.gates.stored import StoredGate, WeightGate
 from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
-from knn_logits.settings.config import Metric
 
 GateKind = Literal["constant", "distance", "learned", "meta-k", "rescorer"]
 SkipKind = Literal["learned", "confidence"]

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import Metric, as_distance, check_metric
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
-from knn_logits.settings.config import Metric, as_distance, check_metric
 from knn_logits.store.layout import LARGEST_IN_GATE
 
 

@@ -16,13 +16,13 @@ from torch.nn import functional
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import Metric
 from knn_logits.mixture.gates.distance import DistanceGate
 from knn_logits.mixture.gates.gate import Gate
 from knn_logits.mixture.gates.learned import FEATURES, LearnedGate
 from knn_logits.mixture.gates.meta_k import MetaKGate
 from knn_logits.mixture.gates.network import trained
 from knn_logits.mixture.gates.skipping import SKIP_FEATURES, ConfidenceSkip, LearnedSkip
-from knn_logits.settings.config import Metric
 
 # A bin has at least so many tokens.
 _TOKENS_A_BIN = 25

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import Metric
 from knn_logits.search.neighbors import Neighbors
-from knn_logits.settings.config import Metric
 
 # λ stays below 1, since with λ 1 a token without a vote would be impossible. A sigmoid in float32
 # can reach 1.

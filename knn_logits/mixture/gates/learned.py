@@ -17,11 +17,11 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import Metric, as_distance, check_metric
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
 from knn_logits.mixture.gates.network import Network
 from knn_logits.mixture.gates.skipping import entropy_of
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
-from knn_logits.settings.config import Metric, as_distance, check_metric
 
 FEATURES = (
     "distance of the nearest",

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import Metric, check_metric
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
 from knn_logits.mixture.gates.learned import FEATURES, gate_features
 from knn_logits.mixture.gates.network import Network
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
-from knn_logits.settings.config import Metric, check_metric
 
 _LARGEST_KS = 64
 

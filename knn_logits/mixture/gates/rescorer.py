@@ -24,12 +24,12 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import COMPARISONS, Metric, check_metric
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
 from knn_logits.mixture.gates.learned import FEATURES, LEAST_LOG_P
 from knn_logits.mixture.gates.meta_k import meta_k_features, nearest_first
 from knn_logits.mixture.gates.network import Network, checked_arrays, length
 from knn_logits.search.neighbors import Neighbors, powers_up_to
-from knn_logits.settings.config import Metric, check_metric
 
 NEIGHBOR_FEATURES = (
     "by how many nats it weighs less than the heaviest",
@@ -127,11 +127,8 @@ def grouped(values: Tensor) -> Tensor:
 
 
 def _how_far(nearness: Tensor, metric: Metric) -> Tensor:
-    if metric == "ip":
-        return nearness
-    # The squared distance of two vectors of length 1 is 2 - 2 cos.
-    squared = -nearness if metric == "l2" else 2.0 - 2.0 * nearness
-    return squared.clamp(min=_LEAST_DISTANCE).log()
+    squared = COMPARISONS[metric].squared_distance(nearness)
+    return nearness if squared is None else squared.clamp(min=_LEAST_DISTANCE).log()
 
 
 def standardised(features: Tensor, mean: Tensor, scale: Tensor) -> Tensor:

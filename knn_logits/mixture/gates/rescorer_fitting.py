@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from knn_logits.arrays import Array, Bools, Floats, Ints
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import Metric
 from knn_logits.mixture.gates.meta_k import nearest_first
 from knn_logits.mixture.gates.rescorer import (
     NEIGHBOR_FEATURES,
@@ -31,7 +32,6 @@ from knn_logits.mixture.gates.rescorer import (
 from knn_logits.mixture.weights import Weighing, log_weights
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors
-from knn_logits.settings.config import Metric
 
 # The neighbors of a sample take at most so much memory.
 MOST_BYTES = 256 << 20

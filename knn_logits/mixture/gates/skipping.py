@@ -17,10 +17,11 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
+from knn_logits.metrics import Metric
 from knn_logits.mixture.gates.gate import Gate, gate_name
 from knn_logits.mixture.gates.network import Network
 from knn_logits.search.neighbors import Neighbors
-from knn_logits.settings.config import KNNConfig, Metric
+from knn_logits.settings.config import KNNConfig
 
 SKIP_FEATURES = (
     "log p_LM of the likeliest token",

@@ -14,12 +14,12 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError
+from knn_logits.metrics import check_metric
 from knn_logits.mixture.gates.distance import DistanceGate
 from knn_logits.mixture.gates.learned import LearnedGate
 from knn_logits.mixture.gates.meta_k import MetaKGate
 from knn_logits.mixture.gates.rescorer import RescorerGate
 from knn_logits.mixture.gates.skipping import ConfidenceSkip, LearnedSkip
-from knn_logits.settings.config import check_metric
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import write_arrays
 from knn_logits.store.reading import read_arrays

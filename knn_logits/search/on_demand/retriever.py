@@ -20,6 +20,7 @@ from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.locks import new_lock
+from knn_logits.metrics import Metric
 from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
@@ -27,7 +28,7 @@ from knn_logits.search.on_demand.finding import PassageFinder
 from knn_logits.search.on_demand.keys import PassageKeys
 from knn_logits.search.on_demand.passages import Passages
 from knn_logits.search.retriever import Retriever, counts_shared
-from knn_logits.settings.config import KNNConfig, Metric
+from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
 # The most bytes of joined indexes that are kept. Each text of a batch has one.

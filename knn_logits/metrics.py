@@ -1,0 +1,177 @@
+"""Metrics: everything that the package says of each. A new metric is a class here, and its name.
+
+A metric compares a query with keys. Inside the package larger is nearer for each of them; files and
+people have distances where the metric is one (`as_distance`). No torch is imported here, since
+commands read the names at their start.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from knn_logits.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Metric = Literal["l2", "ip", "cosine"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+DEFAULT_METRIC: Metric = "l2"
+# The metric of a learned memory's rows.
+LEARNED_METRIC: Metric = "ip"
+
+
+class InnerProduct:
+    """How keys are compared; the base class of every metric.
+
+    Attributes:
+        faiss: FAISS's number for the metric of prepared vectors.
+        sign: -1 if the nearness is a negated distance.
+        unit_length: Whether vectors are scaled to length 1, since only their direction matters.
+        centered: Whether vectors may be moved together, which loses less to rounding.
+        perfect: The nearness of a vector to itself; None where another may be nearer.
+        limits: The least and the largest nearness, with room for rounding.
+    """
+
+    faiss: int = 0  # METRIC_INNER_PRODUCT
+    sign: int = 1
+    unit_length: bool = False
+    centered: bool = False
+    perfect: float | None = None
+    limits: tuple[float, float] = (-math.inf, math.inf)
+
+    def prepared(self, vectors: Tensor) -> Tensor:
+        """Returns vectors, [rows, dim], as they are compared. A zero vector stays zero."""
+        if not self.unit_length:
+            return vectors
+        lengths: Tensor = vectors.norm(dim=-1, keepdim=True)
+        return vectors / lengths.clamp_min(1e-12)
+
+    def norms(self, keys: Tensor) -> Tensor | None:
+        """What `scores` needs of each prepared key besides the key, [size]; None for nothing."""
+        return None
+
+    def scores(self, queries: Tensor, keys: Tensor, norms: Tensor | None) -> Tensor:
+        """Compares prepared queries with all keys, [rows, size], in the order of their nearness."""
+        return queries @ keys.T
+
+    def of_scores(self, scores: Tensor, queries: Tensor) -> Tensor:
+        """Makes nearness of the scores, [rows, k], of each query's nearest keys."""
+        return scores
+
+    def pairwise(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Compares each query, [rows, dim], with its own keys, [rows, k, dim]."""
+        return self.prepared(keys).bmm(self.prepared(queries).unsqueeze(-1)).squeeze(-1)
+
+    def of_query(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Compares a prepared query, [dim], with keys, [k, dim], and may overwrite these."""
+        return self.prepared(keys).mv(query)
+
+    def squared_distance(self, nearness: Tensor) -> Tensor | None:
+        """The squared distance of prepared vectors; None where the nearness does not say it."""
+        return None
+
+    def unit(self, mean_square: float) -> float:
+        """How a temperature compares with that of squared distances, for keys of this square."""
+        return 0.5
+
+
+class SquaredDistance(InnerProduct):
+    """Squared Euclidean distance.
+
+    |q|^2 + |k|^2 - 2qk loses far less to rounding when the mean is taken from all vectors first.
+    """
+
+    faiss = 1  # METRIC_L2
+    sign = -1
+    centered = True
+    perfect = 0.0
+    limits = (-math.inf, 0.0)
+
+    def norms(self, keys: Tensor) -> Tensor | None:
+        """See `InnerProduct.norms`."""
+        return keys.square().sum(dim=-1)
+
+    def scores(self, queries: Tensor, keys: Tensor, norms: Tensor | None) -> Tensor:
+        """See `InnerProduct.scores`. Adding -|q|^2 would not change the order."""
+        assert norms is not None
+        return norms.addmm(queries, keys.T, beta=-1.0, alpha=2.0)
+
+    def of_scores(self, scores: Tensor, queries: Tensor) -> Tensor:
+        """See `InnerProduct.of_scores`."""
+        return (scores - queries.square().sum(dim=-1, keepdim=True)).clamp_max_(0.0)
+
+    def pairwise(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """See `InnerProduct.pairwise`. Differences lose nothing to rounding."""
+        return (keys - queries.unsqueeze(1)).square().sum(dim=-1).neg()
+
+    def of_query(self, query: Tensor, keys: Tensor) -> Tensor:
+        """See `InnerProduct.of_query`."""
+        import numpy as np
+        import torch
+
+        apart = keys.sub_(query).numpy()
+        # NumPy's `vecdot` needs no table of squares.
+        return torch.from_numpy(np.vecdot(apart, apart)).neg_()
+
+    def squared_distance(self, nearness: Tensor) -> Tensor | None:
+        """See `InnerProduct.squared_distance`."""
+        return -nearness
+
+    def unit(self, mean_square: float) -> float:
+        """See `InnerProduct.unit`."""
+        return 1.0
+
+
+class Cosine(InnerProduct):
+    """The inner product of vectors of length 1."""
+
+    unit_length = True
+    perfect = 1.0
+    limits = (-1.01, 1.01)
+
+    def squared_distance(self, nearness: Tensor) -> Tensor | None:
+        """See `InnerProduct.squared_distance`: |q - k|^2 = 2 - 2qk."""
+        return 2.0 - 2.0 * nearness
+
+    def unit(self, mean_square: float) -> float:
+        """See `InnerProduct.unit`."""
+        return 0.5 / mean_square
+
+
+COMPARISONS: dict[str, InnerProduct] = {
+    "l2": SquaredDistance(),
+    "ip": InnerProduct(),
+    "cosine": Cosine(),
+}
+# The metric of a file of FAISS, which does not say whether its vectors have length 1.
+METRIC_OF_FAISS: dict[int, Metric] = {
+    COMPARISONS[metric].faiss: metric for metric in reversed(METRICS)
+}
+
+
+def check_metric(metric: str) -> Metric:
+    """Returns `metric`; `ConfigError` unless it is one of `METRICS`."""
+    if metric not in METRICS:
+        raise ConfigError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
+    return metric
+
+
+def as_distance(nearness: Any, metric: Metric) -> Any:
+    """Turns nearness into what files and people have: a distance, or a similarity as it is.
+
+    The function is its own inverse.
+    """
+    return -nearness if COMPARISONS[metric].sign < 0 else nearness
+
+
+def equivalent_temperature(
+    temperature: float, old: Metric, new: Metric, mean_square: float
+) -> float:
+    """The temperature that gives like weights under another metric.
+
+    For keys and queries of equal length |q - k|^2 = 2 |k|^2 - 2 qk. So the inner product needs
+    half the temperature of the squared distance. The cosine needs that half divided by |k|^2.
+    """
+    return temperature * COMPARISONS[new].unit(mean_square) / COMPARISONS[old].unit(mean_square)

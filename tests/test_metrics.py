@@ -1,0 +1,61 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from knn_logits.errors import ConfigError
+from knn_logits.metrics import COMPARISONS, METRIC_OF_FAISS, METRICS, as_distance, check_metric
+
+QUERIES, KEYS = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(0))
+
+
+def plain(metric: str) -> torch.Tensor:
+    """Compares each query with each key, row by row, in double precision."""
+    queries, keys = QUERIES.double(), KEYS.double()
+    if metric == "cosine":
+        return torch.nn.functional.cosine_similarity(queries[:, None], keys, dim=-1)
+    return queries @ keys.T if metric == "ip" else -torch.cdist(queries, keys).square()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_way_to_compare_agrees_with_the_definition(metric):
+    comparison, expected = COMPARISONS[metric], plain(metric)
+    queries, keys = comparison.prepared(QUERIES), comparison.prepared(KEYS)
+    scores = comparison.scores(queries, keys, comparison.norms(keys))
+    pairs = comparison.pairwise(QUERIES, KEYS.expand(len(QUERIES), -1, -1))
+    rows = torch.stack([comparison.of_query(query, KEYS.clone()) for query in queries])
+    for nearness in (comparison.of_scores(scores, queries), pairs, rows):
+        assert torch.allclose(nearness.double(), expected, atol=1e-5)
+    least, most = comparison.limits
+    assert ((expected >= least) & (expected <= most)).all()
+    to_itself = comparison.pairwise(QUERIES, QUERIES.unsqueeze(1))[:, 0]
+    if comparison.perfect is None:
+        assert math.isinf(most)
+    else:
+        assert torch.allclose(to_itself, torch.full_like(to_itself, comparison.perfect))
+    squared = comparison.squared_distance(expected)
+    if squared is not None:
+        assert torch.allclose(squared, torch.cdist(queries.double(), keys.double()).square())
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_faiss_compares_prepared_vectors_likewise(metric):
+    faiss = pytest.importorskip("faiss")
+    comparison = COMPARISONS[metric]
+    index = faiss.IndexFlat(KEYS.shape[1], comparison.faiss)
+    index.add(comparison.prepared(KEYS).numpy())
+    distances, ids = index.search(comparison.prepared(QUERIES).numpy(), len(KEYS))
+    nearness = as_distance(torch.from_numpy(distances), metric)
+    assert torch.allclose(nearness.double(), plain(metric).gather(1, torch.from_numpy(ids)))
+    assert COMPARISONS[METRIC_OF_FAISS[comparison.faiss]].faiss == comparison.faiss
+
+
+def test_a_zero_vector_stays_zero():
+    assert np.array_equal(COMPARISONS["cosine"].prepared(torch.zeros(1, 3)), np.zeros((1, 3)))
+
+
+def test_names():
+    assert set(COMPARISONS) == set(METRICS) == {check_metric(metric) for metric in METRICS}
+    with pytest.raises(ConfigError, match="metric must be one of l2, ip, cosine"):
+        check_metric("euclid")
