@@ -16,17 +16,42 @@ class Result:
     def json(self):
         return json.loads(self.out.splitlines()[-1])
 
+    @property
+    def line(self):
+        """All of stderr, which is one line."""
+        (line,) = self.err.splitlines()
+        return line
 
-def call(monkeypatch, capsys, *args):
+
+class Runner:
     """Runs `knn-logits ARGS` in this process."""
-    monkeypatch.setattr(sys, "argv", ["knn-logits", *map(str, args)])
-    code = 0
-    try:
-        main()
-    except SystemExit as stop:
-        code = stop.code or 0
-    captured = capsys.readouterr()
-    return Result(code, captured.out, captured.err)
+
+    def __init__(self, monkeypatch, capsys):
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *args):
+        self._monkeypatch.setattr(sys, "argv", ["knn-logits", *map(str, args)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = self._capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    def good(self, *args):
+        """Runs a command that succeeds."""
+        result = self(*args)
+        assert result.code == 0, result.err
+        return result
+
+    def refused(self, *args):
+        """Runs a command that fails as expected: with a line on stderr, and no traceback."""
+        result = self(*args)
+        assert result.code == 1, (result.code, result.out, result.err)
+        assert "knn-logits: " in result.err
+        assert "Traceback" not in result.err
+        return result
 
 
 def write_corpus(path, texts=TEXTS):

@@ -362,12 +362,12 @@ def run(monkeypatch, capsys):
     """Runs the command line in this process: `run("info", folder).out`."""
     import logging
 
-    from commands import call
+    from commands import Runner
 
     # The command line changes the logging of warnings, which is restored for the next test.
     logger = logging.getLogger("knn_logits")
     before = logger.handlers, logger.propagate
-    yield lambda *args: call(monkeypatch, capsys, *args)
+    yield Runner(monkeypatch, capsys)
     logger.handlers, logger.propagate = before
 
 

@@ -25,8 +25,7 @@ def launched(monkeypatch):
 
 
 def test_the_command_opens_the_model_with_its_datastores(run, launched, model_folder, store):
-    done = run("app", model_folder, store.folder, "--port", "7999", "--at-once", "3")
-    assert done.code == 0, done.err
+    run.good("app", model_folder, store.folder, "--port", "7999", "--at-once", "3")
     ((library,), given) = launched[0]
     assert list(library.stores) == [store.name]
     assert library.name == "tiny"
@@ -37,8 +36,7 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
 def test_examples_come_from_a_file(run, launched, model_folder, store, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("The first of them\n\n  The second <b>\n", encoding="utf-8")
-    done = run("app", model_folder, store.folder, "--examples", file)
-    assert done.code == 0, done.err
+    run.good("app", model_folder, store.folder, "--examples", file)
     ((library,), _) = launched[0]
     assert [one.prompt for one in library.examples] == ["The first of them", "The second <b>"]
     assert {one.stores for one in library.examples} == {(store.name,)}
@@ -51,16 +49,13 @@ def test_a_file_of_examples_that_is_none_is_one_line(
     file = tmp_path / "prompts.txt"
     if content is not None:
         file.write_bytes(content)
-    done = run("app", model_folder, store.folder, "--examples", file)
-    assert done.code == 1
-    assert "prompts.txt" in done.err
-    assert len(done.err.splitlines()) == 1
+    done = run.refused("app", model_folder, store.folder, "--examples", file)
+    assert "prompts.txt" in done.line
     assert launched == []
 
 
 def test_an_encoder_decoder_model_is_served(run, launched, marian_folder, pair_store):
-    done = run("app", marian_folder, pair_store.folder)
-    assert done.code == 0, done.err
+    run.good("app", marian_folder, pair_store.folder)
     ((library,), _) = launched[0]
     assert library.name == "marian"
     assert library.reader.sources
@@ -72,24 +67,20 @@ def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder,
         "knn_logits.cli.serve.find_spec",
         lambda name: None if name == "gradio" else found(name),
     )
-    done = run("app", model_folder, store.folder)
-    assert done.code == 1
-    assert 'pip install "knn-logits[app]"' in done.err
-    assert len(done.err.splitlines()) == 1
+    done = run.refused("app", model_folder, store.folder)
+    assert 'pip install "knn-logits[app]"' in done.line
 
 
 def test_what_cannot_be_served_is_one_line(run, launched, model_folder, store, monkeypatch):
-    assert run("app", model_folder, "/nowhere").code == 1
-    assert run("app", "/nowhere/model", store.folder).code == 1
+    run.refused("app", model_folder, "/nowhere")
+    run.refused("app", "/nowhere/model", store.folder)
 
     def busy(*_, **__):
         raise OSError("Cannot find empty port in range: 80-80")
 
     monkeypatch.setattr("knn_logits_app.server.launch", busy)
-    done = run("app", model_folder, store.folder)
-    assert done.code == 1
-    assert "--port" in done.err
-    assert len(done.err.splitlines()) == 1
+    done = run.refused("app", model_folder, store.folder)
+    assert "--port" in done.line
     assert launched == []
 
 

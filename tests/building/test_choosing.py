@@ -92,8 +92,7 @@ def test_the_index_is_built_and_the_table_kept(folder, tried, tmp_path, monkeypa
 
     copy = shutil.copytree(folder, tmp_path / "s")
     budget = next(one for one in tried if one.factory.endswith("SQ4")).bytes
-    result = run("index", copy, "--budget", str(budget), "--json")
-    assert result.code == 0, result.err
+    result = run.good("index", copy, "--budget", str(budget), "--json")
     answer = json.loads(result.out)
     assert len(answer["tried"]) == len(tried)
     done = Datastore(copy, full=True).manifest

@@ -223,8 +223,7 @@ def test_an_index_that_is_lost_or_damaged_is_made_anew(run, store, tmp_path, dam
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-4] + b"gone")
-    found = run("index", folder, "--index", "IVF4,Flat")
-    assert found.code == 0, found.err
+    run.good("index", folder, "--index", "IVF4,Flat")
     assert Datastore(folder, full=True).manifest.index.factory == "IVF4,Flat"
     asked = torch.from_numpy(store.keys([3]).astype(np.float32))
     assert open_index(Datastore(folder)).search(asked, 1)[1].tolist() == [[3]]

@@ -354,14 +354,12 @@ def test_a_strangers_index_is_not_built_again_unchecked(tmp_path, keep):
 
 def test_the_command_line(tmp_path, run):
     folder = make(tmp_path / "s", "IVF4,SQ8").folder
-    result = run("merge", folder, "--keep", "0.5", "--json")
-    assert result.code == 0, result.err
+    result = run.good("merge", folder, "--keep", "0.5", "--json")
     answer = json.loads(result.out)
     store = Datastore(folder)
     assert answer["entries"] == len(store) == 2 * answer["kept"] + len(store) % 2
     assert answer["index"] == "IVF4,SQ8"
     assert "in the index" in run("info", folder).out
     assert "and stand for the others" in run("merge", folder).out
-    failed = run("merge", folder, "--keep", "2")
-    assert failed.code == 1
+    failed = run.refused("merge", folder, "--keep", "2")
     assert failed.err.count("\n") == 1

@@ -22,8 +22,7 @@ def folder(tmp_path):
 
 
 def test_a_dry_run_says_what_comes_and_writes_nothing(run, model_folder, folder, tmp_path):
-    said = run("build", model_folder, folder, "--dry-run", "--json")
-    assert said.code == 0, said.err
+    said = run.good("build", model_folder, folder, "--dry-run", "--json")
     assert not (tmp_path / "store").exists()
     made = run("build", model_folder, folder, "--out", tmp_path / "store", "--json")
     assert said.json["entries"] == made.json["entries"]
@@ -47,8 +46,7 @@ def test_without_a_folder_to_write_the_usage_is_wrong(run, model_folder, folder)
 def test_what_was_passed_over_is_named_five_times_and_summed_up(
     run, model_folder, folder, tmp_path
 ):
-    result = run("build", model_folder, folder, "--out", tmp_path / "store")
-    assert result.code == 0, result.err
+    result = run.good("build", model_folder, folder, "--out", tmp_path / "store")
     named = [line for line in result.err.splitlines() if "skipped" in line]
     assert len([line for line in named if line.endswith(": empty")]) == 5
     assert "8 skipped: 7 × empty; an image: it holds no text" in result.out.splitlines()
@@ -77,8 +75,7 @@ def test_the_next_command_works_as_it_stands(run, model_folder, folder, tmp_path
     assert program == "knn-logits"
     prompt = call[call.index("--prompt") + 1]
     assert any(text.startswith(prompt) for text in TEXTS)
-    answer = run(*call, "--max-new-tokens", 8)
-    assert answer.code == 0, answer.err
+    answer = run.good(*call, "--max-new-tokens", 8)
     assert "by d4.txt" in answer.out
 
 
@@ -100,10 +97,7 @@ def test_fields_and_encoding_are_named(run, model_folder, tmp_path):
     row = {"article": {"body": "Die Königin gründete eine Stadt."}, "key": "q", "head": "Stadt"}
     rows.write_bytes(json.dumps(row, ensure_ascii=False).encode("latin-1"))
     fields = ("--text-field", "article.body", "--id-field", "key", "--title-field", "head")
-    result = run(
-        "build", model_folder, rows, "--out", tmp_path / "s", *fields, "--encoding", "latin-1"
-    )
-    assert result.code == 0, result.err
+    run.good("build", model_folder, rows, "--out", tmp_path / "s", *fields, "--encoding", "latin-1")
     from knn_logits import Datastore
 
     document = Datastore(tmp_path / "s").documents[0]
@@ -113,11 +107,9 @@ def test_fields_and_encoding_are_named(run, model_folder, tmp_path):
     fields = ("--text-field", "body", "--id-field", "key")
     added = run("add", model_folder, tmp_path / "s", more, *fields, "--json")
     assert added.json["added_documents"] == 1
-    wrong = run("add", model_folder, tmp_path / "s", more)
-    assert wrong.code == 1
+    wrong = run.refused("add", model_folder, tmp_path / "s", more)
     assert "(--text-field names another field)" in wrong.err
-    unknown = run("add", model_folder, tmp_path / "s", more, "--encoding", "latin-99")
-    assert unknown.code == 1
+    unknown = run.refused("add", model_folder, tmp_path / "s", more, "--encoding", "latin-99")
     assert "name one such as utf-8" in unknown.err
 
 
@@ -141,7 +133,6 @@ def test_an_unfinished_build_goes_on_in_its_own_precision(
         "knn_logits.engine.forward._seconds",
         lambda weight: fastest.get(str(weight.dtype).removeprefix("torch."), 9.0),
     )
-    result = run(*build)
-    assert result.code == 0, result.err
+    result = run.good(*build)
     assert f"goes on in {began}" in result.err
     assert "continuing the unfinished build" in result.err

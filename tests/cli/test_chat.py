@@ -122,8 +122,7 @@ def test_what_a_word_is_not_in_the_answer(talk):
 def test_a_byte_that_is_not_utf8_ends_nothing(run, model_folder, chat_store, monkeypatch):
     lines = f"\n{PROMPT}\n".encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe" + lines), "utf-8"))
-    done = run("chat", model_folder, str(chat_store), "--max-new-tokens", "24")
-    assert done.code == 0
+    done = run.good("chat", model_folder, str(chat_store), "--max-new-tokens", "24")
     assert "is not UTF-8" in done.err
     assert "cover" in done.out
 
@@ -180,8 +179,7 @@ def test_a_prompt_is_what_a_person_wrote(run, model_folder, chat_store, tmp_path
     tokenizer.save_pretrained(folder)
     line = "and who sells K-99 cranes?"
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n/save {tmp_path / 't.json'}\n/why\n"))
-    done = run("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
-    assert done.code == 0, done.err
+    done = run.good("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
     (sequence,) = Trace.load(tmp_path / "t.json")
     assert sequence.prompt == line
     assert sequence.unknown == ("K-99",)
@@ -232,8 +230,9 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Trace, "save", full)
-    late = run(command, model_folder, chat_store, *words, "--save", tmp_path / "t", "--json")
-    assert late.code == 1
+    late = run.refused(
+        command, model_folder, chat_store, *words, "--save", tmp_path / "t", "--json"
+    )
     assert "No space left on device" in late.err
     assert late.json["tokens"]
 
@@ -244,6 +243,5 @@ def test_explain_reads_a_file(run, model_folder, chat_store, tmp_path):
     arguments = ["explain", model_folder, str(chat_store)]
     one, other = (run(*arguments, text, "--json").out for text in (tmp_path / "text.txt", TEXTS[1]))
     assert one == other
-    bad = run(*arguments, tmp_path / "other.txt")
-    assert bad.code == 1
+    bad = run.refused(*arguments, tmp_path / "other.txt")
     assert "is not UTF-8" in bad.err

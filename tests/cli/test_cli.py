@@ -16,11 +16,10 @@ def corpus(tmp_path_factory):
 @pytest.fixture
 def built(run, model_folder, corpus, tmp_path):
     store = tmp_path / "store"
-    result = run(
+    result = run.good(
         "build", model_folder, corpus, "--out", store, "--k", 16, "--lmbda", 0.9,
         "--temperature", 0.5, "--window", 64, "--stride", 32, "--json",
     )  # fmt: skip
-    assert result.code == 0, result.err
     return store, result
 
 
@@ -38,11 +37,10 @@ def test_build_reports_what_it_made(built):
 
 def test_generate_json(run, built, model_folder):
     store, _ = built
-    result = run(
+    result = run.good(
         "generate", model_folder, store, "--prompt", "The harbour crane", "--compare", "--json",
         "--max-new-tokens", 10,
     )  # fmt: skip
-    assert result.code == 0
     assert len(result.out.splitlines()) == 1
     content = result.json
     assert content["text"].startswith(" lifts twelve")
@@ -57,11 +55,10 @@ def test_generate_json(run, built, model_folder):
 
 def test_generate_for_people(run, built, model_folder):
     store, _ = built
-    result = run(
+    result = run.good(
         "generate", model_folder, store, "--prompt", "The harbour crane", "--compare", "--explain",
         "--max-new-tokens", 8, "--num-beams", 2,
     )  # fmt: skip
-    assert result.code == 0
     assert "--- without kNN" in result.out
     assert "--- with kNN" in result.out
     assert "by Title 0" in result.out
@@ -77,8 +74,7 @@ def test_the_seed_decides_a_sample(run, built, model_folder):
 
 def test_explain_json(run, built, model_folder):
     store, _ = built
-    result = run("explain", model_folder, store, TEXTS[0], "--json")
-    assert result.code == 0
+    result = run.good("explain", model_folder, store, TEXTS[0], "--json")
     content = result.json
     assert content["tokens"][5]["neighbors"][0]["document"] == "d0"
     assert content["tokens"][5]["influence"] > 0.5
@@ -94,8 +90,7 @@ def test_info(run, built):
 
 def test_index_changes_kind_and_metric(run, built, model_folder):
     store, before = built
-    result = run("index", store, "--index", "IVF4,Flat", "--metric", "cosine", "--json")
-    assert result.code == 0, result.err
+    result = run.good("index", store, "--index", "IVF4,Flat", "--metric", "cosine", "--json")
     assert result.json["entries"] == before.json["entries"]
     assert result.json["recall"] >= 0.9
     assert run("info", store, "--json").json["metric"] == "cosine"
@@ -113,14 +108,12 @@ def test_an_unreadable_document_is_skipped_and_counted(run, model_folder, tmp_pa
     (folder / "junk.bin").write_bytes(bytes(range(256)) * 4)
     (folder / "empty.txt").write_text("")
     store = tmp_path / "store"
-    result = run("build", model_folder, folder, "--out", store, "--json")
-    assert result.code == 0
+    result = run.good("build", model_folder, folder, "--out", store, "--json")
     assert result.json["documents"] == 1
     assert result.json["skipped"] == 2
     assert run("info", store, "--json").json["skipped"] == 2
     assert "junk.bin" in result.err
-    strict = run("build", model_folder, folder, "--out", store, "--overwrite", "--strict")
-    assert strict.code == 1
+    run.refused("build", model_folder, folder, "--out", store, "--overwrite", "--strict")
 
 
 def one_line(result, *parts):
@@ -265,8 +258,7 @@ def test_a_failed_build_keeps_what_was_there(run, built, model_folder, tmp_path)
     assert sorted(path.name for path in store.parent.iterdir()) == ["bad.jsonl", "store"]
     (tmp_path / "bad.jsonl").unlink()
     (tmp_path / "good.txt").write_text(TEXTS[0])
-    done = run("build", model_folder, tmp_path / "good.txt", "--out", store, "--overwrite")
-    assert done.code == 0
+    run.good("build", model_folder, tmp_path / "good.txt", "--out", store, "--overwrite")
     assert run("info", store, "--json").json["documents"] == 1
     assert sorted(path.name for path in store.parent.iterdir()) == ["good.txt", "store"]
 
@@ -306,13 +298,13 @@ def test_help_and_version_are_quick_to_answer(run):
 
 def test_a_file_without_rows_is_not_called_missing(run, model_folder, tmp_path):
     (tmp_path / "none.jsonl").write_text("")
-    result = run("build", model_folder, tmp_path / "none.jsonl", "--out", tmp_path / "store")
-    assert result.code == 1
+    result = run.refused(
+        "build", model_folder, tmp_path / "none.jsonl", "--out", tmp_path / "store"
+    )
     assert "no row is there" in result.err
     assert "hidden" not in result.err
 
 
 def test_a_file_that_is_not_there_is_no_text(run, model_folder, store):
-    done = run("explain", model_folder, store.folder, "nosuch.txt")
-    assert done.code == 1
+    done = run.refused("explain", model_folder, store.folder, "nosuch.txt")
     assert "there is no file nosuch.txt" in done.err

@@ -14,19 +14,17 @@ def store(run, model_folder, tmp_path):
     (tmp_path / "old").mkdir()
     for number, text in enumerate(TEXTS[:5]):
         (tmp_path / "old" / f"d{number}.txt").write_text(text)
-    result = run(
+    run.good(
         "build", model_folder, tmp_path / "old", "--out", tmp_path / "store", "--k", 16,
         "--lmbda", 0.9, "--temperature", 0.5, "--window", 64, "--stride", 32,
     )  # fmt: skip
-    assert result.code == 0, result.err
     return tmp_path / "store"
 
 
 def test_add(run, store, model_folder, tmp_path):
     (tmp_path / "new.txt").write_text("A windmill stands on the hill above Oldenport.")
     before = Datastore(store).manifest
-    result = run("add", model_folder, store, tmp_path / "new.txt", "--json")
-    assert result.code == 0, result.err
+    result = run.good("add", model_folder, store, tmp_path / "new.txt", "--json")
     content = result.json
     assert content["documents"] == 6 == before.documents + content["added_documents"]
     assert content["entries"] == before.entries + content["added_entries"]
@@ -51,8 +49,7 @@ def test_what_is_left_is_counted_everywhere(run, store, model_folder, tmp_path):
 
 def test_the_same_content_is_not_added_twice(run, store, model_folder, tmp_path):
     before = Datastore(store).manifest
-    result = run("add", model_folder, store, tmp_path / "old", "--json")
-    assert result.code == 0, result.err
+    result = run.good("add", model_folder, store, tmp_path / "old", "--json")
     assert (result.json["added_documents"], result.json["known"]) == (0, 5)
     assert Datastore(store).manifest == before
     (tmp_path / "copy.txt").write_text(TEXTS[0])
@@ -71,13 +68,11 @@ def test_sync(run, store, model_folder, tmp_path):
     (folder / "d2.txt").unlink()
     (folder / "new.txt").write_text(TEXTS[6])
     expected = {"added": 1, "changed": 1, "removed": 1, "unchanged": 3, "kept": 0}
-    dry = run("sync", model_folder, store, folder, "--dry-run")
-    assert dry.code == 0, dry.err
+    dry = run.good("sync", model_folder, store, folder, "--dry-run")
     assert Datastore(store).manifest == before
     for line in ("add      new.txt", "replace  d1.txt", "remove   d2.txt", "nothing was written"):
         assert line in dry.out
-    result = run("sync", model_folder, store, folder, "--json")
-    assert result.code == 0, result.err
+    result = run.good("sync", model_folder, store, folder, "--json")
     assert result.json.items() >= expected.items()
     assert (result.json["documents"], len(result.out.splitlines())) == (5, 1)
     assert "1 added, 1 changed, 1 removed, 3 unchanged" in result.err
@@ -89,8 +84,7 @@ def test_sync_keeps_what_cannot_be_read(run, store, model_folder, tmp_path):
     folder = tmp_path / "old"
     (folder / "d1.txt").write_bytes(bytes(range(256)) * 20)
     (folder / "d2.txt").write_text("  ")
-    result = run("sync", model_folder, store, folder, "--json")
-    assert result.code == 0, result.err
+    result = run.good("sync", model_folder, store, folder, "--json")
     assert (result.json["removed"], result.json["kept"], result.json["skipped"]) == (1, 1, 2)
     assert "d1.txt could not be read" in result.err
     assert run("info", store, "--documents", "--json").json["found"] == 4
@@ -99,8 +93,7 @@ def test_sync_keeps_what_cannot_be_read(run, store, model_folder, tmp_path):
 def test_sync_of_another_folder_is_refused(run, store, model_folder, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "text.txt").write_text("Another folder.")
-    result = run("sync", model_folder, store, tmp_path / "other")
-    assert result.code == 1
+    result = run.refused("sync", model_folder, store, tmp_path / "other")
     assert "--force" in result.err
     assert Datastore(store).manifest.removed == ()
 
@@ -122,8 +115,7 @@ def test_documents_are_listed_and_searched(run, store):
 
 def test_remove_and_compact(run, store, model_folder):
     whole = Datastore(store).manifest
-    result = run("remove", store, "--document", "d0.txt", "--document", "d1.txt", "--json")
-    assert result.code == 0, result.err
+    result = run.good("remove", store, "--document", "d0.txt", "--document", "d1.txt", "--json")
     assert result.json["documents"] == 3
     assert result.json["entries"] < whole.entries
     shown = run("info", store).out
@@ -133,18 +125,15 @@ def test_remove_and_compact(run, store, model_folder):
         "tokens"
     ]
     assert not {n["document"] for one in tokens for n in one["neighbors"]} & {"d0.txt", "d1.txt"}
-    done = run("compact", store, "--json")
-    assert done.code == 0, done.err
+    done = run.good("compact", store, "--json")
     assert done.json["entries"] == result.json["entries"]
     assert "removed" not in run("info", store).out
-    assert run("verify", store, "--full").code == 0
+    run.good("verify", store, "--full")
 
 
 def test_an_id_that_is_not_there(run, store):
-    result = run("remove", store, "--document", "nope")
-    assert result.code == 1
-    assert "no document with the id, title or uri 'nope'" in result.err
-    assert len(result.err.splitlines()) == 1
+    result = run.refused("remove", store, "--document", "nope")
+    assert "no document with the id, title or uri 'nope'" in result.line
     assert Datastore(store).manifest.removed == ()
 
 
@@ -154,22 +143,18 @@ def test_verify_names_what_is_damaged(run, store):
     data = bytearray(path.read_bytes())
     data[1000] ^= 1
     path.write_bytes(data)
-    result = run("verify", store, "--json")
-    assert result.code == 1
+    result = run.refused("verify", store, "--json")
     content = json.loads(result.out.splitlines()[-1])
     assert not content["ok"]
     assert len(content["damaged"]) == 1
     assert "keys-00000.npy" in content["damaged"][0]
-    opened = run("info", store)
-    assert opened.code == 1
-    assert "keys-00000.npy" in opened.err
-    assert len(opened.err.splitlines()) == 1
+    opened = run.refused("info", store)
+    assert "keys-00000.npy" in opened.line
 
 
 def test_verify_speaks_of_leftovers(run, store):
     (store / "keys.7-00000.npy").write_bytes(b"x")
-    result = run("verify", store, "--json")
-    assert result.code == 0
+    result = run.good("verify", store, "--json")
     assert result.json["leftovers"] == ["keys.7-00000.npy"]
     assert "keys.7-00000.npy" in result.err
 
@@ -177,10 +162,9 @@ def test_verify_speaks_of_leftovers(run, store):
 def test_several_datastores(run, store, model_folder, tmp_path):
     (tmp_path / "other.txt").write_text(TEXTS[6])
     other = tmp_path / "other"
-    assert run("build", model_folder, tmp_path / "other.txt", "--out", other).code == 0
+    run.good("build", model_folder, tmp_path / "other.txt", "--out", other)
     settings = ["--prompt", "The harbour", "--json", "--max-new-tokens", 12]
-    result = run("generate", model_folder, store, other, *settings)
-    assert result.code == 0, result.err
+    result = run.good("generate", model_folder, store, other, *settings)
     assert {n["store"] for one in result.json["tokens"] for n in one["neighbors"]} <= {
         "store",
         "other",
@@ -194,10 +178,10 @@ def test_several_datastores(run, store, model_folder, tmp_path):
 
 @pytest.mark.parametrize("weights", ["a", "0.5", "1,-1", ""])
 def test_wrong_weights(run, store, model_folder, weights):
-    result = run("generate", model_folder, store, store, "--prompt", "The", "--weights", weights)
-    assert result.code == 1
-    assert "weights" in result.err
-    assert len(result.err.splitlines()) == 1
+    result = run.refused(
+        "generate", model_folder, store, store, "--prompt", "The", "--weights", weights
+    )
+    assert "weights" in result.line
 
 
 def test_verify_tells_of_stored_control_tokens(

@@ -45,6 +45,5 @@ def test_tokens_alone(run):
     ],
 )
 def test_what_is_refused(run, given, said):
-    answer = run("estimate", *given)
-    assert answer.code == 1
+    answer = run.refused("estimate", *given)
     assert said in answer.err

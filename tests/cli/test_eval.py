@@ -19,8 +19,7 @@ def text(tmp_path):
 def test_json(run, model_folder, store, text, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text(TEXT)
-    result = run("eval", model_folder, store.folder, text, other, "--json")
-    assert result.code == 0, result.err
+    result = run.good("eval", model_folder, store.folder, text, other, "--json")
     assert len(result.out.splitlines()) == 1
     content = result.json
     assert set(content["perplexity"]) == {"lm", "knn", "interpolated", "oracle"}
@@ -64,8 +63,7 @@ def test_rows_are_read_as_a_build_reads_them(run, model_folder, store, tmp_path)
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(json.dumps({"body": f"Größe. {TEXT}"}, ensure_ascii=False).encode("latin-1"))
     options = ("--text-field", "body", "--encoding", "latin-1", "--json")
-    found = run("eval", model_folder, store.folder, rows, *options)
-    assert found.code == 0, found.err
+    found = run.good("eval", model_folder, store.folder, rows, *options)
     plain = tmp_path / "plain.txt"
     plain.write_text(f"Größe. {TEXT}", encoding="utf-8")
     wanted = run("eval", model_folder, store.folder, plain, "--json").json
@@ -73,8 +71,7 @@ def test_rows_are_read_as_a_build_reads_them(run, model_folder, store, tmp_path)
 
 
 def test_for_people(run, model_folder, store, text):
-    result = run("eval", model_folder, store.folder, text, "--lmbda", 0.3, "--window", 32)
-    assert result.code == 0, result.err
+    result = run.good("eval", model_folder, store.folder, text, "--lmbda", 0.3, "--window", 32)
     assert "mixture" in result.out
     assert "lmbda 0.3" in result.out
     assert "window 32" in result.out
@@ -102,8 +99,7 @@ def test_a_text_that_predicts_nothing_is_one_line(
     path = tmp_path / "short.txt"
     if content is not None:
         path.write_text(content)
-    result = run("eval", model_folder, store.folder, path, "--json")
-    assert result.code == 1
+    result = run.refused("eval", model_folder, store.folder, path, "--json")
     assert result.out == ""
     assert expected in result.err
     assert len([line for line in result.err.splitlines() if line.startswith("knn-logits: ")]) >= 1
@@ -121,10 +117,8 @@ def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
         ((store.folder, text, "--window", 8, "--stride", 9), "larger than window"),
         ((store.folder, store.folder, text, "--weights", "1"), "do not fit 2 datastores"),
     ):
-        result = run("eval", model_folder, *args)
-        assert result.code == 1, args
-        assert expected in result.err
-        assert len(result.err.splitlines()) == 1
+        result = run.refused("eval", model_folder, *args)
+        assert expected in result.line
 
 
 def test_an_unreadable_document_is_skipped_or_refused(run, model_folder, store, text, tmp_path):
@@ -132,8 +126,7 @@ def test_an_unreadable_document_is_skipped_or_refused(run, model_folder, store, 
     folder.mkdir()
     (folder / "a.txt").write_text(TEXT)
     (folder / "b.txt").write_bytes(b"\x7fELF\x02\x01\x01\x00\x00broken\x00")
-    result = run("eval", model_folder, store.folder, folder, "--json")
-    assert result.code == 0, result.err
+    result = run.good("eval", model_folder, store.folder, folder, "--json")
     assert "skipped" in result.err
     assert json.loads(result.out)["documents"] == 1
-    assert run("eval", model_folder, store.folder, folder, "--strict").code == 1
+    run.refused("eval", model_folder, store.folder, folder, "--strict")

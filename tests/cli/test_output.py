@@ -71,8 +71,7 @@ def hostile(copy):
 
 
 def test_a_manifest_does_not_steer_and_forges_no_line(run, model_folder, hostile):
-    found = run("info", hostile)
-    assert found.code == 0, found.err
+    found = run.good("info", hostile)
     assert not set(found.out) & set("\x1b\x07\u202e")
     assert not [line for line in found.out.splitlines() if line.startswith("license")]
     refused = run("explain", model_folder, hostile, "some text")
@@ -93,8 +92,7 @@ def test_what_a_corpus_wrote_does_not_steer(run, model, tokenizer, model_folder,
         ("generate", model_folder, store.folder, *prompt, "--explain"),
         ("explain", model_folder, store.folder, text),
     ):
-        found = run(*command)
-        assert found.code == 0, found.err
+        found = run.good(*command)
         assert "52;c" in found.out
         assert not set(found.out) & set("\x1b\x07")
 

@@ -31,8 +31,7 @@ def test_a_build_keeps_the_weight_that_is_given(run, model_folder, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS)
     options = ("--window", 64, "--stride", 32)
     given = ("--suffix-weight", 3)
-    found = run("build", model_folder, corpus, "--out", tmp_path / "a", *options, *given)
-    assert found.code == 0, found.err
+    found = run.good("build", model_folder, corpus, "--out", tmp_path / "a", *options, *given)
     (line,) = [one for one in found.out.splitlines() if one.startswith("settings for scoring")]
     scoring, writing = line.split("; for writing: ")
     assert scoring.endswith(WORDS)
@@ -50,8 +49,7 @@ def test_a_build_keeps_the_weight_that_is_given(run, model_folder, tmp_path):
     more = ("--no-calibrate", *given, "--json")
     found = run("build", model_folder, corpus, "--out", tmp_path / "d", *options, *more)
     assert (found.json["calibrated"], found.json["suffix_weight"]) == (False, 3.0)
-    dry = run("build", model_folder, corpus, "--dry-run", *given)
-    assert dry.code == 0, dry.err
+    run.good("build", model_folder, corpus, "--dry-run", *given)
 
 
 def test_what_is_said_to_people_names_it(run, model_folder, folder, text, tmp_path):
@@ -98,9 +96,7 @@ def test_a_conversation_names_it_and_changes_it(run, model_folder, folder, monke
 def test_shares_of_several_datastores_can_be_tuned_with(run, model_folder, folder, text, tmp_path):
     other = shutil.copytree(folder, tmp_path / "other")
     call = ("tune", model_folder, folder, other, text, "--k", 8, "--allow-overlap")
-    found = run(*call, "--weights", "3,1", "--json")
-    assert found.code == 0, found.err
+    found = run.good(*call, "--weights", "3,1", "--json")
     assert found.json["settings"]["weights"] == "0.75, 0.25"
-    wrong = run(*call, "--weights", "3")
-    assert wrong.code == 1
+    wrong = run.refused(*call, "--weights", "3")
     assert "give one weight for each" in wrong.err

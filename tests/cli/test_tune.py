@@ -21,8 +21,7 @@ def copy(store, tmp_path):
 
 
 def test_json_and_write(run, model_folder, copy, text, tmp_path):
-    result = run("tune", model_folder, copy, text, "--k", 32, "--json")
-    assert result.code == 0, result.err
+    result = run.good("tune", model_folder, copy, text, "--k", 32, "--json")
     assert len(result.out.splitlines()) == 1
     content = result.json
     assert set(content) >= {"lmbda", "temperature", "k", "perplexity", "settings_tried", "seconds"}
@@ -30,19 +29,16 @@ def test_json_and_write(run, model_folder, copy, text, tmp_path):
     assert content["perplexity"] < content["perplexity_lm"]
     assert run("info", copy, "--json").json["settings"]["calibrated"] is False
     stored = write_corpus(tmp_path / "stored.jsonl", TEXTS)
-    refused = run("tune", model_folder, copy, stored, "--k", 32, "--write", "--json")
-    assert refused.code == 1
+    refused = run.refused("tune", model_folder, copy, stored, "--k", 32, "--write", "--json")
     assert "the settings are not written" in refused.err
     assert "--allow-overlap" in refused.json["refused"]
     assert run("info", copy, "--json").json["settings"]["calibrated"] is False
     quiet = run("tune", model_folder, copy, stored, "--k", 8, "--allow-overlap", "--json")
     assert "runs of 13" not in quiet.err
     assert quiet.json["overlap"] is None
-    few = run("tune", model_folder, copy, text, "--k", 32, "--write", "--allow-overlap")
-    assert few.code == 1
+    few = run.refused("tune", model_folder, copy, text, "--k", 32, "--write", "--allow-overlap")
     assert "tokens of text, half of which is held out" in few.err
-    written = run("tune", model_folder, copy, text, "--k", 32, "--write", "--force")
-    assert written.code == 0, written.err
+    written = run.good("tune", model_folder, copy, text, "--k", 32, "--write", "--force")
     assert "settings written" in written.out
     settings = run("info", copy, "--json").json["settings"]
     assert settings["calibrated"] is True
@@ -54,8 +50,7 @@ def test_json_and_write(run, model_folder, copy, text, tmp_path):
 
 def test_for_people(run, model_folder, copy, tmp_path):
     stored = write_corpus(tmp_path / "stored.jsonl", TEXTS)
-    result = run("tune", model_folder, copy, stored, "--k", 8)
-    assert result.code == 0, result.err
+    result = run.good("tune", model_folder, copy, stored, "--k", 8)
     assert "other tokens" in result.out
     assert "tune on text that the datastore does not hold" in result.out
     assert "in the datastore, in runs of 13" in result.err
@@ -63,12 +58,12 @@ def test_for_people(run, model_folder, copy, tmp_path):
 
 def test_plots_and_report(run, model_folder, copy, text, tmp_path):
     pytest.importorskip("matplotlib")
-    result = run("tune", model_folder, copy, text, "--k", 8, "--plots", tmp_path / "p", "--json")
-    assert result.code == 0, result.err
+    result = run.good(
+        "tune", model_folder, copy, text, "--k", 8, "--plots", tmp_path / "p", "--json"
+    )
     assert len(result.json["files"]) == 3
     report = tmp_path / "r"
-    result = run("eval", model_folder, copy, text, "--report", report, "--lmbda", 0.5)
-    assert result.code == 0, result.err
+    result = run.good("eval", model_folder, copy, text, "--report", report, "--lmbda", 0.5)
     page = (report / "evaluation.md").read_text()
     assert f"knn-logits eval {model_folder} {copy} {text}" in page
     assert "--lmbda 0.5" in page
@@ -77,8 +72,7 @@ def test_plots_and_report(run, model_folder, copy, text, tmp_path):
 def test_what_followed_pointers_is_named(run, model_folder, copy, text, tmp_path):
     pytest.importorskip("matplotlib")
     command = ("eval", model_folder, copy, text, "--retomaton", "--max-knns", 7)
-    found = run(*command, "--json", "--report", tmp_path / "r")
-    assert found.code == 0, found.err
+    found = run.good(*command, "--json", "--report", tmp_path / "r")
     settings = found.json["settings"]
     assert (settings["retomaton"], settings["min_knns"], settings["max_knns"]) == (True, 1, 7)
     assert "| retomaton | True |" in (tmp_path / "r" / "evaluation.md").read_text()
@@ -92,8 +86,7 @@ def test_what_followed_pointers_is_named(run, model_folder, copy, text, tmp_path
 
 def test_all_datastores_are_named(run, model_folder, copy, text, tmp_path):
     other = shutil.copytree(copy, tmp_path / "other")
-    found = run("eval", model_folder, copy, other, text, "--weights", "3,1", "--json")
-    assert found.code == 0, found.err
+    found = run.good("eval", model_folder, copy, other, text, "--weights", "3,1", "--json")
     settings = found.json["settings"]
     assert (settings["datastore"], settings["weights"]) == ("copy, other", "0.75, 0.25")
     assert settings["entries"] == 2 * run("info", copy, "--json").json["entries"]
@@ -110,8 +103,7 @@ def test_mistakes_are_one_line(run, model_folder, copy, text, tmp_path, monkeypa
         ((copy, copy, text, "--write"), "tune each datastore by itself"),
         ((copy, text, "--plots", tmp_path / "p"), "knn-logits[plots]"),
     ):
-        result = run("tune", model_folder, *args)
-        assert result.code == 1, args
+        result = run.refused("tune", model_folder, *args)
         assert expected in result.err
         lines = [line for line in result.err.splitlines() if line.startswith("knn-logits: ")]
         assert len(lines) == 1
@@ -121,8 +113,7 @@ def test_mistakes_are_one_line(run, model_folder, copy, text, tmp_path, monkeypa
 def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS * 3)
     options = ("--window", 64, "--stride", 32, "--json")
-    found = run("build", model_folder, corpus, "--out", tmp_path / "a", *options)
-    assert found.code == 0, found.err
+    found = run.good("build", model_folder, corpus, "--out", tmp_path / "a", *options)
     assert found.json["calibrated"] is True
     found = run("build", model_folder, corpus, "--out", tmp_path / "b", "--no-calibrate", *options)
     assert (found.json["calibrated"], found.json["lmbda"]) == (False, 0.25)
@@ -133,22 +124,17 @@ def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):
 
 
 def test_shares_of_the_infini_gram(run, model_folder, copy, text):
-    refused = run("tune", model_folder, copy, text, "--infini-gram")
-    assert refused.code == 1
+    refused = run.refused("tune", model_folder, copy, text, "--infini-gram")
     assert "knn-logits index" in refused.err
-    made = run("index", copy, "--suffixes", "--json")
-    assert made.code == 0, made.err
+    made = run.good("index", copy, "--suffixes", "--json")
     assert made.json["bytes"] <= 4 * made.json["tokens"] + 128
-    found = run("tune", model_folder, copy, text, "--infini-gram", "--json", "--allow-overlap")
-    assert found.code == 0, found.err
+    found = run.good("tune", model_folder, copy, text, "--infini-gram", "--json", "--allow-overlap")
     assert set(found.json["perplexity"]) == {"lm", "without", "without_knn", "with"}
-    written = run(
+    written = run.good(
         "tune", model_folder, copy, text, "--infini-gram", "--write", "--force", "--allow-overlap"
     )
-    assert written.code == 0, written.err
     assert "shares written" in written.out
-    both = run("tune", model_folder, copy, text, "--infini-gram", "--gate", "learned")
-    assert both.code == 1
+    both = run.refused("tune", model_folder, copy, text, "--infini-gram", "--gate", "learned")
     assert "leave out" in both.err
 
 
@@ -159,9 +145,8 @@ def test_shares_of_the_infini_gram(run, model_folder, copy, text):
 def test_the_infini_gram_is_asked_for(run, model_folder, copy, text, command):
     name, *option = command
     words = [*option, TEXTS[1]] if name != "eval" else [text]
-    assert run("index", copy, "--suffixes").code == 0
+    run.good("index", copy, "--suffixes")
     plain = run(name, model_folder, copy, *words, "--json")
-    with_it = run(name, model_folder, copy, *words, "--infini-gram", "0.4", "--json")
-    assert with_it.code == 0, with_it.err
+    with_it = run.good(name, model_folder, copy, *words, "--infini-gram", "0.4", "--json")
     part = "perplexity" if name == "eval" else "tokens"
     assert with_it.json[part] != plain.json[part]

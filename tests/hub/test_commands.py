@@ -68,8 +68,7 @@ def test_import(run, indexed, model_folder, tmp_path):
     words = ("import", model_folder, folder, "--out", tmp_path / "new")
     answer = run(*words, "--json", "--index", "exact").json
     assert (answer["entries"], answer["keys"], answer["index"]) == (len(indexed), True, "exact")
-    again = run(*words)
-    assert again.code == 1
+    again = run.refused(*words)
     assert "--overwrite" in again.err.splitlines()[-1]
     assert "entries, index exact" in run(*words, "--overwrite").out
 

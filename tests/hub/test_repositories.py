@@ -153,10 +153,9 @@ def test_mistakes_are_one_line(run, indexed, tmp_path):
 
 
 def test_a_dry_run_writes_what_would_be_sent(run, indexed, tmp_path):
-    done = run(
+    done = run.good(
         "push", indexed.folder, NAME, "--dry-run", "--custom-generate", WRITES, "--keep", tmp_path
     )
-    assert done.code == 0, done.err
     assert f"3 files would be sent to https://huggingface.co/{WRITES}" in done.out
     assert (tmp_path / "model" / "custom_generate" / "generate.py").is_file()
 

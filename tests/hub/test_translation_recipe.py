@@ -53,21 +53,17 @@ def test_the_commands_of_the_t5_recipe(t5_folder, run, tmp_path):
         assert words[0] == "knn-logits"
         return [small.get(word, word) for word in words[1:]]
 
-    built = run(*in_small(build), "--json")
-    assert built.code == 0, built.err
+    built = run.good(*in_small(build), "--json")
     assert built.json["documents"] == len(PAIRS)
     assert (built.json["k"], built.json["lmbda"], built.json["temperature"]) == (32, 0.25, 50.0)
     content = json.loads((store / "datastore.json").read_text(encoding="utf-8"))
     assert content["pairs"]["source_prefix"] == "translate English to Romanian: "
 
-    written = run("generate", t5_folder, store, "--prompt", PAIRS[0][0], "--explain")
-    assert written.code == 0, written.err
+    run.good("generate", t5_folder, store, "--prompt", PAIRS[0][0], "--explain")
 
-    found = run(*in_small(evaluate), "--json")
-    assert found.code == 0, found.err
+    found = run.good(*in_small(evaluate), "--json")
     (translations,) = found.json["translations"]
     assert translations["num_beams"] == 1
     assert 0.0 <= translations["knn"]["bleu"]["score"] <= 100.0
 
-    planned = run(*in_small(push), "--dry-run")
-    assert planned.code == 0, planned.err
+    run.good(*in_small(push), "--dry-run")

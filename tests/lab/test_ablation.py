@@ -300,14 +300,11 @@ def test_the_command(run, model_folder, tmp_path):
     text = write_corpus(tmp_path / "text.jsonl", OTHER)
     words = ("ablate", model_folder, corpus, text, "--out", tmp_path / "out", "--k", 8)
     words = (*words, "--entries", 400, "--tokens", 300, "--study", "k", "--study", "lmbda")
-    found = run(*words, "--json")
-    assert found.code == 0, found.err
+    found = run.good(*words, "--json")
     assert list(found.json["findings"]) == ["k", "lmbda"]
-    people = run(*words)
-    assert people.code == 0, people.err
+    people = run.good(*words)
     assert "ablation.md" in people.out
-    same = run("ablate", model_folder, corpus, corpus, "--out", tmp_path / "other")
-    assert same.code == 1
+    same = run.refused("ablate", model_folder, corpus, corpus, "--out", tmp_path / "other")
     assert "is the corpus" in same.err
 
 

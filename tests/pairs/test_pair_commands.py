@@ -19,12 +19,7 @@ QUICK = ["--k", "8", "--lmbda", "0.4", "--temperature", "5", "--json"]
 
 @pytest.fixture
 def good(run):
-    def succeed(*args):
-        result = run(*args)
-        assert result.code == 0, result.err
-        return result
-
-    return succeed
+    return run.good
 
 
 @pytest.fixture

@@ -23,11 +23,10 @@ def started(monkeypatch):
 
 
 def test_the_command_opens_the_model_with_its_datastores(run, started, model_folder, store):
-    done = run(
+    done = run.good(
         "serve", model_folder, f"docs={store.folder}", "--port", "0", "--at-once", "3",
         "--name", "knn.example.org", "--api-key", "k", "--lmbda", "0.5",
     )  # fmt: skip
-    assert done.code == 0, done.err
     served, settings = started[0]
     assert list(served.names) == ["tiny+docs", "tiny"]
     assert served.memory.config.lmbda == 0.5
@@ -39,8 +38,7 @@ def test_the_command_opens_the_model_with_its_datastores(run, started, model_fol
 def test_a_chat_template_comes_from_a_file(run, started, model_folder, store, tmp_path):
     template = tmp_path / "chat.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    done = run("serve", model_folder, store.folder, "--chat-template", template)
-    assert done.code == 0, done.err
+    done = run.good("serve", model_folder, store.folder, "--chat-template", template)
     assert not started[0][0].chat.plain
     assert done.err == ""
     done = run("serve", model_folder, store.folder, "--chat-template", tmp_path / "none")

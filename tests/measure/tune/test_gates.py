@@ -289,8 +289,7 @@ def test_a_gate_from_a_file(run, model_folder, copy, tmp_path):
     save_gate(ConfidenceSkip(CURVE, 0.045), path)
     text = tmp_path / "t.txt"
     text.write_text(TEXTS[3])
-    found = run("eval", model_folder, copy.folder, text, "--gate", path, "--json")
-    assert found.code == 0, found.err
+    found = run.good("eval", model_folder, copy.folder, text, "--gate", path, "--json")
     assert found.json["settings"]["lmbda"] == "distance, skips by confidence"
     assert found.json["searches_saved"] > 0
     found = run("explain", model_folder, copy.folder, TEXTS[3], "--gate", path, "--json")
@@ -318,14 +317,13 @@ def test_the_command(run, model_folder, copy, tmp_path):
     text = tmp_path / "t.jsonl"
     text.write_text("".join(json.dumps({"text": one}) + "\n" for one in DOCUMENTS))
     command = ("tune", model_folder, copy.folder, text, "--k", 32)
-    found = run(*command, "--gate", "learned", "--skip", 0.3, "--write", "--force", "--json")
-    assert found.code == 0, found.err
+    found = run.good(*command, "--gate", "learned", "--skip", 0.3, "--write", "--force", "--json")
     gate = found.json["gate"]
     assert set(gate) >= {"kind", "perplexity", "perplexity_constant", "ratio", "interval"}
     assert 0.0 < gate["skipped"] < 1.0
     assert run("info", copy.folder, "--json").json["gate"] == gate["kind"]
     assert "learned, skips by learned" in run("info", copy.folder).out
-    assert run("verify", copy.folder, "--full").code == 0
+    run.good("verify", copy.folder, "--full")
     found = run("eval", model_folder, copy.folder, text, "--json")
     assert found.json["searches_saved"] > 0
     found = run("eval", model_folder, copy.folder, text, "--lmbda", 0.4, "--json")
@@ -336,9 +334,9 @@ def test_the_command(run, model_folder, copy, tmp_path):
     chosen = run(*command, "--gate", "meta-k", "--write", "--force", "--json").json
     assert chosen["k"] == 32
     assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
-    assert run("verify", copy.folder, "--full").code == 0
+    run.good("verify", copy.folder, "--full")
     check_use(run, model_folder, copy.folder, text, "meta-k")
-    assert run(*command, "--skip", 0.3).code == 1
+    run.refused(*command, "--skip", 0.3)
     plain = run(*command, "--write", "--force")
     assert (plain.code, "--gate none" in plain.err) == (0, True), plain.err
     assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
@@ -352,6 +350,6 @@ def test_the_command_with_a_rescorer(run, model_folder, copy, tmp_path):
     command = ("tune", model_folder, copy.folder, text, "--k", 16, "--gate", "rescorer")
     chosen = run(*command, "--write", "--force", "--json").json
     assert (chosen["k"], chosen["gate"]["kind"]) == (16, "rescorer")
-    assert run("verify", copy.folder, "--full").code == 0
+    run.good("verify", copy.folder, "--full")
     assert run("info", copy.folder, "--json").json["gate"] == "rescorer"
     check_use(run, model_folder, copy.folder, text, "rescorer")
