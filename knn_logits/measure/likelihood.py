@@ -171,58 +171,43 @@ def p_knn_table(
     neighbors: Neighbors, targets: Tensor, grid: Grid, bonus: Tensor | None = None
 ) -> Tensor:
     """p_kNN of one token in each row, float32 [rows, ks, temperatures]; 0 without neighbors."""
-    shape = (neighbors.rows, len(grid.ks), len(grid.temperatures))
-    table = torch.zeros(shape, dtype=torch.float32)
+    table = torch.zeros(neighbors.rows, len(grid.ks), len(grid.temperatures))
     if not neighbors.k:
         return table
-    below, votes, bonus = _sorted_votes(neighbors, targets, bonus)
-    if bonus is not None:
-        return _with_bonus(below, votes, bonus, grid)
-    segments = len(grid.ks)
     # The segment of the grid's ks that each column is in. Columns beyond the last do not count.
-    columns = min(neighbors.k, grid.ks[-1])
-    below, votes = below[:, :columns], votes[:, :columns]
+    segments, columns = len(grid.ks), min(neighbors.k, grid.ks[-1])
+    below, votes, bonus = (
+        part if part is None else part[:, :columns].contiguous()
+        for part in _sorted_votes(neighbors, targets, bonus)
+    )
+    assert below is not None
+    assert votes is not None
     segment = torch.bucketize(torch.arange(columns), torch.tensor(grid.ks), right=True)
     row, column = votes.nonzero(as_tuple=True)
     flat, target = row * columns + column, row * segments + segment[column]
     ends = [min(k, columns) for k in grid.ks]
-    below = below.contiguous()
+    # Many shared tokens are a factor beyond float32.
+    kind = torch.float32 if bonus is None else torch.float64
     # A weight at half the temperature is the weight's square, so the last two are kept.
     before = torch.empty_like(below), torch.empty_like(below)
     for number in reversed(range(len(grid.temperatures))):
         weights, temperature = before[number % 2], grid.temperatures[number]
-        if grid.temperatures[number + 2 : number + 3] == (2.0 * temperature,):
+        if bonus is not None:
+            logits = torch.add(bonus, below, alpha=-1.0 / temperature).to(kind)
+            nearest = logits.amax(dim=1, keepdim=True).clamp(min=torch.finfo(kind).min)
+            weights = logits.sub_(nearest).exp_()
+        elif grid.temperatures[number + 2 : number + 3] == (2.0 * temperature,):
             weights.square_()
         else:
             torch.mul(below, -1.0 / temperature, out=weights).exp_()
         total = torch.stack(
             [weights[:, a:b].sum(dim=1) for a, b in zip([0, *ends], ends, strict=False)], dim=1
         )
-        voted = torch.zeros(neighbors.rows * segments, dtype=torch.float32)
+        voted = torch.zeros(neighbors.rows * segments, dtype=kind)
         voted.index_add_(0, target, weights.view(-1)[flat])
-        total = total.cumsum(dim=1).clamp_(min=torch.finfo(torch.float32).tiny)
+        total = total.cumsum(dim=1).clamp_(min=torch.finfo(kind).tiny)
         table[:, :, number] = voted.view(-1, segments).cumsum(dim=1) / total
     return table
-
-
-def _with_bonus(below: Tensor, votes: Tensor, bonus: Tensor, grid: Grid) -> Tensor:
-    """Computes `p_knn_table` from logits. Many shared tokens are a factor beyond float32."""
-    ends = [min(k, below.shape[1]) for k in grid.ks]
-    spans = list(zip([0, *ends], ends, strict=False))
-    below, votes, bonus = (table_part[:, : ends[-1]] for table_part in (below, votes, bonus))
-    table = torch.zeros(len(below), len(ends), len(grid.temperatures))
-    for number, temperature in enumerate(grid.temperatures):
-        logits = torch.add(bonus, below, alpha=-1.0 / temperature)
-        parts = logits, logits.masked_fill(~votes, -math.inf)
-        total, voted = (
-            torch.stack(
-                [logits_part[:, a:b].logsumexp(dim=1) for a, b in spans], dim=1
-            ).logcumsumexp(dim=1)
-            for logits_part in parts
-        )
-        table[:, :, number] = (voted - total).exp_()
-    # A row without neighbors has no weight at all.
-    return table.nan_to_num_(nan=0.0)
 
 
 def _sorted_votes(
