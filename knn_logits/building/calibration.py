@@ -24,6 +24,7 @@ from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.engine.windows import Piece, TextWindow, plan
 from knn_logits.index.base import Index
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, spread, temperatures_around
+from knn_logits.measure.overlap import hashed
 from knn_logits.measure.text_pass import TokenScores, score_pieces, scoring_batch_tokens
 from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress, no_progress
@@ -50,13 +51,11 @@ _K_TOLERANCE = 0.002
 _QUERIES_AT_ONCE = 128
 # With 1 the text before an entry does not matter. From 2 to 8 perplexity differs little (LOG.md).
 _SUFFIX_WEIGHTS = (1.0, 4.0)
-# A span is so many tokens, a power of two. Hardly any text repeats so many by chance.
+# A span is so many tokens. Hardly any text repeats so many by chance.
 _SPAN = 32
 _SPANS, _TOKENS_AT_ONCE = 512, 1 << 20
 # A larger share of copies is warned of.
 _COPIES = 0.5
-# Any odd number with large powers serves for a hash of 64 bits.
-_BASE = 0x9E3779B97F4A7C15
 
 Ints = npt.NDArray[np.int64]
 
@@ -241,27 +240,16 @@ def repeated_share(tokens: Array, seed: int = 0) -> float:
     if len(tokens) < 2 * _SPAN:
         return 0.0
     starts = np.random.default_rng(seed).integers(0, len(tokens) - _SPAN + 1, _SPANS)
-    drawn = np.array([_hashes(tokens[start : start + _SPAN])[0] for start in starts.tolist()])
+    drawn = np.array([hashed(tokens[start : start + _SPAN], _SPAN)[0] for start in starts.tolist()])
     distinct = np.unique(drawn)
     earliest, latest = np.full(len(distinct), len(tokens)), np.full(len(distinct), -1)
     for first in range(0, len(tokens) - _SPAN + 1, _TOKENS_AT_ONCE):
-        hashes = _hashes(tokens[first : first + _TOKENS_AT_ONCE + _SPAN - 1])
+        hashes = hashed(tokens[first : first + _TOKENS_AT_ONCE + _SPAN - 1], _SPAN)
         places = np.searchsorted(distinct, hashes).clip(max=len(distinct) - 1)
         (hits,) = np.nonzero(distinct[places] == hashes)
         np.minimum.at(earliest, places[hits], first + hits)
         np.maximum.at(latest, places[hits], first + hits)
     return float(np.mean((latest - earliest >= _SPAN)[np.searchsorted(distinct, drawn)]))
-
-
-def _hashes(tokens: Array) -> Array:
-    """Computes a number for each span, uint64 [tokens - 31], from those of its two halves."""
-    numbers: Array = np.asarray(tokens).astype(np.uint64) + np.uint64(1)
-    width = 1
-    while width < _SPAN:
-        factor = np.uint64(pow(_BASE, width, 1 << 64))
-        numbers = numbers[:-width] * factor + numbers[width:]
-        width *= 2
-    return numbers
 
 
 def warn_of_repeats(store: Datastore, seed: int = 0) -> None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
 from knn_logits.arrays import Array, Ints
 from knn_logits.building.indexing import same_kind, write_index
@@ -156,18 +157,15 @@ def _groups(free: Ints, documents: Ints, values: Array) -> Iterator[Ints]:
 
 
 def _nearest_pairs(store: Datastore, entries: Ints) -> Iterator[tuple[Array, Array]]:
-    """Yields pairs of some entries with their squared distances, int32 [pairs, 2] and float32."""
+    """Yields pairs of some entries with their distances, int32 [pairs, 2] and float32."""
     if len(entries) < 2:
         return
-    keys = prepared(store.keys(entries), store.manifest.metric)
-    norms = np.square(keys).sum(axis=1)
+    keys = torch.from_numpy(prepared(store.keys(entries), store.manifest.metric))
     rows, count = max(1, _BLOCK // len(entries)), min(_PAIRED, len(entries) - 1)
     for first in range(0, len(entries), rows):
         block = slice(first, first + rows)
-        distances = norms[block, None] + norms - 2.0 * (keys[block] @ keys.T)
-        diagonal = np.arange(len(distances))
-        distances[diagonal, first + diagonal] = np.inf
-        columns = np.argpartition(distances, count - 1, axis=1)[:, :count]
-        pairs = np.repeat(entries[block], count), entries[columns].reshape(-1)
-        squares = np.take_along_axis(distances, columns, axis=1).reshape(-1)
-        yield np.stack(pairs, axis=1).astype(np.int32), squares
+        distances = torch.cdist(keys[block], keys)
+        distances[:, block].fill_diagonal_(torch.inf)
+        nearest = distances.topk(count, largest=False)
+        pairs = np.repeat(entries[block], count), entries[nearest.indices.numpy()].reshape(-1)
+        yield np.stack(pairs, axis=1).astype(np.int32), nearest.values.numpy().reshape(-1)

@@ -24,7 +24,7 @@ ENOUGH_RECALL = 0.9
 _NO_GAIN = 0.005
 _ROUNDING = 1e-6
 _QUERIES = 256
-_KEYS_AT_ONCE, _ROWS_AT_ONCE = 65_536, 4096
+_KEYS_AT_ONCE = 65_536
 
 
 def measured(
@@ -77,20 +77,18 @@ class Truth:
         neighbors = [[id for id in row if id != entry][:k] for entry, row in rows]
         self.neighbors = np.array(neighbors, dtype=np.int64)
 
-    def as_near(self, rows: Array, entries: Array) -> Array:
-        """Whether entries are as near to the queries of `rows` as the last true neighbor is."""
-        last = self._nearness(np.arange(len(self.queries)), self.neighbors[:, -1])[rows]
+    def as_near(self, ids: Array) -> Array:
+        """Whether entries, int64 [queries, n], are as near to each query as its last neighbor."""
+        last = self._nearness(self.neighbors[:, -1:])
         # Equal keys may differ in the last bits of a sum, which depend on the others of a batch.
-        return np.asarray(self._nearness(rows, entries) >= last - _ROUNDING * np.abs(last))
+        return np.asarray(self._nearness(ids) >= last - _ROUNDING * np.abs(last))
 
-    def _nearness(self, rows: Array, entries: Array) -> Array:
-        parts = [np.zeros(0, np.float32)]
-        for first in range(0, len(rows), _ROWS_AT_ONCE):
-            block = slice(first, first + _ROWS_AT_ONCE)
-            keys = torch.from_numpy(self._keys(entries[block]).astype(np.float32))
-            queries = torch.from_numpy(self.queries[rows[block]])
-            parts.append(pairwise(queries, keys.unsqueeze(1), self._metric)[:, 0].numpy())
-        return np.concatenate(parts)
+    def _nearness(self, ids: Array) -> Array:
+        parts = []
+        for query, row in zip(torch.from_numpy(self.queries), ids, strict=True):
+            keys = torch.from_numpy(self._keys(row).astype(np.float32))
+            parts.append(pairwise(query[None], keys[None], self._metric))
+        return np.asarray(torch.cat(parts).numpy())
 
 
 def sample_truth(store: Datastore, seed: int) -> Truth:
@@ -105,9 +103,7 @@ def recall(index: Index, truth: Truth) -> float:
     """The share of the true neighbors that an index finds; others as near are as good."""
     k = truth.neighbors.shape[1]
     ids = index.search(torch.from_numpy(truth.queries), k + 1)[1].numpy()
-    hits = (ids[:, :, None] == truth.neighbors[:, None, :]).any(axis=-1)
-    rows, columns = np.nonzero(~hits & (ids >= 0) & (ids != truth.entries[:, None]))
-    hits[rows, columns] = truth.as_near(rows, ids[rows, columns])
+    hits = truth.as_near(ids.clip(min=0)) & (ids >= 0) & (ids != truth.entries[:, None])
     return float(np.minimum(hits.sum(axis=-1), k).mean() / k)
 
 

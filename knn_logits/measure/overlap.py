@@ -204,12 +204,12 @@ class _Runs:
         return at[equal], places[equal]
 
 
-def hashed(tokens: Array) -> Hashes:
-    """Hashes each run of 13 tokens by a polynomial modulo 2^64, uint64 [tokens - 12]."""
-    runs = max(0, len(tokens) - RUN + 1)
-    numbers = tokens.astype(np.uint64) + np.uint64(1)
+def hashed(tokens: Array, run: int = RUN) -> Hashes:
+    """Hashes each run of tokens by a polynomial modulo 2^64, uint64 [tokens - run + 1]."""
+    runs = max(0, len(tokens) - run + 1)
+    numbers = np.asarray(tokens).astype(np.uint64) + np.uint64(1)
     hashes = np.zeros(runs, dtype=np.uint64)
-    for step in range(RUN):
+    for step in range(run):
         hashes *= _FACTOR
         hashes += numbers[step : step + runs]
     return hashes

@@ -98,10 +98,10 @@ def test_entries_that_are_equally_near_are_as_good_as_each_other(tmp_path, metri
     assert store.manifest.index.recall.value == 1.0
     truth, index = recall.sample_truth(store, 0), open_index(store)
     last = truth.neighbors[:, -1]
-    assert truth.as_near(np.arange(len(last)), last).all()
+    assert truth.as_near(last[:, None]).all()
     # What is less near is still missed: entries of other keys, and too few entries.
     other = last - last % 16 + (last + 1) % 16
-    assert not truth.as_near(np.arange(len(last)), other).any()
+    assert not truth.as_near(other[:, None]).any()
     few = SimpleNamespace(search=lambda queries, k: index.search(queries, 17))
     assert 16 / 64 <= recall.recall(few, truth) <= 17 / 64
 
@@ -114,8 +114,7 @@ def test_rounding_makes_no_entry_less_near(tmp_path):
     store = make_store(tmp_path / "s", [[one % 100 for one in range(301)]], keys=keys)
     store = build_index(store, IndexConfig("exact", "cosine"))
     truth = recall.sample_truth(store, 0)
-    rows = np.repeat(np.arange(len(truth.queries)), len(keys))
-    assert truth.as_near(rows, np.tile(np.arange(len(keys)), len(truth.queries))).all()
+    assert truth.as_near(np.tile(np.arange(len(keys)), (len(truth.queries), 1))).all()
 
 
 def test_queries_and_their_true_neighbors(plain):

@@ -43,7 +43,7 @@ from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
 # Adam's decays, and its step in units of the rows' own size.
-_MOMENTUM, _SQUARES, _STEP = 0.9, 0.99, 0.05
+_DECAYS, _STEP = (0.9, 0.99), 0.05
 _ROWS_AT_ONCE = 256
 _LEAST = 1e-30
 _SCALED_TOKENS = 1024
@@ -81,7 +81,7 @@ class Rows:
         self.first = self.allotted.cumsum(0) - self.allotted
         tokens = torch.arange(len(allotted), device=device)
         self.token = torch.repeat_interleave(tokens, self.allotted)
-        self._mean, self._square = torch.zeros_like(rows), torch.zeros_like(rows)
+        self._adam = torch.optim.Adam([rows], betas=_DECAYS)
         self._size = 0.0
         self._steps, self._step = max(1, steps), 0
 
@@ -120,12 +120,10 @@ class Rows:
 
     def _move(self, gradient: Tensor) -> None:
         self._step += 1
-        self._mean.lerp_(gradient, 1.0 - _MOMENTUM)
-        self._square.mul_(_SQUARES).addcmul_(gradient, gradient, value=1.0 - _SQUARES)
-        size = self._size * max(0.05, 1.0 - self._step / self._steps)
-        size /= 1.0 - _MOMENTUM**self._step
-        deviation = (self._square / (1.0 - _SQUARES**self._step)).sqrt_()
-        self.rows.addcdiv_(self._mean, deviation.add_(1e-8), value=-size)
+        for group in self._adam.param_groups:
+            group["lr"] = self._size * max(0.05, 1.0 - self._step / self._steps)
+        self.rows.grad = gradient
+        self._adam.step()
 
     def perplexity(self, held: Held, scale: float = 1.0) -> float:
         """The perplexity of other tokens under the mixture, at the best λ, for scaled rows."""

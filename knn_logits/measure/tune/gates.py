@@ -175,18 +175,9 @@ class _Tokens:
     neighborhoods: Neighborhoods | None = None
 
     def __getitem__(self, rows: Bools | Ints) -> _Tokens:
-        neighborhoods = self.neighborhoods
-        return _Tokens(
-            self.features[rows],
-            self.nearest[rows],
-            None if self.skip is None else self.skip[rows],
-            self.lm[rows],
-            self.knn[rows],
-            self.by_k[rows],
-            self.documents[rows],
-            self.temperature,
-            None if neighborhoods is None else neighborhoods[rows],
-        )
+        whole = {name: value for name, value in vars(self).items() if name != "temperature"}
+        chosen = {name: value[rows] for name, value in whole.items() if value is not None}
+        return replace(self, **chosen)
 
     def mixed(self, lmbda: float | WeightGate, progress: Progress = no_progress) -> Floats:
         """Computes log p of each token under a number λ, or under a gate that always searches."""
