@@ -149,6 +149,30 @@ def model():
 
 
 @pytest.fixture(scope="session")
+def build(model, tokenizer):
+    """`build_datastore` with the shared model."""
+    import knn_logits
+
+    return partial(knn_logits.build_datastore, model, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tune(model, tokenizer):
+    """`tune` with the shared model."""
+    import knn_logits
+
+    return partial(knn_logits.tune, model, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def evaluate(model, tokenizer):
+    """`evaluate` with the shared model."""
+    import knn_logits
+
+    return partial(knn_logits.evaluate, model, tokenizer)
+
+
+@pytest.fixture(scope="session")
 def store(model, tokenizer, tmp_path_factory):
     """An exact datastore of `TEXTS`. The ids of its documents are "0" to "7"."""
     import knn_logits

@@ -1,7 +1,5 @@
 """What a build refuses, in one line, and before a folder is made where it can."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -20,11 +18,6 @@ from knn_logits import (
 from knn_logits.corpus.documents import as_documents
 from knn_logits.engine.pairs import context_length
 from knn_logits.store import layout
-
-
-@pytest.fixture(scope="session")
-def build(model, tokenizer):
-    return partial(build_datastore, model, tokenizer)
 
 
 def test_weights_that_are_not_finite(tokenizer, tmp_path):

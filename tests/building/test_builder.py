@@ -2,7 +2,6 @@
 
 import copy
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -23,11 +22,6 @@ from knn_logits.engine.windows import TextWindow
 from knn_logits.store import layout
 
 SMALL = WindowConfig(16, 8)
-
-
-@pytest.fixture(scope="session")
-def build(model, tokenizer):
-    return partial(build_datastore, model, tokenizer)
 
 
 def naive_keys(model, contexts, window, stride, module, side):

@@ -205,9 +205,7 @@ def test_the_share_is_that_of_all_spans(tokens, at_once, monkeypatch):
 
 
 @pytest.mark.parametrize(("texts", "said"), [(TEXTS, False), (TEXTS * 2, True)])
-def test_a_build_says_that_a_corpus_is_mostly_copies(
-    model, tokenizer, tmp_path, caplog, texts, said
-):
+def test_a_build_says_that_a_corpus_is_mostly_copies(build, tmp_path, caplog, texts, said):
     with caplog.at_level(logging.WARNING, "knn_logits"):
-        knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "s")
+        build(texts, tmp_path / "s")
     assert ("stands more than once" in caplog.text) is said

@@ -54,15 +54,15 @@ def test_an_estimate_is_what_comes(model, tokenizer, tmp_path, concatenate):
     assert len(during) == 1
 
 
-def test_a_build_that_is_refused_by_its_estimate_goes_on_later(model, tokenizer, tmp_path):
+def test_a_build_that_is_refused_by_its_estimate_goes_on_later(build, tmp_path):
     def refuses(estimate):
         raise KeyboardInterrupt
 
     call = {"window": WINDOW, "calibrate": False}
     with pytest.raises(KeyboardInterrupt):
-        build_datastore(model, tokenizer, TEXTS, tmp_path / "s", on_estimate=refuses, **call)
+        build(TEXTS, tmp_path / "s", on_estimate=refuses, **call)
     assert not list((tmp_path / "s").glob("keys*"))
-    store = build_datastore(model, tokenizer, TEXTS, tmp_path / "s", **call)
+    store = build(TEXTS, tmp_path / "s", **call)
     assert store.manifest.documents == len(TEXTS)
 
 

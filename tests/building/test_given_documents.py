@@ -14,9 +14,9 @@ def grown(model, tokenizer, tmp_path):
     )
 
 
-def test_a_build_of_one_text_is_refused_and_leaves_nothing(model, tokenizer, tmp_path):
+def test_a_build_of_one_text_is_refused_and_leaves_nothing(build, tmp_path):
     with pytest.raises(CorpusError, match="documents must be given as a list"):
-        knn_logits.build_datastore(model, tokenizer, TEXTS[0], tmp_path / "store")
+        build(TEXTS[0], tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
@@ -49,11 +49,9 @@ def test_what_is_explained_is_a_text(model, tokenizer, store):
             knn_logits.explain(model, tokenizer, store, text)
 
 
-def test_an_id_alone_removes_its_document_only(model, tokenizer, tmp_path):
+def test_an_id_alone_removes_its_document_only(build, tmp_path):
     documents = [Document(text, str(number)) for number, text in enumerate(TEXTS, start=6)]
-    store = knn_logits.build_datastore(
-        model, tokenizer, documents, tmp_path / "store", calibrate=False
-    )
+    store = build(documents, tmp_path / "store", calibrate=False)
     done = knn_logits.remove_documents(store, "12")
     assert [done.documents[number].id for number in done.manifest.removed] == ["12"]
 
@@ -71,32 +69,30 @@ def test_ids_stay_apart_after_compaction(model, tokenizer, grown):
     assert done.documents.ids == ["1", "2", "2#2", "3"]
 
 
-def test_metadata_that_is_no_json_is_named(model, tokenizer, tmp_path):
+def test_metadata_that_is_no_json_is_named(build, tmp_path):
     document = Document(TEXTS[0], "d", metadata={("a", "b"): 1})
     with pytest.raises(CorpusError, match="metadata of the document 'd'"):
-        knn_logits.build_datastore(model, tokenizer, [document], tmp_path / "store")
+        build([document], tmp_path / "store")
 
 
 @pytest.mark.parametrize(
     "text", ["my-folder/", "file.rst", "C:\\texts\\a.pdf", "~/notes", "./a", "a/b.md"]
 )
-def test_a_path_that_does_not_exist_is_no_text(model, tokenizer, tmp_path, text):
+def test_a_path_that_does_not_exist_is_no_text(build, tmp_path, text):
     with pytest.raises(CorpusError, match="looks like a path, and no such file or folder exists"):
-        knn_logits.build_datastore(model, tokenizer, [*TEXTS[:2], text], tmp_path / "store")
+        build([*TEXTS[:2], text], tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
-def test_short_texts_are_no_paths(model, tokenizer, tmp_path):
+def test_short_texts_are_no_paths(build, tmp_path):
     texts = ["and/or", "https://a.org/", "3.5", "U.S.A.", "a/b", "</html>", "The winch.py/ file"]
     documents = [*TEXTS[:2], *texts, Document("file.rst", "f")]
-    store = knn_logits.build_datastore(
-        model, tokenizer, documents, tmp_path / "store", calibrate=False
-    )
+    store = build(documents, tmp_path / "store", calibrate=False)
     assert store.manifest.documents == len(documents)
 
 
-def test_a_wrong_argument_is_answered_with_the_right_one(model, tokenizer, tmp_path):
+def test_a_wrong_argument_is_answered_with_the_right_one(build, tmp_path):
     with pytest.raises(ConfigError, match="no argument of build_datastore 'lamda': write lmbda"):
-        knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store", lamda=0.3)
+        build(TEXTS, tmp_path / "store", lamda=0.3)
     with pytest.raises(ConfigError, match="no argument of forecast 'colour': the names are"):
         knn_logits.forecast(1000, dim=8, colour=1)

@@ -10,7 +10,6 @@ from folders import contents, hashes, names, refit
 from handmade import make_store
 from random_keys import DOCUMENTS, KEYS, make_random
 
-import knn_logits
 from knn_logits import (
     ConfigError,
     DamagedError,
@@ -194,7 +193,7 @@ def test_an_index_that_finds_something_else_is_refused(plain):
 
 @pytest.mark.parametrize("factory", ["IVF99999999,Flat", "IVF64_HNSW8,PQ4x12", "PQ4x20"])
 def test_what_the_text_is_too_short_for_is_refused_before_the_keys(
-    model, tokenizer, store, tmp_path, monkeypatch, factory
+    build, store, tmp_path, monkeypatch, factory
 ):
     def never(*_, **__):
         raise AssertionError("keys were computed")
@@ -203,9 +202,7 @@ def test_what_the_text_is_too_short_for_is_refused_before_the_keys(
         build_index(store, IndexConfig(factory))
     monkeypatch.setattr("knn_logits.building.builder.write_keys", never)
     with pytest.raises(ConfigError, match="learns from at least"):
-        knn_logits.build_datastore(
-            model, tokenizer, TEXTS, tmp_path / "s", index=IndexConfig(factory)
-        )
+        build(TEXTS, tmp_path / "s", index=IndexConfig(factory))
     assert not (tmp_path / "s").exists()
 
 

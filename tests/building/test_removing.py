@@ -15,7 +15,6 @@ from knn_logits import (
     IndexConfig,
     KNNConfig,
     Retriever,
-    build_datastore,
     build_index,
 )
 from knn_logits.building import removing
@@ -115,7 +114,7 @@ def test_all_documents_removed_leave_nothing_to_find(tmp_path, factory):
     assert Datastore(store.folder).manifest == store.manifest
 
 
-def test_a_title_or_a_uri_will_do(model, tokenizer, tmp_path):
+def test_a_title_or_a_uri_will_do(build, tmp_path):
     given = [
         Document("The first text.", "a", title="One", uri="https://x.org/1"),
         Document("The second text.", "b", title="Two", uri="One"),
@@ -123,7 +122,7 @@ def test_a_title_or_a_uri_will_do(model, tokenizer, tmp_path):
         Document("The fourth text.", "d", title="Same"),
         Document("The fifth text.", "e", title="Same"),
     ]
-    store = build_datastore(model, tokenizer, given, tmp_path / "s", k=4)
+    store = build(given, tmp_path / "s", k=4)
     with pytest.raises(CorpusError, match="2 documents have the title 'Same'") as caught:
         remove_documents(store, "Same")
     one_line(caught)

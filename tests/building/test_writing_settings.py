@@ -64,8 +64,8 @@ def test_what_is_given_at_the_build_is_kept(model, tokenizer, tmp_path):
     assert plain.manifest.writing is None
 
 
-def test_another_metric_chooses_the_temperature_anew(model, tokenizer, tmp_path):
-    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store")
+def test_another_metric_chooses_the_temperature_anew(build, tmp_path):
+    store = build(TEXTS, tmp_path / "store")
     before = store.manifest.writing
     after = knn_logits.build_index(store, knn_logits.IndexConfig("exact", "cosine"))
     assert after.manifest.writing.temperature < before.temperature
@@ -89,8 +89,8 @@ def test_text_goes_on_along_the_passage_it_began(model, tokenizer, tmp_path):
     assert written in TEXTS[1]
 
 
-def test_a_datastore_of_an_earlier_version_gets_them_with_its_index(model, tokenizer, tmp_path):
-    store = knn_logits.build_datastore(model, tokenizer, TEXTS * 4, tmp_path / "store")
+def test_a_datastore_of_an_earlier_version_gets_them_with_its_index(build, tmp_path):
+    store = build(TEXTS * 4, tmp_path / "store")
     manifest = store.manifest
     assert manifest.settings.calibrated
     manifest.model_copy(update={"writing": None}).write(store.folder)
@@ -99,9 +99,9 @@ def test_a_datastore_of_an_earlier_version_gets_them_with_its_index(model, token
     assert knn_logits.build_index(old).manifest.writing == manifest.writing
 
 
-def test_settings_of_the_users_own_stay_the_only_ones(model, tokenizer, tmp_path):
+def test_settings_of_the_users_own_stay_the_only_ones(build, tmp_path):
     given = {"k": 8, "lmbda": 0.4, "temperature": 3.0}
-    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store", **given)
+    store = build(TEXTS, tmp_path / "store", **given)
     assert knn_logits.build_index(store).manifest.writing is None
     write_settings(store, 8, 0.5, 2.0)
     assert knn_logits.build_index(store.folder).manifest.writing is None

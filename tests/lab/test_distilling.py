@@ -54,8 +54,8 @@ def test_the_folder_holds_rows_and_no_text(learned):
     assert damage(learned.folder, learned.manifest) == []
 
 
-def test_it_predicts_its_corpus_better_than_the_model(model, tokenizer, learned):
-    found = knn_logits.evaluate(model, tokenizer, learned, CORPUS, window=WINDOW, check=False)
+def test_it_predicts_its_corpus_better_than_the_model(evaluate, learned):
+    found = evaluate(learned, CORPUS, window=WINDOW, check=False)
     assert found.total.perplexity.interpolated < 0.5 * found.total.perplexity.lm
     record = learned.manifest.learned
     assert record.perplexity < record.perplexity_lm

@@ -134,9 +134,9 @@ def test_what_is_skipped_is_not_searched(model, tokenizer, store, monkeypatch):
             assert token.p == pytest.approx(token.p_lm)
 
 
-def test_skipping_everything_is_the_model_and_skipping_nothing_is_the_gate(model, tokenizer, store):
+def test_skipping_everything_is_the_model_and_skipping_nothing_is_the_gate(evaluate, store):
     def total(**settings):
-        return evaluate(model, tokenizer, store, TEXTS, k=24, **settings)
+        return evaluate(store, TEXTS, k=24, **settings)
 
     nothing, everything = total(lmbda=ConfidenceSkip(0.3, 1.0)), total(lmbda=ConfidenceSkip(0.3, 0))
     assert everything.searches == nothing.searches_saved == 0
@@ -164,27 +164,24 @@ def test_several_datastores(model, tokenizer, store, weights, name):
         assert none.searches == 0
 
 
-def test_batches_and_clusters_change_nothing(model, tokenizer, store, tmp_path):
+def test_batches_and_clusters_change_nothing(evaluate, store, tmp_path):
     clustered = cluster(Datastore(shutil.copytree(store.folder, tmp_path / "c")), 12)
     settings = {"lmbda": GATES["skips"], "retomaton": True, "k": 16}
-    one, other = (
-        evaluate(model, tokenizer, clustered, TEXTS, batch_tokens=size, **settings)
-        for size in (1, 4096)
-    )
+    one, other = (evaluate(clustered, TEXTS, batch_tokens=size, **settings) for size in (1, 4096))
     assert (one.searches, one.searches_saved) == (other.searches, other.searches_saved)
     assert one.total.perplexity.interpolated == pytest.approx(
         other.total.perplexity.interpolated, rel=1e-5
     )
 
 
-def test_mistakes(model, tokenizer, store):
+def test_mistakes(evaluate, store):
     class Wrong(Unsure):
         def searches(self, log_p_lm):
             return torch.ones(1)
 
     with pytest.raises(ConfigError, match=r"Wrong.searches must return a bool tensor of shape"):
-        evaluate(model, tokenizer, store, TEXTS, lmbda=Wrong())
+        evaluate(store, TEXTS, lmbda=Wrong())
     with pytest.raises(ConfigError, match="fitted for the metric cosine"):
-        evaluate(model, tokenizer, store, TEXTS, lmbda=DistanceGate("cosine", [0.5], [0.4]))
-    found = evaluate(model, tokenizer, store, TEXTS, lmbda=GATES["skips"])
+        evaluate(store, TEXTS, lmbda=DistanceGate("cosine", [0.5], [0.4]))
+    found = evaluate(store, TEXTS, lmbda=GATES["skips"])
     assert found.settings["lmbda"] == "distance, skips by confidence"

@@ -158,11 +158,9 @@ def test_the_mixture_is_what_generate_continued_with(model, tokenizer, store):
     np.testing.assert_allclose(batch.mixed[length - 1 :].numpy(), used, atol=1e-4)
 
 
-def test_nothing_changes_with_batches_and_several_texts(model, tokenizer, store):
-    whole = knn_logits.evaluate(model, tokenizer, store, OTHER)
-    small = knn_logits.evaluate(
-        model, tokenizer, store, {"a": OTHER[:1], "b": OTHER[1:]}, batch_tokens=1
-    )
+def test_nothing_changes_with_batches_and_several_texts(evaluate, store):
+    whole = evaluate(store, OTHER)
+    small = evaluate(store, {"a": OTHER[:1], "b": OTHER[1:]}, batch_tokens=1)
     assert small.total.perplexity.interpolated == pytest.approx(
         whole.total.perplexity.interpolated, rel=1e-6
     )
@@ -186,10 +184,10 @@ def test_concatenated_documents_are_one_stream(model, tokenizer, store):
     assert whole.settings["concatenate"] is True
 
 
-def test_without_a_datastore_the_model_alone_is_measured(model, tokenizer, store):
+def test_without_a_datastore_the_model_alone_is_measured(evaluate, store):
     window = WindowConfig(64, 32)
-    alone = knn_logits.evaluate(model, tokenizer, None, OTHER, window=window)
-    both = knn_logits.evaluate(model, tokenizer, store, OTHER, window=window)
+    alone = evaluate(None, OTHER, window=window)
+    both = evaluate(store, OTHER, window=window)
     assert alone.total.perplexity.lm == pytest.approx(both.total.perplexity.lm, rel=1e-6)
     assert alone.total.perplexity.interpolated is None
     assert alone.searches == 0
@@ -212,19 +210,19 @@ def test_no_neighbor_leaves_the_models_probability(model, tokenizer, store):
         assert bool((batch.knn == -math.inf).all())
 
 
-def test_lmbda_0_and_1(model, tokenizer, store):
-    none = knn_logits.evaluate(model, tokenizer, store, OTHER, lmbda=0.0).total.perplexity
+def test_lmbda_0_and_1(evaluate, store):
+    none = evaluate(store, OTHER, lmbda=0.0).total.perplexity
     assert none.interpolated == pytest.approx(none.lm, rel=1e-6)
-    everything = knn_logits.evaluate(model, tokenizer, store, OTHER, lmbda=1.0).total
+    everything = evaluate(store, OTHER, lmbda=1.0).total
     assert everything.perplexity.interpolated is None  # a token without a vote is impossible
     assert everything.perplexity.oracle is not None
     assert everything.interval["interpolated"] is None
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["a"], {"x": ["a"], "y": OTHER}, {}])
-def test_a_text_without_two_tokens_is_refused(model, tokenizer, store, texts):
+def test_a_text_without_two_tokens_is_refused(evaluate, store, texts):
     with pytest.raises(CorpusError, match=r"give a longer text|give at least one"):
-        knn_logits.evaluate(model, tokenizer, store, texts)
+        evaluate(store, texts)
 
 
 def test_what_does_not_belong_together_is_refused(model, tokenizer, store):
@@ -250,11 +248,9 @@ def test_the_model_is_left_as_it_was(model, tokenizer, store):
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_progress_counts_tokens(model, tokenizer, store):
+def test_progress_counts_tokens(evaluate, store):
     told = []
-    result = knn_logits.evaluate(
-        model,
-        tokenizer,
+    result = evaluate(
         store,
         {"one": OTHER},
         batch_tokens=64,

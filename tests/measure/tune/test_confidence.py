@@ -138,9 +138,9 @@ def copy(store, tmp_path):
     return shutil.copytree(store.folder, tmp_path / "copy")
 
 
-def test_a_stored_text_is_not_tuned_on(model, tokenizer, copy, caplog):
+def test_a_stored_text_is_not_tuned_on(tune, copy, caplog):
     before = knn_logits.Datastore(copy).manifest
-    found = knn_logits.tune(model, tokenizer, copy, TEXTS, k=8, write=True)
+    found = tune(copy, TEXTS, k=8, write=True)
     assert found.overlap.share > 0.9
     assert "in the datastore" in found.refused
     assert "--allow-overlap" in found.refused
@@ -150,23 +150,23 @@ def test_a_stored_text_is_not_tuned_on(model, tokenizer, copy, caplog):
     assert found.to_dict()["refused"] == found.refused
 
 
-def test_too_little_text_is_not_written(model, tokenizer, copy):
+def test_too_little_text_is_not_written(tune, copy):
     before = knn_logits.Datastore(copy).manifest
-    found = knn_logits.tune(model, tokenizer, copy, OTHER[:10], k=8, write=True)
+    found = tune(copy, OTHER[:10], k=8, write=True)
     assert found.held_out.tokens < 1000
     assert found.overlap.share < 0.2
     assert not found.verdict.better
     assert "--force" in found.refused
     assert knn_logits.Datastore(copy).manifest == before
-    forced = knn_logits.tune(model, tokenizer, copy, OTHER[:10], k=8, write=True, force=True)
+    forced = tune(copy, OTHER[:10], k=8, write=True, force=True)
     assert (forced.written, forced.refused) == (True, None)
     assert knn_logits.Datastore(copy).manifest.settings.k == forced.k
 
 
-def test_enough_text_is_written(model, tokenizer, copy):
+def test_enough_text_is_written(tune, copy):
     # No neighbor helps on such text, and the settings stored give them four tenths.
     text = [" ".join(OTHER[first : first + 4]) for first in range(0, 44, 2)]
-    found = knn_logits.tune(model, tokenizer, copy, text, k=8, write=True)
+    found = tune(copy, text, k=8, write=True)
     assert found.verdict.units == "documents"
     assert found.held_out.perplexity < found.held_out.before
     assert found.verdict.ratio == pytest.approx(
@@ -174,29 +174,29 @@ def test_enough_text_is_written(model, tokenizer, copy):
     )
     assert found.written, found.refused
     # The same again is the same, which nothing speaks against.
-    again = knn_logits.tune(model, tokenizer, copy, text, k=8, write=True)
+    again = tune(copy, text, k=8, write=True)
     assert again.verdict.ratio == pytest.approx(1.0, abs=1e-3)
 
 
-def test_a_gate_has_to_be_better_than_the_best_number(model, tokenizer, copy):
+def test_a_gate_has_to_be_better_than_the_best_number(tune, copy):
     text = [" ".join(OTHER[first : first + 4]) for first in range(0, 44, 2)]
-    found = knn_logits.tune(model, tokenizer, copy, text, k=16, gate="distance", write=True)
+    found = tune(copy, text, k=16, gate="distance", write=True)
     assert found.written == (found.gate.verdict.better and found.verdict.ratio <= 1.0)
     if not found.written:
         assert "the gate (distance)" in found.refused
-    few = knn_logits.tune(model, tokenizer, copy, OTHER[:4], k=16, gate="distance", write=True)
+    few = tune(copy, OTHER[:4], k=16, gate="distance", write=True)
     assert "the gate (distance)" in few.refused
 
 
-def test_overlap_is_not_looked_for_where_it_is_allowed(model, tokenizer, store, caplog):
-    found = knn_logits.evaluate(model, tokenizer, store, TEXTS)
+def test_overlap_is_not_looked_for_where_it_is_allowed(evaluate, store, caplog):
+    found = evaluate(store, TEXTS)
     assert found.overlap.share > 0.9
     assert found.to_dict()["overlap"]["documents"][0]["id"] in set("01234567")
     assert "the numbers will be worse on other text" in caplog.text
     caplog.clear()
-    quiet = knn_logits.evaluate(model, tokenizer, store, TEXTS, allow_overlap=True)
+    quiet = evaluate(store, TEXTS, allow_overlap=True)
     assert quiet.overlap is None
     assert not caplog.text
-    one = knn_logits.evaluate(model, tokenizer, store, TEXTS[:1], exclude=["0"])
+    one = evaluate(store, TEXTS[:1], exclude=["0"])
     assert one.overlap.share < 0.5
-    assert knn_logits.evaluate(model, tokenizer, None, TEXTS).overlap is None
+    assert evaluate(None, TEXTS).overlap is None

@@ -111,11 +111,9 @@ def test_a_rescorer_for_pairs(marian, pair_tokenizer, pair_store):
     assert result.gate.perplexity == pytest.approx(found.total.perplexity.interpolated, rel=1e-4)
 
 
-def test_a_rescorer_of_a_long_text_is_fitted_and_judged_on_a_sample(
-    model, tokenizer, store, monkeypatch
-):
+def test_a_rescorer_of_a_long_text_is_fitted_and_judged_on_a_sample(tune, store, monkeypatch):
     def tuned():
-        return knn_logits.tune(model, tokenizer, store, DOCUMENTS[:4], k=16, gate="rescorer")
+        return tune(store, DOCUMENTS[:4], k=16, gate="rescorer")
 
     whole = tuned()
     assert whole.gate.tokens == whole.held_out.tokens
@@ -129,9 +127,9 @@ def test_a_rescorer_of_a_long_text_is_fitted_and_judged_on_a_sample(
     assert one.gate.constant != pytest.approx(whole.gate.constant, rel=1e-6)
 
 
-def test_a_gate_does_not_change_what_else_is_chosen(model, tokenizer, store):
-    plain = knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=16)
-    gated = knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=16, gate="distance")
+def test_a_gate_does_not_change_what_else_is_chosen(tune, store):
+    plain = tune(store, DOCUMENTS, k=16)
+    gated = tune(store, DOCUMENTS, k=16, gate="distance")
     assert gated.gate is not None
     assert plain.gate is None
     assert gated.k == 16
@@ -225,17 +223,17 @@ def test_plain_settings_take_a_gate_away(copy):
     assert not list(copy.folder.glob("gate*"))
 
 
-def test_settings_without_a_gate_leave_the_stored_one(model, tokenizer, copy, monkeypatch):
+def test_settings_without_a_gate_leave_the_stored_one(tune, copy, monkeypatch):
     told = []
     monkeypatch.setattr(tuner.logger, "warning", lambda *parts: told.append(parts[0]))
     write_settings(copy, 16, 0.3, 5.0, CURVE)
     settings = {"k": 8, "write": True, "force": True, "allow_overlap": True}
-    chosen = knn_logits.tune(model, tokenizer, copy.folder, DOCUMENTS, **settings)
+    chosen = tune(copy.folder, DOCUMENTS, **settings)
     store = Datastore(copy.folder, full=True)
     assert stored_gate(store).lmbdas.tolist() == CURVE.lmbdas.tolist()
     assert store.manifest.settings.lmbda == chosen.lmbda
     assert ["keeps its gate" in one for one in told] == [True]
-    knn_logits.tune(model, tokenizer, store, DOCUMENTS, gate="none", **settings)
+    tune(store, DOCUMENTS, gate="none", **settings)
     assert stored_gate(Datastore(copy.folder, full=True)) is None
     assert len(told) == 1
 
@@ -272,7 +270,7 @@ def test_a_gate_that_is_none_is_refused(model, copy):
         Datastore(copy.folder, full=True)
 
 
-def test_what_cannot_be_fitted_is_refused(model, tokenizer, store):
+def test_what_cannot_be_fitted_is_refused(tune, store):
     for settings, message in (
         ({"gate": "other"}, "must be one of"),
         ({"skip": 0.5}, "needs a gate"),
@@ -281,7 +279,7 @@ def test_what_cannot_be_fitted_is_refused(model, tokenizer, store):
         ({"gate": "learned", "skip": 0.5, "skip_by": "chance"}, "skips by one of"),
     ):
         with pytest.raises(ConfigError, match=message):
-            knn_logits.tune(model, tokenizer, store, DOCUMENTS, **settings)
+            tune(store, DOCUMENTS, **settings)
 
 
 def test_a_gate_from_a_file(run, model_folder, copy, tmp_path):

@@ -65,22 +65,18 @@ def test_the_stored_settings_are_measured_with_their_own_weight(model, tokenizer
     assert found.verdict.units == "documents"
 
 
-def test_a_better_weight_is_written_and_a_worse_one_is_not(model, tokenizer, copy):
+def test_a_better_weight_is_written_and_a_worse_one_is_not(tune, copy):
     store = knn_logits.Datastore(copy)
-    best = knn_logits.tune(model, tokenizer, copy, HELD_OUT, **SETTINGS)
+    best = tune(copy, HELD_OUT, **SETTINGS)
     chosen = (best.k, best.lmbda, best.temperature)
     write_settings(store, *chosen, suffix_weight=4.0)
-    worse = knn_logits.tune(
-        model, tokenizer, copy, HELD_OUT, suffix_weight=1.0, write=True, **SETTINGS
-    )
+    worse = tune(copy, HELD_OUT, suffix_weight=1.0, write=True, **SETTINGS)
     assert worse.held_out.perplexity > worse.held_out.before
     assert not worse.written
     assert "not significantly better than the stored settings" in worse.refused
     assert knn_logits.Datastore(copy).manifest.settings.suffix_weight == 4.0
     write_settings(store, *chosen, suffix_weight=1.0)
-    better = knn_logits.tune(
-        model, tokenizer, copy, HELD_OUT, suffix_weight=4.0, write=True, **SETTINGS
-    )
+    better = tune(copy, HELD_OUT, suffix_weight=4.0, write=True, **SETTINGS)
     assert better.verdict.better
     assert better.written
     assert knn_logits.Datastore(copy).manifest.settings.suffix_weight == 4.0
@@ -111,14 +107,12 @@ def test_a_memory_of_the_papers_is_compared_with_what_is_stored(model, tokenizer
 
 
 @pytest.mark.parametrize("pointers", [False, True])
-def test_other_bonuses_stay_when_the_weight_changes(model, tokenizer, built, pointers):
+def test_other_bonuses_stay_when_the_weight_changes(tune, built, pointers):
     more = {"retomaton": pointers, "min_knns": 8, "pointer_weight": 7.0} if pointers else {}
-    found = knn_logits.tune(
-        model, tokenizer, built, HELD_OUT[:6], suffix_weight=2.0, **SETTINGS, **more
-    )
+    found = tune(built, HELD_OUT[:6], suffix_weight=2.0, **SETTINGS, **more)
     if not pointers:
         more = {"retomaton": False}
-    own = knn_logits.tune(model, tokenizer, built, HELD_OUT[:6], **SETTINGS, **more)
+    own = tune(built, HELD_OUT[:6], **SETTINGS, **more)
     assert found.held_out.before == pytest.approx(own.held_out.before, rel=1e-5)
 
 

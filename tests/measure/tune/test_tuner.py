@@ -81,40 +81,38 @@ def test_the_numbers_are_json(result):
     assert min(content["perplexity_by_k"]) == pytest.approx(result.chosen_on.perplexity, rel=1e-5)
 
 
-def test_batches_change_nothing(model, tokenizer, store, result):
-    small = knn_logits.tune(
-        model, tokenizer, store, {"a": DOCUMENTS[:4], "b": DOCUMENTS[4:]}, k=64, batch_tokens=1
-    )
+def test_batches_change_nothing(tune, store, result):
+    small = tune(store, {"a": DOCUMENTS[:4], "b": DOCUMENTS[4:]}, k=64, batch_tokens=1)
     assert (small.k, small.lmbda) == (result.k, result.lmbda)
     assert small.held_out.tokens == result.held_out.tokens
     assert small.held_out.lm == pytest.approx(result.held_out.lm, rel=1e-6)
 
 
-def test_no_k_is_claimed_that_was_not_searched(model, tokenizer, store):
-    found = knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=6)
+def test_no_k_is_claimed_that_was_not_searched(tune, store):
+    found = tune(store, DOCUMENTS, k=6)
     assert found.grid.ks == (1, 2, 4, 6)  # the datastore's own is 16
-    same = knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=24)
+    same = tune(store, DOCUMENTS, k=24)
     assert found.grid.ks[-1] == 6
     assert 16 in same.grid.ks
 
 
-def test_a_single_document_is_cut_in_the_middle(model, tokenizer, store):
-    found = knn_logits.tune(model, tokenizer, store, [" ".join(DOCUMENTS)], k=16)
+def test_a_single_document_is_cut_in_the_middle(tune, store):
+    found = tune(store, [" ".join(DOCUMENTS)], k=16)
     assert (found.chosen_on.documents, found.held_out.documents) == (1, 1)
     assert abs(found.chosen_on.tokens - found.held_out.tokens) <= 1
 
 
 @pytest.mark.parametrize("documents", [[], ["a"], ["ab"], ["The harbour", "x"]])
-def test_too_little_text_is_refused(model, tokenizer, store, documents):
+def test_too_little_text_is_refused(tune, store, documents):
     with pytest.raises(CorpusError, match="dozens of documents"):
-        knn_logits.tune(model, tokenizer, store, documents, k=4)
+        tune(store, documents, k=4)
 
 
-def test_the_choice_can_be_written(model, tokenizer, store, tmp_path):
+def test_the_choice_can_be_written(tune, store, tmp_path):
     import shutil
 
     copy = shutil.copytree(store.folder, tmp_path / "copy")
-    found = knn_logits.tune(model, tokenizer, copy, DOCUMENTS, k=32, write=True, force=True)
+    found = tune(copy, DOCUMENTS, k=32, write=True, force=True)
     settings = knn_logits.Datastore(copy).manifest.settings
     assert settings.calibrated
     assert (settings.k, settings.lmbda, settings.temperature) == (
@@ -122,19 +120,19 @@ def test_the_choice_can_be_written(model, tokenizer, store, tmp_path):
         found.lmbda,
         found.temperature,
     )
-    again = knn_logits.tune(model, tokenizer, copy, DOCUMENTS, k=32)
+    again = tune(copy, DOCUMENTS, k=32)
     assert again.held_out.before == pytest.approx(found.held_out.perplexity, rel=1e-4)
     write_settings(knn_logits.Datastore(copy), 3, 0.5, 2.0)
     assert knn_logits.Datastore(copy).manifest.settings.k == 3
 
 
-def test_what_cannot_be_tuned_is_refused(model, tokenizer, store):
+def test_what_cannot_be_tuned_is_refused(tune, store):
     with pytest.raises(ConfigError, match="no datastore"):
-        knn_logits.tune(model, tokenizer, [], DOCUMENTS)
+        tune([], DOCUMENTS)
     with pytest.raises(ConfigError, match="each datastore by itself"):
-        knn_logits.tune(model, tokenizer, [store, store], DOCUMENTS, write=True)
+        tune([store, store], DOCUMENTS, write=True)
     with pytest.raises(ConfigError, match="k must be"):
-        knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=-1)
+        tune(store, DOCUMENTS, k=-1)
 
 
 def test_plots(result, tmp_path):
