@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 from torch import nn
 
 from knn_logits.arrays import Array
@@ -107,8 +108,6 @@ class Ranks:
     @classmethod
     def joined(cls) -> Ranks:
         """Joins the processes that torchrun has started."""
-        import torch.distributed as dist
-
         if not started_by_torchrun():
             raise ConfigError(
                 "this process was not started by torchrun: start it with `torchrun "
@@ -120,15 +119,11 @@ class Ranks:
 
     def send(self, message: KeyWork | Ended) -> None:
         """Sends a message to all other ranks, from rank 0."""
-        import torch.distributed as dist
-
         self._informed = isinstance(message, Ended)
         dist.broadcast_object_list([message], src=0)
 
     def receive(self) -> KeyWork | Ended:
         """Waits for a message of rank 0."""
-        import torch.distributed as dist
-
         messages: list[Any] = [None]
         dist.broadcast_object_list(messages, src=0)
         message: KeyWork | Ended = messages[0]
@@ -136,8 +131,6 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order."""
-        import torch.distributed as dist
-
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value)
         return values

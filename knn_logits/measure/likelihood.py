@@ -51,6 +51,15 @@ class Grid:
         """The number of settings in the grid."""
         return len(self.ks) * len(self.temperatures) * len(self.lmbdas)
 
+    def choice(self, place: tuple[int, int, int], perplexities: Tensor) -> Choice:
+        """The setting at some indices of k, the temperature and λ."""
+        k, temperature, lmbda = (
+            self.ks[place[0]],
+            self.temperatures[place[1]],
+            self.lmbdas[place[2]],
+        )
+        return Choice(k, temperature, lmbda, place, float(perplexities[place]))
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -158,13 +167,7 @@ class GridLikelihood:
         of_k = perplexities.flatten(1).amin(dim=1)
         place_k = int((of_k <= of_k.min() * (1.0 + k_tolerance)).nonzero()[0])
         place_t, place_l = divmod(int(perplexities[place_k].argmin()), len(self.grid.lmbdas))
-        return Choice(
-            self.grid.ks[place_k],
-            self.grid.temperatures[place_t],
-            self.grid.lmbdas[place_l],
-            (place_k, place_t, place_l),
-            float(perplexities[place_k, place_t, place_l]),
-        )
+        return self.grid.choice((place_k, place_t, place_l), perplexities)
 
 
 def p_knn_table(

@@ -42,6 +42,14 @@ class Distributions:
         index = rows if isinstance(rows, slice) else rows.to(self.rows.device)
         return Distributions(self.scores, self.rows[index])
 
+    def log_p(self, targets: Tensor) -> Tensor:
+        """The log-probability of a token in each row, float32 [rows], on the CPU."""
+        chosen = [
+            log_p.gather(-1, targets[rows].to(log_p.device).unsqueeze(-1))[:, 0].cpu()
+            for rows, log_p in self.parts()
+        ]
+        return torch.cat(chosen)
+
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
         """Yields slices of rows with their log-probabilities, float32 [some, vocabulary]."""
         for first in range(0, len(self.rows), _ROWS_AT_ONCE):
@@ -114,51 +122,31 @@ def _score_group(
     for batch in batches(windows, batch_tokens):
         inputs = windows_batch(tokens, batch, device)
         states, logits = key_states_and_logits(model, location, inputs)
-        length = logits.shape[1]
-        flat = logits.flatten(0, 1)
-        parts = []
-        for row, window in enumerate(batch):
-            piece = group[window.first_entry]
-            targets = torch.from_numpy(piece.tokens[piece.skip + 1 :].astype(np.int64))
-            row_logits = logits[row, window.skip : window.size]
-            first = piece.first + piece.skip + 1
-            parts.append(
-                TokenScores(
-                    states[row, window.skip : window.size],
-                    targets,
-                    log_p_of(row_logits, targets.to(row_logits.device)),
-                    np.arange(first, first + len(targets), dtype=np.int64),
-                    Distributions(
-                        flat,
-                        torch.arange(window.skip, window.size, device=flat.device) + row * length,
-                    ),
-                    Prefixes(
-                        tokens,
-                        np.full(len(targets), window.start, np.int64),
-                        window.start + window.skip + 1 + np.arange(len(targets), dtype=np.int64),
-                    ),
-                )
-            )
+        length, pieces = logits.shape[1], [group[window.first_entry] for window in batch]
+        spans = [
+            (window.skip + row * length, window.size + row * length)
+            for row, window in enumerate(batch)
+        ]
+        rows = torch.cat([torch.arange(*span) for span in spans])
+        targets = np.concatenate([piece.tokens[piece.skip + 1 :] for piece in pieces])
+        places = [
+            np.arange(piece.first + piece.skip + 1, piece.first + len(piece.tokens), dtype=np.int64)
+            for piece in pieces
+        ]
+        counts = [last - first for first, last in spans]
+        ends = [
+            window.start + np.arange(window.skip + 1, window.size + 1, dtype=np.int64)
+            for window in batch
+        ]
+        starts_of_rows = np.repeat([window.start for window in batch], counts).astype(np.int64)
+        distributions = Distributions(logits.flatten(0, 1), rows.to(logits.device))
+        tokens_of_rows = torch.from_numpy(targets.astype(np.int64))
         yield TokenScores(
-            torch.cat([part.states for part in parts]),
-            torch.cat([part.targets for part in parts]),
-            torch.cat([part.log_p_lm for part in parts]).cpu(),
-            np.concatenate([part.places for part in parts]),
-            Distributions(flat, torch.cat([part.distributions.rows for part in parts])),
-            Prefixes(
-                tokens,
-                np.concatenate([part.prefixes.first for part in parts]),
-                np.concatenate([part.prefixes.end for part in parts]),
-            ),
-            tuple(len(part.targets) for part in parts),
+            states.flatten(0, 1)[rows.to(states.device)],
+            tokens_of_rows,
+            distributions.log_p(tokens_of_rows),
+            np.concatenate(places),
+            distributions,
+            Prefixes(tokens, starts_of_rows, np.concatenate(ends)),
+            tuple(counts),
         )
-
-
-def log_p_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """The log softmax of one token in each row, float32 [rows], for a few rows at a time."""
-    chosen = []
-    for rows, tokens in zip(logits.split(_ROWS_AT_ONCE), targets.split(_ROWS_AT_ONCE), strict=True):
-        rows = rows.float()
-        chosen_logits = rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        chosen.append(chosen_logits - torch.logsumexp(rows, dim=-1))
-    return torch.cat(chosen)

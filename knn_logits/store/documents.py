@@ -32,6 +32,7 @@ _SCHEMA = pa.schema(
 )
 _SCHEMA_OF_PAIRS = _SCHEMA.append(pa.field("source", pa.string()))
 _TEXT = ["id", "title", "uri", "metadata", "source"]
+_NAMES = ("id", "title", "uri")
 # The most characters of an id, which is a path or an address at most. Titles and uris may be longer
 # and are cut where they are shown.
 _LONGEST_ID = 4096
@@ -119,31 +120,23 @@ class Documents:
 
     def named(self, name: str, removed: Collection[int] = ()) -> list[int]:
         """Numbers of the documents with an id, or else with that title, or else with that uri."""
-        matches = [
-            self._numbers(column, lambda value: value == name) for column in ("id", "title", "uri")
-        ]
+        matches = [self._numbers(column, lambda value: value == name) for column in _NAMES]
         left = ([number for number in numbers if number not in removed] for numbers in matches)
         return next((numbers for numbers in (*left, *matches) if numbers), [])
 
     def search(self, words: str) -> list[int]:
         """Numbers of the documents whose id, title or uri contains a string in any case."""
-        folded, columns = words.casefold(), ("id", "title", "uri")
-        hits = (
-            self._numbers(column, lambda value: folded in value.casefold()) for column in columns
-        )
+        folded = words.casefold()
+        hits = (self._numbers(column, lambda text: folded in text.casefold()) for column in _NAMES)
         return sorted(set().union(*hits))
 
     def _numbers(self, column: str, fits: Callable[[str], bool]) -> list[int]:
         numbers, first = [], 0
         for chunk in self._table[column].chunks:
             # Each distinct value is searched once, however many documents have it.
-            values = [
-                place for place, value in enumerate(chunk.dictionary.to_pylist()) if fits(value)
-            ]
-            # A document without a title does not occur among the titles.
-            present = np.from_dlpack(pc.cast(chunk.indices.is_valid(), pa.uint8()))
-            places = np.from_dlpack(chunk.indices.drop_null())
-            numbers += (first + np.flatnonzero(present)[np.isin(places, values)]).tolist()
+            fit = pa.array([fits(value) for value in chunk.dictionary.to_pylist()], pa.bool_())
+            hits = pc.indices_nonzero(pc.take(fit, chunk.indices))
+            numbers += [first + number for number in hits.to_pylist()]
             first += len(chunk)
         return numbers
 

@@ -186,7 +186,7 @@ def _content_problem(
     path: Path, record: FileRecord, manifest: Manifest, on_bytes: Callable[[int], None]
 ) -> str | None:
     """Hashes a file, and checks its header and its numbers in the same pass."""
-    (dtype, shape), offset, look = manifest.form_of(record), 0, None
+    (dtype, shape), offset = manifest.form_of(record), 0
     if dtype:
         try:
             *stored, offset = array_facts(path)
@@ -198,7 +198,6 @@ def _content_problem(
                     f"{path} holds {stored[0]} {stored[1]}, but the manifest says {expected[0]} "
                     f"{expected[1]}; {_ADVICE}"
                 )
-        look = _look_at(record, manifest)
     digest, buffer, problem = hashlib.sha256(), bytearray(_CHUNK), None
     with open_file(path) as file:
         digest.update(file.read(offset))
@@ -207,49 +206,34 @@ def _content_problem(
             part = memoryview(buffer)[:size]
             digest.update(part)
             on_bytes(size)
-            if look is not None and problem is None:
-                problem = look(part)
+            if dtype and problem is None:
+                problem = _number_problem(part, record, manifest)
     if digest.hexdigest() != record.sha256:
         return f"{path} is damaged: its SHA-256 differs from the manifest's; {_ADVICE}"
     return f"{path} {problem}; {_ADVICE}" if problem else None
 
 
-def _look_at(record: FileRecord, manifest: Manifest) -> Callable[[Any], str | None] | None:
-    """What looks at parts of an array; None for a suffix index, which is checked with the text."""
-    kind = record.kind
-    if kind == "keys":
-        return _finite(manifest.dtype)
-    below = layout.FORMATS[kind].below if kind else None
+def _number_problem(part: memoryview, record: FileRecord, manifest: Manifest) -> str | None:
+    """What is wrong with some numbers of an array; a suffix index is checked with the text."""
+    if record.kind == "keys":
+        half = manifest.dtype == "float16"
+        bits = _numbers(part, np.uint16 if half else np.uint32)
+        exponent = bits.dtype.type(0x7C00 if half else 0x7F800000)
+        return "holds keys that are not finite" if exponent in bits & exponent else None
+    below = layout.FORMATS[record.kind].below if record.kind else None
+    numbers = _numbers(part, np.int32)
+    if below is None or not len(numbers):
+        return None
     limits = {"entries": manifest.entries, "vocabulary": manifest.model.vocabulary or 1 << 31}
-    return _below(limits[below]) if below else None
+    low, high = int(numbers.min()), int(numbers.max())
+    if low >= 0 and high < limits[below]:
+        return None
+    return f"holds the number {low if low < 0 else high}, outside 0 to {limits[below] - 1}"
 
 
-def _numbers(part: Any, kind: Any) -> Any:
+def _numbers(part: memoryview, kind: Any) -> Any:
     # The check of the size finds bytes beyond the last whole number.
     return np.frombuffer(part, kind, count=len(part) // np.dtype(kind).itemsize)
-
-
-def _finite(dtype: str) -> Callable[[Any], str | None]:
-    kind, exponent = (np.uint16, 0x7C00) if dtype == "float16" else (np.uint32, 0x7F800000)
-
-    def look(part: Any) -> str | None:
-        bits = _numbers(part, kind) & kind(exponent)
-        return "holds keys that are not finite" if exponent in bits else None
-
-    return look
-
-
-def _below(limit: int) -> Callable[[Any], str | None]:
-    def look(part: Any) -> str | None:
-        tokens = _numbers(part, np.int32)
-        if not len(tokens):
-            return None
-        low, high = int(tokens.min()), int(tokens.max())
-        if low >= 0 and high < limit:
-            return None
-        return f"holds the number {low if low < 0 else high}, outside 0 to {limit - 1}"
-
-    return look
 
 
 def _check_together(folder: Path, manifest: Manifest) -> None:

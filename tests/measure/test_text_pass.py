@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from knn_logits.engine.location import find_key
 from knn_logits.engine.windows import stream
 from knn_logits.measure import text_pass
-from knn_logits.measure.text_pass import log_p_of, score_pieces, scoring_batch_tokens
+from knn_logits.measure.text_pass import Distributions, score_pieces, scoring_batch_tokens
 
 
 @settings(max_examples=15)
@@ -40,8 +40,9 @@ def test_few_rows_at_a_time_change_nothing():
     logits = torch.randn(300, 50) * 20
     targets = torch.randint(0, 50, (300,))
     expected = torch.log_softmax(logits.double(), -1).gather(-1, targets[:, None])[:, 0]
-    assert torch.allclose(log_p_of(logits, targets).double(), expected, atol=1e-5)
-    half = log_p_of(logits.bfloat16(), targets)
+    rows = torch.arange(300)
+    assert torch.allclose(Distributions(logits, rows).log_p(targets).double(), expected, atol=1e-5)
+    half = Distributions(logits.bfloat16(), rows).log_p(targets)
     assert half.dtype == torch.float32
 
 

@@ -69,14 +69,7 @@ def measure(
     grid = Grid(*(tuple(arrays[name].tolist()) for name in ("ks", "temperatures", "lmbdas")))
     chosen_on = torch.from_numpy(arrays["chosen_on"])
     place = np.unravel_index(int(chosen_on.nan_to_num(nan=math.inf).argmin()), chosen_on.shape)
-    k, temperature, lmbda = (int(number) for number in place)
-    best = Choice(
-        grid.ks[k],
-        grid.temperatures[temperature],
-        grid.lmbdas[lmbda],
-        (k, temperature, lmbda),
-        float(chosen_on[k, temperature, lmbda]),
-    )
+    best = grid.choice((int(place[0]), int(place[1]), int(place[2])), chosen_on)
     held_out = torch.from_numpy(arrays["held_out"])
     return Measured(grid, chosen_on, held_out, float(arrays["lm"][0]), best)
 

@@ -52,14 +52,12 @@ class BleuTuning:
 def likeliest(part: GridLikelihood, number: int) -> list[Choice]:
     """Returns the likeliest settings, the best first, with one λ for each k and temperature."""
     perplexities = part.perplexities().nan_to_num(nan=np.inf)
-    choices = []
-    for place_k, k in enumerate(part.grid.ks):
-        for place_t, temperature in enumerate(part.grid.temperatures):
-            place_l = int(perplexities[place_k, place_t].argmin())
-            place = (place_k, place_t, place_l)
-            lmbda = part.grid.lmbdas[place_l]
-            choices.append(Choice(k, temperature, lmbda, place, float(perplexities[place])))
-    return sorted(choices, key=lambda choice: choice.perplexity)[:number]
+    least, lmbdas = perplexities.min(dim=2)
+    order = np.argsort(least.numpy(), axis=None, kind="stable")[:number]
+    return [
+        part.grid.choice((k, temperature, int(lmbdas[k, temperature])), perplexities)
+        for k, temperature in np.stack(np.unravel_index(order, least.shape), axis=-1).tolist()
+    ]
 
 
 def choose_by_bleu(
