@@ -35,7 +35,7 @@ from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
-from knn_logits.index.opening import whole_index
+from knn_logits.index.opening import backend_of, whole_index
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import check_threads, whole_number
 from knn_logits.store.datastore import Datastore
@@ -328,16 +328,14 @@ def extended_index(
 ) -> tuple[Index, IndexRecord]:
     """Extends a datastore's index by the keys that were added."""
     record = store.manifest.index
-    if record.factory == "exact" or store.merged is not None:
+    kind = backend_of(store)
+    if not kind.extends or store.merged is not None:
         factory = record.factory
-        if factory == "exact" and record.requested == "auto":
+        if not kind.approximate and record.requested == "auto":
             factory = choose_factory(len(grown), grown.manifest.dim)
         return same_kind(grown, record, factory, threads, progress)
-    from knn_logits.index.faiss_backend import FaissIndex
-
-    # FAISS's own format is not read here: only a user who asks for it has decided to trust it.
-    index = whole_index(store, threads=threads)
-    assert isinstance(index, FaissIndex)
+    # A format that cannot be checked is not read here: only a user who asks for it trusts it.
+    index: Any = whole_index(store, threads=threads)
     progress(f"index {record.factory}", 0, None)
     for batch in grown.key_batches(_KEYS_AT_ONCE, first_entry=len(store)):
         index.add(batch)

@@ -37,7 +37,7 @@ from knn_logits.engine.compatibility import (
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.windows import TextWindow, plan
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.index.choice import CODES, choose_lists
+from knn_logits.index.backends import backend, usual_kinds
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import IndexConfig, index_config, whole_number
@@ -298,14 +298,6 @@ def _estimate(
     )
 
 
-def usual_kinds(entries: int, dim: int) -> list[str]:
-    """The kinds of index that are worth comparing for so many keys."""
-    lists = choose_lists(entries)
-    codes = next((codes for codes in CODES if dim % codes == 0), None)
-    product = [] if codes is None else [f"IVF{lists},PQ{codes}"]
-    return ["exact", f"IVF{lists},SQ8", *product, f"IVF{lists},RaBitQ"]
-
-
 def _need(
     extent: Extent,
     speed: Speed,
@@ -326,14 +318,13 @@ def _need(
         if chooses:
             idle += timing.calibration_seconds(entries, speed.token, speed.head, k)
         seconds = speed.keys + speed.slowed * idle + size / timing.WRITTEN
-    nprobe = config.nprobe or timing.usual_nprobe(factory)
-    queries = timing.query_seconds(
-        factory, entries, dim, metric, k=min(k or _K, entries), rows=(1, _BATCH), nprobe=nprobe
-    )
+    kind = backend(factory, dim, metric)
+    nprobe = config.nprobe or kind.usual_nprobe
+    queries = kind.query_seconds(entries, min(k or _K, entries), (1, _BATCH), nprobe)
     single, batch = [1e3 * spent for spent in queries] if queries else (None, None)
-    _, opening, making = sizes.memory_bytes(extent, factory, config.train_size)
+    opening, making = sizes.memory_bytes(kind, entries, config.train_size)
     memory, building = speed.program + opening, speed.program + speed.batch + making
-    on_gpu = sizes.gpu_bytes(extent, factory)
+    on_gpu = kind.gpu_bytes(entries)
     return Need(
         index=factory,
         chosen=chosen,

@@ -24,11 +24,11 @@ from knn_logits.building.writing_settings import (
     with_suffixes,
 )
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
-from knn_logits.errors import ConfigError
+from knn_logits.index.backend import Backend, Fill
+from knn_logits.index.backends import backend
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
-from knn_logits.index.demand import check_building, fewest_keys
-from knn_logits.index.opening import Fill, check_factory, check_leaves_out, index_from_keys
+from knn_logits.index.opening import check_factory, check_leaves_out, index_from_keys
 from knn_logits.metrics import Metric, as_distance
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
@@ -42,8 +42,6 @@ from knn_logits.store.suffixes import suffix_order
 
 logger = logging.getLogger(__name__)
 
-# Only an index that needs more keys than this makes it worth knowing how many there are.
-_LARGE = 1 << 20
 _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -189,22 +187,9 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
     """Refuses an index that cannot be made; `entries` is None while it is not known."""
     if index.measures and entries is not None:
         check_enough(entries)
-    if index.factory in ("exact", "auto"):
-        return
-    if entries is not None:
-        keys = min(entries, index.train_size or entries)
-        needed = fewest_keys(index.factory)
-        if needed > keys:
-            raise ConfigError(
-                f"the index {index.factory!r} learns from at least {needed:,} keys, but there are "
-                f"only {keys:,}; give --index with fewer lists, or auto, or exact"
-            )
-    elif fewest_keys(index.factory) > _LARGE:
-        # FAISS allocates all lists at once. The number of keys is checked again later.
-        return
-    from knn_logits.index.faiss_library import make_empty
-
-    make_empty(index.factory, dim, metric)
+    if index.factory != "auto":
+        keys = None if entries is None else min(entries, index.train_size or entries)
+        backend(index.factory, dim, metric).check(keys)
 
 
 def write_index(
@@ -214,39 +199,26 @@ def write_index(
     # An earlier run may have left the file of another index.
     job.drop("index")
     job.drop("native")
+    kind = backend(record.factory, index.dim, index.metric)
+    arrays = None if record.native else kind.to_arrays(index)
     if record.native:
-        from knn_logits.index import native
-        from knn_logits.index.faiss_backend import FaissIndex
-
-        assert isinstance(index, FaissIndex)
-        job.write("native", native.to_bytes(index))
-    elif record.factory != "exact":
-        arrays = _plain_arrays(index)
-        if arrays is None:
-            _warn_of_building(index, record)
-        else:
-            job.write("index", arrays, {"factory": record.factory})
+        job.write("native", kind.to_bytes(index))
+    elif arrays is not None:
+        job.write("index", arrays, {"factory": record.factory})
+    elif kind.approximate:
+        _warn_of_building(kind, index, record)
     canary = {name: value for name, value in checks.items() if not name.startswith("probe")}
     job.write("checks", canary | probe_arrays(store, index, canary))
 
 
-def _plain_arrays(index: Index) -> dict[str, Array] | None:
-    """Returns a FAISS index as plain arrays; None where it has no plain form."""
-    from knn_logits.index import plain
-    from knn_logits.index.faiss_backend import FaissIndex
-
-    assert isinstance(index, FaissIndex)
-    return plain.to_arrays(index) if plain.has_plain_form(index.raw) else None
-
-
-def _warn_of_building(index: Index, record: IndexRecord) -> None:
+def _warn_of_building(kind: Backend, index: Index, record: IndexRecord) -> None:
     logger.warning(
         "the index %s cannot be stored as plain arrays, so it is built from the keys each time the "
         "datastore is opened; --native-index stores it in FAISS's own format instead",
         record.factory,
     )
     try:
-        check_building(record.factory, index.dim, index.size, record.train_size)
+        kind.check_cost(index.size, record.train_size)
     except ValueError as error:
         logger.warning(
             "building it at each opening would take too much memory or time (%s), so this "
@@ -310,7 +282,7 @@ def same_kind(
     store: Datastore, record: IndexRecord, factory: str, threads: int | None, progress: Progress
 ) -> tuple[Index, IndexRecord]:
     """Builds an index anew with the settings of an earlier one's record, which may be hostile."""
-    if factory == record.factory != "exact":
+    if factory == record.factory:
         check_factory(store)
     config = IndexConfig(
         factory,
@@ -335,20 +307,12 @@ def _made(
     """Builds an index of one kind, chooses nprobe and measures the recall."""
     check_leaves_out(store, factory)
     fill: Fill | None = None
-    native = False
-    if factory != "exact":
-        from knn_logits.index import plain
-        from knn_logits.index.faiss_library import faiss_module, make_empty
+    kind = backend(factory, store.manifest.dim, store.manifest.metric)
+    threads = kind.threads(threads)
+    if ray is not None:
+        from knn_logits.building.spread import spread_filling
 
-        # FAISS gets its threads in a new Python thread, which has its own setting.
-        threads = threads or int(faiss_module().omp_get_max_threads())
-        native = config.native and not plain.has_plain_form(
-            make_empty(factory, store.manifest.dim, store.manifest.metric)
-        )
-        if ray is not None:
-            from knn_logits.building.spread import spread_filling
-
-            fill = spread_filling(ray, store.manifest.dtype)
+        fill = spread_filling(ray, store.manifest.dtype)
     built = while_running(
         progress,
         f"index {factory}",
@@ -363,7 +327,7 @@ def _made(
     record = IndexRecord(
         factory=factory,
         requested=config.factory,
-        native=native,
+        native=config.native and kind.approximate and not kind.has_arrays,
         seed=config.seed,
         train_size=config.train_size,
         tried=tried,

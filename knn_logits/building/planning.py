@@ -16,6 +16,7 @@ from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_en
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError
+from knn_logits.index.backends import backend_kind
 from knn_logits.settings.config import (
     IndexConfig,
     KNNConfig,
@@ -245,7 +246,7 @@ def _check_on_demand(index: IndexConfig, pairs: PairTokenizer | None) -> None:
             "keys on demand need a causal model, since passages are found by the text that is "
             "being written: leave out --no-keys"
         )
-    is_factory = index.factory not in ("auto", "exact")
+    is_factory = index.factory != "auto" and backend_kind(index.factory).approximate
     if is_factory or index.nprobe is not None or index.native or index.measures:
         raise ConfigError(
             "without keys there is no index to build: leave out --index, --nprobe, --budget, "

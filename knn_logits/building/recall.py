@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.timing import recall_seconds
+from knn_logits.index.backends import backend_kind
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.exact import ExactIndex
 from knn_logits.metrics import Metric
@@ -36,7 +36,7 @@ def measured(
     target: float | None = None,
 ) -> IndexRecord:
     """Takes the least nprobe that reaches the target, 0.9 if None, or about the best recall."""
-    if record.factory == "exact" or len(store) < 2:
+    if not backend_kind(record.factory).approximate or len(store) < 2:
         return record
     dim, metric = store.manifest.dim, store.manifest.metric
     truth = while_running(
@@ -45,23 +45,22 @@ def measured(
         lambda: recall_seconds(len(store), dim, metric, record.factory),
         lambda: sample_truth(store, record.seed),
     )
-    lists: Any = index
-    if lists.nprobe is None:
+    if index.nprobe is None:
         value = recall(index, truth)
     else:
         values: dict[int, float] = {}
         for nprobe in nprobes:
-            lists.nprobe = nprobe
-            value = values[lists.nprobe] = recall(index, truth)
+            index.nprobe = nprobe
+            value = values[index.nprobe] = recall(index, truth)
             if value >= (target or ENOUGH_RECALL):
                 break
         else:
             # Compressed keys may keep it from the target however many lists are visited.
             least = max(values.values()) - _NO_GAIN
-            lists.nprobe, value = next(pair for pair in values.items() if pair[1] >= least)
+            index.nprobe, value = next(pair for pair in values.items() if pair[1] >= least)
     neighbors, queries = truth.neighbors.shape[1], len(truth.queries)
     measurement = RecallRecord(at=neighbors, value=round(value, 4), queries=queries)
-    return record.model_copy(update={"nprobe": lists.nprobe, "recall": measurement})
+    return record.model_copy(update={"nprobe": index.nprobe, "recall": measurement})
 
 
 class Truth:

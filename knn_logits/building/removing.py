@@ -15,7 +15,7 @@ from knn_logits.building.recall import measured
 from knn_logits.corpus.documents import several
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
-from knn_logits.index.opening import present_entries
+from knn_logits.index.opening import backend_of, present_entries
 from knn_logits.printable import first_few
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout
@@ -218,13 +218,8 @@ def _compacted(
     arrays = store.index_arrays()
     if arrays is None:
         return same_kind(small, record, record.factory, threads, progress)
-    from knn_logits.index import plain
-
-    index = plain.from_arrays(
+    index = backend_of(small).from_arrays(
         arrays,
-        record.factory,
-        small.manifest.dim,
-        small.manifest.metric,
         len(store),
         retained=entries,
         places=present_entries(store),

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from knn_logits.index.choice import available_memory, choose_factory, choose_train_size
+from knn_logits.index.backend import Backend
+from knn_logits.index.backends import backend
+from knn_logits.index.choice import available_memory, choose_factory
 from knn_logits.metrics import Metric
 from knn_logits.settings.config import IndexConfig
 from knn_logits.store.writer import SHARD_BYTES
@@ -20,10 +22,6 @@ from knn_logits.store.writer import SHARD_BYTES
 # Of a file of arrays, and of the manifest.
 _HEADER, _MANIFEST = 128, 2300
 _PROBES, _PROBE_NEIGHBORS = 8, 8
-# So many keys are read at once, as float32, while an index is filled.
-_KEYS_AT_ONCE = 65_536
-# FAISS reserves so much of a GPU's memory for what it computes.
-_FAISS_ON_GPU = 1536 << 20
 
 _UNITS = ((10**12, "TB"), (10**9, "GB"))
 # Memory of machines and of GPUs that are sold or rented, in GiB.
@@ -75,65 +73,13 @@ def _text_bytes(extent: Extent) -> int:
 
 def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> int:
     """Size of an index's file; 0 for an index without one."""
-    factory = resolved(config, entries, dim)
-    if factory == "exact":
-        return 0
-    from knn_logits.index import plain
-    from knn_logits.index.faiss_library import make_empty
-
-    empty = make_empty(factory, dim, metric)
-    if not plain.has_plain_form(empty):
-        return int(entries * (empty.sa_code_size() + 8)) if config.native else 0
-    return _array_bytes(factory, entries, dim, metric)
+    kind = backend(resolved(config, entries, dim), dim, metric)
+    return kind.file_bytes(entries, native=config.native)
 
 
-def _array_bytes(factory: str, entries: int, dim: int, metric: Metric) -> int:
-    """Size of the arrays of an index over so many keys."""
-    from knn_logits.index.faiss_library import inverted_file, make_empty
-
-    if factory == "exact":
-        return 4 * entries * (dim + 1)
-    empty = make_empty(factory, dim, metric)
-    ivf = inverted_file(empty)
-    if ivf is None:
-        return int(entries * empty.sa_code_size())
-    lists = int(ivf.nlist)
-    learned = 4 * ivf.d * (lists + (int(ivf.pq.ksub) if hasattr(ivf, "pq") else 2))
-    learned += 4 * dim * ivf.d if int(ivf.d) != dim or factory.startswith("OPQ") else 0
-    return int(entries * (int(ivf.code_size) + 8) + learned + 8 * lists)
-
-
-def memory_bytes(
-    extent: Extent, factory: str, train_size: int | None = None
-) -> tuple[int, int, int]:
-    """Memory of an index alone: open, at the moment of opening, and while it is made."""
-    arrays, values = (
-        _array_bytes(factory, extent.entries, extent.dim, extent.metric),
-        4 * extent.entries,
-    )
-    opening = 2 * arrays + values
-    if factory == "exact":
-        return arrays + values, opening, opening
-    from knn_logits.index.faiss_library import inverted_file, make_empty
-
-    ivf = inverted_file(make_empty(factory, extent.dim, extent.metric))
-    lists = int(ivf.nlist) if ivf is not None else 256
-    rows = min(extent.entries, train_size or choose_train_size(extent.entries, lists))
-    making = max(8 * extent.dim * rows, 2 * (arrays + values)) + 4 * extent.dim * _KEYS_AT_ONCE
-    return arrays + values, opening, making
-
-
-def gpu_bytes(extent: Extent, factory: str) -> int | None:
-    """Memory of an index on a GPU; None where FAISS has no form of it there."""
-    reserved = 0
-    if factory != "exact":
-        from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
-
-        faiss, reserved = faiss_module(), _FAISS_ON_GPU
-        kinds = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
-        if type(inverted_file(make_empty(factory, extent.dim, extent.metric))) not in kinds:
-            return None
-    return _array_bytes(factory, extent.entries, extent.dim, extent.metric) + reserved
+def memory_bytes(kind: Backend, entries: int, train_size: int | None = None) -> tuple[int, int]:
+    """Memory of an index alone: at the moment of opening, and while it is made."""
+    return 2 * kind.array_bytes(entries) + 4 * entries, kind.making_bytes(entries, train_size)
 
 
 def process_bytes() -> int:

@@ -24,9 +24,9 @@ from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import TextWindow
 from knn_logits.errors import MismatchError
 from knn_logits.index import plain
+from knn_logits.index.backend import Fill
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import inverted_file, openmp_threads
-from knn_logits.index.opening import Fill
 from knn_logits.metrics import Metric
 from knn_logits.ray.connection import connect, machines
 from knn_logits.ray.workers import Workers

@@ -7,12 +7,10 @@ machine down. Other steps are estimated from the operation that they repeat, at 
 from __future__ import annotations
 
 import random
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -25,11 +23,11 @@ from knn_logits.building.sizes import process_bytes, resolved
 from knn_logits.engine.forward import evaluating, input_device, key_states, windows_batch
 from knn_logits.engine.keys import grouped
 from knn_logits.engine.windows import TextWindow, batches, resolve
-from knn_logits.index.base import Index
-from knn_logits.index.choice import choose_train_size
+from knn_logits.index.backends import backend, backend_kind
 from knn_logits.index.exact import ExactIndex
+from knn_logits.index.speed import fastest, random_vectors, sample_rows
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, temperatures_around
-from knn_logits.metrics import COMPARISONS, DEFAULT_METRIC, Metric
+from knn_logits.metrics import Metric
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.settings.config import (
     DEFAULT_K,
@@ -61,19 +59,6 @@ _MODEL_ROWS, _WIDEST, _HEAD = 1024, 4096, 2.0
 # Queries lie where keys are, so they visit lists that are longer than the average one. On hidden
 # states a visited list is so much longer (LOG.md, 2026-11-22).
 _CROWDED = 1.4
-
-
-def fastest(work: Callable[[], object]) -> float:
-    """The seconds that work takes on an idle machine: the best of three times."""
-    return min(_seconds(work) for _ in range(_REPEATS))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    # Beside other programs a thread's own time is shorter than the clock's; several threads have
-    # more time of their own than passes.
-    began, began_work = time.perf_counter(), time.process_time()
-    work()
-    return min(time.perf_counter() - began, time.process_time() - began_work)
 
 
 @dataclass(frozen=True)
@@ -167,47 +152,22 @@ def index_seconds(
     config: IndexConfig, entries: int, dim: int, metric: Metric, threads: int | None
 ) -> float:
     """Seconds to train and to fill an index, recall left out."""
-    factory = resolved(config, entries, dim)
-    if factory == "exact":
-        return entries * dim / 1e9
-    from knn_logits.index.faiss_library import inverted_file, make_empty
-
-    ivf = inverted_file(make_empty(factory, dim, metric))
-    lists = int(ivf.nlist) if ivf is not None else 256
-    trained = min(entries, config.train_size or choose_train_size(entries, lists))
-    seconds = (_ROUNDS * trained + entries) * _assignment_seconds(lists, dim, threads)
-    quantiser = getattr(ivf, "pq", None)
-    if quantiser is not None:
-        # A product quantiser clusters each of its parts by itself, and the calls cost the most.
-        parts, centroids = int(quantiser.M), int(quantiser.ksub)
-        assignment = parts * _assignment_seconds(centroids, int(quantiser.dsub), threads)
-        trained = min(trained, _KEYS_OF_A_CENTROID * centroids)
-        seconds += (_ROUNDS_OF_CODES * trained + entries) * assignment
-    return seconds
-
-
-def _assignment_seconds(lists: int, dim: int, threads: int | None) -> float:
-    """Seconds to find a vector's nearest centroid."""
-    from knn_logits.index.kmeans import assign
-
-    centroids = _vectors(max(1, min(lists, _CENTROIDS // (4 * dim))), dim)
-    vectors = _vectors(max(64, min(_VECTORS, _CENTROIDS // (64 * dim))), dim, seed=1)
-    spent = fastest(lambda: assign(centroids, vectors, metric=DEFAULT_METRIC, threads=threads))
-    return spent / len(vectors) * lists / len(centroids)
+    kind = backend(resolved(config, entries, dim), dim, metric)
+    return kind.building_seconds(entries, config.train_size, threads)
 
 
 def recall_seconds(entries: int, dim: int, metric: Metric, factory: str) -> float:
     """Seconds to measure an index's recall, most of them for the exact search."""
-    if factory == "exact" or entries < 2:
+    if not backend_kind(factory).approximate or entries < 2:
         return 0.0
-    rows = max(1, min(entries, _KEYS // (4 * dim)))
+    rows = sample_rows(entries, dim)
     return 1.2 * _exact_seconds(rows, dim, metric, torch.get_num_threads()) * entries / rows
 
 
 @lru_cache(maxsize=16)
 def _exact_seconds(rows: int, dim: int, metric: Metric, threads: int) -> float:  # noqa: ARG001
     """Seconds of an exact search among so many keys, measured once for all kinds of index."""
-    keys = torch.from_numpy(_vectors(rows, dim))
+    keys = torch.from_numpy(random_vectors(rows, dim))
     queries = keys[: min(_QUERIES, rows)].clone()
     return fastest(lambda: ExactIndex(keys, metric).search(queries, min(65, rows)))
 
@@ -239,93 +199,3 @@ def suffix_seconds(tokens: Array, total: int) -> float:
     start = np.asarray(tokens[:_SORTED])
     first = np.zeros(1, np.int64)
     return fastest(lambda: suffix_order(start, first)) * total / max(1, len(start))
-
-
-def usual_nprobe(factory: str) -> int | None:
-    """The number of lists that a build usually chooses (LOG.md, 2026-11-22)."""
-    if "IVF" not in factory:
-        return None
-    if "RaBitQ" in factory:
-        return 16
-    return 8 if "PQ" in factory else 4
-
-
-def query_seconds(
-    factory: str,
-    entries: int,
-    dim: int,
-    metric: Metric,
-    *,
-    k: int,
-    rows: Sequence[int],
-    nprobe: int | None = None,
-) -> list[float] | None:
-    """Seconds of searches on one thread, in a small index whose lists have real lengths."""
-    if factory == "exact":
-        size = max(1, min(entries, _KEYS // (4 * dim)))
-        exact = ExactIndex(torch.from_numpy(_vectors(size, dim)), metric)
-        return [_search_seconds(exact, count, dim, min(k, size)) * entries / size for count in rows]
-    from knn_logits.index import plain
-    from knn_logits.index.coarse import FEWEST_LISTS
-    from knn_logits.index.faiss_backend import FaissIndex
-    from knn_logits.index.faiss_library import inverted_file, make_empty
-
-    empty = make_empty(factory, dim, metric)
-    real = inverted_file(empty)
-    if real is None or not plain.has_plain_form(empty):
-        return None
-    total, dim, width = int(real.nlist), int(real.d), int(real.code_size)
-    nprobe = min(nprobe or usual_nprobe(factory) or 1, total)
-    length = max(1, round(_CROWDED * entries / total))
-    filled = max(1, min(length, _CODES // (width * nprobe)))
-    # A graph over more centroids, which distances have, hardly takes longer to search.
-    lists = max(nprobe, min(total, FEWEST_LISTS - 1, _CODES // (width * filled)))
-    # A rotation before the lists costs next to nothing.
-    kind = factory[factory.index("IVF") :].replace(f"IVF{total}", f"IVF{lists}", 1)
-    small = _filled(kind, dim, filled)
-    index = FaissIndex(small, metric, nprobe=nprobe, threads=1)
-    seconds = [_search_seconds(index, count, dim, k) * length / filled for count in rows]
-    if not COMPARISONS[metric].centered and total > lists:
-        size = min(total, _CENTROIDS // (4 * dim))
-        centroids = FaissIndex(make_empty("Flat", dim, metric), metric, threads=1)
-        centroids.add(_vectors(size, dim))
-        for place, count in enumerate(rows):
-            seconds[place] += _search_seconds(centroids, count, dim, nprobe) * total / size
-    return seconds
-
-
-def _search_seconds(index: Index, rows: int, dim: int, k: int) -> float:
-    """The median of the seconds for so many queries, each of which is another."""
-    queries = torch.from_numpy(_vectors(_BATCHES * rows, dim, seed=1)).split(rows)
-    first = _seconds(lambda: index.search(queries[0], k))
-    queries = queries[: max(_REPEATS, int(_LONG_ENOUGH / max(first, 1e-9)))]
-    for batch in queries:
-        index.search(batch, k)
-    return statistics.median(_seconds(partial(index.search, batch, k)) for batch in queries)
-
-
-def _filled(factory: str, dim: int, length: int) -> Any:
-    """An inverted file whose lists all hold so many codes."""
-    from knn_logits.index.faiss_library import faiss_module, make_empty
-
-    faiss = faiss_module()
-    inner = make_empty(factory, dim, DEFAULT_METRIC)
-    # FAISS trains no centroids where there are enough of them. Where they lie does not matter.
-    inner.quantizer.add(_vectors(int(inner.nlist), dim))
-    if hasattr(inner, "pq"):
-        inner.pq.cp.niter = 1
-    keys = _vectors(_TRAINED, dim, seed=2)
-    inner.train(keys)
-    codes = np.empty((_TRAINED, int(inner.code_size)), np.uint8)
-    first = np.zeros(_TRAINED, np.int64)
-    inner.encode_vectors(_TRAINED, *map(faiss.swig_ptr, (keys, first, codes)))
-    codes = np.resize(codes, (length, codes.shape[1]))
-    for number in range(int(inner.nlist)):
-        ids = np.arange(number * length, (number + 1) * length, dtype=np.int64)
-        inner.invlists.add_entries(number, length, faiss.swig_ptr(ids), faiss.swig_ptr(codes))
-    inner.ntotal = int(inner.nlist) * length
-    return inner
-
-
-def _vectors(rows: int, dim: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal((rows, dim), dtype=np.float32)

@@ -29,11 +29,13 @@ class Index(Protocol):
         metric: How vectors are compared.
         dim: Length of a vector.
         size: Number of vectors. Ids run from 0 to size - 1, unless vectors were removed.
+        nprobe: Inverted lists visited for each query; None for an index without inverted lists.
     """
 
     metric: Metric
     dim: int
     size: int
+    nprobe: int | None
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Finds the k nearest vectors of each query.

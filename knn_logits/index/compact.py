@@ -52,6 +52,8 @@ class CompactIndex:
         batches: Returns all keys in order, float32 [rows, dim] each.
     """
 
+    nprobe: int | None = None
+
     def __init__(
         self,
         batches: Callable[[], Iterable[Array]],

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
+from knn_logits.index.backend import Backend, Fill, Keys
 from knn_logits.index.base import (
     check_queries,
     full_precision,
     kept_after,
     without_broken,
 )
+from knn_logits.index.speed import random_vectors, sample_rows, search_seconds
 from knn_logits.metrics import COMPARISONS, Metric
 
 # The most distances computed at once, which are 256 MB of float32.
@@ -30,6 +32,8 @@ class ExactIndex:
         keys: float32 [size, dim].
         center: What keys are stored relative to, float32 [dim]; None takes their mean.
     """
+
+    nprobe: int | None = None
 
     def __init__(
         self,
@@ -124,3 +128,49 @@ class ExactIndex:
         queries = comparison.prepared(queries - self._mean)
         scores, ids = torch.topk(comparison.scores(queries, self._keys, self._norms), k, dim=-1)
         return comparison.of_scores(scores, queries), ids
+
+
+class ExactBackend(Backend):
+    """Torch without approximation, on the device of the keys."""
+
+    approximate = False
+
+    @staticmethod
+    def takes(factory: str) -> bool:
+        """See `Backend.takes`."""
+        return factory == "exact"
+
+    @staticmethod
+    def usual(entries: int, dim: int) -> list[str]:
+        """See `Backend.usual`."""
+        return ["exact"]
+
+    def build(
+        self,
+        keys: Keys,
+        *,
+        train_size: int | None = None,
+        nprobe: int | None = None,
+        threads: int | None = None,
+        fill: Fill | None = None,
+        device: torch.device | str = "cpu",
+    ) -> ExactIndex:
+        """See `Backend.build`."""
+        return ExactIndex.from_batches(keys.batches(), keys.size, self.dim, self.metric, device)
+
+    def runs_on(self, device: torch.device) -> bool:
+        """See `Backend.runs_on`."""
+        return True
+
+    def query_seconds(
+        self,
+        entries: int,
+        k: int,
+        rows: Sequence[int],
+        nprobe: int | None,
+    ) -> list[float] | None:
+        """See `Backend.query_seconds`."""
+        size = sample_rows(entries, self.dim)
+        exact = ExactIndex(torch.from_numpy(random_vectors(size, self.dim)), self.metric)
+        spent = [search_seconds(exact, count, min(k, size)) for count in rows]
+        return [seconds * entries / size for seconds in spent]

@@ -102,7 +102,9 @@ class FaissIndex:
         return int(self._ivf.nprobe) if self._ivf is not None else None
 
     @nprobe.setter
-    def nprobe(self, value: int) -> None:
+    def nprobe(self, value: int | None) -> None:
+        if value is None:
+            return
         if self._on_gpu and hasattr(self._index, "nprobe"):
             self._index.nprobe = min(value, int(self._index.nlist))
             if self._home is not None:

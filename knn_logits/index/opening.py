@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,19 +13,16 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError
+from knn_logits.index.backend import Backend, Fill, Keys
+from knn_logits.index.backends import backend
 from knn_logits.index.base import Index
-from knn_logits.index.demand import check_building
-from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
 from knn_logits.locks import new_lock
-from knn_logits.metrics import COMPARISONS, Metric, as_distance
+from knn_logits.metrics import COMPARISONS, as_distance
 from knn_logits.settings.config import IndexConfig, KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.store.sinks import find_sink
-
-if TYPE_CHECKING:
-    from knn_logits.index.faiss_backend import FaissIndex
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +30,6 @@ _PROBE_SHARE = 0.75
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
 _CACHED = 6
 _T = TypeVar("_T")
-# Adds all keys to a trained index: the index, its factory string, and the keys in order.
-Fill = Callable[["FaissIndex", str, Iterable[Array]], None]
 
 
 def usable_device(name: torch.device | str) -> torch.device:
@@ -125,22 +120,25 @@ def index_from_keys(
     *,
     threads: int | None = None,
     fill: Fill | None = None,
+    device: torch.device | str = "cpu",
 ) -> Index:
     """Builds an index over a datastore's keys."""
-    batches = store.key_batches(KEYS_AT_ONCE)
-    metric = store.manifest.metric
-    if factory == "exact":
-        return ExactIndex.from_batches(batches, len(store), store.manifest.dim, metric)
-    from knn_logits.index.choice import choose_train_size
-    from knn_logits.index.faiss_backend import build_faiss
-    from knn_logits.index.faiss_library import inverted_file, make_empty
+    batches = store.key_batches(KEYS_AT_ONCE)  # without keys this is an error
+    keys = Keys(len(store), lambda: batches, lambda size: training_sample(store, size, config.seed))
+    return backend(factory, store.manifest.dim, store.manifest.metric).build(
+        keys,
+        train_size=config.train_size,
+        nprobe=config.nprobe,
+        threads=threads,
+        fill=fill,
+        device=device,
+    )
 
-    size = config.train_size
-    if size is None:
-        ivf = inverted_file(make_empty(factory, store.manifest.dim, metric))
-        size = choose_train_size(len(store), int(ivf.nlist) if ivf is not None else 256)
-    sample = training_sample(store, size, config.seed)
-    return build_faiss(factory, store.manifest.dim, metric, sample, batches, threads, fill)
+
+def backend_of(store: Datastore) -> Backend:
+    """The kind of a datastore's index."""
+    manifest = store.manifest
+    return backend(manifest.index.factory, manifest.dim, manifest.metric)
 
 
 def open_index(
@@ -156,7 +154,8 @@ def open_index(
     The index is without the entries of removed documents.
     """
     device = torch.device(device)
-    on_gpu = device.type == "cuda" and store.manifest.index.factory != "exact"
+    kind = backend_of(store)
+    on_gpu = not kind.runs_on(device)
     if on_gpu:
         compact = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
         if compact is not None:
@@ -169,12 +168,7 @@ def open_index(
     hidden = hidden_entries(store, without)
     if len(hidden):
         index.remove(hidden)
-    if not on_gpu:
-        return index
-    from knn_logits.index.faiss_backend import FaissIndex
-
-    assert isinstance(index, FaissIndex)
-    return moved(index, store, device)
+    return moved(kind, index, store, device) if on_gpu else index
 
 
 def present_entries(store: Datastore) -> Array | None:
@@ -186,15 +180,11 @@ def present_entries(store: Datastore) -> Array | None:
 
 def check_leaves_out(store: Datastore, factory: str) -> None:
     """Refuses a kind of index that has to hold all entries of a datastore with merged entries."""
-    if store.merged is None or factory == "exact":
+    if store.merged is None:
         return
-    from knn_logits.index.faiss_library import inverted_file, make_empty
-    from knn_logits.index.plain import has_plain_form
-
     if factory == store.manifest.index.factory:
         check_factory(store)
-    empty = make_empty(factory, store.manifest.dim, store.manifest.metric)
-    if inverted_file(empty) is None or not has_plain_form(empty):
+    if not backend(factory, store.manifest.dim, store.manifest.metric).leaves_out:
         raise ConfigError(
             f"entries of {store.folder} are merged, and the index {factory!r} cannot leave entries "
             "out: take exact or one such as IVF1024,SQ8, or undo the merging with `knn-logits "
@@ -221,41 +211,36 @@ def whole_index(
 
     Entries that others stand for are not in it.
     """
-    record, size, dim = store.manifest.index, len(store), store.manifest.dim
-    metric: Metric = store.manifest.metric
+    record, size, kind = store.manifest.index, len(store), backend_of(store)
     if store.manifest.on_demand is not None:
         raise DatastoreError(
             f"{store.folder} stores no keys and has no index, since its keys are computed on "
             "demand: open it as Memory(model, datastore), or build it without --no-keys"
         )
-    if record.factory == "exact":
-        exact = ExactIndex.from_batches(store.key_batches(KEYS_AT_ONCE), size, dim, metric, device)
-        away = store.merged_away
-        if len(away):
-            exact.remove(away)
-        return exact
-    from knn_logits.index import faiss_backend, plain
-
+    nprobe = record.nprobe
     saved = store.index_arrays()
     if saved is not None:
-        return plain.from_arrays(
-            saved,
-            record.factory,
-            dim,
-            metric,
-            size,
-            places=present_entries(store),
-            nprobe=record.nprobe,
-            threads=threads,
-        )
+        places = present_entries(store)
+        return kind.from_arrays(saved, size, places=places, nprobe=nprobe, threads=threads)
     check_leaves_out(store, record.factory)
     data = store.native_index() if native else None
     if data is not None:
-        from knn_logits.index.native import from_bytes
+        return kind.from_bytes(data, size, nprobe, threads)
+    if kind.approximate:
+        _warn_of_building(store, native)
+    config = IndexConfig(
+        record.factory, nprobe=nprobe, train_size=record.train_size, seed=record.seed
+    )
+    index = index_from_keys(store, record.factory, config, threads=threads, device=device)
+    away = store.merged_away
+    if len(away):
+        index.remove(away)
+    return index
 
-        return from_bytes(
-            data, record.factory, dim, metric, size, nprobe=record.nprobe, threads=threads
-        )
+
+def _warn_of_building(store: Datastore, native: bool) -> None:
+    """Warns that an index is built at each opening, and refuses it where that is not possible."""
+    record = store.manifest.index
     if not store.offers_keys:
         advice = (
             "give --native-index if you trust its publisher" if record.native else "build it again"
@@ -269,22 +254,18 @@ def whole_index(
         "the index %s is not stored as plain arrays, so it is built from the keys at each opening",
         record.factory,
     )
-    config = IndexConfig(record.factory, train_size=record.train_size, seed=record.seed)
-    built = index_from_keys(store, record.factory, config, threads=threads)
-    assert isinstance(built, faiss_backend.FaissIndex)
-    return faiss_backend.FaissIndex(built.raw, metric, nprobe=record.nprobe, threads=threads)
 
 
 def check_factory(store: Datastore) -> None:
     """Refuses to build a datastore's index if that might take all memory or end the process."""
-    manifest = store.manifest
-    factory = manifest.index.factory
+    record = store.manifest.index
     try:
-        check_building(factory, manifest.dim, len(store), manifest.index.train_size)
+        backend_of(store).check_cost(len(store), record.train_size)
     except ValueError as error:
         raise DamagedError(
-            f"building the index {factory[:40]!r} of {store.folder} is refused ({error}): give "
-            "--native-index if you trust its publisher, or make another with `knn-logits index`"
+            f"building the index {record.factory[:40]!r} of {store.folder} is refused ({error}): "
+            "give --native-index if you trust its publisher, or make another with `knn-logits "
+            "index`"
         ) from error
 
 
@@ -292,7 +273,7 @@ def check_probe(store: Datastore, index: Index) -> None:
     """Refuses an index whose results differ from those at its build."""
     queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
-        if len(store) and store.manifest.index.factory != "exact":
+        if len(store) and backend_of(store).approximate:
             logger.warning(
                 "%s has no probe, so the results of its index could not be checked: make the index "
                 "again with `knn-logits index`",

@@ -5,20 +5,17 @@ from __future__ import annotations
 import logging
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from knn_logits.arrays import Array
+from knn_logits.index.backend import Backend
 from knn_logits.index.base import Index
 from knn_logits.index.compact import CompactIndex, form_for
 from knn_logits.metrics import as_distance
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import PROBE_DISTANCES, PROBE_QUERIES
-
-if TYPE_CHECKING:
-    from knn_logits.index.faiss_backend import FaissIndex
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +65,9 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
     return index if finds_as_much(index, store, queries, distances) else None
 
 
-def moved(index: FaissIndex, store: Datastore, device: torch.device) -> FaissIndex:
-    """Moves a FAISS index to a GPU, if FAISS has a form of it there that finds as much."""
-    from knn_logits.index.faiss_backend import to_gpu
-
-    on_gpu = to_gpu(index, device)
+def moved(kind: Backend, index: Index, store: Datastore, device: torch.device) -> Index:
+    """Moves an index to a GPU, if it has a form there that finds as much."""
+    on_gpu: Index = kind.moved(index, device)
     queries = store.checks.get(PROBE_QUERIES)
     if on_gpu is index or queries is None:
         return on_gpu

@@ -11,10 +11,9 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, DatastoreError
+from knn_logits.index.backend import Keys
 from knn_logits.index.base import Index
-from knn_logits.index.exact import ExactIndex
-from knn_logits.index.opening import hidden_entries, present_entries
-from knn_logits.metrics import Metric
+from knn_logits.index.opening import backend_of, hidden_entries, present_entries
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.reading import OpenArrays
 
@@ -59,29 +58,23 @@ class Shard:
 
 def _open(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
     """Opens the part of an index that holds a range of entries."""
-    record, dim = store.manifest.index, store.manifest.dim
-    metric: Metric = store.manifest.metric
-    if record.factory == "exact":
+    kind = backend_of(store)
+    if not kind.approximate:
         keys = _keys_between(store, first, last)
-        exact = ExactIndex.from_batches(keys, last - first, dim, metric)
+        index = kind.build(Keys(last - first, lambda: keys, lambda _: next(iter(keys))))
         away = store.merged_away
         away = away[(away >= first) & (away < last)] - first
         if len(away):
-            exact.remove(away)
-        return exact
-    from knn_logits.index import plain
-
+            index.remove(away)
+        return index
     present = present_entries(store)
     if present is not None:
         present = present[(present >= first) & (present < last)] - first
-    return plain.from_arrays(
+    return kind.from_arrays(
         part_of_index(store, first, last),
-        record.factory,
-        dim,
-        metric,
         last - first,
         places=present,
-        nprobe=nprobe or record.nprobe,
+        nprobe=nprobe or store.manifest.index.nprobe,
     )
 
 

@@ -67,8 +67,8 @@ class Retriever:
         self.without = store.entries_of(config.exclude) if config.exclude else None
         self.indexes = indexes or Indexes()
         self.index = self.indexes.open(store, config) if index is None else index
-        if config.nprobe is not None and getattr(self.index, "nprobe", None) is not None:
-            self.index.nprobe = config.nprobe  # type: ignore[attr-defined]
+        if config.nprobe is not None and self.index.nprobe is not None:
+            self.index.nprobe = config.nprobe
         self._values = store.values
         self._array: Array = self._values.numpy()
         self.counts_shared = counts_shared(store, config)

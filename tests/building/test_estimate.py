@@ -1,22 +1,19 @@
 """What a build says beforehand: counts that are exact, sizes that fit, times that are measured."""
 
-import numpy as np
 import pytest
 from conftest import TEXTS
 
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
 from knn_logits.building import sizes, timing
-from knn_logits.building.estimate import Estimate, estimate_build, forecast, usual_kinds
+from knn_logits.building.estimate import Estimate, estimate_build, forecast
 from knn_logits.building.sizes import Extent
 from knn_logits.building.timing import (
     calibration_seconds,
     index_seconds,
-    query_seconds,
     recall_seconds,
 )
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.index import plain
-from knn_logits.index.faiss_backend import build_faiss
+from knn_logits.index.backends import usual_kinds
 
 MANY = [f"{number} {text}" for number in range(24) for text in TEXTS]
 WINDOW = WindowConfig(64, 32)
@@ -81,40 +78,6 @@ def test_what_cannot_be_built_is_refused(model, tokenizer, texts, settings, erro
         estimate_build(model, tokenizer, texts, **settings)
 
 
-@pytest.mark.parametrize(
-    "factory", ["Flat", "IVF8,Flat", "IVF8,SQ8", "IVF8,PQ8x4", "PCA16,IVF8,SQ8", "SQ8"]
-)
-def test_the_size_of_an_index_is_counted_before_it_is_made(factory):
-    keys = np.random.default_rng(0).standard_normal((600, 32), dtype=np.float32)
-    index = build_faiss(factory, 32, "l2", keys, [keys])
-    arrays = plain.to_arrays(index) if plain.has_plain_form(index.raw) else {}
-    size = sum(array.nbytes for array in arrays.values())
-    assert sizes.index_bytes(IndexConfig(factory), 600, 32, "l2") == pytest.approx(size, rel=0.03)
-    if "IVF8," in factory and "PCA" not in factory:
-        resident, opening, _ = sizes.memory_bytes(extent(600), factory)
-        assert resident == pytest.approx(size + 4 * 600, rel=0.03)
-        assert resident < opening
-
-
-def test_an_exact_index_holds_its_keys_in_float32():
-    assert sizes.index_bytes(IndexConfig("exact"), 10**6, 32, "l2") == 0
-    assert sizes.memory_bytes(extent(600), "exact")[0] == 600 * (4 * 33 + 4)
-
-
-def test_learning_may_take_more_memory_than_the_index():
-    large, factory = extent(10**9, 4096), "IVF65536,RaBitQ"
-    assert sizes.memory_bytes(large, factory)[2] > 2 * 4 * 4096 * 64 * 65536
-    small_sample = sizes.memory_bytes(large, factory, train_size=1000)[2]
-    assert small_sample < 2 * sizes.store_bytes(large, IndexConfig(factory))
-
-
-def test_a_gpu_takes_only_some_kinds():
-    assert sizes.gpu_bytes(extent(), "IVF64,RaBitQ") is None
-    assert sizes.gpu_bytes(extent(), "HNSW32") is None
-    for factory in ("exact", "IVF64,SQ8", "IVF64,PQ8", "IVF64,Flat"):
-        assert sizes.gpu_bytes(extent(), factory) >= 10_000 * 8
-
-
 def test_machines(tmp_path):
     assert sizes.machine_for(5 * GIB, 10**8) == "8 GB of memory, 1 GB of disk"
     assert sizes.machine_for(8 * GIB, 3 * 10**12) == "16 GB of memory, 3 TB of disk"
@@ -144,26 +107,6 @@ def test_steps_that_are_left_out_take_no_time():
 def test_a_larger_index_takes_longer():
     small = index_seconds(IndexConfig("IVF16,SQ8"), 10_000, 32, "l2", 1)
     assert index_seconds(IndexConfig("IVF16,SQ8"), 10**9, 32, "l2", 1) > 100 * small
-
-
-def test_queries_take_longer_in_longer_lists_and_for_more_lists():
-    def seconds(entries, nprobe, metric="l2", lists=64):
-        factory = f"IVF{lists},SQ8"
-        [spent] = query_seconds(factory, entries, 32, metric, k=16, rows=[8], nprobe=nprobe)
-        return spent
-
-    assert seconds(10**6, 8) > 3 * seconds(10**4, 8)
-    assert seconds(10**6, 32) > seconds(10**6, 1)
-    # Lists that are too long for the small index are scaled, and so are lists that are too many.
-    assert seconds(10**10, 8) > 100 * seconds(10**7, 8)
-    assert seconds(10**5, 1, "ip", 1 << 16) > 3 * seconds(10**5, 1, "ip", 1 << 10)
-
-
-def test_kinds_without_a_rule_get_no_time():
-    assert query_seconds("HNSW32", 1000, 32, "l2", k=4, rows=[1]) is None
-    exact = query_seconds("exact", 1000, 32, "cosine", k=4, rows=[1, 8])
-    assert len(exact) == 2
-    assert min(exact) > 0.0
 
 
 def test_a_number_of_tokens_is_enough(model, tokenizer):

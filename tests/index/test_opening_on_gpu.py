@@ -17,10 +17,10 @@ from knn_logits import (
     build_index,
     merge_entries,
 )
-from knn_logits.index import compact, faiss_backend, opening
+from knn_logits.index import compact, faiss_backend, faiss_factory, opening
 from knn_logits.index.compact import CompactIndex
 from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.index.opening import open_index, whole_index
+from knn_logits.index.opening import backend_of, open_index, whole_index
 from knn_logits.index.opening_on_gpu import moved, open_compact
 
 DIM, PLENTY = 8, 10**12
@@ -113,14 +113,14 @@ def test_a_form_of_faiss_that_fails_is_left_aside(store, monkeypatch, caplog):
         raise RuntimeError("Error in GpuIndex: not enough\nshared memory")
 
     monkeypatch.setattr(other, "search", fails)
-    monkeypatch.setattr(faiss_backend, "to_gpu", lambda *_: other)
-    assert moved(index, store, CPU) is index
+    monkeypatch.setattr(faiss_factory, "to_gpu", lambda *_: other)
+    assert moved(backend_of(store), index, store, CPU) is index
     assert "not enough shared memory" in caplog.text
     monkeypatch.undo()
-    monkeypatch.setattr(faiss_backend, "to_gpu", lambda *_: other)
-    assert moved(index, store, CPU) is other
+    monkeypatch.setattr(faiss_factory, "to_gpu", lambda *_: other)
+    assert moved(backend_of(store), index, store, CPU) is other
     other.nprobe = 1
-    assert moved(index, store, CPU) is index
+    assert moved(backend_of(store), index, store, CPU) is index
 
 
 def test_more_neighbors_than_faiss_finds_on_a_gpu_come_from_the_processor(store, monkeypatch):

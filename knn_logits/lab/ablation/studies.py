@@ -210,7 +210,7 @@ def study_approximation(studied: Studied) -> Finding:
     @cache
     def approximate() -> Index:
         index = quantised(studied, factory)
-        index.nprobe = min(_PROBES, lists)  # type: ignore[attr-defined]
+        index.nprobe = min(_PROBES, lists)
         return index
 
     indexes: dict[str, Callable[[], Index]] = {

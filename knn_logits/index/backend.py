@@ -1,0 +1,163 @@
+"""The protocol of a backend: a kind of index, named by a factory string, before it holds keys.
+
+A new backend is a subclass in a file of its own, and a line of `index.backends`. What it does not
+override holds for an index that is made of the keys at each opening, and compares with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from knn_logits.arrays import Array
+from knn_logits.errors import DatastoreError
+from knn_logits.index.base import Index
+from knn_logits.metrics import Metric
+
+# Adds all keys to a trained index: the index, its factory string, and the keys in order.
+Fill = Callable[[Any, str, Iterable[Array]], None]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys that an index is made of: in order, float32 [rows, dim] each, and drawn."""
+
+    size: int
+    batches: Callable[[], Iterable[Array]]
+    sample: Callable[[int], Array]  # so many of them, to train on
+
+
+class Backend:
+    """A kind of index over keys of `dim` numbers.
+
+    Attributes:
+        approximate: Whether it misses neighbors, so that its recall is measured and its results
+            are compared with a probe.
+        extends: Whether its index has `add`, so that new keys need no new index.
+    """
+
+    approximate = True
+    extends = False
+
+    def __init__(self, factory: str, dim: int, metric: Metric) -> None:
+        self.factory, self.dim, self.metric = factory, dim, metric
+
+    @staticmethod
+    def takes(factory: str) -> bool:
+        """Whether a factory string names an index of this backend."""
+        raise NotImplementedError
+
+    @staticmethod
+    def usual(entries: int, dim: int) -> list[str]:
+        """The factory strings that are worth comparing for so many keys."""
+        return []
+
+    def check(self, keys: int | None) -> None:
+        """Refuses an index that cannot learn from so many keys; None while that is not known."""
+
+    def check_cost(self, entries: int, train_size: int | None) -> None:
+        """`ValueError` for an index that takes too much memory or time to be made of keys."""
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether the index can be stored as plain arrays."""
+        return False
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the index can be without some of the entries."""
+        return True
+
+    def threads(self, threads: int | None) -> int | None:
+        """The number of threads to build with."""
+        return threads
+
+    def build(
+        self,
+        keys: Keys,
+        *,
+        train_size: int | None = None,
+        nprobe: int | None = None,
+        threads: int | None = None,
+        fill: Fill | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Index:
+        """Makes the index of keys."""
+        raise NotImplementedError
+
+    def to_arrays(self, index: Any) -> dict[str, Array] | None:
+        """The index as plain arrays to store; None where it is made of the keys."""
+        return None
+
+    def from_arrays(
+        self,
+        arrays: Mapping[str, Array],
+        size: int,
+        *,
+        retained: Array | None = None,
+        places: Array | None = None,
+        nprobe: int | None = None,
+        threads: int | None = None,
+    ) -> Index:
+        """Makes the index over `size` keys of the result of `to_arrays`, as `plain` explains."""
+        raise DatastoreError(f"an index {self.factory!r} is not stored as arrays")
+
+    def to_bytes(self, index: Any) -> bytes:
+        """The index in a format that cannot be checked, for one without arrays."""
+        raise DatastoreError(f"an index {self.factory!r} has no format of its own")
+
+    def from_bytes(
+        self,
+        data: bytes,
+        size: int,
+        nprobe: int | None = None,
+        threads: int | None = None,
+    ) -> Index:
+        """Makes the index of the result of `to_bytes`."""
+        raise DatastoreError(f"an index {self.factory!r} has no format of its own")
+
+    def runs_on(self, device: torch.device) -> bool:
+        """Whether `build` puts the index on this device."""
+        return device.type == "cpu"
+
+    def moved(self, index: Any, device: torch.device) -> Any:
+        """The index on a GPU, or the same where there is no form of it."""
+        return index
+
+    def array_bytes(self, entries: int) -> int:
+        """Size of the index in memory."""
+        return 4 * entries * (self.dim + 1)
+
+    def file_bytes(self, entries: int, *, native: bool) -> int:
+        """Size of the index's file; 0 for an index without one."""
+        return 0
+
+    def making_bytes(self, entries: int, train_size: int | None) -> int:
+        """Memory of the index while it is made, values included."""
+        return 2 * self.array_bytes(entries) + 4 * entries
+
+    def gpu_bytes(self, entries: int) -> int | None:
+        """Memory of the index on a GPU; None where it has no form there."""
+        return self.array_bytes(entries)
+
+    @property
+    def usual_nprobe(self) -> int | None:
+        """The number of lists that a build usually chooses; None without lists."""
+        return None
+
+    def building_seconds(self, entries: int, train_size: int | None, threads: int | None) -> float:
+        """Seconds to make the index."""
+        return entries * self.dim / 1e9
+
+    def query_seconds(
+        self,
+        entries: int,
+        k: int,
+        rows: Sequence[int],
+        nprobe: int | None,
+    ) -> list[float] | None:
+        """Seconds of searches for so many rows on one thread; None where that is not known."""
+        return None

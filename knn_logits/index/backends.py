@@ -1,0 +1,28 @@
+"""The registry of backends, in the order in which they are asked for a factory string."""
+
+from __future__ import annotations
+
+from knn_logits.index.backend import Backend
+from knn_logits.index.exact import ExactBackend
+from knn_logits.index.faiss_factory import FaissBackend
+from knn_logits.metrics import Metric
+
+BACKENDS: tuple[type[Backend], ...] = (
+    ExactBackend,
+    FaissBackend,  # every other string
+)
+
+
+def backend_kind(factory: str) -> type[Backend]:
+    """The backend of a factory string."""
+    return next(kind for kind in BACKENDS if kind.takes(factory))
+
+
+def backend(factory: str, dim: int, metric: Metric) -> Backend:
+    """The kind of index that a factory string names, for keys of `dim` numbers."""
+    return backend_kind(factory)(factory, dim, metric)
+
+
+def usual_kinds(entries: int, dim: int) -> list[str]:
+    """The factory strings that are worth comparing for so many keys."""
+    return [factory for kind in BACKENDS for factory in kind.usual(entries, dim)]

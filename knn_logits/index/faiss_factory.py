@@ -1,0 +1,201 @@
+"""The backend of FAISS: every index that a FAISS factory string names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from knn_logits.arrays import Array
+from knn_logits.errors import ConfigError
+from knn_logits.index import faiss_speed, native, plain
+from knn_logits.index.backend import Backend, Fill, Keys
+from knn_logits.index.choice import CODES, choose_lists, choose_train_size
+from knn_logits.index.demand import check_building, fewest_keys
+from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
+from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
+
+# Only an index that needs more keys than this makes it worth knowing how many there are.
+_LARGE = 1 << 20
+# So many keys are read at once, as float32, while an index is filled.
+_KEYS_AT_ONCE = 65_536
+# FAISS reserves so much of a GPU's memory for what it computes.
+_ON_GPU = 1536 << 20
+# An index without inverted lists is trained on as many keys as one with so many.
+_LISTS = 256
+
+
+class FaissBackend(Backend):
+    """An index that FAISS makes of a factory string."""
+
+    extends = True
+
+    @staticmethod
+    def takes(factory: str) -> bool:
+        """See `Backend.takes`. What FAISS cannot make is refused by `check`."""
+        return True
+
+    @staticmethod
+    def usual(entries: int, dim: int) -> list[str]:
+        """See `Backend.usual`."""
+        lists = choose_lists(entries)
+        product = [f"IVF{lists},PQ{codes}" for codes in CODES if dim % codes == 0]
+        return [f"IVF{lists},SQ8", *product[:1], f"IVF{lists},RaBitQ"]
+
+    @cached_property
+    def _empty(self) -> Any:
+        return make_empty(self.factory, self.dim, self.metric)
+
+    @cached_property
+    def _ivf(self) -> Any:
+        return inverted_file(self._empty)
+
+    def check(self, keys: int | None) -> None:
+        """See `Backend.check`."""
+        needed = fewest_keys(self.factory)
+        if keys is not None and needed > keys:
+            raise ConfigError(
+                f"the index {self.factory!r} learns from at least {needed:,} keys, but there are "
+                f"only {keys:,}; give --index with fewer lists, or auto, or exact"
+            )
+        # FAISS allocates all lists at once. The number of keys is checked again later.
+        if keys is not None or needed <= _LARGE:
+            make_empty(self.factory, self.dim, self.metric)
+
+    def check_cost(self, entries: int, train_size: int | None) -> None:
+        """See `Backend.check_cost`."""
+        check_building(self.factory, self.dim, entries, train_size)
+
+    @property
+    def has_arrays(self) -> bool:
+        """See `Backend.has_arrays`."""
+        return plain.has_plain_form(self._empty)
+
+    @property
+    def leaves_out(self) -> bool:
+        """See `Backend.leaves_out`."""
+        return self._ivf is not None and self.has_arrays
+
+    def threads(self, threads: int | None) -> int | None:
+        """See `Backend.threads`. FAISS's own number is that of this thread, not of a new one."""
+        return threads or int(faiss_module().omp_get_max_threads())
+
+    def _train_size(self, entries: int) -> int:
+        return choose_train_size(entries, _LISTS if self._ivf is None else int(self._ivf.nlist))
+
+    def build(
+        self,
+        keys: Keys,
+        *,
+        train_size: int | None = None,
+        nprobe: int | None = None,
+        threads: int | None = None,
+        fill: Fill | None = None,
+        device: torch.device | str = "cpu",
+    ) -> FaissIndex:
+        """See `Backend.build`."""
+        size = self._train_size(keys.size) if train_size is None else train_size
+        sample = keys.sample(size)
+        index = build_faiss(
+            self.factory, self.dim, self.metric, sample, keys.batches(), threads, fill
+        )
+        if nprobe is not None:
+            index.nprobe = nprobe
+        return index
+
+    def to_arrays(self, index: Any) -> dict[str, Array] | None:
+        """See `Backend.to_arrays`."""
+        return plain.to_arrays(index) if plain.has_plain_form(index.raw) else None
+
+    def from_arrays(
+        self,
+        arrays: Mapping[str, Array],
+        size: int,
+        *,
+        retained: Array | None = None,
+        places: Array | None = None,
+        nprobe: int | None = None,
+        threads: int | None = None,
+    ) -> FaissIndex:
+        """See `Backend.from_arrays`."""
+        return plain.from_arrays(
+            arrays,
+            self.factory,
+            self.dim,
+            self.metric,
+            size,
+            retained=retained,
+            places=places,
+            nprobe=nprobe,
+            threads=threads,
+        )
+
+    def to_bytes(self, index: Any) -> bytes:
+        """See `Backend.to_bytes`."""
+        return native.to_bytes(index)
+
+    def from_bytes(
+        self, data: bytes, size: int, nprobe: int | None = None, threads: int | None = None
+    ) -> FaissIndex:
+        """See `Backend.from_bytes`."""
+        return native.from_bytes(
+            data, self.factory, self.dim, self.metric, size, nprobe=nprobe, threads=threads
+        )
+
+    def moved(self, index: Any, device: torch.device) -> FaissIndex:
+        """See `Backend.moved`."""
+        return to_gpu(index, device)
+
+    def array_bytes(self, entries: int) -> int:
+        """See `Backend.array_bytes`."""
+        ivf = self._ivf
+        if ivf is None:
+            return int(entries * self._empty.sa_code_size())
+        lists, width = int(ivf.nlist), int(ivf.d)
+        learned = 4 * width * (lists + (int(ivf.pq.ksub) if hasattr(ivf, "pq") else 2))
+        rotated = width != self.dim or self.factory.startswith("OPQ")
+        learned += 4 * self.dim * width if rotated else 0
+        return int(entries * (int(ivf.code_size) + 8) + learned + 8 * lists)
+
+    def file_bytes(self, entries: int, *, native: bool) -> int:
+        """See `Backend.file_bytes`."""
+        if self.has_arrays:
+            return self.array_bytes(entries)
+        return int(entries * (self._empty.sa_code_size() + 8)) if native else 0
+
+    def making_bytes(self, entries: int, train_size: int | None) -> int:
+        """See `Backend.making_bytes`."""
+        rows = min(entries, train_size or self._train_size(entries))
+        training = 8 * self.dim * rows
+        held = 2 * (self.array_bytes(entries) + 4 * entries)
+        return max(training, held) + 4 * self.dim * _KEYS_AT_ONCE
+
+    def gpu_bytes(self, entries: int) -> int | None:
+        """See `Backend.gpu_bytes`."""
+        faiss = faiss_module()
+        kinds = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
+        return self.array_bytes(entries) + _ON_GPU if type(self._ivf) in kinds else None
+
+    @property
+    def usual_nprobe(self) -> int | None:
+        """See `Backend.usual_nprobe` (LOG.md, 2026-11-22)."""
+        if "IVF" not in self.factory:
+            return None
+        if "RaBitQ" in self.factory:
+            return 16
+        return 8 if "PQ" in self.factory else 4
+
+    def building_seconds(self, entries: int, train_size: int | None, threads: int | None) -> float:
+        """See `Backend.building_seconds`."""
+        return faiss_speed.building_seconds(self._empty, self.dim, entries, train_size, threads)
+
+    def query_seconds(
+        self, entries: int, k: int, rows: Sequence[int], nprobe: int | None
+    ) -> list[float] | None:
+        """See `Backend.query_seconds`."""
+        nprobe = nprobe or self.usual_nprobe or 1
+        return faiss_speed.query_seconds(
+            self.factory, entries, self.dim, self.metric, k, rows, nprobe
+        )
