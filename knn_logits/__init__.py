@@ -23,8 +23,8 @@ _HOME = {
     "compact": "knn_logits.building.removing",
     "cluster": "knn_logits.building.clustering",
     "merge_entries": "knn_logits.building.merging",
-    "distill": "knn_logits.lab.distillation.distilling",
-    "import_datastore": "knn_logits.lab.convert.importing",
+    "distill": "knn_logits.lab.distilling",
+    "import_datastore": "knn_logits.lab.importing",
     "push_to_hub": "knn_logits.hub.push",
     "pull": "knn_logits.hub.pull",
     "explain": "knn_logits.evidence.explanation",
@@ -247,8 +247,8 @@ if TYPE_CHECKING:
     from knn_logits.generation.processor import KNNLogitsProcessor
     from knn_logits.hub.pull import pull
     from knn_logits.hub.push import push_to_hub
-    from knn_logits.lab.convert.importing import import_datastore
-    from knn_logits.lab.distillation.distilling import distill
+    from knn_logits.lab.distilling import distill
+    from knn_logits.lab.importing import import_datastore
     from knn_logits.limits import Deadline, Limits
     from knn_logits.measure.perplexity import evaluate
     from knn_logits.measure.results import Evaluation

@@ -32,7 +32,7 @@ from knn_logits import (
     load_gate,
     read_corpus,
 )
-from knn_logits.measure.tune.storing import write_settings
+from knn_logits.measure.tune.result import write_settings
 
 HERE = Path(__file__).parent
 MODEL = HERE / "model"

@@ -144,7 +144,7 @@ def evaluate(
     texts = fields.texts(names, pairs=pairs)
     translates = pairs and translation.bleu
     if translates:
-        from knn_logits.measure.scores import sacrebleu
+        from knn_logits.measure.translation import sacrebleu
 
         sacrebleu()  # raises here if the package is missing
         texts = {name: list(documents) for name, documents in texts.items()}

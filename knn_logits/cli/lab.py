@@ -115,7 +115,7 @@ def distill(
     with Bars(AGAIN) as bars:
         text: Any = _corpus(corpus, fields, report, bars) if corpus else learnt_from
         loaded, tokenizer = run.load(model)
-        from knn_logits.lab.distillation.distilling import distill as learn
+        from knn_logits.lab.distilling import distill as learn
 
         how = {**passes.keywords(), **vars(output), "seed": run.seed, "progress": bars}
         how |= {"rows": rows, "teacher": learnt_from, "epochs": epochs}
@@ -179,7 +179,7 @@ def import_store(
     The windows are those for scoring.
     """
     config = None if index is None else IndexConfig(index)
-    from knn_logits.lab.convert.importing import import_datastore
+    from knn_logits.lab.importing import import_datastore
 
     with Bars(AGAIN) as bars:
         loaded, tokenizer = run.load(model)

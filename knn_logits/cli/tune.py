@@ -63,7 +63,7 @@ class SearchOptions:
                 "--bleu and --plots"
             )
         if self.bleu is not None:
-            from knn_logits.measure.scores import sacrebleu
+            from knn_logits.measure.translation import sacrebleu
 
             sacrebleu()
 

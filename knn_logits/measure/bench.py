@@ -22,8 +22,7 @@ from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.engine.windows import check_window, resolve
 from knn_logits.errors import ConfigError
 from knn_logits.measure.overlap import OverlapCheck
-from knn_logits.measure.text_pass import scoring_batch_tokens
-from knn_logits.measure.texts import Text, Texts, named
+from knn_logits.measure.text_pass import Text, Texts, named, scoring_batch_tokens
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores

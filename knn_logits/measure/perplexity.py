@@ -27,8 +27,7 @@ from knn_logits.errors import CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, open_bench
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.results import Evaluation, Tally, TextResult, join
-from knn_logits.measure.text_pass import TokenScores, score_pieces
-from knn_logits.measure.texts import Text, Texts, named
+from knn_logits.measure.text_pass import Text, Texts, TokenScores, named, score_pieces
 from knn_logits.mixture.distribution import log_p_knn_of, mix_one, second_vote_of
 from knn_logits.mixture.gates.gate import gate_name, rows_to_search, weigh_rows
 from knn_logits.mixture.memory import Memory

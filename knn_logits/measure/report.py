@@ -11,8 +11,7 @@ from typing import Any
 from knn_logits._version import __version__
 from knn_logits.measure.figures import new_figure, writing
 from knn_logits.measure.results import Evaluation, TextResult
-from knn_logits.measure.scores import Score
-from knn_logits.measure.translation import Translations
+from knn_logits.measure.translation import Score, Translations
 from knn_logits.printable import one_line
 
 HEADER = ("text", "tokens", "model", "neighbors", "mixture", "oracle", "bits a byte")

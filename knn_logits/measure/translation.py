@@ -6,6 +6,7 @@ computes BLEU and chrF, and its signatures say how.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,10 +20,9 @@ from knn_logits.corpus.documents import Document, checked_text, several
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.pairs import PairTokenizer, context_length
-from knn_logits.errors import CorpusError, ModelError
+from knn_logits.errors import CorpusError, MissingDependencyError, ModelError
 from knn_logits.generation.processor import KNNLogitsProcessor
-from knn_logits.measure.scores import Score, scores
-from knn_logits.measure.texts import named
+from knn_logits.measure.text_pass import named
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.progress import Progress, no_progress
@@ -30,6 +30,77 @@ from knn_logits.search.combined import Stores
 from knn_logits.settings.config import check_threads, whole_number
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import PairsRecord
+
+NAMES = {"BLEU": "bleu", "chrF2": "chrf"}
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of a corpus, from 0 to 100."""
+
+    score: float
+    # 95% interval by bootstrap over the sentences; None for fewer than two.
+    interval: tuple[float, float] | None
+    signature: str  # sacrebleu's signature, which says how the score was computed
+
+
+def sacrebleu() -> Any:
+    """Loads the library sacrebleu."""
+    try:
+        return importlib.import_module("sacrebleu")
+    except ImportError as error:
+        raise MissingDependencyError(
+            'BLEU and chrF need sacrebleu: pip install "knn-logits[mt]"'
+        ) from error
+
+
+def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
+    """Computes corpus BLEU with sacrebleu's default settings."""
+    return float(sacrebleu().corpus_bleu(list(texts), [list(references)]).score)
+
+
+def scores(
+    systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int = 1000
+) -> tuple[dict[str, dict[str, Score]], dict[str, float] | None]:
+    """Computes BLEU and chrF of one or two systems."""
+    library = sacrebleu()
+    by_system: dict[str, dict[str, Score]] = {name: {} for name in systems}
+    targets = [list(references)]
+    if samples < 2 or len(references) < 2:
+        for metric in (library.metrics.BLEU(), library.metrics.CHRF()):
+            for name, texts in systems.items():
+                result = metric.corpus_score(list(texts), targets)
+                signature = f"{result.name}|{metric.get_signature()}"
+                by_system[name][NAMES[result.name]] = Score(float(result.score), None, signature)
+        return by_system, None
+    # sacrebleu's paired test also gives the intervals, even for one system.
+    significance = importlib.import_module("sacrebleu.significance")
+    test = significance.PairedTest(
+        [(name, list(texts)) for name, texts in systems.items()],
+        {
+            "BLEU": library.metrics.BLEU(references=targets),
+            "chrF2": library.metrics.CHRF(references=targets),
+        },
+        references=None,
+        test_type="bs",
+        n_samples=samples,
+    )
+    signatures, results = test()
+    for title, short in NAMES.items():
+        for name, result in zip(systems, results[title], strict=True):
+            interval = (float(result.mean - result.ci), float(result.mean + result.ci))
+            signature = f"{title}|{signatures[title]}"
+            by_system[name][short] = Score(float(result.score), interval, signature)
+    if len(systems) < 2:
+        return by_system, None
+    first, second = (list(texts) for texts in systems.values())
+    # The test would call two equal scores a significant difference.
+    p_values = {
+        short: 1.0 if first == second else float(results[title][1].p_value)
+        for title, short in NAMES.items()
+    }
+    return by_system, p_values
+
 
 _BATCH_SIZE = 16
 # A translation may have so many times the tokens of its source, and so many more.

@@ -213,7 +213,7 @@ class InfiniGramRecord(Record):
 
 
 class LearnedRecord(Record):
-    """How the rows of a learned memory were learnt. `lab.distillation` makes such a memory.
+    """How the rows of a learned memory were learnt. `lab.distilling` makes such a memory.
 
     Each row, in place of a key, has a token, its value, and is compared by the inner product.
     `tokens.npy` holds the tokens, ascending, after one that is no entry, and no text of the corpus.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import knn_logits
 from knn_logits.building.writing_settings import sharp_temperature, unrepeated_ngram
-from knn_logits.measure.tune.storing import write_settings
+from knn_logits.measure.tune.result import write_settings
 
 
 @given(

@@ -49,7 +49,7 @@ from knn_logits.building.removing import compact, remove_documents
 from knn_logits.cli import main as command_line
 from knn_logits.hub.card import card
 from knn_logits.hub.push import push_to_hub
-from knn_logits.lab.convert.importing import import_datastore
+from knn_logits.lab.importing import import_datastore
 from knn_logits.mixture.gates.learned import FEATURES, LearnedGate
 from knn_logits.store.job import record_file
 

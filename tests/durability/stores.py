@@ -25,8 +25,8 @@ from knn_logits.building.indexing import build_suffixes
 from knn_logits.building.merging import merge_entries
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.building.syncing import sync_documents
-from knn_logits.lab.convert.importing import import_datastore
-from knn_logits.measure.tune.storing import write_settings
+from knn_logits.lab.importing import import_datastore
+from knn_logits.measure.tune.result import write_settings
 from knn_logits.mixture.gates.distance import DistanceGate
 from knn_logits.store import layout
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from legacy_files import csr_arrays, csr_pickle
 
 from knn_logits.errors import DamagedError
-from knn_logits.lab.convert.csr_pickle import read_csr
+from knn_logits.lab.csr_pickle import read_csr
 
 CLUSTERS = np.random.default_rng(0).integers(0, 7, 300)
 

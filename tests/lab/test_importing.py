@@ -17,8 +17,8 @@ from legacy_files import (
 import knn_logits
 from knn_logits import IndexConfig, KNNConfig, Retriever, WindowConfig
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
-from knn_logits.lab.convert.importing import import_datastore, write_clusters
-from knn_logits.lab.convert.legacy import find_files
+from knn_logits.lab.importing import import_datastore, write_clusters
+from knn_logits.lab.legacy import find_files
 
 
 @pytest.fixture(scope="module")

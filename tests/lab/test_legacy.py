@@ -7,7 +7,7 @@ import pytest
 from legacy_files import write_memmap
 
 from knn_logits.errors import CorpusError, MismatchError
-from knn_logits.lab.convert.legacy import find_files, read_keys, read_values, written_entries
+from knn_logits.lab.legacy import find_files, read_keys, read_values, written_entries
 
 DIM, VOCABULARY = 6, 384
 VALUES = np.random.default_rng(0).integers(0, VOCABULARY, 50)

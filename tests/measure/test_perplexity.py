@@ -11,7 +11,7 @@ import knn_logits
 from knn_logits.errors import ConfigError, CorpusError, MismatchError
 from knn_logits.measure.bench import open_bench
 from knn_logits.measure.perplexity import token_likelihoods
-from knn_logits.measure.texts import Text
+from knn_logits.measure.text_pass import Text
 from knn_logits.settings.config import WindowConfig
 
 OTHER = [

@@ -9,7 +9,7 @@ from knn_logits.corpus.documents import Document
 from knn_logits.engine import tokens as text_tokens
 from knn_logits.engine.tokens import special_tokens, token_blocks, tokenize
 from knn_logits.engine.windows import plan, stream
-from knn_logits.measure.texts import Text, named
+from knn_logits.measure.text_pass import Text, named
 
 lengths = st.lists(st.integers(1, 30), max_size=6)
 sizes = st.integers(1, 12).flatmap(lambda one: st.tuples(st.just(one), st.integers(1, one)))

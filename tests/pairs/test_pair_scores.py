@@ -23,7 +23,7 @@ from knn_logits import (
 )
 from knn_logits.building import calibration
 from knn_logits.measure.report import plain_translations, write_report
-from knn_logits.measure.scores import scores
+from knn_logits.measure.translation import scores
 
 # What the datastore does not hold: sources that it has, and others.
 HELD_OUT = [

@@ -101,6 +101,16 @@ def study_oracle(studied: Studied) -> Finding:
     )
 
 
+def _finding(
+    title: str, paper: str, here: str, holds: bool | None, label: str, rows: list[_Row]
+) -> Finding:
+    """A finding of the gain in several groups of tokens, which `label` names."""
+    names, gains = [row[0] for row in rows], [row[-1] for row in rows]
+    plot = Plot("bars", names, {"": gains}, label, "gain in nats a token")
+    header = (label, "tokens", "model", "mixture", "gain in nats")
+    return Finding(title, paper, here, holds, header, rows, plot)
+
+
 def study_frequency(studied: Studied) -> Finding:
     """Computes the gain of tokens by their frequency in the corpus."""
     tokens, queries = _tokens(studied), studied.queries()
@@ -108,32 +118,28 @@ def study_frequency(studied: Studied) -> Finding:
     targets = queries.targets.numpy()[tokens.rows]
     largest = max(int(values.max()), int(targets.max())) + 1
     counts = np.bincount(values, minlength=largest)[targets]
-    rows = _by_range(tokens, counts, _FREQUENCIES)
-    gain = tokens.gain
-    frequent = counts >= _FREQUENT
+    gain, frequent = tokens.gain, counts >= _FREQUENT
     often = float(gain[frequent].mean()) if frequent.any() else 0.0
     rarely = float(gain[~frequent].mean()) if not frequent.all() else 0.0
-    return Finding(
+    return _finding(
         "Which tokens gain, by their frequency",
         "Nishida et al. (2025, arXiv 2503.22426) find that the neighbors help frequent tokens "
         "more than rare ones.",
         f"The mean log-likelihood of tokens that the corpus has {_FREQUENT} times or more grows by "
         f"{often:.2f} nats, and that of the others by {rarely:.2f}.",
         often > rarely,
-        ("times in the corpus", "tokens", "model", "mixture", "gain in nats"),
-        rows,
-        _gains(rows, "times in the corpus"),
+        "times in the corpus",
+        _by_range(tokens, counts, _FREQUENCIES),
     )
 
 
 def study_position(studied: Studied) -> Finding:
     """Computes the gain of tokens by their place in the document."""
     tokens, queries = _tokens(studied), studied.queries()
-    inside = queries.inside.numpy()[tokens.rows]
-    rows = _by_range(tokens, inside, _POSITIONS)
+    rows = _by_range(tokens, queries.inside.numpy()[tokens.rows], _POSITIONS)
     gains = [row[-1] for row in rows]
     best, least = rows[int(np.argmax(gains))][0], rows[int(np.argmin(gains))][0]
-    return Finding(
+    return _finding(
         "Which tokens gain, by their place in the document",
         "None of the papers that this report follows says how the gain depends on the place.",
         f"Tokens at the places {best} gain most, {max(gains):.2f} nats, and those at {least} "
@@ -142,9 +148,8 @@ def study_position(studied: Studied) -> Finding:
         else f"All tokens that are held out are at the places {best}. They gain {gains[0]:.2f} "
         "nats.",
         None,
-        ("place", "tokens", "model", "mixture", "gain in nats"),
+        "place in the document",
         rows,
-        _gains(rows, "place in the document"),
     )
 
 
@@ -161,14 +166,13 @@ def study_part(studied: Studied) -> Finding:
     masks = ((name, documents == number) for number, name in parts.items())
     rows = [_gain(name, tokens, mask) for name, mask in masks if mask.any()]
     least, most = (pick(rows, key=lambda row: row[-1]) for pick in (min, max))
-    return Finding(
+    return _finding(
         "Which parts of the text gain",
         "None of the papers that this report follows says how the gain differs between documents.",
         f"The gain is between {least[-1]:.2f} nats in {least[0]} and {most[-1]:.2f} in {most[0]}.",
         None,
-        ("part of the text", "tokens", "model", "mixture", "gain in nats"),
+        "part of the text",
         rows,
-        _gains(rows, "part of the text"),
     )
 
 
@@ -220,11 +224,6 @@ def _by_range(tokens: _Tokens, numbers: Ints, firsts: dict[str, int]) -> list[_R
     ranges = np.searchsorted(list(firsts.values()), numbers, side="right") - 1
     masks = ((name, ranges == number) for number, name in enumerate(firsts))
     return [_gain(name, tokens, mask) for name, mask in masks if mask.any()]
-
-
-def _gains(rows: list[_Row], label: str) -> Plot:
-    gains = [row[-1] for row in rows]
-    return Plot("bars", [row[0] for row in rows], {"": gains}, label, "gain in nats a token")
 
 
 def _different(studied: Studied, tokens: _Tokens, order: Ints) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,15 +59,9 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields, for JSON."""
-        return {
-            "better": self.better,
-            "ratio": self.ratio,
-            "interval": None if self.interval is None else list(self.interval),
-            "units": self.units,
-            "count": self.count,
-            "tokens": self.tokens,
-            "tokens_needed": self.needed,
-        }
+        content = asdict(self)
+        needed, interval = content.pop("needed"), self.interval and list(self.interval)
+        return {"better": self.better, **content, "interval": interval, "tokens_needed": needed}
 
     def reason(self, what: str, than: str) -> str:
         """Says why the setting is not significantly better, and what would help."""

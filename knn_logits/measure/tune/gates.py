@@ -235,15 +235,12 @@ class GateTuning:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields but the gate itself, for JSON."""
+        plain = ("kind", "perplexity", "ratio", "skipped", "tokens")
         return {
-            "kind": self.kind,
-            "perplexity": self.perplexity,
+            **{name: getattr(self, name) for name in plain},
             "perplexity_constant": self.constant,
             "perplexity_lm": self.lm,
-            "ratio": self.ratio,
-            "interval": list(self.interval) if self.interval is not None else None,
-            "skipped": self.skipped,
-            "tokens": self.tokens,
+            "interval": self.interval and list(self.interval),
             "verdict": self.verdict.to_dict(),
         }
 

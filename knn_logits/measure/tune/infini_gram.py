@@ -23,7 +23,7 @@ from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, halved, open_bench
 from knn_logits.measure.overlap import Overlap, OverlapCheck
 from knn_logits.measure.perplexity import token_likelihoods
-from knn_logits.measure.texts import Texts, named
+from knn_logits.measure.text_pass import Texts, named
 from knn_logits.measure.tune.confidence import Verdict, compared_by_token
 from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress, no_progress
@@ -71,15 +71,13 @@ class InfiniGramFit:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as JSON."""
+        plain = ("tokens", "held_out", "perplexity", "refused")
         return {
+            **{name: getattr(self, name) for name in plain},
             "infini_gram": self.record.model_dump(mode="json"),
-            "tokens": self.tokens,
-            "held_out": self.held_out,
-            "perplexity": self.perplexity,
             "held_out_documents": list(self.held_out_documents),
             "verdict": self.verdict.to_dict(),
-            "overlap": self.overlap.to_dict() if self.overlap is not None else None,
-            "refused": self.refused,
+            "overlap": self.overlap and self.overlap.to_dict(),
         }
 
 

@@ -15,8 +15,7 @@ from knn_logits.corpus.documents import Document
 from knn_logits.errors import CorpusError
 from knn_logits.measure.bench import Bench
 from knn_logits.measure.likelihood import Choice, GridLikelihood
-from knn_logits.measure.scores import bleu
-from knn_logits.measure.translation import reading_of, translate
+from knn_logits.measure.translation import bleu, reading_of, translate
 from knn_logits.progress import Progress
 from knn_logits.store.records import SettingsRecord
 

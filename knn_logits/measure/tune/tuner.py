@@ -25,12 +25,10 @@ from knn_logits.measure.bench import Bench, BenchSettings, Halves, halved, open_
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, spread, temperatures_around
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.perplexity import describe, searched
-from knn_logits.measure.text_pass import TokenScores
-from knn_logits.measure.texts import Text, Texts, named
+from knn_logits.measure.text_pass import Text, Texts, TokenScores, named
 from knn_logits.measure.tune.confidence import HeldOut
 from knn_logits.measure.tune.gates import GateKind, GateRequest, Gathered, SkipKind, fit
-from knn_logits.measure.tune.result import Part, Tuning
-from knn_logits.measure.tune.storing import refusal, write_settings
+from knn_logits.measure.tune.result import Part, Tuning, refusal, write_settings
 from knn_logits.measure.tune.translating import choose_by_bleu
 from knn_logits.mixture.gates.learned import FEW
 from knn_logits.mixture.memory import Memory

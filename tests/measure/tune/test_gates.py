@@ -25,7 +25,7 @@ from knn_logits import (
 )
 from knn_logits.measure.tune import tuner
 from knn_logits.measure.tune.gates import _interval
-from knn_logits.measure.tune.storing import write_settings
+from knn_logits.measure.tune.result import write_settings
 from knn_logits.mixture.gates.rescorer_fitting import NeighborhoodSample
 from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.store.files import write_arrays

@@ -3,7 +3,7 @@
 import pytest
 from full_disk import tried_on_full_disks
 
-from knn_logits.measure.tune.storing import write_settings
+from knn_logits.measure.tune.result import write_settings
 
 
 @pytest.mark.parametrize("keep_gate", [False, True])

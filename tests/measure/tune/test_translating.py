@@ -4,7 +4,7 @@ import pytest
 from conftest import pair_documents
 
 import knn_logits
-from knn_logits.measure.scores import bleu
+from knn_logits.measure.translation import bleu
 from knn_logits.measure.tune import translating
 
 PREFIX = "translate: "

@@ -9,8 +9,8 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
 from knn_logits.measure.bench import Halves
-from knn_logits.measure.texts import Text
-from knn_logits.measure.tune.storing import write_settings
+from knn_logits.measure.text_pass import Text
+from knn_logits.measure.tune.result import write_settings
 
 DOCUMENTS = [
     f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." * (1 + n % 3) for n in range(9)

@@ -16,7 +16,7 @@ from knn_logits.engine.forward import input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import CorpusError
 from knn_logits.index.exact import ExactIndex
-from knn_logits.lab.distillation.rows import (
+from knn_logits.lab.rows import (
     Held,
     Rows,
     Shares,

@@ -25,7 +25,7 @@ from knn_logits.engine.compatibility import (
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.location import DEFAULT_KEY, is_encoder_decoder
 from knn_logits.errors import ConfigError, ModelError
-from knn_logits.lab.distillation.learning import Learnt, check_enough, learn
+from knn_logits.lab.learning import Learnt, check_enough, learn
 from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import DEFAULT_K, MOST_SEED, WindowConfig, whole_number

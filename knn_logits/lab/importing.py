@@ -34,8 +34,8 @@ from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import Index
 from knn_logits.index.faiss_file import FaissFile, read_faiss_file
-from knn_logits.lab.convert.csr_pickle import read_csr
-from knn_logits.lab.convert.legacy import (
+from knn_logits.lab.csr_pickle import read_csr
+from knn_logits.lab.legacy import (
     LegacyFiles,
     find_files,
     key_parts,

@@ -1,1 +1,0 @@
-"""Datastores of earlier kNN-LM systems, made datastores of this package."""

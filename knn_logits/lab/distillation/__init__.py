@@ -1,1 +1,0 @@
-"""Learning rows that take the place of a datastore."""
