@@ -177,7 +177,13 @@ def build_steps(
     finally:
         deadline.cancel()
         if not done:
-            _delete_when_done(room, worker)
+
+            def tidy() -> None:
+                # The thread that writes the folder has to stop first.
+                worker.join()
+                shutil.rmtree(room, ignore_errors=True)
+
+            threading.Thread(target=tidy, name="tidy", daemon=True).start()
 
 
 def build_for(
@@ -198,13 +204,3 @@ def build_for(
                 store.manifest = store.manifest.model_copy(update={"writing": writing})
                 visitors.keep(visitor, store)
                 yield store
-
-
-def _delete_when_done(room: Path, worker: threading.Thread) -> None:
-    """Deletes the folder of an unfinished build once the thread that writes it has stopped."""
-
-    def tidy() -> None:
-        worker.join()
-        shutil.rmtree(room, ignore_errors=True)
-
-    threading.Thread(target=tidy, name="tidy", daemon=True).start()

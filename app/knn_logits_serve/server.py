@@ -188,9 +188,9 @@ class Server(uvicorn.Server):
 
     def __init__(self, served: Served, settings: Settings) -> None:
         self._settings = settings
-        self._line = Line(settings.at_once, settings.waiting, settings.seconds, settings.together)
+        self.line = Line(settings.at_once, settings.waiting, settings.seconds, settings.together)
         guard = Guard(
-            build_app(served, self._line),
+            build_app(served, self.line),
             key=settings.key,
             names=settings.names,
             host=settings.host,
@@ -212,7 +212,7 @@ class Server(uvicorn.Server):
         """Ends the queue first, and then the connections."""
         for server in self.servers:
             server.close()  # New connections are refused from now on.
-        await self._line.close(self._settings.patience)
+        await self.line.close(self._settings.patience)
         await super().shutdown(sockets)
 
 

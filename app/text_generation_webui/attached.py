@@ -63,6 +63,7 @@ class Attached:
 
     Attributes:
         answers: The number of answers that the host has written to their end.
+        whole: Is set while no answer is being written.
     """
 
     def __init__(self, params: Mapping[str, Any], tell: Callable[[str], None]) -> None:
@@ -72,8 +73,8 @@ class Attached:
         self._reported: str | None = None
         self._model: Any = lambda: None
         self._problem = ""
-        self._whole = threading.Event()
-        self._whole.set()
+        self.whole = threading.Event()
+        self.whole.set()
         self._with_knn: bool | None = None
         self.answers = 0
 
@@ -110,7 +111,7 @@ class Attached:
             answer = Answer(on_model.knn, metric, tokenizer, int(ids.shape[-1]))
             setattr(_bare(model), _ANSWER, answer)
             self._model, self._with_knn = weakref.ref(_bare(model)), True
-            self._whole.clear()
+            self.whole.clear()
             mine = [on_model.knn, answer.watched]
             for processor in mine:
                 setattr(processor, _ATTRIBUTE, True)
@@ -124,19 +125,19 @@ class Attached:
 
     def written(self, text: str) -> None:
         """Takes an answer, in the HTML form in which the host shows it."""
-        if self._whole.is_set():
+        if self.whole.is_set():
             return
         answer = self._answer()
         if answer is not None:
             answer.ended(text)
         self.answers += 1
-        self._whole.set()
+        self.whole.set()
 
     def wait(self, is_busy: Callable[[], bool]) -> None:
         """Waits for the end of an answer that is being written."""
-        while not self._whole.wait(_LOOK):
+        while not self.whole.wait(_LOOK):
             if not is_busy():
-                self._whole.wait(_PASS_ON)
+                self.whole.wait(_PASS_ON)
                 return
 
     def changed(self) -> None:
@@ -183,7 +184,7 @@ class Attached:
     def _without(self) -> None:
         """Forgets the last answer, since the next one is written without kNN."""
         self._model, self._with_knn = lambda: None, False
-        self._whole.clear()
+        self.whole.clear()
 
     def _answer(self) -> Answer | None:
         answer: Answer | None = getattr(self._model(), "__dict__", {}).get(_ANSWER)

@@ -114,7 +114,10 @@ def build(
     are not given are chosen by how well they predict a sample of the corpus.
     """
     out = target.folder
-    rank = _torchrun_rank()
+    from knn_logits.building.ranks import started_by_torchrun
+
+    # The number of this process among those that torchrun has started; None without it.
+    rank = int(os.environ["RANK"]) if started_by_torchrun() else None
     if rank is not None:
         if out is None:
             raise ConfigError("--dry-run is for one process: start it without torchrun")
@@ -162,13 +165,6 @@ def build(
             raise typer.Exit(1) from None
     if not rank:
         _answer_built(store, report, bars.seconds, tokenizer, model, json)
-
-
-def _torchrun_rank() -> int | None:
-    """The number of this process among those that torchrun has started; None without it."""
-    from knn_logits.building.ranks import started_by_torchrun
-
-    return int(os.environ["RANK"]) if started_by_torchrun() else None
 
 
 def _device_of_rank(device: str) -> str:

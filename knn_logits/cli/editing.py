@@ -66,7 +66,6 @@ def add(
         how = {**passes.keywords(), "threads": run.threads, "progress": bars}
         how["known"] = lambda id, stored: doubles.append((id, stored))
         done = add_documents(loaded, tokenizer, datastore, documents, **how)
-    seconds = bars.seconds
     entries, documents_left = present(done)
     new_entries = done.manifest.entries - before.entries
     new_documents = done.manifest.documents - before.documents
@@ -77,9 +76,9 @@ def add(
     if done.manifest != before:
         line = (
             f"{done.folder}: {new_documents:,} documents and {new_entries:,} entries added in "
-            f"{seconds:.0f} s, now {entries:,} entries{recall_words(done)}"
+            f"{bars.seconds:.0f} s, now {entries:,} entries{recall_words(done)}"
         )
-    answer(json, content, _doubles(doubles), line, report.summary, seconds=seconds)
+    answer(json, content, _doubles(doubles), line, report.summary, seconds=bars.seconds)
 
 
 def _doubles(doubles: Sequence[tuple[str, str]]) -> str | None:
@@ -136,22 +135,24 @@ def sync(
             on_plan=lambda plan: tell(_planned(plan), style=None),
             **how,
         )
-    seconds = bars.seconds
     if done.kept:
+        rest = f" and {len(done.kept) - _SHOWN:,} more" if len(done.kept) > _SHOWN else ""
         tell(
-            f"{_first(done.kept)} could not be read, so the datastore keeps the text that it has of"
-            f" {'it' if len(done.kept) == 1 else 'them'}"
+            f"{', '.join(done.kept[:_SHOWN])}{rest} could not be read, so the datastore keeps the "
+            f"text that it has of {'it' if len(done.kept) == 1 else 'them'}"
         )
     entries, left = present(done.datastore)
     content: dict[str, Any] = {**done.to_dict(), "skipped": len(report.skipped), "entries": entries}
     content["documents"] = left
     if dry_run:
-        lines = [*_listed(done), f"{_planned(done)}; nothing was written"]
+        kinds = (("add", done.added), ("replace", done.changed), ("remove", done.removed))
+        lines = [f"{name:8} {one_line(id)}" for name, ids in kinds for id in ids]
+        lines.append(f"{_planned(done)}; nothing was written")
     else:
-        lines = [f"{done.datastore.folder}: {_planned(done)}, in {seconds:.0f} s"]
+        lines = [f"{done.datastore.folder}: {_planned(done)}, in {bars.seconds:.0f} s"]
         if done.removed or done.changed:
             lines.append(f"`knn-logits compact {store}` deletes the removed text from the disk")
-    answer(json, content, *lines, report.summary, seconds=seconds)
+    answer(json, content, *lines, report.summary, seconds=bars.seconds)
 
 
 def _planned(plan: Sync) -> str:
@@ -159,16 +160,6 @@ def _planned(plan: Sync) -> str:
         f"{len(plan.added):,} added, {len(plan.changed):,} changed, {len(plan.removed):,} removed, "
         f"{plan.unchanged:,} unchanged; keys of {plan.tokens:,} tokens"
     )
-
-
-def _listed(plan: Sync) -> list[str]:
-    kinds = (("add", plan.added), ("replace", plan.changed), ("remove", plan.removed))
-    return [f"{name:8} {one_line(id)}" for name, ids in kinds for id in ids]
-
-
-def _first(ids: Sequence[str]) -> str:
-    rest = f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else ""
-    return ", ".join(ids[:_SHOWN]) + rest
 
 
 def _unreadable(
@@ -183,7 +174,11 @@ def _unreadable(
             names[:] = [
                 "" if reason == _EMPTY else _relative(folders, name) for name, reason in skipped
             ]
-        return any(_holds(name, id) for name in names if name)
+        return any(
+            name in (".", id) or id.startswith((f"{name}/", f"{name}:", f"{name}#"))
+            for name in names
+            if name
+        )
 
     return unreadable
 
@@ -197,10 +192,6 @@ def _relative(folders: Sequence[str], shown: str) -> str:
     # The file itself was given. A given folder holds everything.
     text = path.name if name == Path() and not path.is_dir() else name.as_posix()
     return f"{text}:{row[1]}" if row else text
-
-
-def _holds(name: str, id: str) -> bool:
-    return name == "." or id == name or id.startswith((f"{name}/", f"{name}:", f"{name}#"))
 
 
 @command
@@ -265,11 +256,10 @@ def merge(
     datastore = open_datastore(store)
     with Bars(UNCHANGED) as bars:
         done = merge_entries(datastore, keep, threads=run.threads, progress=bars)
-    seconds = bars.seconds
     stay = len(done) - len(done.merged_away)
     line = f"{stay:,} of {len(done):,} entries are in the index, and stand for the others"
     content = {"entries": len(done), "kept": stay, **index_of(done)}
-    answer(json, content, f"{done.folder}: {line} ({seconds:.0f} s)", seconds=seconds)
+    answer(json, content, f"{done.folder}: {line} ({bars.seconds:.0f} s)", seconds=bars.seconds)
 
 
 @command
@@ -300,12 +290,11 @@ def index(
         done = build_index(
             folder_of(store), config, threads=run.threads, ray=cluster.ray, progress=bars
         )
-    seconds = bars.seconds
     record = done.manifest.index
     kinds, lines = compared_kinds(done)
     content = {**index_of(done), "entries": len(done), "tried": kinds}
-    line = f"{done.folder}: index {record.factory}{recall_words(done)} in {seconds:.0f} s"
-    answer(json, content, *lines, line, seconds=seconds)
+    line = f"{done.folder}: index {record.factory}{recall_words(done)} in {bars.seconds:.0f} s"
+    answer(json, content, *lines, line, seconds=bars.seconds)
 
 
 def _suffixes(store: str, json: bool) -> None:
@@ -316,10 +305,10 @@ def _suffixes(store: str, json: bool) -> None:
         done = build_suffixes(datastore, progress=bars)
     record = done.manifest.file("suffixes")
     assert record is not None
-    seconds, tokens = bars.seconds, done.manifest.tokens
+    tokens = done.manifest.tokens
     content = {"suffixes": True, "tokens": tokens, "bytes": record.bytes}
-    line = f"{done.folder}: suffix index of {tokens:,} tokens in {seconds:.0f} s"
-    answer(json, content, line, seconds=seconds)
+    line = f"{done.folder}: suffix index of {tokens:,} tokens in {bars.seconds:.0f} s"
+    answer(json, content, line, seconds=bars.seconds)
 
 
 @command
@@ -341,10 +330,9 @@ def cluster(
         done = make_clusters(
             datastore, clusters, sample=sample, seed=run.seed, threads=run.threads, progress=bars
         )
-    seconds = bars.seconds
     answer(
         json,
         {"clusters": clusters, "entries": len(done)},
-        f"{done.folder}: {len(done):,} entries in {clusters:,} clusters in {seconds:.0f} s",
-        seconds=seconds,
+        f"{done.folder}: {len(done):,} entries in {clusters:,} clusters in {bars.seconds:.0f} s",
+        seconds=bars.seconds,
     )

@@ -177,7 +177,7 @@ def generate(
         if json:
             texts = {"prompt": prompt, "text": text}
             texts |= {} if alone is None else {"text_without_knn": alone}
-            print_json(texts | _as_json(knn, memory, request) | partial | _traced(trace[0]))
+            print_json(texts | _as_json(knn, memory, request, trace[0]) | partial)
         elif alone is not None:
             say(f"--- without kNN\n{shown}{alone}\n\n--- with kNN")
         if not json and explain:
@@ -186,8 +186,11 @@ def generate(
             say(shown + text)
 
 
-def _as_json(knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request) -> dict[str, Any]:
-    """The settings that held, and the passes."""
+def _as_json(
+    knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request, sequence: Any
+) -> dict[str, Any]:
+    """The settings that held, the passes, and the tokens."""
+    from knn_logits.evidence.plain import token_dict
     from knn_logits.mixture.gates.gate import gate_name
 
     left_out = memory.settings.get("exclude")
@@ -199,14 +202,5 @@ def _as_json(knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request) -
     content["passes"] = knn.passes
     if knn.gate is not None:
         content["gate"] = gate_name(knn.gate)
-    return content
-
-
-def _traced(sequence: Any) -> dict[str, Any]:
-    from knn_logits.evidence.plain import token_dict
-
-    return {
-        "near": sequence.near,
-        "unknown": list(sequence.unknown),
-        "tokens": [token_dict(token) for token in sequence.tokens],
-    }
+    content |= {"near": sequence.near, "unknown": list(sequence.unknown)}
+    return content | {"tokens": [token_dict(token) for token in sequence.tokens]}

@@ -44,7 +44,6 @@ def pull(
         done = pull_datastore(
             name, revision=revision, keys=keys, out=out, dry_run=dry_run, progress=bars
         )
-    seconds = bars.seconds
     fetched, left = done.bytes("fetched", "wanted"), done.bytes("left")
     content = {
         "repo": done.name.repo,
@@ -58,11 +57,11 @@ def pull(
         "dry_run": dry_run,
     }
     files = [f"{file:24} {size / 1e6:12,.3f} MB  {state}" for file, size, state in done.files]
-    verb = "would be fetched" if dry_run else f"fetched in {seconds:.1f} s"
+    verb = "would be fetched" if dry_run else f"fetched in {bars.seconds:.1f} s"
     line = f"{done.name}: {fetched / 1e6:,.1f} of {done.bytes() / 1e6:,.1f} MB {verb}"
     line += f", {left / 1e6:,.1f} MB left on the Hub" if left else ""
     line += "" if dry_run else f"; {done.folder}"
-    answer(json, content, *(files if dry_run else ()), line, seconds=seconds)
+    answer(json, content, *(files if dry_run else ()), line, seconds=bars.seconds)
 
 
 @dataclass(frozen=True)

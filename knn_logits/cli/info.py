@@ -213,15 +213,14 @@ def verify(
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]
         spelt = None if damaged or model is None else _spelt(datastore, model)
-    seconds = bars.seconds
     left = leftovers(folder, manifest)
     if json:
         content = {"ok": not damaged, "damaged": damaged, "leftovers": left}
         content |= picked(manifest, "entries", "documents")
         content |= {} if spelt is None else {"control_tokens": spelt}
-        print_json(content | {"bytes": size, "seconds": round(seconds, 3)})
+        print_json(content | {"bytes": size, "seconds": round(bars.seconds, 3)})
     elif not damaged:
-        say(f"{folder}: whole, {size / 1e6:,.1f} MB in {seconds:.1f} s")
+        say(f"{folder}: whole, {size / 1e6:,.1f} MB in {bars.seconds:.1f} s")
     if left:
         tell(
             f"{folder} also holds files of an earlier state or an unfinished job "

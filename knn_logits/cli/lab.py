@@ -186,7 +186,6 @@ def import_store(
         how = {**settings, **picked(output, "key", "overwrite", "license"), "window": window}
         how |= {"index": config, "threads": run.threads, "source_text": output.source}
         done = import_datastore(loaded, tokenizer, source, out, **how, progress=bars)
-    seconds = bars.seconds
     manifest = done.store.manifest
     recall = manifest.index.recall
     for line in done.limits:
@@ -205,6 +204,6 @@ def import_store(
         json,
         content,
         f"{done.store.folder}: {manifest.entries:,} entries{unwritten}, index "
-        f"{manifest.index.factory}{recall_words(done.store)} in {seconds:.0f} s",
-        seconds=seconds,
+        f"{manifest.index.factory}{recall_words(done.store)} in {bars.seconds:.0f} s",
+        seconds=bars.seconds,
     )

@@ -118,9 +118,7 @@ class CorpusOptions:
         for name in names:
             if name in texts:
                 raise ConfigError(f"the text {name!r} is given twice; leave one out")
-            texts[name] = self._read([name], on_skip=_say_skipped, pairs=pairs)
+            texts[name] = self._read(
+                [name], on_skip=lambda part, why: tell(f"skipped {part}: {why}"), pairs=pairs
+            )
         return texts
-
-
-def _say_skipped(name: str, reason: str) -> None:
-    tell(f"skipped {name}: {reason}")

@@ -170,7 +170,7 @@ class Bars:
 
     def __init__(self, advice: str, *, quiet: bool = False) -> None:
         self._advice, self._quiet = advice, quiet
-        self._started = time.monotonic()
+        self._started, self._ended = time.monotonic(), 0.0
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -185,8 +185,8 @@ class Bars:
 
     @property
     def seconds(self) -> float:
-        """The time since the job began."""
-        return time.monotonic() - self._started
+        """The time since the job began, up to its end."""
+        return (self._ended or time.monotonic()) - self._started
 
     def __enter__(self) -> Bars:
         self._ending = ExitStack()
@@ -201,6 +201,7 @@ class Bars:
     def _stop(self) -> None:
         self._finish()
         self._progress.stop()
+        self._ended = time.monotonic()
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
         """See `knn_logits.progress.Progress`."""

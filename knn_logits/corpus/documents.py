@@ -136,13 +136,20 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             ids.setdefault(document.id, 1)
             yield document
         elif isinstance(document, str):
-            if _like_path(document) and not _exists(document):
+            fits = len(document) <= _LONGEST_PATH
+            if fits and _PATH.fullmatch(document) is not None and not _exists(document):
                 raise CorpusError(
                     f"{document!r} looks like a path, and no such file or folder exists: correct "
                     f"it and read it with read_corpus, or give Document({document!r}, id) if this "
                     "is the text"
                 )
-            if _is_path(document):
+            # A text without words is a path where the file or folder exists.
+            plain = fits and document and not any(map(str.isspace, document))
+            if (
+                plain
+                and (set(document) & {"/", os.sep} or Path(document).suffix)
+                and _exists(document)
+            ):
                 raise CorpusError(
                     f"{document!r} is a file or a folder, but texts are expected here: read it "
                     f"with read_corpus([{document!r}]), or give Document({document!r}, id) if this "
@@ -154,18 +161,6 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
                 f"document number {number + 1} is {type_name(document)}; give strings, or "
                 "Document(text, id)"
             )
-
-
-def _is_path(text: str) -> bool:
-    """Whether a text is surely a path: it has no words, and the file or folder exists."""
-    if not 0 < len(text) <= _LONGEST_PATH or any(map(str.isspace, text)):
-        return False
-    return bool(set(text) & {"/", os.sep} or Path(text).suffix) and _exists(text)
-
-
-def _like_path(text: str) -> bool:
-    """Whether a text without words ends like a file that can be read, or like a folder."""
-    return len(text) <= _LONGEST_PATH and _PATH.fullmatch(text) is not None
 
 
 def _exists(path: str) -> bool:

@@ -96,7 +96,10 @@ def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
             reader = reader_of(file.path.name)
             # A pipe can be read only once, and most readers read twice.
             if file.size is None and reader != "json_lines":
-                raw = stack.enter_context(_stored(raw))
+                copy: Any = stack.enter_context(tempfile.TemporaryFile())
+                shutil.copyfileobj(raw, copy, CHUNK)
+                copy.seek(0)
+                raw = io.BufferedReader(copy, CHUNK)
             packed = file.path.name.lower().endswith(".gz") or _is_packed(raw)
             stream = io.BufferedReader(_Unpacked(raw), CHUNK) if packed else raw
             read = {"json_lines": _json_lines, "json": _json}.get(reader, _document)
@@ -117,13 +120,6 @@ def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
 
 def _is_packed(raw: Any) -> bool:
     return bytes(raw.peek(2)).startswith(_GZIP_MAGIC)
-
-
-def _stored(stream: BinaryIO) -> Any:
-    copy: Any = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
-    shutil.copyfileobj(stream, copy, CHUNK)
-    copy.seek(0)
-    return io.BufferedReader(copy, CHUNK)
 
 
 def _document(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:

@@ -266,10 +266,6 @@ def _text_file(name: str) -> SourceFile:
     return next(_files(Path(name), fail, follow_links=True))
 
 
-def _size(status: os.stat_result) -> int | None:
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
 def _files(root: Path, skip: Skip, follow_links: bool) -> Iterator[SourceFile]:
     """Yields the files of a path, in order."""
     seen: set[tuple[int, int]] = set()
@@ -295,7 +291,7 @@ def _files(root: Path, skip: Skip, follow_links: bool) -> Iterator[SourceFile]:
         except OSError as error:
             skip(shown, first_line(error))
             continue
-        size = _size(status)
+        size = status.st_size if stat.S_ISREG(status.st_mode) else None
         if relative and size is None:  # reading a pipe in a folder might never end
             skip(shown, "not a regular file")
             continue

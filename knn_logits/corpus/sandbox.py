@@ -118,7 +118,10 @@ class Sandbox:
                         # A child that crashed, or that lacked memory, is replaced.
                         finished = str(part) != _CRASHED and answer != ["refused", "memory"]
                         raise part
-                    most -= 1 + _size(part, schema)
+                    texts: list[object] = [part.text] if isinstance(part, Block) else []
+                    if isinstance(part, Fields):
+                        texts = [part.fields.get(key, "") for key in schema.keys]
+                    most -= 1 + sum(len(str(text)) for text in texts)
                     if most < 0:
                         raise UnreadableError(
                             "it gives more text than a document of its size can have, as a zip "
@@ -218,13 +221,6 @@ class Sandbox:
 
 def _line(text: str, most: int) -> str:
     return display_name(text)[:most]
-
-
-def _size(part: Part, schema: Schema) -> int:
-    """The characters of a part that become text."""
-    if isinstance(part, Fields):
-        return sum(len(str(part.fields.get(key, ""))) for key in schema.keys)
-    return len(part.text) if isinstance(part, Block) else 0
 
 
 def _pump(stdout: Any, lines: queue.Queue[bytes]) -> None:

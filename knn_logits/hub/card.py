@@ -109,7 +109,7 @@ def _values(
         "settings": settings_line(manifest.settings),
         "code": _code,
         "text": _text,
-        "size": _size,
+        "size": lambda size: f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB",
         # The headings of a report are lowered below those of the card.
         "report": re.sub(r"(?m)^(#{1,5}) ", r"#\1 ", (report or "").strip()),
     }
@@ -131,10 +131,6 @@ def _code(text: str) -> str:
     """Makes text from a manifest code in Markdown, without backticks and ends of comments."""
     plain = re.sub("[<>]", "", _line(text).replace("`", "'"))
     return "`" + plain.replace("|", r"\|") + "`"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
 
 
 def _replaced(text: str, generated: str) -> str:

@@ -88,7 +88,8 @@ def push_to_hub(
     manifest = _as_published(store, keys=keys)
     if keys:
         store.fetch_keys()
-    reports = _reports(store.folder if report is None else Path(report))
+    folder = store.folder if report is None else Path(report)
+    reports = [folder / name for name in REPORTS if (folder / name).is_file()]
     if report is not None and not reports:
         raise ConfigError(f"{report} has no {REPORTS[0]}: give a folder that `eval --report` wrote")
     files: dict[str, Path | bytes] = {
@@ -138,10 +139,6 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
         )
     files = tuple(file for file in manifest.files if layout.kind_of(file.name) != "keys")
     return manifest.model_copy(update={"files": files})
-
-
-def _reports(folder: Path) -> list[Path]:
-    return [folder / name for name in REPORTS if (folder / name).is_file()]
 
 
 def _text_of(reports: Sequence[Path]) -> str | None:

@@ -131,12 +131,12 @@ def test_sources_are_those_of_a_text_that_was_cut_or_continued(on, host, tokeniz
     whole = tokenizer.decode(written)
     assert len(whole) > 8
     cut = whole[: len(whole) // 2]
-    on.memory._whole.clear()
+    on.memory.whole.clear()
     on.output_modifier(cut, {})
     shown = "".join(sources(on))
     assert shown.startswith(cut)
     assert len(shown) < len(whole)
-    on.memory._whole.clear()
+    on.memory.whole.clear()
     on.output_modifier(f"What stood here before. {whole}", {}, is_chat=True)
     assert "".join(sources(on)) == whole.rstrip("\ufffd")
 

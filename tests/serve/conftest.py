@@ -31,7 +31,7 @@ class RunningServer:
         self.port = bound.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.server = Server(served, self.settings)
-        self.line = self.server._line
+        self.line = self.server.line
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [bound]})
         self._thread.start()
 

@@ -246,7 +246,12 @@ def test_a_request_that_leaves_before_the_others_come_is_not_run():
 
     async def run():
         line = Line(1, 10, 10.0, 8)
-        line._crowd = 3
+        # After a crowd, the first of the next requests waits for others.
+        crowd = [line.join("a", lambda _: None, alike="a") for _ in range(4)]
+        for job in crowd:
+            assert await job.news.get() is None
+        while line.running:
+            await asyncio.sleep(0)
         job = line.join("a", ran.append, alike="a")
         line.leave(job)
         other = line.join("b", lambda turns: ran.append(turns[0].request), alike="b")
