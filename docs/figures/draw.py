@@ -264,7 +264,10 @@ def layers():
         ("models", "engine"),
         ("documents", "corpus"),
         ("the folder", "store"),
-        ("vocabulary", "settings · metrics · limits · progress · errors · arrays · locks · printable"),
+        (
+            "vocabulary",
+            "settings · metrics · limits · progress · errors · arrays · locks · printable",
+        ),
     ]
     d = Drawing(860, 46 * len(rows) + 70)
     d.box(
