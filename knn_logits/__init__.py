@@ -66,9 +66,9 @@ _HOME = {
     "Deadline": "knn_logits.limits",
     "Gate": "knn_logits.mixture.gates.gate",
     "DistanceGate": "knn_logits.mixture.gates.distance",
-    "fit_distance_gate": "knn_logits.mixture.gates.fitting",
+    "fit_distance_gate": "knn_logits.mixture.gates.distance",
     "LearnedGate": "knn_logits.mixture.gates.learned",
-    "fit_learned_gate": "knn_logits.mixture.gates.fitting",
+    "fit_learned_gate": "knn_logits.mixture.gates.learned",
     "gate_features": "knn_logits.mixture.gates.learned",
     "ConfidenceSkip": "knn_logits.mixture.gates.skipping",
     "LearnedSkip": "knn_logits.mixture.gates.skipping",
@@ -256,13 +256,9 @@ if TYPE_CHECKING:
     from knn_logits.measure.tune.infini_gram import InfiniGramFit, fit_infini_gram
     from knn_logits.measure.tune.result import Tuning
     from knn_logits.measure.tune.tuner import tune
-    from knn_logits.mixture.gates.distance import DistanceGate
-    from knn_logits.mixture.gates.fitting import (
-        fit_distance_gate,
-        fit_learned_gate,
-    )
+    from knn_logits.mixture.gates.distance import DistanceGate, fit_distance_gate
     from knn_logits.mixture.gates.gate import Gate
-    from knn_logits.mixture.gates.learned import LearnedGate, gate_features
+    from knn_logits.mixture.gates.learned import LearnedGate, fit_learned_gate, gate_features
     from knn_logits.mixture.gates.meta_k import MetaKGate
     from knn_logits.mixture.gates.rescorer import RescorerGate
     from knn_logits.mixture.gates.skipping import ConfidenceSkip, LearnedSkip

@@ -296,17 +296,15 @@ def demo_folder(tmp_path_factory):
 @pytest.fixture
 def short_training(monkeypatch):
     """Trains gates with a tenth of the steps, for tests that only need some gate."""
-    from knn_logits.mixture.gates import fitting
+    from knn_logits.mixture.gates import learned, meta_k, network, rescorer, skipping
 
-    whole = fitting.trained
-    monkeypatch.setattr(
-        fitting,
-        "trained",
-        lambda *given, steps, **settings: whole(*given, steps=steps // 10, **settings),
-    )
-    from knn_logits.measure.tune import gates
+    def short(*given, steps, **settings):
+        return network.trained(*given, steps=steps // 10, **settings)
 
-    monkeypatch.setattr(gates, "fit_rescorer", partial(gates.fit_rescorer, steps=40))
+    for module in (learned, meta_k, skipping):
+        monkeypatch.setattr(module, "trained", short)
+    trained_rescorer = partial(rescorer.trained_rescorer, steps=40)
+    monkeypatch.setattr(rescorer, "trained_rescorer", trained_rescorer)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from knn_logits.lab.ablation.measuring import measure_base, search_index
 from knn_logits.lab.ablation.report import Finding
 from knn_logits.lab.ablation.running import STUDIES, ablate, first_tokens
 from knn_logits.lab.ablation.studies import study_temperature
-from knn_logits.mixture.gates.fitting import fit_distance_gate
+from knn_logits.mixture.gates.distance import fit_distance_gate
 from knn_logits.progress import no_progress
 from knn_logits.store.reading import read_arrays
 

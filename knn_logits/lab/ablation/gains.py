@@ -13,7 +13,7 @@ from knn_logits.lab.ablation.bench import Studied, stored_arrays
 from knn_logits.lab.ablation.measuring import exact_search, log_p_knn, measure_base
 from knn_logits.lab.ablation.report import Finding, Plot
 from knn_logits.metrics import DEFAULT_METRIC
-from knn_logits.mixture.gates.fitting import fit_distance_gate
+from knn_logits.mixture.gates.distance import fit_distance_gate
 from knn_logits.printable import one_line
 
 _FREQUENCIES = {

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.perplexity import describe, searched
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, named
 from knn_logits.measure.tune.confidence import HeldOut
-from knn_logits.measure.tune.gates import GateKind, GateRequest, Gathered, SkipKind, fit
+from knn_logits.measure.tune.gates import GateRequest, Gathered, fit
 from knn_logits.measure.tune.result import Part, Tuning, refusal, write_settings
 from knn_logits.measure.tune.translating import choose_by_bleu
 from knn_logits.mixture.gates.learned import FEW
@@ -46,9 +46,9 @@ logger = logging.getLogger(__name__)
 class TuneSettings(BenchSettings, total=False):
     """The keyword arguments of `tune`, which documents them."""
 
-    gate: GateKind | Literal["none"] | None
+    gate: str | None
     skip: float | None
-    skip_by: SkipKind
+    skip_by: str
     bleu: int | None
     num_beams: int
     samples: int

@@ -19,12 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.arrays import Array
+from knn_logits.arrays import Array, Floats
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import Metric, check_metric
+from knn_logits.mixture.gates.fitted import FittedGate, GateTokens
+from knn_logits.mixture.gates.fitting import usable_tokens
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
 from knn_logits.mixture.gates.learned import FEATURES, gate_features
-from knn_logits.mixture.gates.network import Network
+from knn_logits.mixture.gates.network import Network, trained
+from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
 
 _LARGEST_KS = 64
@@ -85,7 +88,7 @@ def nearest_first(neighbors: Neighbors) -> Tensor:
     return by_entry.gather(-1, order)
 
 
-class MetaKGate:
+class MetaKGate(FittedGate):
     """A network that chooses the shares of the model and of the nearest 1, 2, 4, ..., k neighbors.
 
     `fit_meta_k_gate` makes a gate. λ is at most 0.999, so that the model's share is never 0. A row
@@ -101,6 +104,7 @@ class MetaKGate:
     """
 
     kind = "meta-k"
+    reads_all = True
 
     def __init__(self, metric: Metric, ks: Sequence[int], arrays: Mapping[str, Any]) -> None:
         self.metric: Metric = check_metric(metric)
@@ -119,11 +123,7 @@ class MetaKGate:
         self._network = Network("MetaKGate", inputs, arrays, outputs=1 + len(self.ks))
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
-        """Returns λ of each row, as `Gate.lmbda` says. `weigh` divides it among the neighbors.
-
-        Raises:
-            ConfigError: when the gate was fitted for another metric.
-        """
+        """Returns λ of each row, as `Gate.lmbda` says. `weigh` divides it among the neighbors."""
         return self._lmbda_and_shares(neighbors, metric, log_p_lm, None)[0]
 
     def weigh(
@@ -156,10 +156,7 @@ class MetaKGate:
     def _lmbda_and_shares(
         self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, order: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        if metric != self.metric:
-            raise ConfigError(
-                f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
-            )
+        self.check(metric)
         outputs = self._network(meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order))
         lmbda = torch.sigmoid(outputs[:, 1:].logsumexp(-1) - outputs[:, 0]).clamp(
             max=MOST_BY_NETWORK
@@ -182,16 +179,89 @@ class MetaKGate:
         sets = torch.log_softmax(shares[:, 1:], dim=-1) + torch.log1p(-model.exp())
         return torch.cat([model, sets], dim=-1)
 
+    @classmethod
+    def features(
+        cls, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, ks: Sequence[int]
+    ) -> Tensor:
+        """See `FittedGate.features`."""
+        return meta_k_features(neighbors, metric, log_p_lm, ks)
+
+    @classmethod
+    def fit(
+        cls, tokens: GateTokens, metric: Metric, seed: int, progress: Progress = no_progress
+    ) -> MetaKGate:
+        """See `FittedGate.fit`."""
+        return fit_meta_k_gate(
+            tokens.with_distance, tokens.ks, tokens.lm, tokens.by_k, metric, seed=seed
+        )
+
+    def log_p(self, tokens: GateTokens, progress: Progress = no_progress) -> Floats:
+        """See `FittedGate.log_p`."""
+        shares = self.at(torch.from_numpy(tokens.features)).double().numpy()
+        sides = np.column_stack([tokens.lm, tokens.by_k])
+        log_p = np.logaddexp.reduce(shares + sides, axis=1)
+        return np.where(np.isfinite(tokens.nearest), log_p, tokens.lm)
+
     def to_arrays(self) -> dict[str, Array]:
-        """Returns the gate as arrays, float32."""
+        """See `FittedGate.to_arrays`."""
         return {"ks": np.array(self.ks, np.float32), **self._network.to_arrays()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> MetaKGate:
-        """Makes the gate from its arrays.
-
-        Raises:
-            KeyError: when an array is missing.
-            ConfigError: when the arrays do not form a gate.
-        """
+        """See `FittedGate.from_arrays`."""
         return cls(metric, arrays["ks"].tolist(), arrays)
+
+
+def fit_meta_k_gate(
+    features: Array,
+    ks: Sequence[int],
+    log_p_lm: Array,
+    log_p_knn: Array,
+    metric: Metric,
+    *,
+    units: int = 32,
+    steps: int = 300,
+    decay: float = 0.3,
+    seed: int = 0,
+) -> MetaKGate:
+    """Trains a `MetaKGate` that makes a text likely.
+
+    It minimises the mean of -log(a_0 p_LM + sum over j of a_j p_kNN of the nearest k_j), as Zheng
+    et al. (2021), section 3, do. It trains like `fit_learned_gate`. But the gate has many more
+    weights, and longer training would make it memorise ten thousand tokens.
+
+    Args:
+        features: [n, 6 + 2 ks], the result of `meta_k_features`, one row for each token.
+        log_p_lm: [n], log p_LM of the text's tokens.
+        log_p_knn: [n, ks], log p_kNN of the text's tokens by the nearest k neighbors, for each k.
+            It is -inf where none of these neighbors voted for the token.
+    """
+    inputs, number = len(FEATURES) + 2 * len(ks), len(ks)
+    if np.ndim(features) != 2 or np.shape(features)[1] != inputs:
+        raise ConfigError(f"features must have the shape [tokens, {inputs}]")
+    if np.ndim(log_p_knn) != 2 or np.shape(log_p_knn)[1] != number:
+        raise ConfigError(f"log_p_knn must have the shape [tokens, {number}]")
+    sides = np.column_stack([log_p_lm, log_p_knn]).astype(np.float64)
+    # `usable_tokens` drops tokens that nothing gives a probability. It compares two columns, so the
+    # best of the neighbors' columns stands for them all.
+    places = np.arange(len(sides), dtype=np.float64)
+    columns, _, _ = usable_tokens(
+        [*np.asarray(features).T, places], sides[:, 0], sides[:, 1:].max(-1)
+    )
+    *read, usable = columns
+    sides = sides[usable.astype(np.int64)]
+    log_p = torch.from_numpy(np.maximum(sides, sides.max(-1, keepdims=True) - 60.0)).float()
+
+    def loss(logits: Tensor, batch: Tensor) -> Tensor:
+        return -torch.logsumexp(torch.log_softmax(logits, -1) + log_p[batch], -1).mean()
+
+    arrays = trained(
+        np.stack(read, -1),
+        loss,
+        units=units,
+        steps=steps,
+        decay=decay,
+        seed=seed,
+        outputs=1 + number,
+    )
+    return MetaKGate(metric, ks, arrays)

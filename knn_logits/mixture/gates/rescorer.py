@@ -14,134 +14,42 @@ where one network computes r_i from what is known of a neighbor and of its row, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.arrays import Array
+from knn_logits.arrays import Array, Floats
 from knn_logits.errors import ConfigError
-from knn_logits.metrics import COMPARISONS, Metric, check_metric
+from knn_logits.metrics import Metric, check_metric
+from knn_logits.mixture.gates.fitted import FittedGate, GateTokens
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
-from knn_logits.mixture.gates.learned import FEATURES, LEAST_LOG_P
+from knn_logits.mixture.gates.learned import FEATURES
 from knn_logits.mixture.gates.meta_k import meta_k_features, nearest_first
 from knn_logits.mixture.gates.network import Network, checked_arrays, length
+from knn_logits.mixture.gates.rescorer_features import (
+    NEIGHBOR_FEATURES,
+    SCORING,
+    Near,
+    scores,
+    standardised,
+)
+from knn_logits.mixture.gates.rescorer_fitting import (
+    ROWS_AT_ONCE,
+    Neighborhoods,
+    NeighborhoodSample,
+    trained_rescorer,
+)
+from knn_logits.mixture.weights import Weighing
+from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 
-NEIGHBOR_FEATURES = (
-    "by how many nats it weighs less than the heaviest",
-    "log distance, or the similarity of inner products",
-    "log rank",
-    "log p_LM of its value",
-    "log of the weight of all neighbors with its value",
-    "log of the number of neighbors with its value",
-)
-# The arrays that `scores` takes, in its order.
-SCORING = ("near_hidden", "near_row", "near_bias", "near_out")
 LARGEST_K = 1 << 12
-_LEAST_DISTANCE = 1e-3
-_LEAST_WEIGHT = 1e-6
-# A feature counts as at most so many standard deviations from its mean.
-_FARTHEST = 6.0
 
 
-@dataclass(frozen=True)
-class Near:
-    """The nearest neighbors of some rows, the nearest first, as a `RescorerGate` reads them.
-
-    Attributes:
-        there: bool [rows, k], False for padding, which comes last.
-        log_weights: float32 [rows, k], log w_i. The weights of a row sum to 1, or are all 0.
-        nearness: float32 [rows, k], larger is nearer.
-        log_p: float32 [rows, k], log p_LM of each neighbor's value, -20 at least.
-        groups: int64 [rows, k], numbers from 0 to k - 1, which are equal where the values are.
-    """
-
-    there: Tensor
-    log_weights: Tensor
-    nearness: Tensor
-    log_p: Tensor
-    groups: Tensor
-
-    @classmethod
-    def of(cls, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor, order: Tensor) -> Near:
-        """Takes the neighbors in some order.
-
-        Args:
-            log_weights: log w_i, [rows, columns].
-            log_p_lm: The model's log-probabilities, [rows, vocabulary].
-            order: int64 [rows, k], numbers of columns, the nearest first.
-        """
-        weights = log_weights.gather(-1, order)
-        total = weights.logsumexp(-1, keepdim=True)
-        values = neighbors.values.gather(-1, order)
-        log_p = log_p_lm.gather(-1, values).float()
-        return cls(
-            neighbors.ids.gather(-1, order) >= 0,
-            # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
-            weights - total.masked_fill(total.isinf(), 0.0),
-            neighbors.nearness.gather(-1, order),
-            log_p.clamp(min=LEAST_LOG_P),
-            grouped(values),
-        )
-
-    def features(self, metric: Metric) -> Tensor:
-        """Computes what is known of each neighbor.
-
-        Returns:
-            float32 [rows, k, 6], finite, in the order of `NEIGHBOR_FEATURES`. The numbers of
-            padding say nothing.
-        """
-        weights = self.log_weights.exp()
-        below = self.log_weights.amax(-1, keepdim=True) - self.log_weights
-        ranks = torch.arange(1, weights.shape[-1] + 1, device=weights.device, dtype=weights.dtype)
-        features = torch.stack(
-            [
-                below,
-                _how_far(self.nearness, metric),
-                ranks.log().expand_as(weights),
-                self.log_p,
-                self._of_value(weights).clamp(min=_LEAST_WEIGHT).log(),
-                self._of_value(self.there.to(weights.dtype)).clamp(min=1.0).log(),
-            ],
-            dim=-1,
-        )
-        limit = torch.finfo(torch.float32).max
-        return features.float().nan_to_num(nan=0.0, posinf=limit, neginf=-limit)
-
-    def _of_value(self, numbers: Tensor) -> Tensor:
-        """Sums the numbers of all neighbors with the same value, for each neighbor, [rows, k]."""
-        sums = torch.zeros_like(numbers).scatter_add_(-1, self.groups, numbers)
-        return sums.gather(-1, self.groups)
-
-
-def grouped(values: Tensor) -> Tensor:
-    """Numbers the different values of each row from 0, int64 [rows, k]."""
-    by_value, places = values.sort(dim=-1)
-    steps = torch.zeros_like(by_value)
-    steps[:, 1:] = (by_value[:, 1:] != by_value[:, :-1]).long()
-    return torch.empty_like(steps).scatter_(-1, places, steps.cumsum(-1))
-
-
-def _how_far(nearness: Tensor, metric: Metric) -> Tensor:
-    squared = COMPARISONS[metric].squared_distance(nearness)
-    return nearness if squared is None else squared.clamp(min=_LEAST_DISTANCE).log()
-
-
-def standardised(features: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Returns features in standard deviations from their mean, at most 6 of them."""
-    return bounded((features - mean) / scale)
-
-
-def bounded(features: Tensor) -> Tensor:
-    """Returns standardised features, at most 6 standard deviations from the mean."""
-    return features.clamp(-_FARTHEST, _FARTHEST)
-
-
-class RescorerGate:
+class RescorerGate(FittedGate):
     """Networks that choose the weight of each neighbor, and λ.
 
     `tune(gate="rescorer")` fits a gate. λ is at most 0.999, so that the model's share is never 0. A
@@ -161,6 +69,7 @@ class RescorerGate:
     """
 
     kind = "rescorer"
+    reads_all = True
 
     def __init__(self, metric: Metric, k: int, arrays: Mapping[str, Any]) -> None:
         self.metric: Metric = check_metric(metric)
@@ -185,11 +94,7 @@ class RescorerGate:
         self._near = checked_arrays("RescorerGate", arrays, shapes, {"near_scale", "sharpness"})
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
-        """Returns λ of each row, as `Gate.lmbda` says. `weigh` divides it among the neighbors.
-
-        Raises:
-            ConfigError: when the gate was fitted for another metric.
-        """
+        """Returns λ of each row, as `Gate.lmbda` says. `weigh` divides it among the neighbors."""
         return self.lmbda_at(self._features(neighbors, metric, log_p_lm)[0], neighbors.mask.any(-1))
 
     def weigh(
@@ -212,10 +117,7 @@ class RescorerGate:
         self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Returns the features of each row, and the columns of its nearest, the nearest first."""
-        if metric != self.metric:
-            raise ConfigError(
-                f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
-            )
+        self.check(metric)
         order = nearest_first(neighbors)[:, : self.k]
         return meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order), order
 
@@ -258,39 +160,72 @@ class RescorerGate:
         total = logits.logsumexp(-1, keepdim=True)
         return logits - total.masked_fill(total.isinf(), 0.0)
 
+    @classmethod
+    def sample(cls, ks: Sequence[int], metric: Metric, weighing: Weighing, seed: int) -> Any:
+        """See `FittedGate.sample`."""
+        return NeighborhoodSample(min(ks[-1], LARGEST_K), metric, weighing, seed)
+
+    @classmethod
+    def features(
+        cls, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, ks: Sequence[int]
+    ) -> Tensor:
+        """See `FittedGate.features`."""
+        return meta_k_features(neighbors, metric, log_p_lm, powers_up_to(min(ks[-1], LARGEST_K)))
+
+    @classmethod
+    def fit(
+        cls, tokens: GateTokens, metric: Metric, seed: int, progress: Progress = no_progress
+    ) -> RescorerGate:
+        """See `FittedGate.fit`."""
+        return fit_rescorer(
+            tokens.sample,
+            tokens.features,
+            tokens.lm,
+            metric,
+            temperature=tokens.temperature,
+            lmbda=tokens.lmbda,
+            seed=seed,
+            progress=progress,
+        )
+
+    def log_p(self, tokens: GateTokens, progress: Progress = no_progress) -> Floats:
+        """See `FittedGate.log_p`."""
+        neighborhoods = tokens.sample
+        log_p = np.array(tokens.lm, np.float64)
+        for first in range(0, len(neighborhoods), ROWS_AT_ONCE):
+            progress("gate, held out", first, len(neighborhoods))
+            rows = slice(first, first + ROWS_AT_ONCE)
+            chosen, read = neighborhoods[rows], torch.from_numpy(np.asarray(tokens.features)[rows])
+            nearest = chosen.near(self.metric, tokens.temperature)
+            lmbda = self.lmbda_at(read, nearest.there.any(-1)).double()
+            votes = self.weights_at(nearest, read).double().masked_fill(~chosen.votes(), -math.inf)
+            sides = (
+                torch.log1p(-lmbda) + torch.from_numpy(log_p[rows]),
+                lmbda.log() + votes.logsumexp(-1),
+            )
+            log_p[rows] = torch.logaddexp(*sides).numpy()
+        progress("gate, held out", len(neighborhoods), len(neighborhoods))
+        return log_p
+
     def to_arrays(self) -> dict[str, Array]:
-        """Returns the gate as arrays, float32."""
+        """See `FittedGate.to_arrays`."""
         arrays = {name: weight.cpu().numpy() for name, weight in self._near.items()}
         return {"k": np.array([self.k], np.float32), **self._network.to_arrays(), **arrays}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> RescorerGate:
-        """Makes the gate from its arrays.
-
-        Raises:
-            KeyError: when an array is missing.
-            ValueError: when k is not one number.
-            ConfigError: when the arrays do not form a gate.
-        """
+        """See `FittedGate.from_arrays`."""
         (k,) = arrays["k"].tolist()
         return cls(metric, k, arrays)
 
 
-def scores(
-    neighbors: Tensor, row: Tensor, hidden: Tensor, of_row: Tensor, bias: Tensor, out: Tensor
-) -> Tensor:
-    """Computes r_i of each neighbor.
-
-    Args:
-        neighbors: [rows, k, 6], the standardised features of the neighbors.
-        row: [rows, features], the standardised features of the rows.
-        hidden: [units, 6].
-        of_row: [units, features].
-        bias: [units].
-        out: [units].
-
-    Returns:
-        [rows, k].
-    """
-    inside = neighbors @ hidden.T + (row @ of_row.T + bias)[:, None]
-    return torch.tanh(inside) @ out
+def fit_rescorer(
+    neighborhoods: Neighborhoods,
+    features: Array,
+    log_p_lm: Array,
+    metric: Metric,
+    **settings: Any,
+) -> RescorerGate:
+    """Trains a `RescorerGate`, as `trained_rescorer` explains."""
+    arrays = trained_rescorer(neighborhoods, features, log_p_lm, metric, **settings)
+    return RescorerGate(metric, neighborhoods.groups.shape[1], arrays)

@@ -16,15 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from knn_logits.arrays import Array, Bools, Floats, Ints
+from knn_logits.arrays import Array, Bools, Ints
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import Metric
 from knn_logits.mixture.gates.meta_k import nearest_first
-from knn_logits.mixture.gates.rescorer import (
+from knn_logits.mixture.gates.rescorer_features import (
     NEIGHBOR_FEATURES,
     SCORING,
     Near,
-    RescorerGate,
     bounded,
     scores,
     standardised,
@@ -35,7 +34,7 @@ from knn_logits.search.neighbors import Neighbors
 
 # The neighbors of a sample take at most so much memory.
 MOST_BYTES = 256 << 20
-_ROWS_AT_ONCE = 128
+ROWS_AT_ONCE = 128
 # The mean and the scale of features are those of so many tokens.
 _MEASURED = 2048
 _BATCH, _RATE = 128, 4e-3
@@ -192,7 +191,7 @@ class NeighborhoodSample:
         return self._tokens[rows], sample[rows]
 
 
-def fit_rescorer(
+def trained_rescorer(
     neighborhoods: Neighborhoods,
     features: Array,
     log_p_lm: Array,
@@ -206,8 +205,8 @@ def fit_rescorer(
     decay: float = 0.3,
     seed: int = 0,
     progress: Progress = no_progress,
-) -> RescorerGate:
-    """Trains a `RescorerGate` that makes a text likely.
+) -> dict[str, Tensor]:
+    """Trains the arrays of a `RescorerGate` that makes a text likely.
 
     It minimises the mean of -log(λ p_kNN + (1 - λ) p_LM) with AdamW on batches of 128 tokens, and
     begins with the best number as λ and with the weights at the best temperature. 800 steps take
@@ -273,7 +272,7 @@ def fit_rescorer(
     arrays["sharpness"] = arrays.pop("log_sharpness").exp()
     arrays |= {"mean": mean, "scale": scale}
     arrays["near_mean"], arrays["near_scale"] = of_neighbors
-    return RescorerGate(metric, neighborhoods.groups.shape[1], arrays)
+    return arrays
 
 
 def _first_weights(
@@ -308,8 +307,8 @@ def _scaling(
 ) -> tuple[Tensor, Tensor]:
     """Computes the mean and the standard deviation of each feature over all neighbors."""
     total = torch.zeros(3, len(NEIGHBOR_FEATURES), dtype=torch.float64)
-    for first in range(0, len(neighborhoods), _ROWS_AT_ONCE):
-        nearest = neighborhoods[first : first + _ROWS_AT_ONCE].near(metric, temperature)
+    for first in range(0, len(neighborhoods), ROWS_AT_ONCE):
+        nearest = neighborhoods[first : first + ROWS_AT_ONCE].near(metric, temperature)
         features = nearest.features(metric)[nearest.there].double().clamp(-_LARGEST, _LARGEST)
         total += torch.stack(
             [torch.ones_like(features).sum(0), features.sum(0), features.square().sum(0)]
@@ -318,37 +317,3 @@ def _scaling(
     mean = sums / number
     scale = (squares / number - mean.square()).clamp(min=0.0).sqrt().float()
     return mean.float(), torch.where(scale > _LEAST_SCALE, scale, torch.ones_like(scale))
-
-
-def rescored(
-    gate: RescorerGate,
-    neighborhoods: Neighborhoods,
-    features: Array,
-    log_p_lm: Array,
-    temperature: float,
-    progress: Progress = no_progress,
-) -> Floats:
-    """Computes log p of tokens under a gate.
-
-    Args:
-        features: float32 [tokens, 6 + 2 ks], the result of `meta_k_features`.
-        log_p_lm: float64 [tokens], log p_LM of the tokens.
-
-    Returns:
-        float64 [tokens].
-    """
-    log_p = np.array(log_p_lm, np.float64)
-    for first in range(0, len(neighborhoods), _ROWS_AT_ONCE):
-        progress("gate, held out", first, len(neighborhoods))
-        rows = slice(first, first + _ROWS_AT_ONCE)
-        chosen, read = neighborhoods[rows], torch.from_numpy(np.asarray(features)[rows])
-        nearest = chosen.near(gate.metric, temperature)
-        lmbda = gate.lmbda_at(read, nearest.there.any(-1)).double()
-        votes = gate.weights_at(nearest, read).double().masked_fill(~chosen.votes(), -math.inf)
-        sides = (
-            torch.log1p(-lmbda) + torch.from_numpy(log_p[rows]),
-            lmbda.log() + votes.logsumexp(-1),
-        )
-        log_p[rows] = torch.logaddexp(*sides).numpy()
-    progress("gate, held out", len(neighborhoods), len(neighborhoods))
-    return log_p

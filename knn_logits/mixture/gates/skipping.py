@@ -14,12 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
-from knn_logits.arrays import Array
+from knn_logits.arrays import Array, Bools, Floats
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import Metric
+from knn_logits.mixture.gates.fitted import GateTokens
 from knn_logits.mixture.gates.gate import Gate, gate_name
-from knn_logits.mixture.gates.network import Network
+from knn_logits.mixture.gates.network import Network, trained
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.settings.config import KNNConfig
 
@@ -69,7 +71,7 @@ def skip_features(log_p_lm: Tensor) -> Tensor:
     return features.float().clamp(min=_LEAST)
 
 
-class _Skipping:
+class Skip:
     """What the gates that skip have in common: λ where a search is made.
 
     Args:
@@ -99,6 +101,35 @@ class _Skipping:
         inner = gate_name(self.inner) if isinstance(self.inner, Gate) else f"{self.inner:g}"
         return f"{inner}, skips by {self.skip}"
 
+    def searches(self, log_p_lm: Tensor) -> Tensor:
+        """bool [rows], where to search; see `Gate`."""
+        raise NotImplementedError
+
+    @classmethod
+    def fit(
+        cls, tokens: GateTokens, gains: Floats, share: float, lmbda: float | Gate, seed: int
+    ) -> Self:
+        """Fits a gate that skips a share of tokens; `gains` is log p - log p_LM, in nats."""
+        raise NotImplementedError
+
+    def searched(self, tokens: GateTokens) -> Bools:
+        """Which tokens it searches for, bool [tokens]."""
+        raise NotImplementedError
+
+    def skip_arrays(self) -> dict[str, Array]:
+        """How it skips, as arrays."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_arrays(cls, lmbda: float | Gate, arrays: Mapping[str, Array]) -> Self:
+        """The gate from what `skip_arrays` gave.
+
+        Raises:
+            KeyError: when an array is missing.
+            ConfigError: when its values are no gate's.
+        """
+        raise NotImplementedError
+
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
         """Returns λ of each row, as `Gate.lmbda` says. A row without a search has λ 0."""
         if isinstance(self.inner, Gate):
@@ -125,7 +156,7 @@ class _Skipping:
         return lmbda.masked_fill(~neighbors.mask.any(-1).to(lmbda.device), 0.0)
 
 
-class ConfidenceSkip(_Skipping):
+class ConfidenceSkip(Skip):
     """Skips the search where the model is certain of its token.
 
         KNNLogitsProcessor(model, store, lmbda=ConfidenceSkip(0.5, limit=0.9))
@@ -147,26 +178,35 @@ class ConfidenceSkip(_Skipping):
         self.limit = float(np.float32(limit))  # a file stores it in float32
 
     def searches(self, log_p_lm: Tensor) -> Tensor:
-        """bool [rows], where to search; see `Gate`."""
+        """See `Skip.searches`."""
         least = math.log(self.limit) if self.limit > 0.0 else -math.inf
         return log_p_lm.amax(-1) <= least
 
+    @classmethod
+    def fit(
+        cls, tokens: GateTokens, gains: Floats, share: float, lmbda: float | Gate, seed: int
+    ) -> ConfidenceSkip:
+        """See `Skip.fit`."""
+        assert tokens.skip is not None
+        return fit_confidence_skip(tokens.skip[:, 0], share, lmbda)
+
+    def searched(self, tokens: GateTokens) -> Bools:
+        """See `Skip.searched`."""
+        assert tokens.skip is not None
+        least = np.log(self.limit) if self.limit > 0.0 else -np.inf
+        return np.asarray(tokens.skip[:, 0] <= least)
+
     def skip_arrays(self) -> dict[str, Array]:
-        """How it skips, as arrays."""
+        """See `Skip.skip_arrays`."""
         return {"limit": np.array([self.limit], np.float32)}
 
     @classmethod
     def from_arrays(cls, lmbda: float | Gate, arrays: Mapping[str, Array]) -> ConfidenceSkip:
-        """The gate from what `skip_arrays` gave.
-
-        Raises:
-            KeyError: when an array is missing.
-            ConfigError: when its values are no gate's.
-        """
+        """See `Skip.from_arrays`."""
         return cls(lmbda, _number("limit", arrays))
 
 
-class LearnedSkip(_Skipping):
+class LearnedSkip(Skip):
     """Skips the search where a small network expects little of the neighbors.
 
     `fit_learned_skip` makes a gate. The network predicts from the model's distribution how many
@@ -202,21 +242,30 @@ class LearnedSkip(_Skipping):
         return self._network(features)
 
     def searches(self, log_p_lm: Tensor) -> Tensor:
-        """bool [rows], where to search; see `Gate`."""
+        """See `Skip.searches`."""
         return self.expected(skip_features(log_p_lm)) > self.threshold
 
+    @classmethod
+    def fit(
+        cls, tokens: GateTokens, gains: Floats, share: float, lmbda: float | Gate, seed: int
+    ) -> LearnedSkip:
+        """See `Skip.fit`."""
+        assert tokens.skip is not None
+        return fit_learned_skip(tokens.skip, gains, share, lmbda, seed=seed)
+
+    def searched(self, tokens: GateTokens) -> Bools:
+        """See `Skip.searched`."""
+        assert tokens.skip is not None
+        expected = self.expected(torch.from_numpy(tokens.skip))
+        return (expected > self.threshold).numpy()
+
     def skip_arrays(self) -> dict[str, Array]:
-        """How it skips, as arrays."""
+        """See `Skip.skip_arrays`."""
         return {"threshold": np.array([self.threshold], np.float32), **self._network.to_arrays()}
 
     @classmethod
     def from_arrays(cls, lmbda: float | Gate, arrays: Mapping[str, Array]) -> LearnedSkip:
-        """The gate from what `skip_arrays` gave.
-
-        Raises:
-            KeyError: when an array is missing.
-            ConfigError: when their values are no gate's.
-        """
+        """See `Skip.from_arrays`."""
         return cls(lmbda, _number("threshold", arrays), arrays)
 
 
@@ -225,3 +274,63 @@ def _number(name: str, arrays: Mapping[str, Array]) -> float:
     if array.shape != (1,):
         raise ConfigError(f"{name} of a gate that skips must be one number")
     return float(array[0])
+
+
+def fit_confidence_skip(log_p_max: Array, share: float, lmbda: float | Gate) -> ConfidenceSkip:
+    """Fits a gate that skips the tokens that the model is most certain of.
+
+    Args:
+        log_p_max: [n], log p_LM of the likeliest token at each position of a text.
+        share: Share of the text's tokens that are to be skipped, in [0, 1].
+    """
+    check_share(share)
+    limit = np.exp(np.quantile(np.asarray(log_p_max, np.float64), 1.0 - share))
+    return ConfidenceSkip(lmbda, float(np.clip(limit, 0.0, 1.0)))
+
+
+def fit_learned_skip(
+    features: Array,
+    gains: Array,
+    share: float,
+    lmbda: float | Gate,
+    *,
+    units: int = 32,
+    steps: int = 1500,
+    decay: float = 1e-3,
+    seed: int = 0,
+) -> LearnedSkip:
+    """Trains a gate that skips the tokens where the neighbors are expected to gain least.
+
+    A network is trained to predict the gain of the mixture over the model. Skipping the tokens with
+    the lowest expected gain costs least.
+
+    Args:
+        features: [n, features], the result of `skip_features`, one row for each token.
+        gains: [n], log p - log p_LM of the text's tokens, in nats.
+        share: Share of the text's tokens that are to be skipped, in [0, 1].
+    """
+    check_share(share)
+    features, gains = np.asarray(features, np.float32), np.asarray(gains, np.float64)
+    if features.ndim != 2 or features.shape[1] != len(SKIP_FEATURES) or not len(features):
+        raise ConfigError(f"features must have the shape [tokens, {len(SKIP_FEATURES)}]")
+    if gains.shape != (len(features),) or not np.isfinite(gains).all():
+        raise ConfigError("gains must be a finite number for each token")
+    targets = torch.from_numpy(gains).float()
+
+    def loss(logits: Tensor, batch: Tensor) -> Tensor:
+        return (logits - targets[batch]).square().mean()
+
+    arrays = trained(features, loss, units=units, steps=steps, decay=decay, seed=seed)
+    expected = LearnedSkip(0.0, 0.0, arrays).expected(torch.from_numpy(features))
+    # The quantile is not interpolated: the threshold is the number of a token, which is skipped.
+    order = np.sort(expected.numpy())
+    place = int(np.ceil(share * len(order))) - 1
+    lowest = float(order[0])
+    threshold = float(order[place]) if place >= 0 else lowest - 1e-3 * max(1.0, abs(lowest))
+    return LearnedSkip(lmbda, threshold, arrays)
+
+
+def check_share(share: float) -> None:
+    """Refuses a share that is not in [0, 1]."""
+    if isinstance(share, bool) or not 0.0 <= share <= 1.0:
+        raise ConfigError(f"the share of tokens to skip must lie between 0 and 1, not {share!r}")

@@ -16,31 +16,23 @@ from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.metrics import check_metric
 from knn_logits.mixture.gates.distance import DistanceGate
+from knn_logits.mixture.gates.fitted import FittedGate
 from knn_logits.mixture.gates.learned import LearnedGate
 from knn_logits.mixture.gates.meta_k import MetaKGate
 from knn_logits.mixture.gates.rescorer import RescorerGate
-from knn_logits.mixture.gates.skipping import ConfidenceSkip, LearnedSkip
+from knn_logits.mixture.gates.skipping import ConfidenceSkip, LearnedSkip, Skip
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import write_arrays
 from knn_logits.store.reading import read_arrays
 
 _VERSION = "1"
 _SKIP = "skip."
-# The gates that always search.
-WeightGate: TypeAlias = DistanceGate | LearnedGate | MetaKGate | RescorerGate
-StoredGate: TypeAlias = WeightGate | ConfidenceSkip | LearnedSkip
-_KINDS: dict[
-    str | None, type[DistanceGate] | type[LearnedGate] | type[MetaKGate] | type[RescorerGate]
-] = {
-    DistanceGate.kind: DistanceGate,
-    LearnedGate.kind: LearnedGate,
-    MetaKGate.kind: MetaKGate,
-    RescorerGate.kind: RescorerGate,
+# A new gate is a line here, and a file.
+GATES: dict[str, type[FittedGate]] = {
+    gate.kind: gate for gate in (LearnedGate, MetaKGate, RescorerGate, DistanceGate)
 }
-_SKIPS: dict[str, type[ConfidenceSkip] | type[LearnedSkip]] = {
-    ConfidenceSkip.skip: ConfidenceSkip,
-    LearnedSkip.skip: LearnedSkip,
-}
+SKIPS: dict[str, type[Skip]] = {skip.skip: skip for skip in (LearnedSkip, ConfidenceSkip)}
+StoredGate: TypeAlias = FittedGate | Skip
 # This stands for a constant λ in place of a gate, within a gate that skips.
 _NUMBER = "number"
 
@@ -50,11 +42,11 @@ def gate_arrays(gate: StoredGate) -> tuple[dict[str, Array], dict[str, str]]:
     arrays: dict[str, Array] = {}
     metadata = {"version": _VERSION}
     weight: object = gate
-    if isinstance(gate, (ConfidenceSkip, LearnedSkip)):
+    if isinstance(gate, Skip):
         metadata["skip"] = gate.skip
         arrays = {_SKIP + name: value for name, value in gate.skip_arrays().items()}
         weight = gate.inner
-    if isinstance(weight, (DistanceGate, LearnedGate, MetaKGate, RescorerGate)):
+    if isinstance(weight, FittedGate):
         return arrays | weight.to_arrays(), metadata | {
             "gate": weight.kind,
             "metric": weight.metric,
@@ -73,19 +65,19 @@ def gate_from_arrays(
     """Makes a gate from the result of `gate_arrays`."""
     kind, version, skip = metadata.get("gate"), metadata.get("version"), metadata.get("skip")
     try:
-        if version != _VERSION or (kind not in _KINDS and (kind != _NUMBER or skip is None)):
+        if version != _VERSION or (kind not in GATES and (kind != _NUMBER or skip is None)):
             raise ValueError(f"kind {kind!r:.40}, version {version!r:.40}")
-        weight: float | StoredGate
+        weight: float | FittedGate
         if kind == _NUMBER:
             (weight,) = arrays["lmbda"].astype(float).tolist()
         else:
-            weight = _KINDS[kind].from_arrays(arrays, check_metric(metadata.get("metric", "")))
+            weight = GATES[kind].from_arrays(arrays, check_metric(metadata.get("metric", "")))
         if skip is not None:
             start = len(_SKIP)
             skip_arrays = {
                 key[start:]: array for key, array in arrays.items() if key.startswith(_SKIP)
             }
-            return _SKIPS[skip].from_arrays(weight, skip_arrays)
+            return SKIPS[skip].from_arrays(weight, skip_arrays)
         assert not isinstance(weight, float)
         return weight
     except (KeyError, TypeError, ValueError) as error:

@@ -27,9 +27,8 @@ from knn_logits import (
     save_gate,
 )
 from knn_logits.mixture.distribution import influences, log_p_knn_of, mix, mix_one
-from knn_logits.mixture.gates.fitting import fit_meta_k_gate
 from knn_logits.mixture.gates.gate import Gate, weigh_rows
-from knn_logits.mixture.gates.meta_k import meta_k_features
+from knn_logits.mixture.gates.meta_k import fit_meta_k_gate, meta_k_features
 from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays
 from knn_logits.mixture.weights import log_weights
 from knn_logits.search.neighbors import Neighbors

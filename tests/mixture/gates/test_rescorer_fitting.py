@@ -11,12 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import ConfigError, Neighbors
+from knn_logits.mixture.gates.fitted import GateTokens
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.gates.meta_k import meta_k_features
-from knn_logits.mixture.gates.rescorer_fitting import NeighborhoodSample, fit_rescorer, rescored
+from knn_logits.mixture.gates.rescorer import fit_rescorer
+from knn_logits.mixture.gates.rescorer_fitting import NeighborhoodSample
 from knn_logits.mixture.weights import Weighing, log_weights
 
 K, KS = 8, (1, 2, 4, 8)
+
+
+def rescored(gate, neighborhoods, features, lm, temperature):
+    nothing = np.zeros(len(lm))
+    tokens = GateTokens(
+        features, nothing, None, lm, nothing, nothing, nothing, KS, temperature, 0.5, neighborhoods
+    )
+    return gate.log_p(tokens)
 
 
 @given(rows_of_neighbors(), st.integers(0, 99), st.sampled_from([1.0, 20.0]))

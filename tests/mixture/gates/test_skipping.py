@@ -15,9 +15,9 @@ from knn_logits import (
     load_gate,
     save_gate,
 )
-from knn_logits.mixture.gates.fitting import best_lmbda, fit_confidence_skip, fit_learned_skip
+from knn_logits.mixture.gates.fitting import best_lmbda
 from knn_logits.mixture.gates.gate import Gate, gate_name, rows_to_search
-from knn_logits.mixture.gates.skipping import skip_features
+from knn_logits.mixture.gates.skipping import fit_confidence_skip, fit_learned_skip, skip_features
 from knn_logits.mixture.gates.stored import gate_arrays
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.files import write_arrays

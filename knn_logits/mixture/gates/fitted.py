@@ -1,0 +1,139 @@
+"""The base of gates that are fitted to text and stored: one file each, and a line of `GATES`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from knn_logits.arrays import Array, Bools, Floats, Ints
+from knn_logits.errors import ConfigError
+from knn_logits.metrics import Metric
+from knn_logits.mixture.weights import Weighing
+from knn_logits.progress import Progress, no_progress
+from knn_logits.search.neighbors import Neighbors
+
+
+@dataclass(frozen=True)
+class GateTokens:
+    """What is known of the tokens of a text when a gate is fitted to them, under the best setting.
+
+    Attributes:
+        features: float32 [tokens, features], what the gate's `features` gave.
+        nearest: [tokens], the distance of the nearest neighbor; inf without neighbors.
+        skip: float32 [tokens, features], `skip_features`; None for a gate that always searches.
+        lm: [tokens], log p_LM.
+        knn: [tokens], log p_kNN of the best k.
+        by_k: [tokens, ks], log p_kNN of each k.
+        documents: int64 [tokens], the document of each.
+        ks: The values of k.
+        temperature: The best temperature.
+        lmbda: The best λ.
+        sample: The gate's own sample of these tokens, if it keeps one.
+    """
+
+    features: npt.NDArray[np.float32]
+    nearest: Floats
+    skip: npt.NDArray[np.float32] | None
+    lm: Floats
+    knn: Floats
+    by_k: Floats
+    documents: Ints
+    ks: tuple[int, ...]
+    temperature: float
+    lmbda: float
+    sample: Any = None
+
+    def __getitem__(self, rows: Bools | Ints) -> GateTokens:
+        names = ("features", "nearest", "skip", "lm", "knn", "by_k", "documents", "sample")
+        values = {name: getattr(self, name) for name in names}
+        chosen = {name: value[rows] for name, value in values.items() if value is not None}
+        return replace(self, **chosen)
+
+    @property
+    def with_distance(self) -> Array:
+        """The features with a first column that is not finite for a token without neighbors."""
+        features: Array = self.features.copy()
+        features[:, 0] = self.nearest
+        return features
+
+    def mixed(self, share: Tensor) -> Floats:
+        """Computes log p of each token under λ, float32 [tokens]."""
+        weight = np.where(np.isfinite(self.nearest), share.double().numpy(), 0.0)
+        with np.errstate(divide="ignore"):
+            mixed: Floats = np.logaddexp(np.log1p(-weight) + self.lm, np.log(weight) + self.knn)
+        return mixed
+
+
+class FittedGate:
+    """A gate that `tune` fits and a datastore stores. It keeps the protocol of `Gate`.
+
+    Attributes:
+        kind: Its name in files and options.
+        reads_all: Whether it reads all neighbors, so that it needs the largest k that is tried.
+        metric: The metric of the distances that it was fitted for.
+    """
+
+    kind: ClassVar[str]
+    reads_all: ClassVar[bool] = False
+    metric: Metric
+
+    def check(self, metric: Metric) -> None:
+        """Refuses neighbors of another metric."""
+        if metric != self.metric:
+            raise ConfigError(
+                f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
+            )
+
+    def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
+        """See `Gate.lmbda`."""
+        raise NotImplementedError
+
+    @classmethod
+    def sample(cls, ks: Sequence[int], metric: Metric, weighing: Weighing, seed: int) -> Any:
+        """What keeps more of some tokens than their features; None where these are enough."""
+        return None
+
+    @classmethod
+    def features(
+        cls, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, ks: Sequence[int]
+    ) -> Tensor:
+        """The features that are kept of each token, float32 [rows, features].
+
+        The first is the distance of the nearest neighbor.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def fit(
+        cls, tokens: GateTokens, metric: Metric, seed: int, progress: Progress = no_progress
+    ) -> Self:
+        """Fits the gate that makes tokens likely."""
+        raise NotImplementedError
+
+    def log_p(self, tokens: GateTokens, progress: Progress = no_progress) -> Floats:
+        """Computes log p of tokens under the gate, float64 [tokens]."""
+        return tokens.mixed(self.at(torch.from_numpy(tokens.features)))
+
+    def at(self, features: Tensor) -> Tensor:
+        """λ, or what else the gate computes, of `features`."""
+        raise NotImplementedError
+
+    def to_arrays(self) -> dict[str, Array]:
+        """The gate as arrays, float32."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> Self:
+        """Makes the gate from its arrays.
+
+        Raises:
+            KeyError, ValueError, ConfigError: when the arrays do not form a gate.
+        """
+        raise NotImplementedError
