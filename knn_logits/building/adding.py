@@ -18,7 +18,7 @@ from knn_logits.arrays import Array
 from knn_logits.building.indexing import same_kind, write_index, write_suffixes
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import ENOUGH_RECALL, measured
-from knn_logits.building.steps import Cut, cut_documents, write_cut, write_keys
+from knn_logits.building.steps import Cut, Steps, cut_documents
 from knn_logits.building.writing_settings import near_record, nearness_of
 from knn_logits.corpus.documents import Document, as_documents, several, unique_id
 from knn_logits.engine.compatibility import (
@@ -26,12 +26,10 @@ from knn_logits.engine.compatibility import (
     check_tokenizer,
     locate_key,
     pair_tokenizer,
-    vocabulary_size,
 )
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.keys import default_batch_tokens
 from knn_logits.engine.location import is_encoder_decoder
-from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
@@ -104,21 +102,21 @@ def add_documents(
         store = Datastore(folder)
         check_has_keys(store)
         keep_checks(job, store)
+        steps = Steps(job, model, tokenizer, keys, progress, shard_bytes)
         additions = Additions(store)
         rows = as_documents(documents, store.documents.ids)
         progress("tokens", 0, None)
         new = additions.select(cut_documents(tokenizer, rows, keys.pairs))
         first = next(new, None)
         if first is not None:
-            text = appended(job, store, model, chain([first], new), progress, keys.pairs)
+            text = steps.append(chain([first], new), store)
         _report(folder, additions, known)
         if first is None and not additions.existing:
             raise CorpusError("the documents to add hold no token; give more text")
         if first is None or job.repeated:
             job.give_up()
         else:
-            growth = Growth(job, store, model, keys, shard_bytes, threads, progress)
-            growth.finish(text)
+            Growth(steps, store, threads).finish(text)
     return Datastore(folder)
 
 
@@ -235,57 +233,22 @@ def key_plan(
     )
 
 
-def appended(
-    job: Job,
-    store: Datastore,
-    model: nn.Module,
-    cut: Iterable[Cut],
-    progress: Progress,
-    pairs: PairTokenizer | None,
-    after: Callable[[TokenWriter], object] | None = None,
-) -> TokenWriter:
-    """Writes a datastore's text, and new documents; `after` comes before their table."""
-    writer = TokenWriter(
-        job,
-        concatenate=store.manifest.windows.concatenate,
-        vocabulary=vocabulary_size(model),
-        before=(store.tokens, store.documents),
-    )
-    with writer:
-        write_cut(writer, cut, progress, pairs)
-        if after is not None:
-            after(writer)
-    return writer
-
-
 @dataclass(frozen=True)
 class Growth:
     """Computes the keys of text that was appended, extends the index, and ends the job."""
 
-    job: Job
+    steps: Steps
     store: Datastore
-    model: nn.Module
-    keys: KeyPlan
-    shard_bytes: int
     threads: int | None
-    progress: Progress
 
     def finish(self, text: TokenWriter, **changed: Any) -> None:
         """Ends the job; `changed` are other fields of the manifest."""
-        job, store, base = self.job, self.store, self.store.manifest
+        job, progress = self.steps.job, self.steps.progress
+        store, base = self.store, self.store.manifest
         self._warn_of_losses()
         contexts = text.contexts()
         if base.on_demand is None:
-            write_keys(
-                job,
-                self.model,
-                self.keys,
-                text,
-                contexts,
-                first_entry=base.entries,
-                shard_bytes=self.shard_bytes,
-                progress=self.progress,
-            )
+            self.steps.write_keys(text, contexts, first_entry=base.entries)
         manifest = job.manifest(
             base,
             # Clusters are of the old entries only.
@@ -298,11 +261,11 @@ class Growth:
         )
         grown = Datastore.unfinished(store.folder, manifest)
         if store.suffixes is not None:
-            write_suffixes(job, grown, self.progress)
+            write_suffixes(job, grown, progress)
         if base.on_demand is not None:
             job.commit(manifest)
             return
-        index, record = extended_index(store, grown, self.threads, self.progress)
+        index, record = extended_index(store, grown, self.threads, progress)
         write_index(job, grown, index, record, store.checks)
         nearness = nearness_of(grown, index, record.seed)
         job.commit(manifest, index=record, near=near_record(grown, nearness))

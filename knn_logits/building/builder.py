@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from knn_logits.building.indexing import check_index, make_index, write_index
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
-from knn_logits.building.steps import write_canary, write_keys, write_text
+from knn_logits.building.steps import Steps
 from knn_logits.building.trust_settings import Sample, with_trust
 from knn_logits.building.writing_settings import (
     choose_writing,
@@ -40,7 +40,7 @@ from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
-from knn_logits.store.job import Job, begin
+from knn_logits.store.job import begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.reading import map_array
 from knn_logits.store.records import IndexRecord, SettingsRecord
@@ -165,7 +165,9 @@ def _build(
         begin(target, "build", identity, overwrite=overwrite) as job,
         evaluating(model),
     ):
-        build = _Build(job, model, tokenizer, plan, settings, progress)
+        shard_bytes = settings.get("shard_bytes", SHARD_BYTES)
+        steps = Steps(job, model, tokenizer, plan.keys, progress, shard_bytes)
+        build = _Build(steps, plan, settings)
         if build.write_text(documents):
             build.estimate()
             if plan.on_demand is None:
@@ -178,26 +180,21 @@ def _build(
 class _Build:
     """A build that is running: its steps, in their order, and what they pass on."""
 
-    job: Job
-    model: nn.Module
-    tokenizer: Any
+    steps: Steps
     plan: BuildPlan
     settings: BuildSettings
-    progress: Progress
 
     def write_text(self, documents: Iterable[Document | str]) -> bool:
         """Writes the canary and the text; False where an earlier run finished the datastore."""
-        job, keys = self.job, self.plan.keys
-        self.canary: dict[str, Array] = write_canary(job, self.model, self.tokenizer, keys)
+        steps, job = self.steps, self.steps.job
+        self.canary: dict[str, Array] = steps.write_canary()
         self.metric: Metric = self.plan.index.metric or DEFAULT_METRIC
         dim = self.canary[CANARY_KEYS].shape[1]
         check_index(self.plan.index, dim, self.metric)
-        self.text: TokenWriter = write_text(
-            job, self.tokenizer, documents, self.model, keys, self.progress
-        )
+        self.text: TokenWriter = steps.write_text(documents)
         if job.repeated:
             # It was not cleaned up.
-            check_model(self.model, Datastore(job.folder), keys.location)
+            check_model(steps.model, Datastore(job.folder), steps.keys.location)
             job.give_up()
             return False
         self.contexts: Contexts = self.text.contexts()
@@ -209,7 +206,7 @@ class _Build:
         on_estimate = self.settings.get("on_estimate")
         if on_estimate is None:
             return
-        job, text = self.job, self.text
+        steps, job, text = self.steps, self.steps.job, self.text
         rows = range(min(text.documents, _SOURCES))
         sample = TextSample(
             tokens=np.asarray(map_array(job.path("tokens"), "int32", (text.tokens,))),
@@ -218,33 +215,28 @@ class _Build:
             table_bytes=job.path("documents").stat().st_size,
             sources=text.sources(rows) if self.plan.keys.pairs else [],
         )
-        on_estimate(
-            estimated(self.model, self.tokenizer, self.plan, sample, progress=self.progress)
-        )
+        of = (steps.model, steps.tokenizer, self.plan, sample)
+        on_estimate(estimated(*of, progress=steps.progress))
 
     def write_keys(self, ranks: Ranks | None) -> None:
         """Computes and writes the keys: here, on a cluster, or together with other ranks."""
-        shard_bytes = self.settings.get("shard_bytes", SHARD_BYTES)
-        step = (self.job, self.model, self.plan.keys, self.text, self.contexts)
-        if ranks is not None:
-            write_keys_together(
-                ranks, *step, self.canary, shard_bytes=shard_bytes, progress=self.progress
-            )
-            return
-        compute: Callable[..., Iterator[Array]] | None = None
         ray = self.settings.get("ray")
-        if ray is not None:
+        if ranks is not None:
+            write_keys_together(ranks, self.steps, self.text, self.contexts, self.canary)
+        elif ray is not None:
             from knn_logits.building.spread import spread_keys
 
             compute = spread_keys(ray, self.canary)
-        write_keys(*step, shard_bytes=shard_bytes, progress=self.progress, compute=compute)
+            self.steps.write_keys(self.text, self.contexts, compute=compute)
+        else:
+            self.steps.write_keys(self.text, self.contexts)
 
     def manifest(self) -> Manifest:
         """The manifest, apart from the index and chosen settings."""
         plan, keys = self.plan, self.plan.keys
         return keys.manifest(
-            self.model,
-            self.tokenizer,
+            self.steps.model,
+            self.steps.tokenizer,
             entries=self.contexts.entries,
             documents=self.text.documents,
             tokens=self.text.tokens,
@@ -260,14 +252,14 @@ class _Build:
             license=self.settings.get("license"),
             source=self.settings.get("source"),
             on_demand=plan.on_demand,
-            files=self.job.files,
+            files=self.steps.job.files,
         )
 
     def finish(self) -> None:
         """Makes the index, chooses settings, and writes the manifest."""
         plan, manifest = self.plan, self.manifest()
         # At this point the datastore lacks only the index and the manifest.
-        store = Datastore.unfinished(self.job.folder, manifest)
+        store = Datastore.unfinished(self.steps.job.folder, manifest)
         if plan.fixed.temperature is None:
             temperature = like_temperature(store, plan.settings.temperature, DEFAULT_METRIC)
             settings = manifest.settings.model_copy(update={"temperature": temperature})
@@ -279,24 +271,24 @@ class _Build:
             self._finish_index(store)
             return
         finish_on_demand(
-            self.job,
+            self.steps.job,
             manifest,
-            self.model,
+            self.steps.model,
             plan.keys.location,
             calibrate=plan.calibrate,
             fixed=plan.fixed,
             seed=plan.index.seed,
-            progress=self.progress,
+            progress=self.steps.progress,
         )
 
     def _finish_index(self, store: Datastore) -> None:
         plan, seed, manifest = self.plan, self.plan.index.seed, store.manifest
         ray = self.settings.get("ray") if len(store) >= _FILLED_BY_CLUSTER else None
         index, record = make_index(
-            store, plan.index, threads=plan.threads, ray=ray, progress=self.progress
+            store, plan.index, threads=plan.threads, ray=ray, progress=self.steps.progress
         )
         nearness = while_running(
-            self.progress,
+            self.steps.progress,
             "settings for writing",
             lambda: 1.0,
             lambda: nearness_of(store, index, seed),
@@ -307,21 +299,21 @@ class _Build:
             if plan.keys.pairs is None:
                 writing = choose_writing(store, nearness, fixed, seed=seed)
             settings = calibrate(
-                self.model,
+                self.steps.model,
                 plan.keys.location,
                 store,
                 index,
                 fixed=fixed,
                 pairs=plan.keys.pairs,
                 seed=seed,
-                progress=self.progress,
+                progress=self.steps.progress,
                 observe=sample.add,
             )
             writing = with_suffixes(writing, settings)
             if fixed.lmbda is None:
-                writing = with_trust(writing, self.model, self.tokenizer, store, sample)
-        write_index(self.job, store, index, record, self.canary)
-        self.job.commit(
+                writing = with_trust(writing, self.steps.model, self.steps.tokenizer, store, sample)
+        write_index(self.steps.job, store, index, record, self.canary)
+        self.steps.job.commit(
             manifest,
             index=record,
             settings=settings,

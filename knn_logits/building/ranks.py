@@ -23,17 +23,15 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.planning import KeyPlan
-from knn_logits.building.steps import computes_canary, source_reader
+from knn_logits.building.steps import Steps, computes_canary, source_reader
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.keys import compute_keys
 from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, DatastoreError, KNNLogitsError
-from knn_logits.progress import Progress
 from knn_logits.store import layout
 from knn_logits.store.entries import Contexts
 from knn_logits.store.files import write_array
-from knn_logits.store.job import Job
 from knn_logits.store.reading import map_array, sha256
 from knn_logits.store.writer import TokenWriter
 
@@ -184,17 +182,13 @@ class Ranks:
 
 def write_keys_together(
     ranks: Ranks,
-    job: Job,
-    model: nn.Module,
-    keys: KeyPlan,
+    steps: Steps,
     text: TokenWriter,
     contexts: Contexts,
     canary: Mapping[str, Array],
-    *,
-    shard_bytes: int,
-    progress: Progress,
 ) -> None:
-    """Does on rank 0 what `write_keys` does on one process, together with all ranks."""
+    """Does on rank 0 what `Steps.write_keys` does on one process, together with all ranks."""
+    job, model, keys, progress = steps.job, steps.model, steps.keys, steps.progress
     tokens = job.file("tokens")
     assert tokens is not None
     dim = canary[CANARY_KEYS].shape[1]
@@ -206,7 +200,7 @@ def write_keys_together(
         contexts=contexts,
         dim=dim,
         entries=contexts.entries,
-        rows=max(1, shard_bytes // (dim * np.dtype(keys.dtype).itemsize)),
+        rows=max(1, steps.shard_bytes // (dim * np.dtype(keys.dtype).itemsize)),
         written=sum(shard.shape[0] for shard in job.shards if shard.shape),
         written_shards=len(job.shards),
         canary=canary,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from knn_logits.engine.tokens import tokenize_with_places
 from knn_logits.engine.windows import plan
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.progress import Progress
+from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import PLACES, places_value
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job
@@ -39,43 +41,112 @@ from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter
 Cut = tuple[Document, list[int], list[int]]
 
 
-def write_canary(job: Job, model: nn.Module, tokenizer: Any, keys: KeyPlan) -> dict[str, Array]:
-    """Computes the keys of a fixed text, the canary, and keeps them for a run that continues."""
-    tokens = canary_tokens(tokenizer, vocabulary_size(model))[: keys.windows.window]
-    check_causal(model, keys.location, tokens)
-    computed = canary_keys(model, keys.location, tokens)
-    if job.file("checks") is not None:
-        saved = read_arrays(job.path("checks"))[0]
-        before = saved.get(CANARY_KEYS)
-        if before is not None and relative_error(computed, before) <= SAME:
-            return {CANARY_TOKENS: saved[CANARY_TOKENS], CANARY_KEYS: before}
-        if not job.overwrite:
-            raise MismatchError(
-                f"{job.folder} holds an unfinished build by a model with other weights; load that "
-                "model to continue, or start again with --overwrite"
-            )
-        job.begin_again()
-    canary = {CANARY_TOKENS: tokens, CANARY_KEYS: computed}
-    job.write("checks", canary)
-    return canary
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a job that computes keys: the canary, the text, and the keys."""
 
+    job: Job
+    model: nn.Module
+    tokenizer: Any
+    keys: KeyPlan
+    progress: Progress
+    shard_bytes: int = SHARD_BYTES
 
-def write_text(
-    job: Job,
-    tokenizer: Any,
-    documents: Iterable[Document | str],
-    model: nn.Module,
-    keys: KeyPlan,
-    progress: Progress,
-) -> TokenWriter:
-    """Writes tokens and documents."""
-    progress("tokens", 0, None)
-    concatenate = keys.windows.concatenate
-    writer = TokenWriter(job, concatenate=concatenate, vocabulary=vocabulary_size(model))
-    with writer:
-        cut = cut_documents(tokenizer, as_documents(documents), keys.pairs)
-        write_cut(writer, cut, progress, keys.pairs)
-    return writer
+    def write_canary(self) -> dict[str, Array]:
+        """Computes the keys of a fixed text, the canary, and keeps them for a later run."""
+        job, location = self.job, self.keys.location
+        window = self.keys.windows.window
+        tokens = canary_tokens(self.tokenizer, vocabulary_size(self.model))[:window]
+        check_causal(self.model, location, tokens)
+        computed = canary_keys(self.model, location, tokens)
+        if job.file("checks") is not None:
+            saved = read_arrays(job.path("checks"))[0]
+            before = saved.get(CANARY_KEYS)
+            if before is not None and relative_error(computed, before) <= SAME:
+                return {CANARY_TOKENS: saved[CANARY_TOKENS], CANARY_KEYS: before}
+            if not job.overwrite:
+                raise MismatchError(
+                    f"{job.folder} holds an unfinished build by a model with other weights; load "
+                    "that model to continue, or start again with --overwrite"
+                )
+            job.begin_again()
+        canary = {CANARY_TOKENS: tokens, CANARY_KEYS: computed}
+        job.write("checks", canary)
+        return canary
+
+    def write_text(self, documents: Iterable[Document | str]) -> TokenWriter:
+        """Writes tokens and documents."""
+        self.progress("tokens", 0, None)
+        rows = as_documents(documents)
+        return self.append(cut_documents(self.tokenizer, rows, self.keys.pairs))
+
+    def append(
+        self,
+        cut: Iterable[Cut],
+        store: Datastore | None = None,
+        after: Callable[[TokenWriter], object] = lambda _: None,
+    ) -> TokenWriter:
+        """Writes a datastore's text and new documents; `after` comes before their table."""
+        writer = TokenWriter(
+            self.job,
+            concatenate=self.keys.windows.concatenate,
+            vocabulary=vocabulary_size(self.model),
+            before=None if store is None else (store.tokens, store.documents),
+        )
+        pairs = self.keys.pairs is not None
+        with writer:
+            for document, ids, places in cut:
+                if ids:
+                    writer.add(ids, **document_fields(document, places, pairs=pairs))
+                self.progress("tokens", writer.tokens, None)
+            after(writer)
+        return writer
+
+    def write_keys(
+        self,
+        text: TokenWriter,
+        contexts: Contexts,
+        first_entry: int = 0,
+        compute: Callable[..., Iterator[Array]] | None = None,
+    ) -> None:
+        """Computes and writes the keys that an earlier run did not write."""
+        tokens = map_array(self.job.path("tokens"), "int32", (text.tokens,))
+        entries = contexts.entries - first_entry
+        size, stride = self.keys.windows.window, self.keys.windows.stride
+        windows = [
+            window
+            for window in plan(contexts.first, contexts.length, size, stride)
+            if window.first_entry + window.entries > first_entry
+        ]
+        dim = read_arrays(self.job.path("checks"))[0][CANARY_KEYS].shape[1]
+        writer = KeyWriter(self.job, dim, self.keys.dtype, entries, shard_bytes=self.shard_bytes)
+        done = computed = writer.done
+        self.progress("keys", done, entries)
+
+        def advance(keys: int) -> None:
+            nonlocal computed
+            computed = min(entries, computed + keys)
+            self.progress("keys", computed, entries)
+
+        parts = (compute or compute_keys)(
+            self.model,
+            self.keys.location,
+            np.asarray(tokens),
+            windows,
+            dim=dim,
+            dtype=self.keys.dtype,
+            batch_tokens=self.keys.batch_tokens,
+            first_entry=first_entry + done,
+            sources=source_reader(self.keys.pairs, text.sources),
+            advance=advance,
+        )
+        for part in parts:
+            writer.append(part)
+            done += len(part)
+            # If an earlier run computed part of a group, some keys were counted twice.
+            computed = done
+            self.progress("keys", done, entries)
+        writer.flush()
 
 
 def cut_documents(
@@ -86,16 +157,6 @@ def cut_documents(
         yield from tokenize_with_places(tokenizer, documents)
     else:
         yield from ((document, ids, []) for document, ids in tokenize_pairs(pairs, documents))
-
-
-def write_cut(
-    writer: TokenWriter, cut: Iterable[Cut], progress: Progress, pairs: PairTokenizer | None = None
-) -> None:
-    """Appends documents that were cut into tokens, except those without a token."""
-    for document, ids, places in cut:
-        if ids:
-            writer.add(ids, **document_fields(document, places, pairs=pairs is not None))
-        progress("tokens", writer.tokens, None)
 
 
 def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -> dict[str, Any]:
@@ -125,58 +186,6 @@ def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
             f"the metadata of the document {document.id!r} cannot be written as JSON ({error}); "
             "give names with plain values"
         ) from error
-
-
-def write_keys(
-    job: Job,
-    model: nn.Module,
-    keys: KeyPlan,
-    text: TokenWriter,
-    contexts: Contexts,
-    *,
-    first_entry: int = 0,
-    shard_bytes: int = SHARD_BYTES,
-    progress: Progress,
-    compute: Callable[..., Iterator[Array]] | None = None,
-) -> None:
-    """Computes, by `compute`, and writes the keys that an earlier run did not write."""
-    tokens = map_array(job.path("tokens"), "int32", (text.tokens,))
-    entries = contexts.entries - first_entry
-    size, stride = keys.windows.window, keys.windows.stride
-    windows = [
-        window
-        for window in plan(contexts.first, contexts.length, size, stride)
-        if window.first_entry + window.entries > first_entry
-    ]
-    dim = read_arrays(job.path("checks"))[0][CANARY_KEYS].shape[1]
-    writer = KeyWriter(job, dim, keys.dtype, entries, shard_bytes=shard_bytes)
-    done = computed = writer.done
-    progress("keys", done, entries)
-
-    def advance(keys: int) -> None:
-        nonlocal computed
-        computed = min(entries, computed + keys)
-        progress("keys", computed, entries)
-
-    parts = (compute or compute_keys)(
-        model,
-        keys.location,
-        np.asarray(tokens),
-        windows,
-        dim=dim,
-        dtype=keys.dtype,
-        batch_tokens=keys.batch_tokens,
-        first_entry=first_entry + done,
-        sources=source_reader(keys.pairs, text.sources),
-        advance=advance,
-    )
-    for part in parts:
-        writer.append(part)
-        done += len(part)
-        # If an earlier run computed part of a group, some keys were counted twice.
-        computed = done
-        progress("keys", done, entries)
-    writer.flush()
 
 
 def computes_canary(

@@ -15,14 +15,13 @@ from torch import nn
 
 from knn_logits.building.adding import (
     Growth,
-    appended,
     check_has_keys,
     contents_of,
     digest_of,
     keep_checks,
     key_plan,
 )
-from knn_logits.building.steps import Cut, cut_documents, document_fields
+from knn_logits.building.steps import Cut, Steps, cut_documents, document_fields
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import CorpusError
@@ -144,10 +143,10 @@ def sync_documents(
         else:
             check_has_keys(store)
             keep_checks(job, store)
-            text = appended(job, store, model, chain([first], new), progress, keys.pairs, settle)
+            steps = Steps(job, model, tokenizer, keys, progress, shard_bytes)
+            text = steps.append(chain([first], new), store, settle)
             _warn_of_stream(store, differences)
-            growth = Growth(job, store, model, keys, shard_bytes, threads, progress)
-            growth.finish(text, removed=differences.removed)
+            Growth(steps, store, threads).finish(text, removed=differences.removed)
     return replace(differences.plan, datastore=Datastore(folder))
 
 

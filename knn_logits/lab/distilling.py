@@ -13,7 +13,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from knn_logits.building.planning import KeyPlan, PlanSettings, check_keywords, planned
-from knn_logits.building.steps import write_canary, write_keys, write_text
+from knn_logits.building.steps import Steps
 from knn_logits.building.writing_settings import unrepeated_ngram
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import (
@@ -191,7 +191,8 @@ class _Distillation:
         if job.ended and isinstance(self.corpus, Datastore):
             job.give_up()
             return
-        canary = write_canary(job, self.model, self.tokenizer, self.keys)
+        steps = Steps(job, self.model, self.tokenizer, self.keys, self.progress)
+        canary = steps.write_canary()
         location = self.keys.location
         manifest = self.keys.manifest(
             self.model,
@@ -205,7 +206,7 @@ class _Distillation:
             files=(),
             **about,
         )
-        states = self._states(job, manifest)
+        states = self._states(steps, manifest)
         if states is None:
             job.give_up()
             return
@@ -223,16 +224,16 @@ class _Distillation:
         del states
         _write(job, manifest, learnt, ngram)
 
-    def _states(self, job: Job, manifest: Manifest) -> Datastore | None:
+    def _states(self, steps: Steps, manifest: Manifest) -> Datastore | None:
         """The corpus with its keys; None if an earlier run finished the job."""
         if isinstance(self.corpus, Datastore):
             return self.corpus
-        text = write_text(job, self.tokenizer, self.corpus, self.model, self.keys, self.progress)
+        text, job = steps.write_text(self.corpus), steps.job
         if job.repeated:
             return None
         contexts = text.contexts()
         check_enough(contexts.entries)
-        write_keys(job, self.model, self.keys, text, contexts, progress=self.progress)
+        steps.write_keys(text, contexts)
         fields = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
         unfinished = manifest.model_copy(update={**fields, "files": job.files})
         return Datastore.unfinished(job.folder, unfinished)

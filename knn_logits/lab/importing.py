@@ -22,7 +22,7 @@ from knn_logits.arrays import Array
 from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.planning import KeyPlan, check_keywords
 from knn_logits.building.recall import measured
-from knn_logits.building.steps import write_canary
+from knn_logits.building.steps import Steps
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
     vocabulary_size,
@@ -181,7 +181,7 @@ class _Conversion:
     def run(self, config: KNNConfig) -> tuple[int, float | None]:
         """Writes the datastore; returns the number of values and `Imported.model_error`."""
         job, files, settings = self.job, self.files, self.settings
-        canary = write_canary(job, self.model, self.tokenizer, self.plan)
+        canary = Steps(job, self.model, self.tokenizer, self.plan, self.progress).write_canary()
         dim = int(canary[CANARY_KEYS].shape[1])
         old, vocabulary = self._old_index(dim), vocabulary_size(self.model)
         values = read_values(files, dim, vocabulary, old.size if old else None)

@@ -114,7 +114,7 @@ def test_only_what_is_new_is_computed(sync, store, monkeypatch):
 
 
 def test_what_is_said_of_a_document_costs_no_key(sync, store, model, tokenizer, monkeypatch):
-    monkeypatch.setattr("knn_logits.building.adding.write_keys", None)
+    monkeypatch.setattr("knn_logits.building.steps.Steps.write_keys", None)
     given = [Document(text, id, title=f"Title of {id}") for id, text in FIRST.items()]
     done = sync(given)
     assert (len(done.changed), done.tokens) == (5, 0)
