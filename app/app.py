@@ -86,10 +86,7 @@ def demo_library(stores: Path | None = None) -> Library:
 
 
 def library() -> Library:
-    """Opens what the page shows: the demo, or what the variables of a duplicated Space name.
-
-    MODEL is a model on the Hub. DATASTORES are the names of datastores, separated by spaces.
-    """
+    """Opens the demo, or the MODEL and DATASTORES (by spaces) of a duplicated Space."""
     model, datastores = os.environ.get("MODEL"), os.environ.get("DATASTORES", "").split()
     if not model and not datastores:
         return demo_library()

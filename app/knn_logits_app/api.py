@@ -200,10 +200,7 @@ def add_api(page: Any, server: Server) -> None:
 
 
 def typed(run: Any, about: str, parameters: Sequence[Parameter]) -> Callable[..., Any]:
-    """Gives a function of values by name the signature and docstring that gradio reads.
-
-    Its errors become the one line that a visitor is shown.
-    """
+    """Gives a function of values by name the signature that gradio reads; an error is a line."""
 
     def call(*args: Any, **named: Any) -> Any:
         try:

@@ -77,11 +77,7 @@ def page_address(scope: MutableMapping[str, Any]) -> str:
 
 
 def with_preview(page: bytes, address: str) -> bytes:
-    """Writes the page's title, description and icon into its HTML, where other sites read them.
-
-    Sites and chats that preview a link do not run scripts. gradio writes tags for them that call
-    the page "Gradio" and lead to gradio's site, and it sets the real title with a script.
-    """
+    """Writes title, description and icon for previews of a link, in place of gradio's own."""
     start, opening, rest = page.partition(b"<head>")
     if not opening:
         return page

@@ -146,11 +146,7 @@ _WORD = 2**64 - 1
 
 
 def _mixed(number: int) -> int:
-    """Mixes the bits of a number, so that its 32 low bits depend on all of them.
-
-    PyTorch's generator uses only these 32 bits of a seed. This is the finalizer of splitmix64
-    (Steele, Lea and Flood, 2014).
-    """
+    """Mixes a seed into the 32 bits that PyTorch uses: splitmix64 (Steele et al., 2014)."""
     number = (number + 0x9E3779B97F4A7C15) & _WORD
     number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & _WORD
     number = ((number ^ number >> 27) * 0x94D049BB133111EB) & _WORD

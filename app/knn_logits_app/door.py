@@ -32,11 +32,7 @@ _HOST = re.compile(r"(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.I
 
 
 class Names:
-    """The names under which a server answers.
-
-    These are always the names of this machine, and IP addresses, which no name server can redirect.
-    On a Hub Space the Space's own name is added.
-    """
+    """The names of a server: its machine, IP addresses, named sites, the Space."""
 
     def __init__(self, sites: Iterable[str] = (), host: str | None = None) -> None:
         sites = [*sites, *os.environ.get(HOSTS, "").split(",")]
@@ -47,10 +43,7 @@ class Names:
         self._hosts = [*self._sites, "localhost", machine, f"{machine}.local", (host or "").lower()]
 
     def foreign(self, scope: Message) -> tuple[str, str] | None:
-        """The first "host" or "origin" of a request that is foreign; an empty host is missing.
-
-        A page may call if it is of this host itself, or of one of the named sites.
-        """
+        """The first foreign "host" or "origin" of a request; an empty host is missing."""
         hosts = header(scope, b"host")
         if not hosts:
             return "host", ""
@@ -121,10 +114,7 @@ def close_door(server: Any, names: Names) -> None:
 
 
 def patient(protocol: Any, seconds: float = HEAD_SECONDS) -> Any:
-    """Limits how long uvicorn's protocol waits for the head of a request.
-
-    The time starts with the connection, or with the first byte after an answer.
-    """
+    """Limits how long uvicorn waits for a request's head, after connection or last answer."""
 
     class Patient(protocol):  # type: ignore[misc]
         _timer: asyncio.TimerHandle | None = None

@@ -60,10 +60,7 @@ class Server:
 
 @dataclass
 class Controls:
-    """The controls of the settings, which all tabs share.
-
-    Two controls belong to the form that writes: `use` switches kNN on, and `prompt` has the text.
-    """
+    """The controls that all tabs share; `use` and `prompt` are of the form that writes."""
 
     model: Any
     stores: Any
@@ -100,12 +97,7 @@ def setting_control(declared: Setting, value: Any) -> Any:
 
 
 def values_of(store: Datastore) -> dict[str, Any]:
-    """Returns the settings that the controls show at first, by name.
-
-    These are the datastore's settings for writing, if it has any. A control that was not changed
-    sets nothing. So a text is explained with all of the datastore's settings for scoring, and
-    written with all of its settings for writing, such as RetoMaton.
-    """
+    """The settings that the controls show at first: for writing, if the datastore has any."""
     record = store.manifest.writing or store.manifest.settings
     scoring = store.manifest.settings
     return {
@@ -122,7 +114,8 @@ def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Look
     def lookup() -> Lookup:
         changed = lookup_of(stores, dict(zip(SETTINGS, settings, strict=True)), gate)
         library = server.session.library(model)
-        # A visitor's text has the settings of the model's first datastore.
+        # A control that was not changed sets nothing, so that all of the datastore's own settings
+        # hold. A visitor's text has those of the model's first datastore.
         first = values_of(library.stores.get(changed.stores[0], library.store))
         for name, value in first.items():
             if changed.settings.get(name) == value:
@@ -146,11 +139,7 @@ def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_C
 
 
 def validator(check: Callable[..., Any], then: Callable[[str | None], Any] | None = None) -> Any:
-    """Makes a validator, which gradio calls before a request enters the queue.
-
-    A request that the check refuses is answered with the status 400 and one line. Otherwise `then`
-    is called with the visitor's session.
-    """
+    """Makes a check before the queue; where it passes, `then` gets the visitor's session."""
 
     def validate(request: gr.Request, *values: Any) -> Any:
         try:
@@ -185,10 +174,7 @@ def html_place(js: str | None = None, **settings: Any) -> Any:
 
 
 def answers_place(value: str = "", **settings: Any) -> Any:
-    """Adds a place for answers, which the browser draws from JSON.
-
-    It triggers "ask" when a visitor wants an answer written again, and "read" for a document.
-    """
+    """Adds a place for answers, which triggers "ask" to write again and "read" for a document."""
     return gr.HTML(
         value,
         html_template='<div class="kl-out"></div>',
@@ -199,11 +185,7 @@ def answers_place(value: str = "", **settings: Any) -> Any:
 
 
 def textbox(server: Server, controls: Controls, **settings: Any) -> Any:
-    """Adds a text box.
-
-    A setting that is a pair has its first value for models that continue a text, and its second for
-    models that read sources. The box follows the chosen model.
-    """
+    """Adds a text box; of a pair, models that read sources have the second value."""
     libraries, first = server.session.libraries, server.session.first
 
     def of(library: Library) -> dict[str, Any]:

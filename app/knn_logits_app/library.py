@@ -153,10 +153,7 @@ class Library:
         return "\n".join(" ".join(record.source.split()) for record in records if record.source)
 
     def first_texts(self, documents: int = 1) -> str:
-        """Returns the beginnings of the first documents of the first datastore as a sample.
-
-        Targets of an encoder-decoder model are put on a line each.
-        """
+        """Returns beginnings of the first documents; targets of pairs on a line each."""
         parts = [
             _text(self.store, self.tokenizer, number, 80).strip()
             for number in self._first(documents)
@@ -184,10 +181,7 @@ def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
 
 
 def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) -> list[str]:
-    """Returns beginnings of sentences as prompts for a datastore that has none.
-
-    If the documents are targets of pairs, their sources are returned instead.
-    """
+    """Returns beginnings of sentences, or sources of pairs, as prompts."""
     prompts: list[str] = []
     for place in _spread(store, number * 4):
         source = store.documents[place].source
@@ -202,11 +196,7 @@ def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) ->
 
 
 def prose(text: str) -> str | None:
-    """Returns a sentence of prose, but no header, table or code; None if there is none.
-
-    The first sentence is taken only if there is no other: first sentences often name their
-    document, and many of them begin alike.
-    """
+    """Returns a sentence of prose, and the first one only if there is no other; else None."""
     sentences = [sentence for part in _PARAGRAPH.split(text) for sentence in _sentences(part)]
     fitting = [text for text in sentences if _PROSE.fullmatch(text) and len(text.split()) >= _WORDS]
     return next(iter(fitting[1:] or fitting), None)
@@ -232,10 +222,7 @@ def passage(store: Datastore, tokenizer: Any) -> str | None:
 
 
 def first_words(store: Datastore, tokenizer: Any, number: int = 4) -> list[str]:
-    """Returns beginnings of the sentences of a short text, of any kind.
-
-    A beginning has half of the sentence's words, and at most six.
-    """
+    """Returns beginnings of a short text's sentences: half of the words, and at most six."""
     prompts: list[str] = []
     for place in range(min(len(store.documents), 20)):
         sentences = [part.split() for part in _sentences(_text(store, tokenizer, place))]

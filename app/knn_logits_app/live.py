@@ -96,11 +96,7 @@ class Live:
     def packed(
         self, text_of: Callable[[int], str], names: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[Shown]] | None:
-        """Packs the steps for the browser, with the documents whose numbers they use.
-
-        None stands for steps that are too large to send, or in which the ∞-gram votes as well, or
-        trust decides which entries vote.
-        """
+        """Packs the steps; None if they are too large, or more than neighbors vote."""
         trusts = getattr(self.memory.gate, "kind", None) == "trust"
         if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None or trusts:
             return None

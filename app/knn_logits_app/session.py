@@ -123,11 +123,7 @@ class Session:
         deadline: Deadline,
         private: Stores | None = None,
     ) -> Iterator[dict[str, Answer]]:
-        """Continues a text, or writes the target of a source.
-
-        With `compare` the answers with and without kNN are written at the same time. The deadline
-        is cancelled when the caller stops reading.
-        """
+        """Continues a text, with `compare` also without kNN, until nobody reads."""
         inputs, stores = self.check_writing(library, writing, private)
         sides = ["knn"] if writing.lookup else ["lm"]
         if writing.compare:
@@ -163,10 +159,7 @@ class Session:
         source: str | None = None,
         private: Stores | None = None,
     ) -> Answer:
-        """Finds the sources of a text that exists already.
-
-        For an encoder-decoder model the text has a source.
-        """
+        """Finds the sources of a text, which has a source itself for an encoder-decoder model."""
         reader = library.reader
         reader.check_text(text, source, self.limits)
         memory = library.memory.over(self.stores(library, lookup, private))

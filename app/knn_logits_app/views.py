@@ -93,10 +93,7 @@ class _Table:
 
 
 def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str, Any]:
-    """Packs a trace so that each document is written once. `assets/trace.js` unpacks it.
-
-    The given documents have numbers already.
-    """
+    """Packs a trace for `assets/trace.js`; each document is written once, the given ones first."""
     table = _Table(documents)
     tokens = [_token(token, table) for token in sequence.tokens]
     return {

@@ -145,10 +145,7 @@ class Visitors:
 
     @contextmanager
     def running(self, session: str | None, deadline: Deadline, kind: str) -> Iterator[Deadline]:
-        """Lets the visitor stop the work inside, and stops it when the caller stops reading.
-
-        Earlier work of the visitor and kind is stopped: the new work replaces it.
-        """
+        """Lets the visitor stop the work inside, which replaces earlier work of the kind."""
         self.stop(session, kind)
         visitor = self._visitor(session)
         with self._lock:

@@ -54,11 +54,7 @@ class Measured:
 def to_measure(
     session: Session, library: Library, text: Any, sources: Any = None
 ) -> list[Document | str]:
-    """Checks a text against the limits, and returns the documents to measure.
-
-    For an encoder-decoder model the text has the targets and `sources` their sources, one on
-    each line.
-    """
+    """Checks a text, or targets of sources by line, and returns the documents to measure."""
     if not library.reader.sources:
         text = text_of(text, most=MOST_MEASURED)
         session.limits.check(text_bytes=len(text.encode("utf-8")))

@@ -58,11 +58,7 @@ def documents_of(
     sources: Any = None,
     deadline: Deadline | None = None,
 ) -> tuple[list[Document], int]:
-    """Reads the documents that a visitor gave, within the limits, and counts those skipped.
-
-    With `pairs`, files have JSON lines with a source and a target, and the typed text has the
-    targets of `sources` by line.
-    """
+    """Reads what a visitor gave, pairs by line or in JSON lines, and counts what was skipped."""
     limits = session.limits
     if len(files) > MOST_FILES:
         raise LimitError(
@@ -133,10 +129,7 @@ def build_steps(
     room: Path,
     deadline: Deadline,
 ) -> Iterator[Progress | Path]:
-    """Builds a datastore with the settings for scoring of the model's first datastore.
-
-    The folder `room` is deleted if the build ends early.
-    """
+    """Builds with the first datastore's settings, in a folder that goes if it fails."""
     like = library.store.manifest
     news: queue.Queue[Progress | Path | BaseException] = queue.Queue()
 
@@ -189,11 +182,7 @@ def build_steps(
 def build_for(
     steps: Iterator[Progress | Path], library: Library, visitors: Visitors, visitor: str
 ) -> Iterator[Progress | Datastore]:
-    """Passes the steps of `build_steps` on, and gives the finished datastore to a visitor.
-
-    The datastore is written with like the model's first datastore, since a text of a paragraph is
-    too short to choose settings for writing.
-    """
+    """Gives the finished datastore to a visitor, with the settings for writing of the first one."""
     with closing(steps):  # type: ignore[type-var]
         for step in steps:
             if isinstance(step, Progress):

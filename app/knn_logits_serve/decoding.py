@@ -82,10 +82,7 @@ def processors(
 def echo_of(
     served: Served, request: GenerationRequest, prompt: Prompt, memory: Memory | None
 ) -> tuple[Token, ...]:
-    """Returns the tokens of a prompt, with their probabilities if the request wants them.
-
-    The first token has no probability, since no token precedes it.
-    """
+    """Returns a prompt's tokens, all but the first with the probabilities asked for."""
     ids, tokenizer = prompt.ids, served.tokenizer
     pieces = Pieces(tokenizer, [])
     texts = [pieces.add(token) for token in ids]

@@ -74,10 +74,7 @@ class Job(Generic[News]):
 
 
 class Line:
-    """Runs requests in the order in which they come. Those that are alike may run together.
-
-    A request that runs together with an earlier one overtakes those between them.
-    """
+    """Runs requests in their order, those that are alike together, past those between them."""
 
     def __init__(self, at_once: int, waiting: int, seconds: float, together: int = 1) -> None:
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="write")

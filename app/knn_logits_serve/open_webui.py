@@ -70,10 +70,7 @@ class Speech:
 
 
 def numbered(text: str, spans: list[Span], numbers: dict[tuple[str, str], int]) -> str:
-    """Inserts the number of a document after the words that it gave.
-
-    If consecutive spans come from one document, only the last one gets the number.
-    """
+    """Inserts the number of a document after the words that it gave, once for spans in a row."""
     parts, at = [], 0
     for span, following in zip_longest(spans, spans[1:]):
         number = numbers[_document(span)]
@@ -139,10 +136,7 @@ def task_of(body: ChatBody) -> str | None:
 
 
 def task_answer(task: str) -> str:
-    """Answers such a request without the model, which follows no instructions.
-
-    The title is the beginning of the user's message. Tags and further questions are left empty.
-    """
+    """Answers without the model: a title is the beginning of the message, all else is empty."""
     for field, nothing in _NOTHING.items():
         if f'"{field}"' in task:
             return json.dumps({field: nothing})

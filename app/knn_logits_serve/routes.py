@@ -128,11 +128,7 @@ class Routes:
         return self.served.conversation(body_of(ChatBody, body))
 
     def open_webui(self, body: bytes) -> GenerationRequest | Response:
-        """Checks the body of a chat of Open WebUI.
-
-        Open WebUI also makes requests of its own, such as for a title. If the model has no chat
-        template, they are answered without it.
-        """
+        """Checks a chat of Open WebUI, and answers its own requests, where no template can."""
         chat = without_numbers(body_of(ChatBody, body))
         task = task_of(chat)
         if task is not None and self.served.chat.plain:

@@ -93,10 +93,7 @@ class Served:
 
     @property
     def padding(self) -> int | None:
-        """The token that stands before the shorter texts of a batch; None if there is none.
-
-        A search that reads text knows these tokens as padding, and not the tokenizer's own.
-        """
+        """The token before shorter texts of a batch, which searches know as padding."""
         pad = getattr(self.model.generation_config, "pad_token_id", None)
         return pad if pad is not None else min(self.ends, default=None)
 

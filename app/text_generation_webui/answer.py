@@ -28,11 +28,7 @@ class Watched:
 
 
 class Answer:
-    """One answer of the host.
-
-    Attributes:
-        watched: Records the tokens.
-    """
+    """One answer of the host; `watched` records its tokens."""
 
     def __init__(self, knn: Any, metric: str, tokenizer: Any, start: int) -> None:
         self._knn, self._metric = knn, metric
@@ -104,10 +100,7 @@ class Answer:
 
 
 def _after(text: str, written: str) -> str | None:
-    """Returns the text after what some tokens said; None if they did not say a part of it.
-
-    An answer that the host continues begins with what stood there before.
-    """
+    """Returns the text after what some tokens said; None if they did not say a part of it."""
     bare = written.lstrip()
     for whole, start in ((text, written), (text.lstrip(), bare)):
         if whole.startswith(start):

@@ -138,10 +138,7 @@ def ui() -> None:
 
 
 def _after_answers(news: Any, outputs: list[Any]) -> None:
-    """Shows the sources once the host's chat or notebook has a whole new answer.
-
-    The host changes its text with each word, and one of these changes waits for the end.
-    """
+    """Shows the sources of a new answer; of the changes with each word one waits for the end."""
     import gradio as gr
     from modules import shared
 

@@ -40,11 +40,7 @@ OVERLAP_HELP = "Do not check whether the datastore already holds the texts."
 
 
 def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
-    """Splits the arguments into datastores and texts.
-
-    A folder with a manifest is a datastore, and so is org/name if no such path exists. The first
-    argument always counts as a datastore, so that a wrong path is reported as a wrong datastore.
-    """
+    """Splits the arguments; the first is a datastore, so that a wrong path is reported as one."""
     stores = paths[:1]
     texts: list[str] = []
     for path in paths[1:]:

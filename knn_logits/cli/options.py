@@ -58,10 +58,7 @@ def argument(metavar: str, help: str, default: Any = ...) -> Any:
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Makes a function with groups of settings one that typer reads: a parameter for each option.
-
-    Everything is checked before the function runs, so before a model is loaded.
-    """
+    """Makes a function with groups of settings one that typer reads; all is checked first."""
     hints = get_type_hints(function, include_extras=True)
     alone: list[inspect.Parameter] = []
     grouped: list[inspect.Parameter] = []

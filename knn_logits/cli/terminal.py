@@ -163,10 +163,7 @@ class _Steps(MofNCompleteColumn):
 
 
 class Bars:
-    """A progress bar on stderr for each phase of a long job, which Ctrl-C ends with advice.
-
-    A quiet one prints nothing if stderr is not a terminal, not even the names of the phases.
-    """
+    """A bar on stderr for each phase of a job; a quiet one prints nothing to a file."""
 
     def __init__(self, advice: str, *, quiet: bool = False) -> None:
         self._advice, self._quiet = advice, quiet

@@ -68,10 +68,7 @@ def check_encoding(name: str | None) -> str | None:
 
 
 def recognised(stream: BinaryIO, named: str | None = None) -> Encoding:
-    """Recognises the encoding of a stream by reading every byte, and then rewinds the stream.
-
-    A byte order mark wins over the encoding that the user named, and that over a guess.
-    """
+    """Recognises an encoding from all bytes: a mark wins over `named`, and that over a guess."""
     head = stream.read(_SAMPLE)
     mark = next((name for mark, name in _MARKS if head.startswith(mark)), named)
     encoding = Encoding(mark) if mark is not None else _without_mark(head, stream)

@@ -65,3 +65,10 @@ def test_a_document_of_other_values_is_refused(fields, named):
 def test_half_a_character_in_a_plain_text_is_named():
     with pytest.raises(CorpusError, match="text of the document '1' holds a lone surrogate"):
         list(as_documents(["good", "bad \ud800"]))
+
+
+def test_a_text_that_is_a_file_or_a_folder_is_refused(tmp_path):
+    (tmp_path / "notes.unknown").write_text("Text.")
+    for path in (tmp_path / "notes.unknown", tmp_path):
+        with pytest.raises(CorpusError, match="is a file or a folder, but texts are expected"):
+            list(as_documents([str(path)]))
