@@ -243,7 +243,9 @@ def summary(answer: Answer) -> str:
     ]
     if quotes:
         line += f" {'; '.join(quotes)}."
-    if sequence.near is False:
+    if sequence.alone:
+        line += " Nothing is near: the model alone wrote this."
+    elif sequence.near is False:
         line += " The memory holds nothing like the text that was given."
     if sequence.unknown:
         line += f" {sequence.unknown_line}."

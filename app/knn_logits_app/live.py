@@ -89,6 +89,11 @@ class Live:
             self.steps.append(step)
 
     @property
+    def trust(self) -> bool:
+        """Whether trust decides which entries vote, which the browser cannot follow."""
+        return getattr(self.memory.gate, "kind", None) == "trust"
+
+    @property
     def metric(self) -> str:
         """The metric of the distances."""
         return str(self.memory.retriever.metric)
@@ -97,8 +102,7 @@ class Live:
         self, text_of: Callable[[int], str], names: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[Shown]] | None:
         """Packs the steps; None if they are too large, or more than neighbors vote."""
-        trusts = getattr(self.memory.gate, "kind", None) == "trust"
-        if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None or trusts:
+        if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None or self.trust:
             return None
         entries, values = self._joined("entries", np.int64), self._joined("values", np.int64)
         documents, numbers = _documents(self.memory, entries, names)

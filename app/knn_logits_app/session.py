@@ -66,6 +66,7 @@ class Answer:
     seconds: float = 0.0  # without the trace
     passes: int | None = None  # forward passes of the model, if they were counted
     metric: str = "l2"
+    trust: bool = False  # whether trust decided where the memory spoke
     live: tuple[dict[str, Any], list[Shown]] | None = None
 
     @property
@@ -253,6 +254,7 @@ def _write(
             answer, words=tuple(words), stopped=stopped, tokens=len(words),
             seconds=time.monotonic() - started, passes=knn.passes + 1 if knn else None,
             metric=live.metric if live else "l2",
+            trust=live is not None and live.trust,
         )  # fmt: skip
         if knn is not None and live is not None and lookup is not None:
             # The text is shown at once, since the trace takes a moment longer.

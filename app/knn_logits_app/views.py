@@ -66,7 +66,7 @@ def message(line: str, *, kind: str = "error") -> str:
 
 
 def _side(answer: Answer) -> dict[str, Any]:
-    names = ("prompt", "begun", "knn", "done", "stopped", "tokens", "passes", "metric")
+    names = ("prompt", "begun", "knn", "done", "stopped", "tokens", "passes", "metric", "trust")
     content = {name: getattr(answer, name) for name in names}
     content["seconds"] = round(answer.seconds, 3)
     if answer.trace is None:
@@ -99,6 +99,7 @@ def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str
     return {
         **asdict(replace(sequence, tokens=[])),
         "near": sequence.near,
+        "alone": sequence.alone,
         "tokens": tokens,
         "documents": [[row.store, row.document, row.title, row.uri] for row in table.rows],
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.memory import MemoryOptions
-from knn_logits.cli.options import Model, Stores, command
+from knn_logits.cli.options import Draft, Model, Stores, command
 from knn_logits.cli.terminal import Printed, on_stdout, say, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line
@@ -51,6 +51,7 @@ class Chat:
     tokens: int = 120
     seed: int = 0
     sample: bool = False
+    draft: bool = True
     with_knn: bool = True
     trace: Trace | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class Chat:
         """Continues a text, or answers a message if the model has a chat template."""
         import transformers
 
-        from knn_logits.evidence.render import UNFAMILIAR
+        from knn_logits.evidence.render import nearness_line
         from knn_logits.generation.processor import KNNLogitsProcessor
 
         settings = self._request(prompt)
@@ -100,12 +101,12 @@ class Chat:
             with KNNLogitsProcessor(
                 self.model, self.memory, **self.settings, exclude=exclude
             ) as knn:
-                output = knn.generate(
-                    **settings, streamer=Printed(self.console, self.tokenizer, knn)
-                )
+                streamer = Printed(self.console, self.tokenizer, knn)
+                output = knn.generate(**settings, draft=self.draft, streamer=streamer)
                 self.trace = knn.trace(output, self.tokenizer, prompt=prompt)
-            if self.trace[0].near is False:
-                self.console.print(UNFAMILIAR, style="yellow", markup=False, soft_wrap=True)
+            if line := nearness_line(self.trace[0]):
+                style = "dim" if self.trace[0].alone else "yellow"
+                self.console.print(line, style=style, markup=False, soft_wrap=True)
         if self.messages:
             new = output[0, settings["input_ids"].shape[1] :]
             text = self.tokenizer.decode(new, skip_special_tokens=True)
@@ -198,11 +199,17 @@ class Chat:
         self._on_settings()
 
     def _on_settings(self) -> None:
-        parts = settings_words(self.memory.asked(scoring=False, **self.settings).config)
+        from knn_logits.mixture.gates.gate import gate_line
+
+        memory = self.memory.asked(scoring=False, **self.settings)
+        parts = settings_words(memory.config)
+        if memory.gate is not None:
+            chosen = f"lmbda by {gate_line(memory.gate)}"
+            parts = [chosen if part.startswith("lmbda ") else part for part in parts]
         parts += [f"tokens {self.tokens}", f"the memory is {'on' if self.with_knn else 'off'}"]
         if self.without:
             parts.append("without " + ", ".join(one_line(id) for id in self.without))
-        self.console.print("; ".join(parts), style="dim", markup=False)
+        self.console.print("; ".join(parts), style="dim", markup=False, soft_wrap=True)
 
     def _on_save(self, file: str) -> None:
         TraceOptions(save=file).keep(self._latest())
@@ -261,6 +268,7 @@ def chat(
     run: RunOptions,
     max_new_tokens: int = setting(120, "The most tokens of an answer.", least=1),
     sample: bool = setting(False, "Sample tokens instead of taking the likeliest."),
+    draft: Draft = True,
 ) -> None:
     """Continue one text after another; /help lists commands.
 
@@ -289,6 +297,7 @@ def chat(
             max_new_tokens,
             run.seed,
             sample,
+            draft,
             without=without,
         )
         if sys.stdin.isatty():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions, OpenStores
-from knn_logits.cli.options import Json, Model, Stores, command
+from knn_logits.cli.options import Draft, Json, Model, Stores, command
 from knn_logits.cli.terminal import interruptible, print_json, printed, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
@@ -139,12 +139,7 @@ def generate(
     compare: bool = setting(False, "Also write the text without kNN."),
     explain: bool = setting(False, "Colour the words and list their sources."),
     sources: int = setting(12, "Number of sources that --explain lists.", least=0),
-    draft: bool = setting(
-        True,
-        "Verify several tokens in one forward pass; the text is the same in float32, and in half "
-        "precision but for ties within rounding.",
-        option="--draft/--no-draft",
-    ),
+    draft: Draft = True,
     json: Json = False,
 ) -> None:
     """Continue a text with kNN, and show the source of each word."""
@@ -202,5 +197,6 @@ def _as_json(
     content["passes"] = knn.passes
     if knn.gate is not None:
         content["gate"] = gate_name(knn.gate)
-    content |= {"near": sequence.near, "unknown": list(sequence.unknown)}
+    content |= {"near": sequence.near, "alone": sequence.alone}
+    content |= {"unknown": list(sequence.unknown)}
     return content | {"tokens": [token_dict(token) for token in sequence.tokens]}

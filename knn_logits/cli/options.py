@@ -32,6 +32,14 @@ Stores = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
 ]
+Draft = Annotated[
+    bool,
+    typer.Option(
+        "--draft/--no-draft",
+        help="Verify several tokens in one forward pass. The text is the same in float32; in half "
+        "precision rounding may change it where a passage is followed.",
+    ),
+]
 
 _Values = dict[str, Any]
 _Reader = Callable[[_Values], Any]

@@ -225,16 +225,16 @@ class Tracer:
             # Nothing precedes a row's first token, and padding does not belong to its prompt.
             begin, end = start + 2, first
             if prompt is not None:
-                sequence = replace(sequence, prompt=prompt)
                 begin, end = (start + place for place in self._span(ids[start:first], prompt))
+                sequence = replace(sequence, prompt=prompt, apart=end < first)
             row = int((recording.prompt == sequences[number, :first]).all(dim=-1).nonzero()[0, 0])
             familiar = self._familiarity(recording, row, begin, end)
-            if familiar is not None and familiar.near is False:
+            if familiar is not None:
                 familiar = replace(familiar, named=self._names_alike(sequence, chosen))
             unknown = unknown_names(
                 self.tokenizer, sequence.prompt, self.memory.voting, self.memory.config.exclude
             )
-            traced.append(replace(sequence, familiarity=familiar, unknown=unknown))
+            traced.append(replace(sequence, familiarity=familiar, unknown=unknown, written=True))
         trace = Trace(traced, self.memory.names)
         return trace if self.memory.gate is None else with_trust(trace)
 

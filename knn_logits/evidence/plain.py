@@ -47,7 +47,8 @@ def read_sequence(content: dict[str, Any]) -> SequenceTrace:
     unknown = tuple(content.get("unknown", ()))
     familiarity = Familiarity(**numbers) if numbers else None
     widespread = tuple(content.get("widespread", ()))
-    return SequenceTrace(content["prompt"], tokens, familiarity, unknown, widespread)
+    flags = {name: bool(content.get(name)) for name in ("written", "apart")}
+    return SequenceTrace(content["prompt"], tokens, familiarity, unknown, widespread, **flags)
 
 
 def _rival(content: dict[str, Any] | None) -> Rival | None:

@@ -34,6 +34,7 @@ UNFAMILIAR = (
     "nothing near: the datastore holds nothing like this text, so what it says may be about "
     "something else"
 )
+ALONE = "nothing near: the model alone wrote this, and no passage has a part in it"
 _AGREED, _CONTRADICTED, _OUTVOTED = "underline", "bold underline red", "italic"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
@@ -62,12 +63,17 @@ def level_style(share: float) -> str:
 
 def _coloured(sequence: SequenceTrace) -> Text:
     """Makes rich text of a sequence. The prompt is dim, and styles show the memory's part."""
-    text = Text().append(printable(sequence.prompt), style="dim")
+    text = Text().append(printable(sequence.prompt + _gap(sequence)), style="dim")
     for tokens in words_of(sequence.tokens):
         style = _terminal_style(tokens)
         for token in tokens:
             text.append(printable(token.token), style=style)
     return text
+
+
+def _gap(sequence: SequenceTrace) -> str:
+    """What is shown between a prompt and its answer."""
+    return "\n\n" if sequence.apart and sequence.prompt else ""
 
 
 def _legend() -> Text:
@@ -78,10 +84,17 @@ def _legend() -> Text:
     return line.append_text(Text("  ").join(Text(*part) for part in levels + meanings))
 
 
+def nearness_line(sequence: SequenceTrace) -> str:
+    """Says that nothing is near, and what that means for a text; empty if something may be."""
+    if sequence.alone:
+        return ALONE
+    return UNFAMILIAR if sequence.near is False else ""
+
+
 def _notes(sequence: SequenceTrace) -> Iterator[tuple[str, bool]]:
     """Yields what holds for a text as a whole, and whether it is a warning."""
-    if sequence.near is False:
-        yield UNFAMILIAR, True
+    if line := nearness_line(sequence):
+        yield line, not sequence.alone
     if sequence.unknown:
         yield sequence.unknown_line, True
     if line := documents_line(sequence):
@@ -244,7 +257,9 @@ def to_html(trace: Trace) -> str:
     parts = ['<div class="knn-trace" style="font-family:serif;line-height:1.7">']
     for sequence in trace:
         parts.append('<p style="white-space:pre-wrap">')
-        parts.append(f'<span style="opacity:.6">{_escaped(sequence.prompt)}</span>')
+        parts.append(
+            f'<span style="opacity:.6">{_escaped(sequence.prompt + _gap(sequence))}</span>'
+        )
         for tokens in words_of(sequence.tokens):
             parts += [_token_html(token, tokens) for token in tokens]
         parts.append("</p>")

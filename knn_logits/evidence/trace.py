@@ -219,13 +219,17 @@ def _is_word(*texts: str) -> bool:
 
 @dataclass(frozen=True)
 class Familiarity:
-    """How well the memory predicts a given text, which shows whether it knows such text."""
+    """How well the memory predicts a given text, which shows whether it knows such text.
+
+    `named` says whether the passage of the memory's first word names what the text asks for; None
+    where the memory wrote no answer to it.
+    """
 
     hits: int
     places: int
     expected: float
     trusted: bool = False
-    named: bool = False
+    named: bool | None = None
 
     @property
     def near(self) -> bool | None:
@@ -235,7 +239,10 @@ class Familiarity:
         if self.places < _FEWEST_PLACES:
             return None
         if self.places < _ENOUGH_PLACES:
-            return self.hits > 0
+            # Some words of a short question are met by chance, so an answer that names nothing of
+            # it needs as many as text like the datastore's.
+            least = 1 if self.named is None else self.expected * self.places
+            return self.hits >= least
         return self.hits >= _FAMILIAR * self.expected * self.places
 
 
@@ -250,6 +257,8 @@ class SequenceTrace:
             text like its own finds in it.
         unknown: Names in the prompt that stand nowhere in the datastores (`evidence.naming`).
         widespread: Short words of the text that stand in many documents, and alone name none.
+        written: Whether the text was written with the memory; otherwise it existed before.
+        apart: Whether the model read other tokens between the prompt and the text, as in a chat.
     """
 
     prompt: str
@@ -257,6 +266,8 @@ class SequenceTrace:
     familiarity: Familiarity | None = None
     unknown: tuple[str, ...] = ()
     widespread: tuple[str, ...] = ()
+    written: bool = False
+    apart: bool = False
 
     @property
     def text(self) -> str:
@@ -264,8 +275,19 @@ class SequenceTrace:
         return "".join(token.token for token in self.tokens)
 
     @property
+    def alone(self) -> bool:
+        """Whether the model wrote the text alone: the memory has less than 5% of each word."""
+        words = [token for token in self.tokens if not token.special and token.p is not None]
+        return self.written and all(token.influence < LEAST_INFLUENCE for token in words)
+
+    @property
     def near(self) -> bool | None:
-        """Whether the memory has anything like the prompt; None if that is not known."""
+        """Whether the memory has anything like the prompt; None if that is not known.
+
+        A memory that had no part in the answer has nothing near.
+        """
+        if self.alone:
+            return False
         return None if self.familiarity is None else self.familiarity.near
 
     @property
@@ -352,6 +374,8 @@ class Trace:
                     "familiarity": asdict(sequence.familiarity) if sequence.familiarity else None,
                     "unknown": list(sequence.unknown),
                     "widespread": list(sequence.widespread),
+                    "written": sequence.written,
+                    "apart": sequence.apart,
                     "tokens": [token_dict(token) for token in sequence.tokens],
                 }
                 for sequence in self.sequences

@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from knn_logits.evidence.trace import LEAST_INFLUENCE
 from knn_logits.mixture.memory import Memory
+from knn_logits.mixture.trust import Trust
 from knn_logits.mixture.vote import Vote
 
 # The most tokens of a draft.
@@ -63,16 +65,27 @@ class Source:
 
 
 class Drafter:
-    """Makes drafts for one text. At each step the first source that has a draft gives it."""
+    """Makes drafts for one text. At each step the first source that has a draft gives it.
+
+    In half precision a pass over several tokens rounds otherwise than passes over one, which
+    changes a text every few hundred tokens. So a text that is the model's own, where the memory is
+    trusted with nothing, gets no drafts there: it stays the same token by token.
+    """
 
     def __init__(self, memory: Memory | None) -> None:
         self._memory = memory
+        dtype = getattr(memory.model, "dtype", None) if memory is not None else None
+        half = isinstance(dtype, torch.dtype) and dtype.itemsize < 4
+        self._only_followed = half and isinstance(memory and memory.gate, Trust)
         self._sources = {"memory": Source(0.7), "text": Source(0.4)}
         self._latest: tuple[Source, int] | None = None
 
     def draft(self, ids: Sequence[int], vote: Vote | None) -> list[int]:
         """Drafts the next tokens."""
         drafted: list[int] = []
+        self._latest = None
+        if self._only_followed and (vote is None or vote.influence(0, ids[-1]) < LEAST_INFLUENCE):
+            return drafted
         for name, source in self._sources.items():
             most = source.length()
             if most:
@@ -83,7 +96,6 @@ class Drafter:
             if drafted:
                 self._latest = source, len(drafted)
                 return drafted
-        self._latest = None
         return drafted
 
     def learn(self, accepted: int) -> None:

@@ -47,6 +47,14 @@ class Trust:
     ends: tuple[int, ...] = ()
     kind = "trust"
 
+    @property
+    def line(self) -> str:
+        """Says when the memory speaks, and how much."""
+        return (
+            f"trust: 0 where less than {self.record.limit:g} nats of the text stand in the memory, "
+            f"elsewhere at most {self.most:g}"
+        )
+
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:  # noqa: ARG002
         """See `Gate.lmbda`. The neighbors are those of `search.endings`."""
         if neighbors.rarity is None:

@@ -352,6 +352,9 @@ def test_nothing_near_is_said(drawing):
     page = drawing(views.frame({"knn": replace(without, trace=far)}, {}))
     assert "Nothing near." in shown(page, ".kl-far")
     assert "it has no part in these words" in shown(page, ".kl-far")
+    alone = Trace([replace(without.trace[0], written=True)])
+    page = drawing(views.frame({"knn": replace(without, trace=alone)}, {}))
+    assert "Nothing near. The model alone wrote this" in shown(page, ".kl-far")
     words(page).click()
     assert "λ is 0 here, so the memory has no part." in shown(page, ".kl-panel")
     assert drawing(views.frame({"knn": one}, {})).locator(".kl-far, .kl-unknown").count() == 0

@@ -99,6 +99,22 @@ def test_what_few_places_say(hits, places, near):
     assert Familiarity(hits, places, 0.6).near is near
 
 
+@pytest.mark.parametrize(
+    ("hits", "named", "near"),
+    [
+        (1, None, True),
+        (1, False, False),
+        (1, True, True),
+        (2, False, False),
+        (3, False, True),
+        (0, True, True),
+    ],
+)
+def test_a_short_question_and_an_answer_that_names_nothing_of_it(hits, named, near):
+    """A word or two of a question are met by chance."""
+    assert Familiarity(hits, 5, 0.6, named=named).near is near
+
+
 def test_a_small_or_old_datastore_does_not_say(model, tokenizer, store, near_store):
     assert store.manifest.near is None
     found = explain(model, tokenizer, store, TEXTS[0])[0]

@@ -6,9 +6,11 @@ import sys
 
 import pytest
 from conftest import TEXTS
+from trusting import with_trust
 
 import knn_logits
 from knn_logits import Trace
+from knn_logits.generation.drafts import Drafter
 
 PROMPT = "When error code E42 appears, open"
 
@@ -25,11 +27,11 @@ def chat_store(model, tokenizer, tmp_path_factory):
 def talk(run, model_folder, chat_store, monkeypatch):
     """Types lines into a conversation; what came out."""
 
-    def typed(*lines, options=()):
+    def typed(*lines, options=(), folder=chat_store):
         text = io.StringIO("".join(f"{line}\n" for line in lines))
         text.isatty = lambda: False
         monkeypatch.setattr(sys, "stdin", text)
-        arguments = ["chat", model_folder, str(chat_store), "--max-new-tokens", "24", *options]
+        arguments = ["chat", model_folder, str(folder), "--max-new-tokens", "24", *options]
         return run(*arguments)
 
     return typed
@@ -67,6 +69,26 @@ def test_the_memory_can_be_switched_off_and_a_document_left_out(talk):
 def test_settings_change_and_are_said(talk):
     out = talk("/set k 3", "/set lmbda 0.25", "/set tokens 5", "/settings").out
     assert "k 3; lmbda 0.25; temperature 1; tokens 5; the memory is on" in out.splitlines()[-1]
+
+
+def test_settings_say_that_trust_decides(talk, chat_store, tmp_path):
+    folder = with_trust(knn_logits.Datastore(chat_store), 1e6, folder=tmp_path / "s").folder
+    out = talk(PROMPT, "/why", "/settings", "/set lmbda 0.25", folder=folder).out
+    first, second = [line for line in out.splitlines() if "the memory is on" in line]
+    assert "lmbda by trust: 0 where less than 1e+06 nats of the text stand in the memory" in first
+    assert "lmbda 0.25" in second
+    # The memory has no part in the answer, which is said below it and by /why.
+    assert out.count("nothing near: the model alone wrote this") == 2
+    assert "by the neighbors" not in out
+
+
+def test_drafts_can_be_switched_off(talk, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Drafter, "draft", lambda *_: asked.append(1) or [])
+    talk(PROMPT, options=["--no-draft"])
+    assert not asked
+    talk(PROMPT)
+    assert asked
 
 
 def test_traces_are_kept(talk, tmp_path):
@@ -182,6 +204,8 @@ def test_a_prompt_is_what_a_person_wrote(run, model_folder, chat_store, tmp_path
     done = run.good("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
     (sequence,) = Trace.load(tmp_path / "t.json")
     assert sequence.prompt == line
+    # /why parts the question from its answer.
+    assert line in done.out.splitlines()
     assert sequence.unknown == ("K-99",)
     assert "Smolbert" not in done.out
 
@@ -205,7 +229,8 @@ def test_a_text_that_follows_a_cut_character_is_whole(run, tmp_path):
 
 
 def test_the_help_says_when_drafts_change_the_text(run):
-    assert "half precision but for ties" in " ".join(run("generate", "--help").out.split())
+    for command in ("generate", "chat"):
+        assert "in half precision rounding may" in " ".join(run(command, "--help").out.split())
 
 
 def test_generate_streams_and_keeps_its_trace(run, model_folder, chat_store, tmp_path):

@@ -2,13 +2,16 @@
 
 import pytest
 import torch
+from conftest import TEXTS, make_gpt2
 from hypothesis import given
 from hypothesis import strategies as st
+from trusting import with_trust
 
-from knn_logits import Datastore, KNNLogitsProcessor, Memory, evaluate, explain
+from knn_logits import KNNLogitsProcessor, Memory, Trace, build_datastore, evaluate, explain
+from knn_logits.evidence.render import to_html
 from knn_logits.mixture.trust import Trust, trusted
 from knn_logits.search.neighbors import Neighbors
-from knn_logits.store.records import TrustRecord, WritingRecord
+from knn_logits.store.records import TrustRecord
 
 PROMPT = "When error code E42 appears, open"
 RECORDS = st.builds(
@@ -17,15 +20,6 @@ RECORDS = st.builds(
     offset=st.floats(-8.0, 8.0),
     slope=st.floats(0.0, 8.0),
 )
-
-
-def with_trust(store, limit, offset=-3.25, slope=1.8, lmbda=0.7):
-    """The same datastore whose memory is trusted from a rarity on."""
-    other = Datastore(store.folder)
-    trust = TrustRecord(limit=limit, offset=offset, slope=slope)
-    record = WritingRecord(k=8, lmbda=lmbda, temperature=2.0, retomaton=True, trust=trust)
-    other.manifest = other.manifest.model_copy(update={"writing": record})
-    return other
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +64,13 @@ def test_without_trust_the_text_is_the_models_own(model, tokenizer, silent, draf
     with KNNLogitsProcessor(model, silent) as knn:
         output = knn.generate(**inputs, max_new_tokens=24, do_sample=False, draft=draft)
         assert torch.equal(output, own)
-        tokens = knn.trace(output, tokenizer)[0].tokens
-    assert all(one.lmbda == one.influence == 0.0 and not one.neighbors for one in tokens)
+        trace = knn.trace(output, tokenizer)
+    for sequence in trace:
+        assert all(one.lmbda == one.influence == 0.0 for one in sequence.tokens)
+        assert not any(one.neighbors for one in sequence.tokens)
+        assert sequence.alone
+        assert sequence.near is False
+        assert "the model alone wrote this" in to_html(Trace([sequence]))
 
 
 def test_a_trusted_passage_is_followed_alike_with_drafts_in_a_batch_and_alone(
@@ -88,7 +87,9 @@ def test_a_trusted_passage_is_followed_alike_with_drafts_in_a_batch_and_alone(
             size = alone["input_ids"].shape[1]
             new = together[row, inputs["input_ids"].shape[1] :]
             assert torch.equal(texts[0][0, size:], new[: texts[0].shape[1] - size])
-        tokens = knn.trace(texts[1], tokenizer)[0].tokens
+        sequence = knn.trace(texts[1], tokenizer)[0]
+    assert not sequence.alone
+    tokens = sequence.tokens
     quoted = [one for one in tokens if one.influence > 0.5]
     assert quoted
     for one in quoted:
@@ -124,3 +125,25 @@ def test_explained_text_is_measured_against_the_nearest_entries(model, tokenizer
     trace = explain(model, tokenizer, speaking, text, preset="writing")
     assert any(one.influence > 0.5 for one in trace[0].tokens)
     assert trace[0].familiarity == explain(model, tokenizer, store, text)[0].familiarity
+
+
+def test_an_explained_text_is_not_the_models_alone(model, tokenizer, silent):
+    trace = explain(model, tokenizer, silent, "Nobody wrote this here.", preset="writing")
+    assert not trace[0].alone
+
+
+@pytest.mark.parametrize(("dtype", "passes"), [(torch.bfloat16, 23), (torch.float32, None)])
+def test_in_half_precision_only_a_followed_passage_has_drafts(tokenizer, tmp_path, dtype, passes):
+    """A pass over several tokens rounds otherwise, and the text has to be the model's own."""
+    model = make_gpt2().to(dtype)
+    store = build_datastore(model, tokenizer, TEXTS, tmp_path / "s", calibrate=False)
+    inputs = tokenizer(PROMPT + " " + PROMPT, return_tensors="pt")
+    settings = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+    own = model.generate(**inputs, **settings)
+    with KNNLogitsProcessor(model, with_trust(store, 1e6)) as knn:
+        assert torch.equal(knn.generate(**inputs, **settings), own)
+        # An untrained model repeats itself, which its own text drafts.
+        assert knn.passes == passes if passes else knn.passes < 23
+    with KNNLogitsProcessor(model, with_trust(store, 1.0, offset=5.0)) as knn:
+        knn.generate(**inputs, **settings)
+        assert knn.passes < 23

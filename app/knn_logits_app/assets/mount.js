@@ -55,6 +55,8 @@ const mount = (element, props, trigger, watch) => {
     const moved = names.filter((name) => form.settings[name] !== asked.settings[name]);
     // What was not moved is as it was written, also where a gate or the memory's trust chose λ.
     if (!moved.length && !off && gate === ruled(asked)) return { settings: null, stale: null };
+    if (!live && view.known.side.trust)
+      return { settings: null, stale: "trust chose where the memory speaks, so what is moved counts when it is written again" };
     if (!live || moved.some((name) => !MIXED.includes(name)))
       return { settings: null, stale: "other settings are chosen now" };
     if (gate && live.gate) return { settings: null, stale: off ? "the memory is off now" : null };
@@ -110,8 +112,9 @@ const mount = (element, props, trigger, watch) => {
       requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
     }, { class: "kl-chip" }));
     return h("div", { class: "kl-far", role: "status" },
-      h("p", {}, h("b", {}, "Nothing near."), " The memory contains nothing similar to this text, so ",
-        view.known.words.some((one) => one.share >= LEAST) ? "its words may be about something else." : "it has no part in these words."),
+      h("p", {}, h("b", {}, "Nothing near."), trace.alone ? " The model alone wrote this: the memory has no part in these words."
+        : ` The memory contains nothing similar to this text, so ${view.known.words.some((one) => one.share >= LEAST)
+          ? "its words may be about something else" : "it has no part in these words"}.`),
       passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
         ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
       chips.length ? h("p", {}, "You can ask it: ", chips) : null);

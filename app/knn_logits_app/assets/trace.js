@@ -57,7 +57,7 @@ const wholeTrace = (packed) => {
       ({ token, token_id, p, p_lm, p_knn })),
     neighbors: one.neighbors.map(neighbor),
   }));
-  const { near, stores, documents, tokens: _, ...rest } = packed;
+  const { near, alone, stores, documents, tokens: _, ...rest } = packed;
   return {
     format: "knn-logits trace",
     version: 1,

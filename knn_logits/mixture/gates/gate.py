@@ -57,6 +57,11 @@ def gate_name(gate: Gate) -> str:
     return str(getattr(gate, "kind", type(gate).__name__))
 
 
+def gate_line(gate: Gate) -> str:
+    """Says what decides on λ: a gate's own words, or the name of its kind."""
+    return str(getattr(gate, "line", None) or f"the gate {gate_name(gate)!r}")
+
+
 def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | None, Gate | None]:
     """Tells whether a number or a gate was given as λ."""
     if lmbda is None or not isinstance(lmbda, Gate):
