@@ -114,7 +114,8 @@ def sources_json(end: End) -> dict[str, Any] | None:
         )
     documents = sequence.documents[:_DOCUMENTS] if sequence.tokens else []
     listed = [_document(document) for document in documents if document.share >= _LEAST]
-    return {"spans": spans, "documents": listed}
+    nearness = {"near": sequence.near, "alone": sequence.alone}
+    return {**nearness, "spans": spans, "documents": listed}
 
 
 def _document(document: DocumentShare) -> dict[str, Any]:

@@ -89,8 +89,8 @@ def resolve_settings(
         chosen = (number, search.get("retomaton"), search.get("infini_gram"))
         if record.trust is not None and chosen == (None, None, None):
             # Entries that share the text's end word for word need no pointers and no further bonus.
-            plain = config.with_given(retomaton=False, suffix_weight=1.0)
-            return plain, Trust(record.trust, record.lmbda)
+            alone = config.with_given(retomaton=False, suffix_weight=1.0)
+            return alone, Trust(record.trust, record.lmbda)
         if search.get("suffix_weight") is None and config.temperature != stored.temperature:
             # A shared token keeps its worth in distance.
             weight = at_temperature(stored.suffix_weight, stored.temperature, config.temperature)
