@@ -270,25 +270,17 @@ class _Build:
             store.manifest = manifest
             self._finish_index(store)
             return
-        finish_on_demand(
-            self.steps.job,
-            manifest,
-            self.steps.model,
-            plan.keys.location,
-            calibrate=plan.calibrate,
-            fixed=plan.fixed,
-            seed=plan.index.seed,
-            progress=self.steps.progress,
-        )
+        finish_on_demand(self.steps, plan, manifest)
 
     def _finish_index(self, store: Datastore) -> None:
-        plan, seed, manifest = self.plan, self.plan.index.seed, store.manifest
+        steps, plan, manifest = self.steps, self.plan, store.manifest
+        seed, progress = plan.index.seed, self.steps.progress
         ray = self.settings.get("ray") if len(store) >= _FILLED_BY_CLUSTER else None
         index, record = make_index(
-            store, plan.index, threads=plan.threads, ray=ray, progress=self.steps.progress
+            store, plan.index, threads=plan.threads, ray=ray, progress=progress
         )
         nearness = while_running(
-            self.steps.progress,
+            progress,
             "settings for writing",
             lambda: 1.0,
             lambda: nearness_of(store, index, seed),
@@ -299,21 +291,21 @@ class _Build:
             if plan.keys.pairs is None:
                 writing = choose_writing(store, nearness, fixed, seed=seed)
             settings = calibrate(
-                self.steps.model,
+                steps.model,
                 plan.keys.location,
                 store,
                 index,
                 fixed=fixed,
                 pairs=plan.keys.pairs,
                 seed=seed,
-                progress=self.steps.progress,
+                progress=progress,
                 observe=sample.add,
             )
             writing = with_suffixes(writing, settings)
             if fixed.lmbda is None:
-                writing = with_trust(writing, self.steps.model, self.steps.tokenizer, store, sample)
-        write_index(self.steps.job, store, index, record, self.canary)
-        self.steps.job.commit(
+                writing = with_trust(writing, steps.model, steps.tokenizer, store, sample)
+        write_index(steps.job, store, index, record, self.canary)
+        steps.job.commit(
             manifest,
             index=record,
             settings=settings,

@@ -21,7 +21,7 @@ from knn_logits.engine.compatibility import vocabulary_size
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer
-from knn_logits.engine.windows import Piece, TextWindow, plan
+from knn_logits.engine.windows import Piece, TextWindow, windows_of
 from knn_logits.index.base import Index
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, spread, temperatures_around
 from knn_logits.measure.overlap import hashed
@@ -175,17 +175,21 @@ def sample_size(entries: int) -> int:
 
 def sample_pieces(store: Datastore, seed: int, pairs: PairTokenizer | None = None) -> list[Piece]:
     """Draws whole windows of a datastore's text at random, with their sources if it has pairs."""
-    record, contexts = store.manifest.windows, store.contexts
-    windows = list(plan(contexts.first, contexts.length, record.window, record.stride))
-    size = sample_size(len(store))
-    chosen, entries = [], 0
-    for number in np.random.default_rng(seed).permutation(len(windows)):
+    drawn = sorted(draw_windows(store, sample_size(len(store)), seed), key=lambda w: w.start)
+    return pieces_of(store, drawn, pairs)
+
+
+def draw_windows(
+    store: Datastore, size: int, seed: int, fits: Callable[[TextWindow], bool] = lambda _: True
+) -> Iterator[TextWindow]:
+    """Draws windows that fit, until they have so many entries."""
+    windows, entries = windows_of(store.contexts, store.manifest.windows), 0
+    for number in np.random.default_rng(seed).permutation(len(windows)).tolist():
         if entries >= size:
             break
-        chosen.append(windows[number])
-        entries += windows[number].entries
-    chosen.sort(key=lambda window: window.start)
-    return pieces_of(store, chosen, pairs)
+        if fits(windows[number]):
+            entries += windows[number].entries
+            yield windows[number]
 
 
 def pieces_of(

@@ -35,7 +35,7 @@ from knn_logits.engine.compatibility import (
     vocabulary_size,
 )
 from knn_logits.engine.forward import evaluating
-from knn_logits.engine.windows import TextWindow, plan
+from knn_logits.engine.windows import TextWindow, plan, windows_of
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.index.backends import backend, usual_kinds
 from knn_logits.metrics import DEFAULT_METRIC
@@ -251,7 +251,7 @@ def estimated(
         contexts.entries, tokens, text.documents, dim, keys.dtype, metric, text.table_bytes, canary
     )
     check_index(build.index, dim, metric, contexts.entries)
-    windows = list(plan(contexts.first, contexts.length, keys.windows.window, keys.windows.stride))
+    windows = windows_of(contexts, keys.windows)
     sample = windows if keys.pairs is None else _with_sources(windows, keys, text.sources)
     total = sum(window.size + window.source_size for window in windows)
     speed = timing.measured_speed(

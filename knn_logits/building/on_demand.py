@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import nn
 
 from knn_logits.building.calibration import (
     Choice,
+    draw_windows,
     part_of_entries,
     pieces_of,
     predicted_tokens,
     score_blocks,
 )
 from knn_logits.building.indexing import write_suffixes
-from knn_logits.building.planning import FixedSettings
+from knn_logits.building.planning import BuildPlan
+from knn_logits.building.steps import Steps
 from knn_logits.building.writing_settings import Nearness, choose_writing, with_suffixes
 from knn_logits.engine.keys import KeySource
-from knn_logits.engine.location import KeyLocation
-from knn_logits.engine.windows import Piece, TextWindow, plan
-from knn_logits.progress import Progress
+from knn_logits.engine.windows import Piece, TextWindow
 from knn_logits.search.neighbors import NEAREST, hits
 from knn_logits.search.on_demand.retriever import OnDemandRetriever
 from knn_logits.settings.config import FEWEST_CALIBRATED, KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.job import Job
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import OnDemandRecord, SettingsRecord, WritingRecord
 
@@ -37,25 +35,15 @@ _LARGEST_SHARE = 0.5
 _QUERIES_AT_ONCE = 256
 
 
-def finish_on_demand(
-    job: Job,
-    manifest: Manifest,
-    model: nn.Module,
-    location: KeyLocation,
-    *,
-    calibrate: bool,
-    fixed: FixedSettings,
-    seed: int,
-    progress: Progress,
-) -> None:
+def finish_on_demand(steps: Steps, plan: BuildPlan, manifest: Manifest) -> None:
     """Makes the suffix index of a datastore without keys, chooses its settings, ends the job."""
+    job = steps.job
     store = Datastore.unfinished(job.folder, manifest)
-    write_suffixes(job, store, progress)
+    write_suffixes(job, store, steps.progress)
     settings, writing = manifest.settings, None
-    if calibrate:
+    if plan.calibrate:
         indexed = manifest.model_copy(update={"files": job.files})
-        store = Datastore.unfinished(job.folder, indexed)
-        settings, writing = _calibrated(model, location, store, fixed, seed, progress)
+        settings, writing = _calibrated(steps, plan, Datastore.unfinished(job.folder, indexed))
     job.commit(manifest, settings=settings, writing=writing)
 
 
@@ -69,14 +57,10 @@ def calibrated_tokens(settings: OnDemandRecord, entries: int) -> int:
 
 
 def _calibrated(
-    model: nn.Module,
-    location: KeyLocation,
-    store: Datastore,
-    fixed: FixedSettings,
-    seed: int,
-    progress: Progress,
+    steps: Steps, plan: BuildPlan, store: Datastore
 ) -> tuple[SettingsRecord, WritingRecord | None]:
     """Leaves documents out of the search, and chooses what predicts windows of them best."""
+    fixed, seed, location = plan.fixed, plan.index.seed, plan.keys.location
     choice = Choice(store, fixed)
     if fixed.complete:
         return choice.default, None
@@ -84,10 +68,10 @@ def _calibrated(
     if predicted_tokens(pieces) < FEWEST_CALIBRATED:
         return choice.default, None
     retriever = OnDemandRetriever(
-        store, KNNConfig(k=choice.largest), source=KeySource(model, location), without=hidden
+        store, KNNConfig(k=choice.largest), source=KeySource(steps.model, location), without=hidden
     )
     nearest, matches = [], []
-    for scores in score_blocks(model, location, pieces, _QUERIES_AT_ONCE, progress):
+    for scores in score_blocks(steps.model, location, pieces, _QUERIES_AT_ONCE, steps.progress):
         neighbors = retriever.search(scores.states, scores.prefixes).to("cpu")
         choice.add(neighbors, scores)
         padded = neighbors.padded(max(NEAREST, neighbors.k))
@@ -104,24 +88,16 @@ def _calibrated(
 
 def _held_out(store: Datastore, seed: int) -> tuple[list[Piece], np.ndarray]:
     """Draws windows of text, and the entries, ascending, of all documents that they are from."""
-    record, contexts = store.manifest.windows, store.contexts
     parts = part_of_entries(store)
-    sizes = np.bincount(parts)
-    windows = list(plan(contexts.first, contexts.length, record.window, record.stride))
-    size = min(CALIBRATED_ON, len(store))
-    chosen: list[TextWindow] = []
-    hidden: set[int] = set()
-    total = entries = 0
-    for number in np.random.default_rng(seed).permutation(len(windows)).tolist():
-        window = windows[number]
-        if entries >= size:
-            break
-        inside = set(parts[window.first_entry : window.first_entry + window.entries].tolist())
-        added = int(sum(sizes[part] for part in inside - hidden))
-        if total + added > _LARGEST_SHARE * len(store):
-            continue
-        hidden |= inside
-        total += added
-        entries += window.entries
-        chosen.append(window)
-    return pieces_of(store, chosen), np.flatnonzero(np.isin(parts, sorted(hidden)))
+    sizes, hidden = np.bincount(parts), np.zeros(int(parts.max(initial=0)) + 1, bool)
+
+    def fits(window: TextWindow) -> bool:
+        inside = hidden.copy()
+        inside[parts[window.first_entry : window.first_entry + window.entries]] = True
+        if sizes[inside].sum() > _LARGEST_SHARE * len(store):
+            return False
+        hidden[:] = inside
+        return True
+
+    windows = list(draw_windows(store, min(CALIBRATED_ON, len(store)), seed, fits))
+    return pieces_of(store, windows), np.flatnonzero(hidden[parts])

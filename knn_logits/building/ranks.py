@@ -23,11 +23,9 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.planning import KeyPlan
-from knn_logits.building.steps import Steps, computes_canary, source_reader
+from knn_logits.building.steps import Steps, computes_canary, keys_from
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.forward import evaluating
-from knn_logits.engine.keys import compute_keys
-from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, DatastoreError, KNNLogitsError
 from knn_logits.store import layout
 from knn_logits.store.entries import Contexts
@@ -282,20 +280,17 @@ def _write(
         return
     tokens = map_array(work.path("tokens"), "int32", (work.tokens,))
     begin, end = work.span(shards[0])[0], work.span(shards[-1])[1]
-    contexts, texts = work.contexts, work.sources or []
-    size, stride = keys.windows.window, keys.windows.stride
+    sources = work.sources or []
     with evaluating(model):
-        parts = compute_keys(
+        parts = keys_from(
             model,
-            keys.location,
+            keys,
             np.asarray(tokens),
-            list(plan(contexts.first, contexts.length, size, stride)),
-            dim=work.dim,
-            dtype=keys.dtype,
-            batch_tokens=keys.batch_tokens,
-            first_entry=begin,
-            sources=source_reader(keys.pairs, lambda numbers: [texts[n] for n in numbers]),
-            advance=advance,
+            work.contexts,
+            work.dim,
+            (0, begin),
+            lambda numbers: [sources[number] for number in numbers],
+            advance,
         )
         buffer, computed = np.empty((0, work.dim), keys.dtype), begin
         for shard in shards:

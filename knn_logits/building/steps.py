@@ -23,11 +23,11 @@ from knn_logits.engine.compatibility import (
     relative_error,
     vocabulary_size,
 )
-from knn_logits.engine.keys import Sources, compute_keys
+from knn_logits.engine.keys import compute_keys
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.tokens import tokenize_with_places
-from knn_logits.engine.windows import plan
+from knn_logits.engine.windows import windows_of
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.progress import Progress
 from knn_logits.store.datastore import Datastore
@@ -112,12 +112,6 @@ class Steps:
         """Computes and writes the keys that an earlier run did not write."""
         tokens = map_array(self.job.path("tokens"), "int32", (text.tokens,))
         entries = contexts.entries - first_entry
-        size, stride = self.keys.windows.window, self.keys.windows.stride
-        windows = [
-            window
-            for window in plan(contexts.first, contexts.length, size, stride)
-            if window.first_entry + window.entries > first_entry
-        ]
         dim = read_arrays(self.job.path("checks"))[0][CANARY_KEYS].shape[1]
         writer = KeyWriter(self.job, dim, self.keys.dtype, entries, shard_bytes=self.shard_bytes)
         done = computed = writer.done
@@ -128,17 +122,16 @@ class Steps:
             computed = min(entries, computed + keys)
             self.progress("keys", computed, entries)
 
-        parts = (compute or compute_keys)(
+        parts = keys_from(
             self.model,
-            self.keys.location,
+            self.keys,
             np.asarray(tokens),
-            windows,
-            dim=dim,
-            dtype=self.keys.dtype,
-            batch_tokens=self.keys.batch_tokens,
-            first_entry=first_entry + done,
-            sources=source_reader(self.keys.pairs, text.sources),
-            advance=advance,
+            contexts,
+            dim,
+            (first_entry, first_entry + done),
+            text.sources,
+            advance,
+            compute,
         )
         for part in parts:
             writer.append(part)
@@ -198,10 +191,33 @@ def computes_canary(
     return bool(np.array_equal(keys, canary[CANARY_KEYS]))
 
 
-def source_reader(
-    pairs: PairTokenizer | None, texts: Callable[[Sequence[int]], list[str]]
-) -> Sources | None:
-    """Returns what reads the sources of contexts, given their texts; None for a causal model."""
-    if pairs is None:
-        return None
-    return lambda contexts: pairs.sources(texts(contexts))
+def keys_from(
+    model: nn.Module,
+    keys: KeyPlan,
+    tokens: Array,
+    contexts: Contexts,
+    dim: int,
+    begin: tuple[int, int],
+    texts: Callable[[Sequence[int]], list[str]],
+    advance: Callable[[int], None],
+    compute: Callable[..., Iterator[Array]] | None = None,
+) -> Iterator[Array]:
+    """Computes keys of a text: of the entries from `begin[0]` on, those from `begin[1]` on."""
+    pairs = keys.pairs
+    sources = None if pairs is None else (lambda contexts: pairs.sources(texts(contexts)))
+    return (compute or compute_keys)(
+        model,
+        keys.location,
+        tokens,
+        [
+            window
+            for window in windows_of(contexts, keys.windows)
+            if window.first_entry + window.entries > begin[0]
+        ],
+        dim=dim,
+        dtype=keys.dtype,
+        batch_tokens=keys.batch_tokens,
+        first_entry=begin[1],
+        sources=sources,
+        advance=advance,
+    )

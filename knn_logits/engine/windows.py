@@ -10,6 +10,8 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import WindowConfig
+from knn_logits.store.entries import Contexts
+from knn_logits.store.records import WindowRecord
 
 _LARGEST_DEFAULT = 1024
 
@@ -93,6 +95,11 @@ def plan(
             if offset + window >= readable:
                 break
             offset += stride
+
+
+def windows_of(contexts: Contexts, record: WindowRecord) -> list[TextWindow]:
+    """The windows of a datastore's text."""
+    return list(plan(contexts.first, contexts.length, record.window, record.stride))
 
 
 def stream(blocks: Iterable[Array], window: int, stride: int, first: int = 0) -> Iterator[Piece]:

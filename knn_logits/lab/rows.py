@@ -31,7 +31,7 @@ from knn_logits.building.calibration import (
 from knn_logits.engine.compatibility import vocabulary_size
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.location import KeyLocation
-from knn_logits.engine.windows import plan
+from knn_logits.engine.windows import windows_of
 from knn_logits.measure.likelihood import LMBDAS
 from knn_logits.measure.text_pass import score_pieces, scoring_batch_tokens
 from knn_logits.mixture.weights import Weighing
@@ -180,11 +180,10 @@ def read_held(
     progress: Progress,
 ) -> Held:
     """Runs the model over windows with held-out entries; `numbers` maps tokens, or -1."""
-    record, contexts = store.manifest.windows, store.contexts
     before = np.concatenate([[0], np.cumsum(held)])
     windows = [
         window
-        for window in plan(contexts.first, contexts.length, record.window, record.stride)
+        for window in windows_of(store.contexts, store.manifest.windows)
         if before[window.first_entry + window.entries] > before[window.first_entry]
     ]
     batch = scoring_batch_tokens(input_device(model), vocabulary_size(model))

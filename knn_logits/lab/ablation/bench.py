@@ -22,7 +22,7 @@ from knn_logits.corpus.documents import Document
 from knn_logits.engine.forward import evaluating, input_device, states_at, windows_batch
 from knn_logits.engine.keys import default_batch_tokens
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, decoder_of, find_key
-from knn_logits.engine.windows import TextWindow, batches, plan
+from knn_logits.engine.windows import TextWindow, batches, windows_of
 from knn_logits.errors import CorpusError, ModelError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.measure.bench import halved, open_bench
@@ -212,9 +212,8 @@ def key_places(model: nn.Module) -> dict[str, str]:
 
 
 def _groups(store: Datastore) -> Iterator[list[TextWindow]]:
-    contexts, windows = store.contexts, store.manifest.windows
     group: list[TextWindow] = []
-    for window in plan(contexts.first, contexts.length, windows.window, windows.stride):
+    for window in windows_of(store.contexts, store.manifest.windows):
         group.append(window)
         if window.first_entry + window.entries - group[0].first_entry >= FILE_ENTRIES:
             yield group
