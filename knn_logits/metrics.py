@@ -8,11 +8,13 @@ commands read the names at their start.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from knn_logits.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Metric = Literal["l2", "ip", "cosine"]
@@ -20,6 +22,15 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 DEFAULT_METRIC: Metric = "l2"
 # The metric of a learned memory's rows.
 LEARNED_METRIC: Metric = "ip"
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Computes in the tensors' own type, even within the caller's `torch.autocast`."""
+    import torch
+
+    if not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 class InnerProduct:
@@ -54,7 +65,8 @@ class InnerProduct:
 
     def scores(self, queries: Tensor, keys: Tensor, norms: Tensor | None) -> Tensor:
         """Compares prepared queries with all keys, [rows, size], in the order of their nearness."""
-        return queries @ keys.T
+        with full_precision(keys.device):
+            return queries @ keys.T
 
     def of_scores(self, scores: Tensor, queries: Tensor) -> Tensor:
         """Makes nearness of the scores, [rows, k], of each query's nearest keys."""
@@ -62,11 +74,13 @@ class InnerProduct:
 
     def pairwise(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Compares each query, [rows, dim], with its own keys, [rows, k, dim]."""
-        return self.prepared(keys).bmm(self.prepared(queries).unsqueeze(-1)).squeeze(-1)
+        with full_precision(keys.device):
+            return self.prepared(keys).bmm(self.prepared(queries).unsqueeze(-1)).squeeze(-1)
 
     def of_query(self, query: Tensor, keys: Tensor) -> Tensor:
         """Compares a prepared query, [dim], with keys, [k, dim], and may overwrite these."""
-        return self.prepared(keys).mv(query)
+        with full_precision(keys.device):
+            return self.prepared(keys).mv(query)
 
     def squared_distance(self, nearness: Tensor) -> Tensor | None:
         """The squared distance of prepared vectors; None where the nearness does not say it."""
@@ -96,7 +110,8 @@ class SquaredDistance(InnerProduct):
     def scores(self, queries: Tensor, keys: Tensor, norms: Tensor | None) -> Tensor:
         """See `InnerProduct.scores`. Adding -|q|^2 would not change the order."""
         assert norms is not None
-        return norms.addmm(queries, keys.T, beta=-1.0, alpha=2.0)
+        with full_precision(keys.device):
+            return norms.addmm(queries, keys.T, beta=-1.0, alpha=2.0)
 
     def of_scores(self, scores: Tensor, queries: Tensor) -> Tensor:
         """See `InnerProduct.of_scores`."""

@@ -303,8 +303,11 @@ class StateCapture:
 
     def states(self, window: Window, first: int) -> Tensor:
         """Returns the states of a window from a position on."""
-        assert window.states is not None
-        return as_rows(window.states, window.shape, self._hooks.location)[:, first:]
+        states = window.states
+        assert states is not None
+        if states.shape[:-1] != window.shape:
+            states = as_rows(states, window.shape, self._hooks.location)
+        return states[:, first:]
 
 
 def _choose(

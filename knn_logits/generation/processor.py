@@ -24,7 +24,6 @@ from knn_logits.evidence.trace import Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.generation.looping import LoopEnd
-from knn_logits.index.base import full_precision
 from knn_logits.mixture.gates.gate import Gate
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings, generation_settings
@@ -90,7 +89,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         self.memory = Memory.of(model, datastore, scoring=False, **settings)
         self.loop_size = self.memory.loop_size
         self._record = record
-        self._warned = False
+        self._warned = self._closed = False
         self._recordings = Recordings()
         self._current = threading.local()
         self._model_config: Any = getattr(model, "generation_config", None) or model.config
@@ -114,6 +113,7 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     def close(self) -> None:
         """Removes the hooks from the model, which is then as it was before."""
+        self._closed = True
         self._capture.close()
 
     def generate(self, inputs: Tensor | None = None, *, draft: bool = True, **settings: Any) -> Any:
@@ -201,7 +201,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         Raises:
             ModelError: when the processor was closed.
         """
-        if self._capture.closed:
+        if self._closed:
             raise ModelError("this KNNLogitsProcessor was closed: make a new one")
         call = Call.now()
         read = self._capture.find(input_ids, call)
@@ -210,7 +210,9 @@ class KNNLogitsProcessor(LogitsProcessor):
                 logger.warning(_NO_PASS)
                 self._warned = True
             return scores
-        with full_precision(scores.device):
+        if not torch.is_autocast_enabled(scores.device.type):
+            return self._mixed(call, *read, input_ids, scores)
+        with torch.autocast(scores.device.type, enabled=False):
             return self._mixed(call, *read, input_ids, scores)
 
     def _mixed(
@@ -275,6 +277,9 @@ class KNNLogitsProcessor(LogitsProcessor):
                 # Another source makes another text. A number that no token has tells them apart.
                 texts = torch.cat([-1 - sources.unsqueeze(1), texts], dim=-1)
             neighbors = self.memory.neighbors(states, texts, log_p_lm if reads_model else None)
+            if positions == 1:
+                window.answers[position] = neighbors
+                return neighbors
             for number in range(positions):
                 part = slice(number * rows, (number + 1) * rows)
                 window.answers[position + number] = neighbors[part]

@@ -10,8 +10,7 @@ The backends differ in this:
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -70,13 +69,12 @@ class Index(Protocol):
         ...
 
 
-def check_queries(queries: Tensor, dim: int) -> None:
-    """Refuses queries that are not [rows, dim]."""
-    if queries.dim() != 2 or queries.shape[1] != dim:
-        raise SearchError(
-            f"the queries have the shape {tuple(queries.shape)}, but keys have {dim} numbers: give "
-            "queries [rows, dim] from the model that built the datastore"
-        )
+def wrong_shape(queries: Tensor, dim: int) -> SearchError:
+    """The error for queries that are not [rows, dim]."""
+    return SearchError(
+        f"the queries have the shape {tuple(queries.shape)}, but keys have {dim} numbers: give "
+        "queries [rows, dim] from the model that built the datastore"
+    )
 
 
 def kept_after(present: Tensor | None, size: int, gone: Array) -> tuple[Tensor, Tensor]:
@@ -100,13 +98,6 @@ def without_broken(queries: Tensor, nearness: Tensor, ids: Tensor) -> tuple[Tens
     return nearness.masked_fill(broken, -torch.inf), ids.masked_fill(broken, -1)
 
 
-def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Computes in the tensors' own type, even within the caller's `torch.autocast`."""
-    if not torch.is_autocast_enabled(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
-
-
 def prepared(vectors: Array, metric: Metric) -> Array:
     """Returns vectors as a metric compares them, float32."""
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -123,5 +114,4 @@ def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
     Returns:
         float32 [rows, k], larger is nearer.
     """
-    with full_precision(keys.device):
-        return COMPARISONS[metric].pairwise(queries, keys)
+    return COMPARISONS[metric].pairwise(queries, keys)

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.index.base import (
-    check_queries,
-    full_precision,
     kept_after,
     pairwise,
     without_broken,
+    wrong_shape,
 )
 from knn_logits.metrics import COMPARISONS, Metric
 
@@ -132,7 +131,8 @@ class CompactIndex:
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
-        check_queries(queries, self.dim)
+        if queries.dim() != 2 or queries.shape[1] != self.dim:
+            raise wrong_shape(queries, self.dim)
         device, k = self._codes.device, min(k, self.size)
         queries = queries.to(device, torch.float32)
         if not k or not len(queries):
@@ -140,8 +140,7 @@ class CompactIndex:
             return empty, empty.long()
         candidates = k if self._keys_of is None else min(self.size, _TIMES * k + _EXTRA)
         rows = max(1, _BLOCK // (candidates * (1 if self._keys_of is None else self.dim)))
-        with full_precision(device):
-            parts = [self._search_block(part, k, candidates) for part in queries.split(rows)]
+        parts = [self._search_block(part, k, candidates) for part in queries.split(rows)]
         nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
         return without_broken(queries, nearness, ids)
 

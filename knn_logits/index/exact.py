@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,10 +12,9 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.index.backend import Backend, Fill, Keys
 from knn_logits.index.base import (
-    check_queries,
-    full_precision,
     kept_after,
     without_broken,
+    wrong_shape,
 )
 from knn_logits.index.speed import random_vectors, sample_rows, search_seconds
 from knn_logits.metrics import COMPARISONS, Metric
@@ -107,7 +107,8 @@ class ExactIndex:
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
-        check_queries(queries, self.dim)
+        if queries.dim() != 2 or queries.shape[1] != self.dim:
+            raise wrong_shape(queries, self.dim)
         k = min(k, self.size)
         queries = queries.to(self._keys.device, torch.float32)
         if not k or not len(queries):
@@ -116,11 +117,12 @@ class ExactIndex:
                 torch.empty(len(queries), 0, dtype=torch.int64, device=self._keys.device),
             )
         rows = max(1, _BLOCK // self.size)
-        with full_precision(queries.device):
-            parts = [self._search(part, k) for part in queries.split(rows)]
+        parts = [self._search(part, k) for part in queries.split(rows)]
         nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
         if self._ids is not None:
             ids = self._ids[ids]
+        if math.isfinite(float(queries.sum())):
+            return nearness, ids
         return without_broken(queries, nearness, ids)
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, SearchError
-from knn_logits.index.base import check_queries, prepared
+from knn_logits.index.base import prepared, wrong_shape
 from knn_logits.index.coarse import ListGraph
 from knn_logits.index.faiss_library import (
     faiss_for_torch,
@@ -59,6 +59,7 @@ class FaissIndex:
         gaps: bool = False,
     ) -> None:
         self.metric: Metric = metric
+        self._comparison = COMPARISONS[metric]
         self.dim = int(index.d)
         self.size = int(index.ntotal)
         self.threads = threads
@@ -150,11 +151,13 @@ class FaissIndex:
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """See `Index.search`."""
-        check_queries(queries, self.dim)
+        if queries.dim() != 2 or queries.shape[1] != self.dim:
+            raise wrong_shape(queries, self.dim)
         if not self.size or not len(queries):
             return torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
         queries = queries.to(self._device, torch.float32)
-        queries = COMPARISONS[self.metric].prepared(queries)
+        if self._comparison.unit_length:
+            queries = self._comparison.prepared(queries)
         k = min(k, self.size)
         if not math.isfinite(float(queries.sum())):
             # FAISS finds nothing for a query with NaN, but it does for an infinite one.
@@ -165,10 +168,10 @@ class FaissIndex:
         rows = len(queries)
         threads = self.threads or (1 if rows < _ROWS_FOR_THREADS else None)
         array = np.ascontiguousarray(queries.numpy())
-        with openmp_threads(threads):
-            if self._ranged(rows, k):
+        if self._ranged(rows, k):
+            with openmp_threads(threads):
                 return self._search_range(array, k)
-            distances, ids = self._search_array(array, self._requested_k(k))
+        distances, ids = self._search_array(array, self._requested_k(k), threads)
         nearness = self._nearness(distances)
         if self._ids is not None:
             ids = np.where(ids < 0, -1, self._ids[ids])
@@ -180,7 +183,7 @@ class FaissIndex:
 
     def _nearness(self, distances: Array) -> Array:
         """Negates FAISS's squared distances in place, so that larger is nearer."""
-        if COMPARISONS[self.metric].sign < 0:
+        if self._comparison.sign < 0:
             np.negative(distances, out=distances)
         return distances
 
@@ -194,11 +197,12 @@ class FaissIndex:
         """The transforms that queries go through before the inverted file."""
         return parts_of(self._index)[0]
 
-    def _search_array(self, queries: Array, k: int) -> tuple[Array, Array]:
-        visited = self._visited(queries)
-        if visited is None:
-            distances, ids = search(self._index, queries, k)
-        else:
+    def _search_array(self, queries: Array, k: int, threads: int | None) -> tuple[Array, Array]:
+        if self._graph is None:
+            return search(self._index, queries, k, threads=threads)
+        with openmp_threads(threads):
+            visited = self._visited(queries)
+            assert visited is not None
             distances, ids = self._ivf.search_preassigned(visited[0], k, *visited[1:])
         return distances, ids
 

@@ -15,7 +15,6 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, MissingDependencyError
 from knn_logits.metrics import COMPARISONS, Metric
-from knn_logits.settings.config import check_threads
 
 # An index such as "IVF64,PQ16x4fs,RFlat" compares so many times k of its neighbors a second time.
 # FAISS's own default of 1 would find no other neighbors than the index without that part.
@@ -39,7 +38,9 @@ def faiss_for_torch() -> None:
     import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
 
 
-def search(index: Any, queries: Array, k: int, params: Any = None) -> tuple[Array, Array]:
+def search(
+    index: Any, queries: Array, k: int, params: Any = None, threads: int | None = None
+) -> tuple[Array, Array]:
     """Searches a FAISS index on the CPU by FAISS's C++ method itself.
 
     `faiss.contrib.torch_utils`, which other libraries import, replaces `search` of every class by a
@@ -55,7 +56,8 @@ def search(index: Any, queries: Array, k: int, params: Any = None) -> tuple[Arra
     distances = np.empty((len(queries), k), np.float32)
     ids = np.empty((len(queries), k), np.int64)
     inside, *out = map(faiss_module().swig_ptr, (queries, distances, ids))
-    index.search_c(len(queries), inside, k, *out, params)
+    with openmp_threads(threads):
+        index.search_c(len(queries), inside, k, *out, params)
     return distances, ids
 
 
@@ -131,7 +133,6 @@ def openmp_threads(number: int | None) -> Iterator[None]:
         yield
         return
     faiss = faiss_module()
-    check_threads(number)
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(number)
     try:

@@ -19,7 +19,7 @@ from knn_logits.index.base import Index
 from knn_logits.index.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
 from knn_logits.locks import new_lock
 from knn_logits.metrics import COMPARISONS, as_distance
-from knn_logits.settings.config import IndexConfig, KNNConfig
+from knn_logits.settings.config import IndexConfig, KNNConfig, check_threads
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.store.sinks import find_sink
@@ -57,6 +57,7 @@ class Indexes:
         *,
         native: bool = False,
     ) -> None:
+        check_threads(threads)
         self.device = usable_device(device)
         self.threads = threads
         self.native = native

@@ -286,7 +286,8 @@ class Memory:
             neighbors: The neighbors of `rows` queries.
             log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
         """
-        neighbors = neighbors.to(log_p_lm.device)
+        if neighbors.ids.device != log_p_lm.device:
+            neighbors = neighbors.to(log_p_lm.device)
         weights = self.weighing.log_weights(neighbors)
         lmbda: float | Tensor = self.config.lmbda
         if self.gate is not None:

@@ -87,7 +87,7 @@ def log_weights(neighbors: Neighbors, temperature: float, bonus: Tensor | None =
     if neighbors.every_row and _COLD <= temperature <= _HOT:
         logits = nearness * (1.0 / temperature)
         return torch.log_softmax(logits if bonus is None else logits + bonus, dim=-1)
-    if not neighbors.k:
+    if not nearness.shape[-1]:
         return nearness
     # Relative to the nearest, no distance leaves the range of floats. Where all neighbors are
     # infinitely far, the nearest counts as finite, since inf - inf is NaN.

@@ -185,6 +185,8 @@ class CombinedRetriever(Retriever):
         self.store = first.store
         self.config = first.config
         self.metric: Metric = first.metric
+        self.follows_text = any(retriever.follows_text for retriever in retrievers)
+        self.reads_text = any(retriever.reads_text for retriever in retrievers)
         self.weights = None
         if weights is not None:
             # The sum of the largest floats is infinite.
@@ -194,11 +196,6 @@ class CombinedRetriever(Retriever):
         self._shares = self.weights or [1.0] * len(self.retrievers)
         sizes = [len(retriever.store) for retriever in retrievers]
         self._first = [0, *itertools.accumulate(sizes)]
-
-    @property
-    def follows_text(self) -> bool:
-        """See `Retriever.follows_text`."""
-        return any(retriever.follows_text for retriever in self.retrievers)
 
     def begin_text(self) -> None:
         """See `Retriever.begin_text`."""
@@ -216,11 +213,6 @@ class CombinedRetriever(Retriever):
             place for place in range(len(self.retrievers)) if entry < self._first[place + 1]
         )
         return self.retrievers[number].store, entry - self._first[number]
-
-    @property
-    def reads_text(self) -> bool:
-        """See `Retriever.reads_text`."""
-        return any(retriever.reads_text for retriever in self.retrievers)
 
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """Searches the neighbors of a batch of queries. Ids count through all datastores.

@@ -63,11 +63,6 @@ class Endings(Retriever):
         )
 
     @property
-    def reads_text(self) -> bool:
-        """See `Retriever.reads_text`."""
-        return True
-
-    @property
     def stores(self) -> list[Datastore]:
         """See `Retriever.stores`."""
         return self._whole.stores

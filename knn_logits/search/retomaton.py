@@ -23,7 +23,6 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DatastoreError
-from knn_logits.index.base import full_precision
 from knn_logits.index.opening import hidden_entries
 from knn_logits.metrics import COMPARISONS
 from knn_logits.search.neighbors import Neighbors, joined
@@ -126,6 +125,8 @@ class Pointers:
 class RetomatonRetriever(Retriever):
     """Follows pointers, and searches a datastore only where too few of them are left."""
 
+    follows_text = True
+
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
         needs_text(store.manifest, store.folder, "RetoMaton")
         super().__init__(store, config, **settings)
@@ -148,11 +149,6 @@ class RetomatonRetriever(Retriever):
             lambda: Pointers(store, config.max_knns, self.without),
         )
         self._thread = threading.local()
-
-    @property
-    def follows_text(self) -> bool:
-        """See `Retriever.follows_text`."""
-        return True
 
     def begin_text(self) -> None:
         """Begins a new text. An earlier text may have contained the new text's prompt."""
@@ -275,7 +271,7 @@ class RetomatonRetriever(Retriever):
         pointed: list[Array] | None,
     ) -> tuple[Neighbors, list[Candidates]]:
         all_ids = _side_by_side(ids, -1)
-        values = np.take(self._array, all_ids, mode="clip") if len(self.store) else all_ids
+        values = np.take(self._array, all_ids, mode="clip") if len(self._array) else all_ids
         candidates = [
             Candidates(entries, values[row, : len(entries)], nearness)
             for row, (entries, nearness) in enumerate(zip(ids, distances, strict=True))
@@ -300,7 +296,8 @@ class RetomatonRetriever(Retriever):
         It goes row by row, since a thousand keys fit a core's cache and a batch's keys do not.
         """
         queries = queries.detach().float().cpu()
-        queries = COMPARISONS[self.metric].prepared(queries)
+        if COMPARISONS[self.metric].unit_length:
+            queries = COMPARISONS[self.metric].prepared(queries)
         return [
             self._distances_of(query, entries) if len(entries) else np.empty(0, np.float32)
             for query, entries in zip(queries, ids, strict=True)
@@ -308,8 +305,7 @@ class RetomatonRetriever(Retriever):
 
     def _distances_of(self, query: Tensor, ids: Array) -> Array:
         keys = self._vectors(ids)
-        with full_precision(keys.device):
-            nearness: Array = COMPARISONS[self.metric].of_query(query, keys).numpy()
+        nearness: Array = COMPARISONS[self.metric].of_query(query, keys).numpy()
         return nearness
 
     def _vectors(self, ids: Array) -> Tensor:

@@ -71,22 +71,16 @@ class Retriever:
             self.index.nprobe = config.nprobe
         self._values = store.values
         self._array: Array = self._values.numpy()
-        self.counts_shared = counts_shared(store, config)
+        self.counts_shared = self.reads_text = counts_shared(store, config)
         # Where entries are merged, the vote of each entry counts for all that it stands for.
         self._counts = None if store.merged is None else torch.from_numpy(log_counts(store.merged))
 
     # The share of each of several datastores in the vote; None where all neighbors vote together.
     weights: list[float] | None = None
-
-    @property
-    def follows_text(self) -> bool:
-        """Whether the neighbors depend on earlier tokens, and not on the state alone."""
-        return False
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether a search needs the text before each query, besides the query."""
-        return self.counts_shared
+    # Whether the neighbors depend on earlier tokens, and not on the state alone.
+    follows_text = False
+    # Whether a search needs the text before each query, besides the query.
+    reads_text = True
 
     def begin_text(self) -> None:
         """Begins a new text: this thread's next step continues no earlier text."""
@@ -148,7 +142,7 @@ class Retriever:
             MismatchError: when the queries have another length than the keys.
         """
         self._check_length(queries)
-        if not len(self.store):
+        if not self.index.size:
             return Neighbors.nothing(len(queries), queries.device)
         queries = queries.detach().float()
         nearness, ids = self.index.search(queries, self.config.k)

@@ -96,11 +96,6 @@ class OnDemandRetriever(Retriever):
         self._lock = new_lock(self)
         self._open: OrderedDict[tuple[int, ...], tuple[ExactIndex, Tensor]] = OrderedDict()
 
-    @property
-    def reads_text(self) -> bool:
-        """See `Retriever.reads_text`."""
-        return True
-
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """Finds the neighbors of a batch of queries among the passages of their texts.
 
