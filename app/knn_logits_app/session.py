@@ -118,11 +118,7 @@ class Session:
         return inputs, self.stores(library, writing.lookup, private) if writing.lookup else []
 
     def write(
-        self,
-        library: Library,
-        writing: Writing,
-        deadline: Deadline,
-        private: Stores | None = None,
+        self, library: Library, writing: Writing, deadline: Deadline, private: Stores | None = None
     ) -> Iterator[dict[str, Answer]]:
         """Continues a text, with `compare` also without kNN, until nobody reads."""
         inputs, stores = self.check_writing(library, writing, private)

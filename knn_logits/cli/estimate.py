@@ -40,10 +40,7 @@ class SizeOptions:
     """The sizes of a corpus and a model that need not be there."""
 
     tokens: int | None = setting(
-        None,
-        "Number of tokens, such as 3e9, in place of a corpus.",
-        metavar="N",
-        read=_read_tokens,
+        None, "Number of tokens, such as 3e9, in place of a corpus.", metavar="N", read=_read_tokens
     )
     dim: int | None = setting(None, "Length of a key, in place of a model.", least=1)
     layers: int | None = setting(None, "Number of the model's layers, with --dim.", least=1)

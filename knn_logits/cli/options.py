@@ -26,8 +26,7 @@ STORE_HELP = "Folder of the datastore, or org/name[@revision] on the Hub."
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder of the model.")]
 Store = Annotated[str, typer.Argument(metavar="STORE", help=STORE_HELP)]
 Stores = Annotated[
-    list[str],
-    typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are searched as one."),
+    list[str], typer.Argument(metavar="STORE...", help=f"{STORE_HELP} Several are searched as one.")
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")

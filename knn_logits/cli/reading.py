@@ -84,8 +84,7 @@ class CorpusOptions:
     id_field: str = setting("id", "Field of a row's id.")
     title_field: str = setting("title", "Field of a row's title.")
     encoding: str | None = setting(
-        None,
-        "Encoding of text files, HTML and rows, such as latin-1; by default it is recognised.",
+        None, "Encoding of text files, HTML and rows, such as latin-1; by default it is recognised."
     )
     strict: bool = setting(False, "Stop at a document that cannot be read.")
     follow_links: bool = setting(False, "Read files outside a folder that links in it lead to.")

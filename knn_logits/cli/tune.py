@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli.evaluate import (
-    OVERLAP_HELP,
-    Paths,
-    check_files,
-    json_at_last,
-    stores_and_texts,
-)
+from knn_logits.cli.evaluate import OVERLAP_HELP, Paths, check_files, json_at_last, stores_and_texts
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
 from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Model, Settable, command

@@ -64,8 +64,7 @@ def test_an_encoder_decoder_model_is_served(run, launched, marian_folder, pair_s
 def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder, store):
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "knn_logits.cli.serve.find_spec",
-        lambda name: None if name == "gradio" else found(name),
+        "knn_logits.cli.serve.find_spec", lambda name: None if name == "gradio" else found(name)
     )
     done = run.refused("app", model_folder, store.folder)
     assert 'pip install "knn-logits[app]"' in done.line

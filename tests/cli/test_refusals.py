@@ -100,12 +100,7 @@ def test_without_ray_it_says_how_to_install_it(
 ):
     monkeypatch.setitem(sys.modules, "ray", None)
     corpus = write_corpus(tmp_path / "corpus.jsonl")
-    places = {
-        "MODEL": model_folder,
-        "STORE": store.folder,
-        "CORPUS": corpus,
-        "OUT": tmp_path / "s",
-    }
+    places = {"MODEL": model_folder, "STORE": store.folder, "CORPUS": corpus, "OUT": tmp_path / "s"}
     answer = run.refused(*(places.get(word, word) for word in words), "--ray", "auto")
     assert "Ray is not installed: pip install 'knn-logits[ray]'" in answer.err
     assert len(answer.err.strip().splitlines()) <= 3

@@ -138,10 +138,7 @@ def test_shares_of_the_infini_gram(run, model_folder, copy, text):
     assert "leave out" in both.err
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("eval",), ("explain",), ("generate", "--prompt")],
-)
+@pytest.mark.parametrize("command", [("eval",), ("explain",), ("generate", "--prompt")])
 def test_the_infini_gram_is_asked_for(run, model_folder, copy, text, command):
     name, *option = command
     words = [*option, TEXTS[1]] if name != "eval" else [text]

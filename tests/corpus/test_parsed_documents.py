@@ -6,16 +6,7 @@ from email.message import EmailMessage
 
 import pytest
 from corpus_files import failure, read, write
-from office_files import (
-    docx,
-    encrypted_pdf,
-    epub,
-    notebook,
-    paragraph,
-    pdf,
-    pptx,
-    table,
-)
+from office_files import docx, encrypted_pdf, epub, notebook, paragraph, pdf, pptx, table
 
 WINCH = "When error code E42 appears, open the winch cover."
 
