@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
 from knn_logits_serve.request import GenerationRequest
@@ -43,6 +43,9 @@ class End:
     text: str  # the whole answer, without its prompt
     trace: SequenceTrace | None = None
     offset: int = 0  # characters of the prompt that the client gets before the answer
+
+
+AnswerPart: TypeAlias = Piece | End
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ class Answer:
         counts = {"prompt_tokens": read, "completion_tokens": written}
         return {"usage": {**counts, "total_tokens": read + written}}
 
-    def note(self, part: Piece | End) -> None:
+    def note(self, part: AnswerPart) -> None:
         """Takes a part of an answer that is sent as a whole."""
         if isinstance(part, Piece):
             self._pieces.setdefault(part.choice, []).append(part)
@@ -169,7 +172,7 @@ class Answer:
             choices.append(self._choice(number, content, self._logprobs(number, tokens), end))
         return self._frame(choices, whole=True) | self._usage()
 
-    def chunks(self, part: Piece | End) -> Iterable[dict[str, Any]]:
+    def chunks(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
         """Yields the chunks of a stream for a part of an answer."""
         number = part.choice
         if self._chat and number not in self._lengths:

@@ -13,13 +13,11 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from knn_logits import Deadline, KNNLogitsError
-from knn_logits_serve.request import Refusal, refusal_of
-
-Request = TypeVar("Request")
-News = TypeVar("News")
+from knn_logits_serve.answers import AnswerPart
+from knn_logits_serve.request import GenerationRequest, Refusal, refusal_of
 
 logger = logging.getLogger("knn_logits.serve")
 # The seconds that a request is expected to take before any was answered.
@@ -36,26 +34,28 @@ def log_failure(error: Exception) -> None:
 
 
 @dataclass(frozen=True)
-class Turn(Generic[Request, News]):
+class Turn:
     """A request that runs."""
 
-    request: Request
-    tell: Callable[[News], None]  # takes the parts of its answer, in the thread that runs it
+    request: GenerationRequest
+    tell: Callable[[AnswerPart], None]  # takes the parts of its answer, in the thread that runs it
     deadline: Deadline
     finish: Callable[[], None]  # tells that it is complete, while others of the group go on
 
 
 # Runs requests that are alike, in a thread.
-Work: TypeAlias = "Callable[[Sequence[Turn[Request, News]]], None]"
+Work: TypeAlias = Callable[[Sequence[Turn]], None]
 
 
-class Job(Generic[News]):
+class Job:
     """A request that waits or runs."""
 
-    def __init__(self, request: Any, work: Any, alike: Hashable | None, least: int) -> None:
+    def __init__(
+        self, request: GenerationRequest, work: Work, alike: Hashable | None, least: int
+    ) -> None:
         self.request, self.work, self.alike, self.least = request, work, alike, least
         # The parts of the answer. The last is None, or a refusal if the request failed.
-        self.news: asyncio.Queue[News | Refusal | None] = asyncio.Queue()
+        self.news: asyncio.Queue[AnswerPart | Refusal | None] = asyncio.Queue()
         self.deadline: Deadline | None = None
         self.cancelled = False
         self._ended = False
@@ -80,8 +80,8 @@ class Line:
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="write")
         self._at_once, self._most_waiting, self._seconds = at_once, waiting, seconds
         self._together = together
-        self._waiting: list[Job[Any]] = []
-        self._groups: dict[asyncio.Task[None], list[Job[Any]]] = {}
+        self._waiting: list[Job] = []
+        self._groups: dict[asyncio.Task[None], list[Job]] = {}
         self._usual = _FIRST_GUESS
         # The most requests that were here at one time since the latest pause.
         self._crowd = 0
@@ -99,18 +99,18 @@ class Line:
         return sum(len(group) for group in self._groups.values())
 
     @property
-    def jobs(self) -> list[Job[Any]]:
+    def jobs(self) -> list[Job]:
         """The requests that run, and those that wait."""
         return [*(job for group in self._groups.values() for job in group), *self._waiting]
 
     def join(
         self,
-        request: Request,
-        work: Work[Request, News],
+        request: GenerationRequest,
+        work: Work,
         *,
         alike: Hashable | None = None,
         least: int = 2,
-    ) -> Job[News]:
+    ) -> Job:
         """Puts a request at the end of the queue."""
         if self._closed:
             raise Refusal(_ENDING, 503, retry_after=10)
@@ -122,7 +122,7 @@ class Line:
                 code="queue_full",
                 retry_after=seconds,
             )
-        job: Job[News] = Job(request, work, alike, least)
+        job: Job = Job(request, work, alike, least)
         idle = not self._groups and not self._waiting
         self._waiting.append(job)
         jobs = self.waiting + self.running
@@ -137,7 +137,7 @@ class Line:
             self._begin()
         return job
 
-    def leave(self, job: Job[News]) -> None:
+    def leave(self, job: Job) -> None:
         """Removes a request from the queue, or ends it if it runs."""
         job.cancel()
         if job in self._waiting:
@@ -183,7 +183,7 @@ class Line:
         del self._groups[task]
         self._begin()
 
-    async def _run(self, group: list[Job[Any]]) -> None:
+    async def _run(self, group: list[Job]) -> None:
         loop = asyncio.get_running_loop()
         turns = [self._turn(job, loop) for job in group]
         began, ended = time.monotonic(), None
@@ -199,11 +199,11 @@ class Line:
             took = (time.monotonic() - began) / len(group)
             self._usual += 0.2 * (took - self._usual)
 
-    def _turn(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> Turn[Any, Any]:
+    def _turn(self, job: Job, loop: asyncio.AbstractEventLoop) -> Turn:
         job.deadline = Deadline(self._seconds)
 
-        def tell(news: object) -> None:
-            loop.call_soon_threadsafe(job.news.put_nowait, news)
+        def tell(part: AnswerPart) -> None:
+            loop.call_soon_threadsafe(job.news.put_nowait, part)
 
         def finish() -> None:
             loop.call_soon_threadsafe(job.end, None)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from knn_logits import Source
 from knn_logits_app.views import chat_page
-from knn_logits_serve.answers import Answer, End, Piece, Span, spans_of, within
+from knn_logits_serve.answers import Answer, AnswerPart, End, Span, spans_of, within
 from knn_logits_serve.bodies import ChatBody, Message
 from knn_logits_serve.request import GenerationRequest
 from knn_logits_serve.served import Served
@@ -43,7 +43,7 @@ class Speech:
     def __init__(self, served: Served, request: GenerationRequest, answer: Answer) -> None:
         self._served, self._request, self._answer = served, request, answer
 
-    def __call__(self, part: Piece | End) -> Iterable[dict[str, Any]]:
+    def __call__(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
         """Yields the events for a part of an answer."""
         if isinstance(part, End) and part.trace is not None and self._request.n == 1:
             yield from self._sources(part)

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from knn_logits_serve.answers import Answer, End, Piece, message_json
+from knn_logits_serve.answers import Answer, AnswerPart, message_json
 from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
 from knn_logits_serve.line import Job, Line
 from knn_logits_serve.open_webui import Speech, task_answer, task_of, without_numbers
@@ -23,7 +23,6 @@ from knn_logits_serve.request import GenerationRequest, Refusal
 from knn_logits_serve.served import Served
 from knn_logits_serve.writing import LEAST, LEAST_WITH_DRAFTS, kind_of, run
 
-AnswerPart: TypeAlias = "Piece | End"
 # Turns a part of an answer into the events of a stream.
 Speak: TypeAlias = Callable[[AnswerPart], Iterable[dict[str, Any]]]
 # Turns a body into a request, or directly into its answer.
@@ -39,7 +38,7 @@ class Gone(Exception):
 class Listening:
     """Reads the parts of an answer from a job. A client that disconnects ends the job."""
 
-    def __init__(self, line: Line, job: Job[AnswerPart], receive: Receive) -> None:
+    def __init__(self, line: Line, job: Job, receive: Receive) -> None:
         self._line, self._job = line, job
         self._gone = asyncio.create_task(_departure(receive))
 
@@ -167,7 +166,7 @@ class Routes:
         generation = await asyncio.to_thread(parse, body)
         if isinstance(generation, Response):
             return generation
-        job: Job[AnswerPart] = self.line.join(
+        job = self.line.join(
             generation,
             partial(run, self.served),
             alike=kind_of(self.served, generation),

@@ -20,14 +20,13 @@ from transformers import StoppingCriteria
 from knn_logits import Deadline, KNNLogitsProcessor, Memory, Pieces
 from knn_logits_app.decoding import TokenStream
 from knn_logits_app.session import renamed
-from knn_logits_serve.answers import End, Piece, Token
+from knn_logits_serve.answers import AnswerPart, End, Piece, Token
 from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
 from knn_logits_serve.line import Turn
 from knn_logits_serve.request import GenerationRequest, Prompt
 from knn_logits_serve.served import Served
 
-Tell: TypeAlias = Callable[["Piece | End"], None]
-WaitingRequest: TypeAlias = Turn[GenerationRequest, "Piece | End"]
+Tell: TypeAlias = Callable[[AnswerPart], None]
 # The most passages that are kept for a token, and the most of the likeliest tokens in its place.
 PASSAGES, CANDIDATES = 3, 5
 # With kNN a text alone is drafted, which a batch is not. A batch of fewer rows takes longer than
@@ -144,7 +143,7 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)
 
 
-def run(served: Served, turns: Sequence[WaitingRequest]) -> None:
+def run(served: Served, turns: Sequence[Turn]) -> None:
     """Writes the answers of one request, or of several that are alike."""
     if len(turns) == 1:
         _write(served, turns[0].request, turns[0].tell, turns[0].deadline)
@@ -250,7 +249,7 @@ def kind_of(served: Served, request: GenerationRequest) -> Hashable | None:
 class _Row:
     """A request in a batch."""
 
-    turn: WaitingRequest
+    turn: Turn
     writer: AnswerWriter
     ended: bool = False
 
@@ -280,7 +279,7 @@ class _Rows(StoppingCriteria):
         return torch.tensor([row.ended for row in self._rows], device=input_ids.device)
 
 
-def _write_batch(served: Served, turns: Sequence[WaitingRequest]) -> None:
+def _write_batch(served: Served, turns: Sequence[Turn]) -> None:
     rows = []
     for turn in turns:
         request = turn.request
