@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -130,18 +130,13 @@ class ShardActor:
 
     def __init__(self, name: str, checksum: str, first: int, last: int) -> None:
         self._shard = name, checksum, first, last
-        self._forms: OrderedDict[Form, Shard] = OrderedDict()
+        self._opened = lru_cache(_FORMS)(self._open)
 
-    def _opened(self, form: Form) -> Shard:
-        if form not in self._forms:
-            try:
-                self._forms[form] = Shard(*self._shard, form)
-            except DatastoreError as error:
-                raise type(error)(f"on the machine {platform.node()}: {error}") from error
-            if len(self._forms) > _FORMS:
-                self._forms.popitem(last=False)
-        self._forms.move_to_end(form)
-        return self._forms[form]
+    def _open(self, form: Form) -> Shard:
+        try:
+            return Shard(*self._shard, form)
+        except DatastoreError as error:
+            raise type(error)(f"on the machine {platform.node()}: {error}") from error
 
     def ready(self, form: Form) -> bool:
         """Opens the shard."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,40 +44,28 @@ class Journal(Record):
     files: Annotated[tuple[FileRecord, ...], FailFast()] = Field(default=(), strict=False)
 
 
+@dataclass
 class Job:
     """A job that is running. `begin` makes one."""
 
-    def __init__(
-        self,
-        folder: Path,
-        journal: Journal,
-        *,
-        resumed: bool = False,
-        ended: Journal | None = None,
-        overwrite: bool = False,
-    ) -> None:
-        self.folder = folder
-        self.resumed = resumed
-        # Set once the text is written: an earlier run finished the job, and did not clean up.
-        self.repeated = False
-        self.overwrite = overwrite
-        self._journal = journal
-        self._ended = ended
-
-    @property
-    def ended(self) -> bool:
-        """Whether an earlier run of this job finished, but was stopped before it cleaned up."""
-        return self._ended is not None
+    folder: Path
+    journal: Journal
+    resumed: bool = False  # whether an earlier run began it
+    # The journal of an earlier run that finished this job, but was stopped before it cleaned up.
+    ended: Journal | None = None
+    overwrite: bool = False  # whether the files of an unfinished job may be deleted
+    # Set once the text is written: the same job has ended before.
+    repeated: bool = False
 
     @property
     def generation(self) -> int:
         """The number that the names of the job's files contain."""
-        return self._journal.generation
+        return self.journal.generation
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
         """The files that are written, in order."""
-        return self._journal.files
+        return self.journal.files
 
     @property
     def shards(self) -> list[FileRecord]:
@@ -122,13 +111,13 @@ class Job:
 
     def note_text(self, text: str) -> None:
         """Notes which tokens the job is about."""
-        if self._ended is not None:
-            self.repeated = text == self._ended.text
-            if not self.repeated and self._ended.kind == "build":
+        if self.ended is not None:
+            self.repeated = text == self.ended.text
+            if not self.repeated and self.ended.kind == "build":
                 raise _taken(self.folder)
-        if self._journal.text not in (None, text):
+        if self.journal.text not in (None, text):
             if not self.overwrite:
-                build = self._journal.kind == "build"
+                build = self.journal.kind == "build"
                 way = f"delete {self.folder / layout.JOURNAL} to abandon that job"
                 raise MismatchError(
                     f"the unfinished job in {self.folder} has another corpus; give the same "
@@ -162,9 +151,9 @@ class Job:
 
     def save(self, **fields: Any) -> None:
         """Writes the journal, with some fields changed."""
-        journal = self._journal.model_copy(update=fields)
+        journal = self.journal.model_copy(update=fields)
         write_bytes(self.folder / layout.JOURNAL, journal.model_dump_json(indent=1).encode())
-        self._journal = journal
+        self.journal = journal
 
     def commit(
         self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -23,36 +24,33 @@ from knn_logits.store.reading import HASH_CHUNK
 SHARD_BYTES = 256 << 20
 
 
+@dataclass
 class TokenWriter:
     """Writes documents after those of `before`; a job that continues refuses another text."""
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        concatenate: bool,
-        vocabulary: int,
-        before: tuple[Array, Documents] | None = None,
-    ) -> None:
-        self._job = job
-        self._concatenate = concatenate
-        self._vocabulary = vocabulary
-        self._documents: list[DocumentRecord] = []
-        self._tokens = 0
-        self._path = job.path("tokens")
-        self._before = before
+    job: Job
+    concatenate: bool
+    vocabulary: int
+    before: tuple[Array, Documents] | None = None
+    tokens: int = 0  # so far
+    _records: list[DocumentRecord] = field(default_factory=list)
+
+    @property
+    def path(self) -> Path:
+        """The file of tokens."""
+        return self.job.path("tokens")
 
     def __enter__(self) -> TokenWriter:
         with ExitStack() as stack:
-            self._file = stack.enter_context(staging(self._path))
+            self._file = stack.enter_context(staging(self.path))
             self._file.write(array_header(np.dtype(np.int32), (0,)))
-            if self._before is not None:
-                tokens, documents = self._before
+            if self.before is not None:
+                tokens, documents = self.before
                 for first in range(0, len(tokens), HASH_CHUNK):
                     part = np.ascontiguousarray(tokens[first : first + HASH_CHUNK])
                     self._file.write(part.tobytes())
-                self._tokens = len(tokens)
-                self._documents = [documents[number] for number in range(len(documents))]
+                self.tokens = len(tokens)
+                self._records = [documents[number] for number in range(len(documents))]
             self._staging = stack.pop_all()
         return self
 
@@ -68,21 +66,21 @@ class TokenWriter:
     ) -> None:
         """Appends a document of at least one token. For a pair these are the target's tokens."""
         array = np.asarray(tokens, dtype=np.int64)
-        unknown = array[(array < 0) | (array >= self._vocabulary)]
+        unknown = array[(array < 0) | (array >= self.vocabulary)]
         if len(unknown):
             raise ConfigError(
                 f"the tokenizer gave the token {int(unknown[0])}, but the model has only "
-                f"{self._vocabulary} tokens: load the tokenizer that belongs to the model"
+                f"{self.vocabulary} tokens: load the tokenizer that belongs to the model"
             )
         self._file.write(array.astype(np.int32).tobytes())
-        self._documents.append(
-            DocumentRecord(self._tokens, len(array), id, title, uri, metadata, source)
+        self._records.append(
+            DocumentRecord(self.tokens, len(array), id, title, uri, metadata, source)
         )
-        self._tokens += len(array)
+        self.tokens += len(array)
 
     def describe(self, number: int, **fields: str | None) -> None:
         """Gives a document another title, uri or metadata, and keeps its tokens."""
-        self._documents[number] = replace(self._documents[number], **fields)  # type: ignore[arg-type]
+        self._records[number] = replace(self._records[number], **fields)  # type: ignore[arg-type]
 
     def __exit__(
         self,
@@ -95,29 +93,29 @@ class TokenWriter:
             return
         with self._staging:
             self._file.seek(0)
-            self._file.write(array_header(np.dtype(np.int32), (self._tokens,)))
+            self._file.write(array_header(np.dtype(np.int32), (self.tokens,)))
         try:
-            self._job.note_text(self._identity())
+            self.job.note_text(self._identity())
         except BaseException:
-            discard(self._path)
+            discard(self.path)
             raise
-        put_in_place(self._path)
-        self._job.note(self._path)
-        self._job.write("documents", self._documents)
+        put_in_place(self.path)
+        self.job.note(self.path)
+        self.job.write("documents", self._records)
 
     def _identity(self) -> str:
         """A digest of all that the new keys depend on: tokens, starts of documents, sources."""
         before, documents = (0, 0)
-        if self._before is not None:
-            before, documents = len(self._before[0]), len(self._before[1])
+        if self.before is not None:
+            before, documents = len(self.before[0]), len(self.before[1])
         digest = hashlib.sha256()
-        with self._path.with_name(partial_name(self._path.name)).open("rb") as file:
+        with self.path.with_name(partial_name(self.path.name)).open("rb") as file:
             file.seek(len(array_header(np.dtype(np.int32), (0,))) + 4 * before)
             while part := file.read(HASH_CHUNK):
                 digest.update(part)
-        first = [document.first - before for document in self._documents[documents:]]
+        first = [document.first - before for document in self._records[documents:]]
         digest.update(np.array(first, dtype=np.int64).tobytes())
-        for document in self._documents[documents:]:
+        for document in self._records[documents:]:
             if document.source is not None:
                 digest.update(hashlib.sha256(document.source.encode()).digest())
         return digest.hexdigest()
@@ -125,21 +123,16 @@ class TokenWriter:
     @property
     def documents(self) -> int:
         """Number of documents so far."""
-        return len(self._documents)
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens so far."""
-        return self._tokens
+        return len(self._records)
 
     def sources(self, numbers: Sequence[int]) -> list[str]:
         """The sources of some documents, which are pairs."""
-        return [self._documents[number].source or "" for number in numbers]
+        return [self._records[number].source or "" for number in numbers]
 
     def contexts(self) -> Contexts:
         """The contexts of the text."""
-        first = np.array([document.first for document in self._documents], dtype=np.int64)
-        contexts = Contexts.of(first, self._tokens, self._concatenate)
+        first = np.array([document.first for document in self._records], dtype=np.int64)
+        contexts = Contexts.of(first, self.tokens, self.concatenate)
         if contexts.entries == 0:
             raise CorpusError("no document of the corpus has two tokens or more; give more text")
         return contexts

@@ -96,6 +96,8 @@ def test_without_keys(model, tokenizer, old, index, tmp_path):
     ]
     with pytest.raises(DatastoreError, match="no keys"):
         Retriever(done.store, KNNConfig(k=5, refine=True))
+    with pytest.raises(ConfigError, match="no argument of import_datastore 'metric'"):
+        imported(model, tokenizer, folder, tmp_path / "n2", metric="ip")
     with pytest.raises(ConfigError, match="built from the keys"):
         imported(model, tokenizer, folder, tmp_path / "n2", index=IndexConfig("exact"))
     (folder / f"index_gpt2_{len(old)}_32.indexed").unlink()
