@@ -15,7 +15,12 @@ import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.indexing import same_kind, write_index, write_suffixes
+from knn_logits.building.indexing import (
+    automatic_factory,
+    same_kind,
+    write_index,
+    write_suffixes,
+)
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.steps import Cut, Steps, cut_documents
@@ -32,7 +37,6 @@ from knn_logits.engine.keys import default_batch_tokens
 from knn_logits.engine.location import is_encoder_decoder
 from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
-from knn_logits.index.choice import choose_factory
 from knn_logits.index.opening import backend_of, whole_index
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import check_threads, whole_number
@@ -295,7 +299,7 @@ def extended_index(
     if not kind.extends or store.merged is not None:
         factory = record.factory
         if not kind.approximate and record.requested == "auto":
-            factory = choose_factory(len(grown), grown.manifest.dim)
+            factory = automatic_factory(grown)
         return same_kind(grown, record, factory, threads, progress)
     # A format that cannot be checked is not read here: only a user who asks for it trusts it.
     index: Any = whole_index(store, threads=threads)

@@ -259,7 +259,7 @@ def make_index(
     if not config.measures:
         factory = config.factory
         if factory == "auto":
-            factory = choose_factory(len(store), store.manifest.dim)
+            factory = automatic_factory(store)
         return _made(store, config, factory, None, threads, progress, ray)
     tried = None
     while True:
@@ -276,6 +276,11 @@ def make_index(
             factory,
             100.0 * recall,
         )
+
+
+def automatic_factory(store: Datastore) -> str:
+    """Chooses the kind of index by the entries that can be found, without those removed."""
+    return choose_factory(len(store) - len(store.removed_entries), store.manifest.dim)
 
 
 def same_kind(

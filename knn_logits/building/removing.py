@@ -10,7 +10,12 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.building.adding import keep_checks
-from knn_logits.building.indexing import same_kind, write_index, write_suffixes
+from knn_logits.building.indexing import (
+    automatic_factory,
+    same_kind,
+    write_index,
+    write_suffixes,
+)
 from knn_logits.building.recall import measured
 from knn_logits.corpus.documents import several
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
@@ -215,9 +220,12 @@ def _compacted(
 ) -> tuple[Index, IndexRecord]:
     """Makes the index over the entries that stay. Their codes stay, and their numbers change."""
     record = store.manifest.index
-    arrays = store.index_arrays()
-    if arrays is None:
-        return same_kind(small, record, record.factory, threads, progress)
+    arrays, factory = store.index_arrays(), record.factory
+    # A small datastore needs no approximate search, unless its user wanted one.
+    if record.requested == "auto" and automatic_factory(small) == "exact":
+        factory = "exact"
+    if arrays is None or factory != record.factory:
+        return same_kind(small, record, factory, threads, progress)
     index = backend_of(small).from_arrays(
         arrays,
         len(store),

@@ -15,6 +15,7 @@ from knn_logits.cli.loading import (
     compared_kinds,
     folder_of,
     index_of,
+    index_words,
     open_datastore,
     prepare,
     present,
@@ -78,7 +79,8 @@ def add(
             f"{done.folder}: {new_documents:,} documents and {new_entries:,} entries added in "
             f"{bars.seconds:.0f} s, now {entries:,} entries{recall_words(done)}"
         )
-    answer(json, content, _doubles(doubles), line, report.summary, seconds=bars.seconds)
+    index = index_words(done, before.index.factory)
+    answer(json, content, _doubles(doubles), line, index, report.summary, seconds=bars.seconds)
 
 
 def _doubles(doubles: Sequence[tuple[str, str]]) -> str | None:
@@ -120,6 +122,7 @@ def sync(
 
     report = Report()
     datastore = open_datastore(store)
+    before = datastore.manifest.index.factory
     with Bars(AGAIN) as bars:
         documents = fields.documents(folder, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
@@ -152,7 +155,9 @@ def sync(
         lines = [f"{done.datastore.folder}: {_planned(done)}, in {bars.seconds:.0f} s"]
         if done.removed or done.changed:
             lines.append(f"`knn-logits compact {store}` deletes the removed text from the disk")
-    answer(json, content, *lines, report.summary, seconds=bars.seconds)
+    content |= index_of(done.datastore)
+    index = index_words(done.datastore, before)
+    answer(json, content, *lines, index, report.summary, seconds=bars.seconds)
 
 
 def _planned(plan: Sync) -> str:
@@ -224,14 +229,16 @@ def compact(store: Store, run: Threads, json: Json = False) -> None:
 
     run.prepare()
     datastore = open_datastore(store)
+    before = datastore.manifest.index.factory
     with Bars(f"{UNCHANGED}; run the same command again") as bars:
         done = compact_store(datastore, threads=run.threads, progress=bars)
     manifest, size = done.manifest, size_of(done)
     answer(
         json,
-        picked(manifest, "entries", "documents") | {"bytes": size},
+        picked(manifest, "entries", "documents") | {"bytes": size, **index_of(done)},
         f"{done.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents, "
         f"{size / 1e6:,.1f} MB",
+        index_words(done, before),
     )
 
 

@@ -211,6 +211,17 @@ def recall_words(store: Datastore) -> str:
     return f", recall@{recall.at} {recall.value:.3f}" if recall else ""
 
 
+def index_words(store: Datastore, before: str) -> str | None:
+    """A line that says of another kind of index than before; None if it is the same."""
+    factory = store.manifest.index.factory
+    if factory == before:
+        return None
+    return (
+        f"the index is now {factory}{recall_words(store)}, and was {before}: `knn-logits index "
+        f"{store.folder} --index {before}` goes back"
+    )
+
+
 def index_of(store: Datastore) -> dict[str, Any]:
     """The index for JSON; the share of true neighbors that it finds is 1 where it finds all."""
     index = store.manifest.index

@@ -21,7 +21,7 @@ from knn_logits import (
     WindowConfig,
     build_datastore,
 )
-from knn_logits.building import adding, indexing, recall
+from knn_logits.building import indexing, recall
 from knn_logits.building.adding import add_documents
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.index.opening import open_index
@@ -164,8 +164,7 @@ def test_an_index_without_a_plain_form_is_extended(model, tokenizer, make, nativ
 def test_an_automatic_choice_is_made_again(model, tokenizer, make, monkeypatch):
     store = make("s", DOCUMENTS[:4])
     assert store.manifest.index.factory == "exact"
-    for module in (adding, indexing):
-        monkeypatch.setattr(module, "choose_factory", lambda entries, dim: "IVF4,SQ8")
+    monkeypatch.setattr(indexing, "choose_factory", lambda entries, dim: "IVF4,SQ8")
     grown = add_documents(model, tokenizer, store, DOCUMENTS[4:8])
     assert (grown.manifest.index.factory, grown.manifest.index.requested) == ("IVF4,SQ8", "auto")
     fixed = make("t", DOCUMENTS[:4], index=IndexConfig("exact"))

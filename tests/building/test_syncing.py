@@ -21,6 +21,7 @@ from knn_logits import (
     remove_documents,
     sync_documents,
 )
+from knn_logits.index import choice
 from knn_logits.store import layout
 
 SETTINGS = {"window": WindowConfig(32, 16), "k": 8, "lmbda": 0.5, "temperature": 5.0}
@@ -207,6 +208,25 @@ def test_an_index_is_extended(model, tokenizer, tmp_path):
     )
     assert done.datastore.manifest.index.factory == "IVF4,SQ8"
     assert done.datastore.index_arrays()["ids"].shape == (len(done.datastore),)
+
+
+def test_removed_entries_do_not_make_a_small_index_approximate(store, sync, monkeypatch):
+    present = len(store)
+    monkeypatch.setattr(choice, "EXACT_UP_TO", present)
+    remove_documents(store, "b.txt")
+    done = sync(FIRST).datastore
+    assert len(done) > present == len(done) - len(done.removed_entries)
+    assert done.manifest.index.factory == "exact"
+
+
+def test_compacting_goes_back_to_an_exact_index(store, sync, monkeypatch):
+    assert store.manifest.index.requested == "auto"
+    monkeypatch.setattr(choice, "EXACT_UP_TO", len(store))
+    grown = sync({**FIRST, "f.txt": TEXTS[6]}).datastore
+    assert grown.manifest.index.factory == "IVF64,SQ8"
+    small = compact(remove_documents(grown, "f.txt"))
+    assert (small.manifest.index.factory, small.manifest.index.requested) == ("exact", "auto")
+    assert len(small) == len(store)
 
 
 def test_pairs(tokenizer, tmp_path):

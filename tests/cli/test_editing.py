@@ -7,6 +7,7 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits import Datastore, Document
+from knn_logits.index import choice
 
 
 @pytest.fixture
@@ -78,6 +79,18 @@ def test_sync(run, store, model_folder, tmp_path):
     assert "1 added, 1 changed, 1 removed, 3 unchanged" in result.err
     again = run("sync", model_folder, store, folder, "--json").json
     assert (again["unchanged"], again["tokens"]) == (5, 0)
+
+
+def test_another_kind_of_index_is_said(run, store, model_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "EXACT_UP_TO", len(Datastore(store)))
+    folder = tmp_path / "old"
+    (folder / "new.txt").write_text(TEXTS[6])
+    grown = run("sync", model_folder, store, folder).out
+    assert "the index is now IVF64,SQ8" in grown
+    assert f"was exact: `knn-logits index {store.resolve()} --index exact` goes back" in grown
+    run("remove", store, "--document", "new.txt")
+    assert "the index is now exact" in run("compact", store).out
+    assert "the index" not in run("sync", model_folder, store, folder, "--dry-run").out
 
 
 def test_sync_keeps_what_cannot_be_read(run, store, model_folder, tmp_path):
