@@ -96,7 +96,11 @@ def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str
     if store.manifest.learned is not None:
         number, rows = row_of_token(store.values.numpy(), entry)
         return f"learned row {number} of {rows} for this token", None
-    position = store.contexts.token_of(entry)
+    return place_of(store, store.contexts.token_of(entry), tokenizer)
+
+
+def place_of(store: Datastore, position: int, tokenizer: Any) -> tuple[str | None, str | None]:
+    """Returns the title and the uri of a token's document, with the place of the token."""
     record = store.documents[store.documents.at_token(position)]
     document = record.shown
     place = place_at(record.metadata, position - record.first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from knn_logits.evidence.trace import (
     LEAST_INFLUENCE,
@@ -65,9 +66,24 @@ PUNCTUATION = ".,;:!?)]}»”\"'"
 _AROUND_WORD = string.whitespace + "\u00a0([{«“`*_" + PUNCTUATION
 
 
-def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
+class Spelled(Protocol):
+    """A token with its text."""
+
+    @property
+    def token(self) -> str:
+        """Its text."""
+
+    @property
+    def special(self) -> bool:
+        """Whether it is a token of the tokenizer's own."""
+
+
+_Token = TypeVar("_Token", bound=Spelled)
+
+
+def words_of(tokens: Sequence[_Token]) -> list[list[_Token]]:
     """Groups tokens into words, which white space separates."""
-    words: list[list[TokenTrace]] = []
+    words: list[list[_Token]] = []
     for token in tokens:
         if token.special:
             continue
@@ -78,7 +94,7 @@ def words_of(tokens: Sequence[TokenTrace]) -> list[list[TokenTrace]]:
     return [part for word in words for part in _parts(word)]
 
 
-def _parts(word: list[TokenTrace]) -> list[list[TokenTrace]]:
+def _parts(word: list[_Token]) -> list[list[_Token]]:
     """Returns a word, and the signs behind it as a word of their own."""
     end = len(word)
     while end and word[end - 1].token and not word[end - 1].token.strip().strip(PUNCTUATION):

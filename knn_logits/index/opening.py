@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _PROBE_SHARE = 0.75
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
-_CACHED = 6
+_CACHED = 8
 _T = TypeVar("_T")
 
 

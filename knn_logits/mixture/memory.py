@@ -6,8 +6,9 @@ Everything that answers takes a `Memory`: the processor in `generate()`, `explai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,7 @@ from knn_logits.settings.config import (
 )
 from knn_logits.store.datastore import Datastore
 
+_T = TypeVar("_T")
 _OPENING = ("key", "device", "threads", "native_index", "check", "indexes")
 
 
@@ -306,6 +308,10 @@ class Memory:
         return Vote(
             neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within
         )
+
+    def once(self, store: Datastore, name: object, make: Callable[[], _T]) -> _T:
+        """Returns an object that belongs to a datastore. The first caller makes it."""
+        return self._indexes.once(store, name, make)
 
     @property
     def loop_size(self) -> int | None:

@@ -1,0 +1,106 @@
+"""`Answer` holds the answer to a question, with the passages that were read and what each did."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# What is said where passages were read and do not hold the answer.
+NOT_SAID = "No document says that."
+# What is said where no passage is about the question.
+ALONE = "No document is about this: the model answers alone."
+
+
+@dataclass(frozen=True)
+class PassageEffect:
+    """A passage that was read.
+
+    Attributes:
+        store: The datastore's name.
+        document: The document's id.
+        title: The document's title with the place in it, such as "handbook.pdf, page 12".
+        uri: The document's address, if there is one.
+        place: The place alone, such as "page 12"; None if it is not known.
+        text: The passage's text.
+        score: How well it fits the question, by BM25.
+        effect: The sum of its effects on the answer's tokens, in nats; None if it was not read.
+    """
+
+    store: str
+    document: str
+    title: str
+    uri: str | None
+    place: str | None
+    text: str
+    score: float
+    effect: float | None
+
+
+@dataclass(frozen=True)
+class DocumentEffect:
+    """What a document's passages did to a token: the difference that they make in log p, in nats."""
+
+    document: str
+    effect: float
+
+
+@dataclass(frozen=True)
+class AnswerToken:
+    """A token of an answer.
+
+    Attributes:
+        token: Its text.
+        token_id: Its id.
+        p: Its probability with all passages in the prompt.
+        documents: What each document did to it, the largest effect first.
+        source: The number of the passage that has its word; None if none has it.
+    """
+
+    token: str
+    token_id: int
+    p: float
+    documents: list[DocumentEffect] = field(default_factory=list)
+    source: int | None = None
+
+    @property
+    def special(self) -> bool:
+        """No token of an answer is one of the tokenizer's own."""
+        return False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer and its evidence.
+
+    Attributes:
+        question: The question.
+        text: The answer: a sentence of a document, or what the model writes.
+        answered: Whether a document says it.
+        near: Whether a passage is about the question. If none is, the model answers alone.
+        quoted: Whether the text is a sentence of a document, word for word.
+        tokens: The answer's tokens.
+        passages: The passages that were found, those that the answer is from first.
+        passes: Forward passes of the model, those for the effects included.
+        seconds: The time that it took.
+    """
+
+    question: str
+    text: str
+    answered: bool
+    near: bool
+    quoted: bool
+    tokens: list[AnswerToken]
+    passages: list[PassageEffect]
+    passes: int
+    seconds: float
+
+    @property
+    def note(self) -> str:
+        """What has to be said beside the text; empty where the documents hold it."""
+        if self.answered:
+            return ""
+        return NOT_SAID if self.near else ALONE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the answer as plain values, for JSON."""
+        return asdict(self) | {"note": self.note}

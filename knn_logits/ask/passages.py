@@ -1,0 +1,219 @@
+"""Cuts the documents of a datastore in passages: whole paragraphs or sentences under a heading."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.engine.pieces import InnerText, decoded
+from knn_logits.engine.tokens import special_ids
+from knn_logits.store.datastore import Datastore
+
+# A passage grows to so many tokens, paragraph by paragraph. A paragraph stays whole up to the
+# second number, and is cut at its sentences beyond.
+PASSAGE_TOKENS, MOST_TOKENS = 160, 320
+_LONGEST_HEADING = 90
+_ENDS_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s*$|[。！？]\s*$")
+_NO_HEADING = re.compile(r"[.,;:!?]$|^[-*+>|$]|^\d+[.)]?\s*$")
+_UNDERLINE = re.compile(r"[=\-~^\"'`#*+]{3,}")
+
+
+@dataclass(frozen=True, eq=False)
+class Passage:
+    """A span of a document's tokens that is read as a whole.
+
+    Attributes:
+        store: The datastore.
+        document: The document's number in it.
+        first: Position of its first token in the datastore's tokens.
+        end: Position after its last token.
+        heading: The heading that it stands under; empty if there is none.
+        text: Its text.
+    """
+
+    store: Datastore
+    document: int
+    first: int
+    end: int
+    heading: str
+    text: str
+
+    @property
+    def title(self) -> str:
+        """The document's title, or its id."""
+        record = self.store.documents[self.document].shown
+        return record.title or record.id
+
+
+def passages_of(tokenizer: Any, store: Datastore) -> list[Passage]:
+    """Cuts all documents of a datastore that are not removed, in their order."""
+    if store.manifest.learned is not None:
+        return []
+    tokens = np.asarray(store.tokens)
+    marks = _Marks.of(tokenizer, tokens)
+    removed = set(store.manifest.removed)
+    return [
+        passage
+        for number, first in enumerate(store.documents.first.tolist())
+        if number not in removed
+        for passage in _cut(tokenizer, store, number, first, marks)
+    ]
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """What kinds of tokens there are, bool [vocabulary] each."""
+
+    breaks: Array  # ends with a line break
+    blank: Array  # has white space only
+    begins: Array  # begins with a line break
+    empty_line: Array  # has an empty line within
+    ends_sentence: Array
+    spaced: Array  # begins with white space, or with a letter that needs none before it
+    special: Array
+
+    @classmethod
+    def of(cls, tokenizer: Any, tokens: Array) -> _Marks:
+        used = np.unique(tokens)
+        size = int(used[-1]) + 1 if len(used) else 0
+        inner = InnerText(tokenizer, used.tolist())
+        texts = {token: inner([token]) for token in used.tolist()}
+
+        def those(is_so: Any) -> Array:
+            table = np.zeros(size, bool)
+            table[[token for token, text in texts.items() if is_so(text)]] = True
+            return table
+
+        special = np.zeros(size, bool)
+        special[[token for token in special_ids(tokenizer) if token < size]] = True
+        return cls(
+            breaks=those(lambda text: text.rstrip(" \t").endswith("\n")),
+            blank=those(lambda text: not text.strip()),
+            begins=those(lambda text: text.lstrip(" \t\r").startswith("\n")),
+            empty_line=those(lambda text: re.search(r"\n[ \t\r]*\n", text) is not None),
+            ends_sentence=those(lambda text: _ENDS_SENTENCE.search(text) is not None),
+            spaced=those(lambda text: text[:1].isspace() or text[:1] > "\u2e7f"),
+            special=special,
+        )
+
+
+def _paragraph_ends(ids: Array, marks: _Marks) -> Array:
+    """Positions after the last token of each paragraph, int64 ascending."""
+    if not len(ids):
+        return np.empty(0, np.int64)
+    breaks, begins = marks.breaks[ids], marks.begins[ids]
+    ends = marks.empty_line[ids]
+    # Two tokens may make an empty line together. The next paragraph then begins after the second.
+    ends[1:] |= breaks[:-1] & begins[1:]
+    positions = np.flatnonzero(ends) + 1
+    return np.unique(np.append(positions, len(ids)))
+
+
+def _sentence_ends(ids: Array, marks: _Marks) -> Array:
+    ends = marks.ends_sentence[ids]
+    ends[:-1] &= marks.spaced[ids[1:]]
+    return np.unique(np.append(np.flatnonzero(ends) + 1, len(ids)))
+
+
+def _packed(ends: Array, most: int) -> Iterator[tuple[int, int]]:
+    """Spans of whole parts that have at most so many tokens, or a single part."""
+    first = last = 0
+    for end in ends.tolist():
+        if end - first > most and last > first:
+            yield first, last
+            first = last
+        last = end
+    if last > first:
+        yield first, last
+
+
+def _cut(
+    tokenizer: Any, store: Datastore, number: int, first: int, marks: _Marks
+) -> Iterator[Passage]:
+    length = int(store.documents.length[number])
+    ids = np.asarray(store.tokens[first : first + length])
+    heading, pending = "", None  # (first token, end token, heading, parts of its text)
+    start = 0
+    for end in _paragraph_ends(ids, marks).tolist():
+        span = ids[start:end]
+        text = decoded(tokenizer, span[~marks.special[span]].tolist())
+        begin, start = start, end
+        if not text.strip():
+            continue
+        opening = _heading_of(text)
+        if opening is not None:
+            if pending is not None:
+                yield _passage(store, number, first, pending)
+            rest = text.strip().partition("\n")[2]
+            heading = opening
+            pending = (begin, end, heading, [text])
+            if not _UNDERLINE.sub("", rest).strip():
+                continue
+        elif pending is not None and (
+            end - pending[0] <= PASSAGE_TOKENS or _is_heading_alone(pending)
+        ):
+            pending = (pending[0], end, heading, [*pending[3], text])
+        else:
+            if pending is not None:
+                yield _passage(store, number, first, pending)
+            pending = (begin, end, heading, [text])
+        if pending[1] - pending[0] > MOST_TOKENS:
+            yield from _long(tokenizer, store, number, first, ids, pending, marks)
+            pending = None
+    if pending is not None:
+        yield _passage(store, number, first, pending)
+
+
+def _is_heading_alone(pending: tuple[int, int, str, list[str]]) -> bool:
+    return len(pending[3]) == 1 and _heading_of(pending[3][0]) is not None
+
+
+def _long(
+    tokenizer: Any,
+    store: Datastore,
+    number: int,
+    first: int,
+    ids: Array,
+    pending: tuple[int, int, str, list[str]],
+    marks: _Marks,
+) -> Iterator[Passage]:
+    """Cuts a paragraph that is too long at its sentences, or at its lines if it has none."""
+    begin, end, heading, _ = pending
+    span = ids[begin:end]
+    ends = np.union1d(_sentence_ends(span, marks), np.flatnonzero(marks.breaks[span]) + 1)
+    for start, stop in _packed(ends, PASSAGE_TOKENS):
+        part = span[start:stop]
+        text = decoded(tokenizer, part[~marks.special[part]].tolist())
+        if text.strip():
+            yield _passage(store, number, first, (begin + start, begin + stop, heading, [text]))
+
+
+def _passage(
+    store: Datastore, number: int, first: int, pending: tuple[int, int, str, list[str]]
+) -> Passage:
+    begin, end, heading, texts = pending
+    return Passage(store, number, first + begin, first + end, heading, "".join(texts).strip())
+
+
+def _heading_of(paragraph: str) -> str | None:
+    """The heading that a paragraph begins with; None if it has none."""
+    line, _, rest = paragraph.strip().partition("\n")
+    line = line.strip()
+    if line.startswith("#"):
+        name = line.lstrip("#").strip().rstrip("#").strip()
+        return name[:_LONGEST_HEADING] or None
+    underline = rest.partition("\n")[0].strip()
+    underlined = bool(_UNDERLINE.fullmatch(underline)) and len(underline) >= len(line) // 2
+    alone = not rest.strip()
+    if not line or len(line) > _LONGEST_HEADING or not (underlined or alone):
+        return None
+    if underlined:
+        return line
+    # A single line without an end, which is indented no further than its document.
+    plain = not paragraph.lstrip("\n").startswith((" ", "\t")) and not _NO_HEADING.search(line)
+    return line if plain and line[:1].isupper() else None

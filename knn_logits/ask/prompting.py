@@ -1,0 +1,80 @@
+"""Writes the prompt: the passages, then the question, in the model's own chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from knn_logits.ask.passages import Passage
+from knn_logits.engine.tokens import chat_ids, text_ids
+from knn_logits.errors import ConfigError
+
+Message = Mapping[str, str]
+
+
+def reading_text(question: str, passages: Sequence[Passage]) -> str:
+    """The user's message: the passages with their titles and headings, and the question."""
+    if not passages:
+        return question
+    return "\n\n".join([*map(_shown, passages), question])
+
+
+def _shown(passage: Passage) -> str:
+    heading = " ".join(passage.heading.split())
+    above = [passage.title] if not heading or heading == passage.title else [passage.title, heading]
+    begins = passage.text.lstrip("# \n").startswith(heading or passage.title)
+    title = ": ".join(above[:1] if begins and heading else above)
+    return passage.text if begins and not heading else f"{title}\n{passage.text}"
+
+
+def prompt_ids(
+    tokenizer: Any, question: str, passages: Sequence[Passage], history: Sequence[Message] = ()
+) -> list[int]:
+    """Cuts a question with the passages that are read into tokens.
+
+    Args:
+        tokenizer: The model's tokenizer. Without a chat template the text is continued.
+        question: The question.
+        passages: The passages to read, in the order in which they stand.
+        history: The messages before, each with a `role` and a `content`.
+
+    Returns:
+        The ids.
+    """
+    text = reading_text(question, passages)
+    if getattr(tokenizer, "chat_template", None):
+        messages = [*history, {"role": "user", "content": text}]
+        return chat_ids(tokenizer, messages, add_generation_prompt=True)
+    before = "".join(f"{message['content']}\n\n" for message in history)
+    return text_ids(tokenizer, f"{before}{text}\nAnswer:")
+
+
+def fitting(
+    tokenizer: Any,
+    question: str,
+    passages: Sequence[Passage],
+    history: Sequence[Message],
+    room: int | None,
+) -> tuple[list[int], list[Passage], list[Message]]:
+    """Leaves out what the model has no room for: old messages first, then the last passages.
+
+    Returns:
+        The ids of the prompt, and the passages and messages in it.
+
+    Raises:
+        ConfigError: when the question alone is too long.
+    """
+    read, said = list(passages), list(history)
+    while True:
+        ids = prompt_ids(tokenizer, question, read, said)
+        if room is None or len(ids) <= room:
+            return ids, read, said
+        if said:
+            said = said[2:]
+        elif read:
+            read.pop()
+        else:
+            raise ConfigError(
+                f"the question has {len(ids)} tokens, and the model reads {room} at most beside its "
+                "answer: shorten the question"
+            )

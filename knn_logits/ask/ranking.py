@@ -1,0 +1,146 @@
+"""Ranks passages by the words that they share with a question: BM25, and the share of its words.
+
+Robertson and Zaragoza (2009), "The Probabilistic Relevance Framework: BM25 and Beyond".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import bm25s
+import numpy as np
+from bm25s.stopwords import STOPWORDS_EN_PLUS
+
+from knn_logits.arrays import Array
+from knn_logits.ask.passages import Passage
+
+_WORD = re.compile(r"\w+(?:[./:'’_-]\w+)*")
+_PART = re.compile(r"[^\W_]+")
+# Words of questions that say nothing of what they are about.
+_ASKING = frozenset({"get", "many", "much", "say", "tell", "explain", "describe", "please", "kind"})
+_STOP = frozenset(STOPWORDS_EN_PLUS) | _ASKING
+# A question without words of its own, or with one of these, is about what was said before.
+_PERSONS = {"it", "its", "they", "them", "their", "he", "him", "his", "she", "her"}
+_REFERS = _PERSONS | {
+    "this",
+    "that",
+    "these",
+    "those",
+    "there",
+    "one",
+    "ones",
+    "so",
+    "then",
+    "else",
+}
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, folded and stemmed; K-3733 is one, and so are its parts."""
+    words = []
+    for match in _WORD.findall(_folded(text)):
+        parts = _PART.findall(match)
+        words += [_stem(part) for part in parts]
+        if len(parts) > 1:
+            words.append(match)
+    return words
+
+
+def content_words(text: str) -> list[str]:
+    """The words of a text that say what it is about."""
+    return [_stem(word) for word in _PART.findall(_folded(text)) if word not in _STOP]
+
+
+def _folded(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(sign for sign in plain if not unicodedata.combining(sign))
+
+
+def _stem(word: str) -> str:
+    """Drops the commonest endings of English, so that "costs" meets "cost"."""
+    for ending, rest, least in (
+        ("ies", "y", 5),
+        ("sses", "ss", 6),
+        ("es", "e", 5),
+        ("s", "", 4),
+    ):
+        if word.endswith(ending) and len(word) >= least and not word.endswith(("ss", "us", "is")):
+            word = word[: -len(ending)] + rest
+            break
+    for ending in ("ing", "ed"):
+        if word.endswith(ending) and len(word) >= len(ending) + 4:
+            word = word[: -len(ending)]
+            break
+    return word.removesuffix("e") if len(word) > 4 else word
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A passage and how well it fits a question.
+
+    Attributes:
+        passage: The passage.
+        score: Its BM25 score.
+        coverage: The share of the question's words that it has, weighted by idf, in [0, 1].
+    """
+
+    passage: Passage
+    score: float
+    coverage: float
+
+
+class Ranking:
+    """An index of passages by their words."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self.passages = list(passages)
+        texts = [
+            words_of(f"{passage.title}\n{passage.heading}\n{passage.text}")
+            for passage in self.passages
+        ]
+        self._words = [frozenset(words) for words in texts]
+        self._counts = Counter(word for words in self._words for word in words)
+        self._index: Any = None
+        if any(texts):
+            self._index = bm25s.BM25()
+            self._index.index(texts, show_progress=False)
+
+    def idf(self, word: str) -> float:
+        """ln(1 + (N - n + 1/2) / (n + 1/2)) for a word of n passages of N."""
+        count, total = self._counts[word], len(self.passages)
+        return math.log(1 + (total - count + 0.5) / (count + 0.5))
+
+    def rank(self, question: str, number: int, hidden: Collection[int] = ()) -> list[Ranked]:
+        """Finds the passages that fit a question best, the best first, but for hidden rows."""
+        content = set(content_words(question))
+        words = [word for word in words_of(question) if word in content or not word.isalpha()]
+        query = [word for word in dict.fromkeys(words or words_of(question)) if self._counts[word]]
+        if self._index is None or not query or number < 1:
+            return []
+        scores: Array = self._index.get_scores(query)
+        scores[list(hidden)] = 0.0
+        best = np.argsort(-scores, kind="stable")[:number]
+        return [
+            Ranked(self.passages[row], float(scores[row]), self.coverage(question, row))
+            for row in best.tolist()
+            if scores[row] > 0
+        ]
+
+    def coverage(self, question: str, row: int) -> float:
+        """The share of a question's words that a passage has, weighted by idf, in [0, 1]."""
+        weights = {word: self.idf(word) for word in content_words(question)}
+        total = sum(weights.values())
+        held = sum(weight for word, weight in weights.items() if word in self._words[row])
+        return held / total if total else 0.0
+
+
+def refers_back(question: str) -> bool:
+    """Whether a question says what it is about only together with those before it."""
+    words = _PART.findall(_folded(question))
+    return not content_words(question) or not _REFERS.isdisjoint(words)
