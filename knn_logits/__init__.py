@@ -59,6 +59,9 @@ _HOME = {
     "Retriever": "knn_logits.search.retriever",
     "Pieces": "knn_logits.engine.pieces",
     "Memory": "knn_logits.mixture.memory",
+    "Asking": "knn_logits.ask.asking",
+    "AskConfig": "knn_logits.ask.config",
+    "Answer": "knn_logits.ask.answer",
     "Vote": "knn_logits.mixture.vote",
     "generation_settings": "knn_logits.mixture.presets",
     "use_fastest_dtype": "knn_logits.engine.forward",
@@ -109,6 +112,9 @@ __all__ = [  # noqa: RUF022
     "KNNLogitsProcessor",
     "Memory",
     "Vote",
+    "Asking",
+    "AskConfig",
+    "Answer",
     "Datastore",
     "build_datastore",
     "build_index",
@@ -201,6 +207,9 @@ __all__ = [  # noqa: RUF022
 ]
 
 if TYPE_CHECKING:
+    from knn_logits.ask.answer import Answer
+    from knn_logits.ask.asking import Asking
+    from knn_logits.ask.config import AskConfig
     from knn_logits.building.adding import add_documents
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.clustering import cluster

@@ -38,7 +38,7 @@ class PassageEffect:
 
 @dataclass(frozen=True)
 class DocumentEffect:
-    """What a document's passages did to a token: the difference that they make in log p, in nats."""
+    """What a document's passages did to a token: the difference in its log p, in nats."""
 
     document: str
     effect: float

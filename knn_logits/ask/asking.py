@@ -1,20 +1,20 @@
-"""`Asking` answers questions: it finds passages, lets the model read them, and proves the answer."""
+"""`Asking` answers questions: it finds passages, quotes or reads them, and proves the answer."""
 
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from knn_logits.ask.answer import NOT_SAID, Answer, AnswerToken, DocumentEffect, PassageEffect
+from knn_logits.ask.config import AskConfig
 from knn_logits.ask.effects import effects
 from knn_logits.ask.naming import sources_of_words
-from knn_logits.ask.passages import Passage, passages_of
+from knn_logits.ask.passages import ENDS_SENTENCE, Passage, passages_of
 from knn_logits.ask.prompting import Message, fitting, prompt_ids
 from knn_logits.ask.quoting import Sentence, best_sentence, candidates
 from knn_logits.ask.ranking import Ranked, Ranking, content_words, refers_back
@@ -28,51 +28,8 @@ from knn_logits.evidence.passages import place_of
 from knn_logits.evidence.sources import words_of
 from knn_logits.generation.arguments import arguments_for_drafts
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
+from knn_logits.locks import cached_property
 from knn_logits.mixture.memory import Memory
-from knn_logits.settings.declaration import check_fields, setting
-from knn_logits.store.datastore import Datastore
-
-_ENDS_SENTENCE = re.compile(r"[.!?。！？][\"'”’)\]]*$")
-
-
-@dataclass(frozen=True)
-class AskConfig:
-    """How a question is answered."""
-
-    words: Literal["quote", "write"] = setting(
-        "quote",
-        "Quote the sentence that answers the question, or let the model read passages and write.",
-    )
-    passages: int = setting(3, "Passages that are searched for the answer.", least=1, most=64)
-    read: int = setting(1, "Passages that the model reads before it writes.", least=1, most=64)
-    least_coverage: float = setting(
-        0.35,
-        "A passage with a smaller share of the question's words, weighted by their idf, is not "
-        "about the question.",
-        least=0,
-        most=1,
-    )
-    least_shared: float = setting(
-        0.5,
-        "If the best sentence has a smaller share of the question's words, weighted by their idf, "
-        "no document says the answer.",
-        least=0,
-        most=1,
-    )
-    max_new_tokens: int = setting(120, "The most tokens that the model writes.", least=1)
-    draft: bool = setting(
-        True,
-        "Verify several tokens of the passages in one forward pass.",
-        option="--draft/--no-draft",
-    )
-    evidence: bool = setting(
-        True,
-        "Leave out each passage to measure what it did; one forward pass each.",
-        option="--evidence/--no-evidence",
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class Asking:
@@ -126,13 +83,13 @@ class Asking:
         near = bool(ranked) and ranked[0].coverage >= self.config.least_coverage
         passes, sentence = 0, None
         if near:
-            listed = candidates(query, ranked, lambda row, word: self._idf(row.passage, word))
+            listed = self._sentences(query, ranked)
             with evaluating(self.model):
                 sentence = best_sentence(self.model, self.tokenizer, query, listed)
             passes += len(listed) > 1
-        answered = sentence is not None and self._share(query, sentence) >= self.config.least_shared
+        answered = sentence is not None
         read: list[Ranked] = []
-        if answered and sentence is not None:
+        if sentence is not None:
             read = [sentence.found, *(row for row in ranked if row is not sentence.found)]
             read = read[: 1 if self.config.words == "quote" else self.config.read]
         room = context_length(self.model)
@@ -180,14 +137,11 @@ class Asking:
             seconds=time.perf_counter() - started,
         )
 
-    def _share(self, query: str, sentence: Sentence) -> float:
-        """The share of a question's words that a sentence has, weighted by idf."""
-        words = set(content_words(query))
-        total = sum(self._idf(sentence.found.passage, word) for word in words)
-        return sentence.shared / total if total else 0.0
-
-    def _idf(self, passage: Passage, word: str) -> float:
-        return self._ranking(passage.store).idf(word)
+    def _sentences(self, query: str, ranked: Sequence[Ranked]) -> list[Sentence]:
+        """The sentences with so large a share of a question's words that they may answer it."""
+        idf = self._ranking.idf
+        least = self.config.least_shared * sum(map(idf, set(content_words(query))))
+        return [row for row in candidates(query, ranked, idf) if row.shared >= least > 0]
 
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:
@@ -197,26 +151,31 @@ class Asking:
 
     def find(self, query: str) -> list[Ranked]:
         """Finds the passages that fit a question best, the best first."""
-        number = self.config.passages
-        ranked = [
-            row
+        return self._ranking.rank(query, self.config.passages, self._hidden)
+
+    @cached_property
+    def _ranking(self) -> Ranking:
+        """The passages of all datastores that have a share in the vote, in one ranking."""
+        stores = self.memory.voting
+
+        def ranking() -> Ranking:
+            return Ranking([row for store in stores for row in passages_of(self.tokenizer, store)])
+
+        folders = tuple(str(store.folder) for store in stores)
+        return self.memory.once(stores[0], ("ranking", folders), ranking)
+
+    @cached_property
+    def _hidden(self) -> list[int]:
+        """The rows of documents that are left out."""
+        names = self.memory.config.exclude
+        hidden = {
+            (store, number)
             for store in self.memory.voting
-            for row in self._ranking(store).rank(query, number, self._hidden(store))
-        ]
-        return sorted(ranked, key=lambda row: -row.score)[:number]
-
-    def _ranking(self, store: Datastore) -> Ranking:
-        return self.memory.once(
-            store, "passages", lambda: Ranking(passages_of(self.tokenizer, store))
-        )
-
-    def _hidden(self, store: Datastore) -> list[int]:
-        exclude = self.memory.config.exclude
-        if not exclude:
-            return []
-        numbers = {number for name in exclude for number in store.documents.named(name)}
-        passages = self._ranking(store).passages
-        return [row for row, passage in enumerate(passages) if passage.document in numbers]
+            for name in names
+            for number in store.documents.named(name)
+        }
+        rows = enumerate(self._ranking.passages if hidden else ())
+        return [row for row, passage in rows if (passage.store, passage.document) in hidden]
 
     def _write(self, prompt: list[int], streamer: Any) -> tuple[list[int], int]:
         """The tokens of an answer, and the forward passes that it took."""
@@ -275,14 +234,13 @@ class Asking:
         sentence, sentences = 0, []
         for word in words:
             sentences.append(sentence)
-            sentence += bool(_ENDS_SENTENCE.search(word.strip()))
-        rankings = [self._ranking(store) for store in {p.store for p in passages}]
+            sentence += bool(ENDS_SENTENCE.search(word))
         sources = sources_of_words(
             words,
             sentences,
             question,
             [passage.text for passage in passages],
-            lambda word: max(ranking.idf(word) for ranking in rankings),
+            self._ranking.idf,
         )
         named = [
             replace(token, source=source)

@@ -18,7 +18,7 @@ from knn_logits.store.datastore import Datastore
 # second number, and is cut at its sentences beyond.
 PASSAGE_TOKENS, MOST_TOKENS = 160, 320
 _LONGEST_HEADING = 90
-_ENDS_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s*$|[。！？]\s*$")
+ENDS_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s*$|[。\uff01\uff1f]\s*$")
 _NO_HEADING = re.compile(r"[.,;:!?]$|^[-*+>|$]|^\d+[.)]?\s*$")
 _UNDERLINE = re.compile(r"[=\-~^\"'`#*+]{3,}")
 
@@ -96,7 +96,7 @@ class _Marks:
             blank=those(lambda text: not text.strip()),
             begins=those(lambda text: text.lstrip(" \t\r").startswith("\n")),
             empty_line=those(lambda text: re.search(r"\n[ \t\r]*\n", text) is not None),
-            ends_sentence=those(lambda text: _ENDS_SENTENCE.search(text) is not None),
+            ends_sentence=those(lambda text: ENDS_SENTENCE.search(text) is not None),
             spaced=those(lambda text: text[:1].isspace() or text[:1] > "\u2e7f"),
             special=special,
         )

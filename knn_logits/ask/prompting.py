@@ -75,6 +75,6 @@ def fitting(
             read.pop()
         else:
             raise ConfigError(
-                f"the question has {len(ids)} tokens, and the model reads {room} at most beside its "
-                "answer: shorten the question"
+                f"the question has {len(ids)} tokens, and the model reads {room} at most beside "
+                "its answer: shorten the question"
             )

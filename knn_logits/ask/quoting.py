@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,13 @@ from knn_logits.engine.tokens import text_ids
 _SCORED = 8
 # The weight of shared words beside the query likelihood, in nats, and that of a sentence before.
 _SHARED, _BEFORE = 0.5, 0.3
-_BOUNDARY = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[A-Z0-9\"'“‘(\[`*_])|(?<=[。！？])|\n\s*\n")
+_BOUNDARY = re.compile(
+    r"(?<=[.!?])[\"'”’)\]]*\s+(?=[A-Z0-9\"'“\u2018(\[`*_])|(?<=[。\uff01\uff1f])|\n\s*\n"
+)
 _LISTED = re.compile(r"[-*+•|>#]|\d+[.)]\s|[A-Z]:\s")
 _SHORT_LINE = 60
 # What stands before an item of a list or an answer, and is no part of what it says.
-_MARKER = re.compile(r"(?:[-*+•>]|\d+[.)]|A:)\s+")
+_MARKER = re.compile(r"(?:[-*+•>]|\d+[.)]|[QA]:)\s+")
 _HEADING = re.compile(r"#{1,6}\s|[=\-~^]{3,}$")
 
 
@@ -40,12 +43,14 @@ class Sentence:
         text: The sentence.
         found: Its passage.
         shared: The idf of the question's words that it has, with a part of those of the sentence
-            before it.
+                before it.
+        lead: The document's own question before it, which the model reads with it.
     """
 
     text: str
     found: Ranked
     shared: float
+    lead: str = ""
 
 
 def sentences_of(text: str) -> list[str]:
@@ -55,7 +60,7 @@ def sentences_of(text: str) -> list[str]:
         lines = block.split("\n")
         short = max(map(len, lines)) < _SHORT_LINE
         joined = lines[0]
-        for before, line in zip(lines, lines[1:], strict=False):
+        for before, line in pairwise(lines):
             apart = short or _LISTED.match(line.strip()) or _HEADING.match(before.strip())
             joined += ("\n\n" if apart else "\n") + line
         parts += [" ".join(part.split()) for part in _BOUNDARY.split(joined) if part]
@@ -63,27 +68,26 @@ def sentences_of(text: str) -> list[str]:
 
 
 def candidates(
-    question: str, ranked: Sequence[Ranked], idf: Callable[[Ranked, str], float]
+    question: str, ranked: Sequence[Ranked], idf: Callable[[str], float]
 ) -> list[Sentence]:
     """Lists the sentences of passages that may answer a question, the likeliest first.
 
     A question in a document is not an answer: what follows it is.
     """
-    asked = set(content_words(question))
+    weights = {word: idf(word) for word in set(content_words(question))}
     listed = []
     for found in ranked:
-        weights = {word: idf(found, word) for word in asked}
-        before, questioned = 0.0, False
+        before, lead = 0.0, ""
         for text in sentences_of(found.passage.text):
             words = set(words_of(text))
             shared = sum(weight for word, weight in weights.items() if word in words)
             is_question = text.endswith("?")
             is_heading = bool(_HEADING.match(text)) or text == found.passage.heading
             if not is_question and not is_heading:
-                total = max(shared, before) if questioned else shared + _BEFORE * before
-                listed.append(Sentence(_without_marker(text), found, total))
-            before = shared if is_question else shared + (0.0 if is_heading else _BEFORE * before)
-            questioned = is_question
+                total = max(shared, before) if lead else shared + _BEFORE * before
+                listed.append(Sentence(_without_marker(text), found, total, lead))
+            before = shared if is_question or is_heading else shared + _BEFORE * before
+            lead = text if is_question else ""
     return sorted(listed, key=lambda sentence: -sentence.shared)
 
 
@@ -115,6 +119,8 @@ def best_sentence(
     if len(listed) < 2:
         return next(iter(listed), None)
     tried = listed[:_SCORED]
-    scores = query_likelihoods(model, tokenizer, question, [row.text for row in tried])
+    scores = query_likelihoods(
+        model, tokenizer, question, [f"{row.lead} {row.text}".strip() for row in tried]
+    )
     scores = scores + _SHARED * np.array([row.shared for row in tried])
     return tried[int(scores.argmax())]

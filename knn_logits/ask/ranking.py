@@ -15,30 +15,22 @@ from typing import Any
 
 import bm25s
 import numpy as np
+import Stemmer
 from bm25s.stopwords import STOPWORDS_EN_PLUS
 
 from knn_logits.arrays import Array
 from knn_logits.ask.passages import Passage
 
+# It is Snowball's, of English. A word of another language loses an ending at most.
+_STEMMER = Stemmer.Stemmer("english")
 _WORD = re.compile(r"\w+(?:[./:'’_-]\w+)*")
 _PART = re.compile(r"[^\W_]+")
 # Words of questions that say nothing of what they are about.
 _ASKING = frozenset({"get", "many", "much", "say", "tell", "explain", "describe", "please", "kind"})
 _STOP = frozenset(STOPWORDS_EN_PLUS) | _ASKING
 # A question without words of its own, or with one of these, is about what was said before.
-_PERSONS = {"it", "its", "they", "them", "their", "he", "him", "his", "she", "her"}
-_REFERS = _PERSONS | {
-    "this",
-    "that",
-    "these",
-    "those",
-    "there",
-    "one",
-    "ones",
-    "so",
-    "then",
-    "else",
-}
+_REFERS = {"it", "its", "they", "them", "their", "he", "him", "his", "she", "her"}
+_REFERS |= {"this", "that", "these", "those", "there", "one", "ones", "so", "then", "else"}
 
 
 def words_of(text: str) -> list[str]:
@@ -46,7 +38,7 @@ def words_of(text: str) -> list[str]:
     words = []
     for match in _WORD.findall(_folded(text)):
         parts = _PART.findall(match)
-        words += [_stem(part) for part in parts]
+        words += [_STEMMER.stemWord(part) for part in parts]
         if len(parts) > 1:
             words.append(match)
     return words
@@ -54,30 +46,12 @@ def words_of(text: str) -> list[str]:
 
 def content_words(text: str) -> list[str]:
     """The words of a text that say what it is about."""
-    return [_stem(word) for word in _PART.findall(_folded(text)) if word not in _STOP]
+    return [_STEMMER.stemWord(word) for word in _PART.findall(_folded(text)) if word not in _STOP]
 
 
 def _folded(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text).casefold()
     return "".join(sign for sign in plain if not unicodedata.combining(sign))
-
-
-def _stem(word: str) -> str:
-    """Drops the commonest endings of English, so that "costs" meets "cost"."""
-    for ending, rest, least in (
-        ("ies", "y", 5),
-        ("sses", "ss", 6),
-        ("es", "e", 5),
-        ("s", "", 4),
-    ):
-        if word.endswith(ending) and len(word) >= least and not word.endswith(("ss", "us", "is")):
-            word = word[: -len(ending)] + rest
-            break
-    for ending in ("ing", "ed"):
-        if word.endswith(ending) and len(word) >= len(ending) + 4:
-            word = word[: -len(ending)]
-            break
-    return word.removesuffix("e") if len(word) > 4 else word
 
 
 @dataclass(frozen=True)

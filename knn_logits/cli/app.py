@@ -7,6 +7,7 @@ from typer.main import get_command
 
 from knn_logits._version import __version__
 from knn_logits.cli import (
+    ask,
     build,
     chat,
     editing,
@@ -43,6 +44,7 @@ for name, function in {
     "merge": editing.merge,
     "verify": info.verify,
     "generate": generate.generate,
+    "ask": ask.ask,
     "chat": chat.chat,
     "explain": explain.explain,
     "eval": evaluate.evaluate,

@@ -1,0 +1,117 @@
+"""`knn-logits ask MODEL STORE... QUESTION`."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from knn_logits.ask.config import AskConfig
+from knn_logits.cli.loading import RunOptions, read_text
+from knn_logits.cli.memory import MemoryOptions
+from knn_logits.cli.options import Json, Model, argument, command
+from knn_logits.cli.terminal import interruptible, print_json, say
+from knn_logits.errors import ConfigError
+from knn_logits.printable import printable
+from knn_logits.settings.declaration import setting
+
+if TYPE_CHECKING:
+    from knn_logits.ask.answer import Answer, PassageEffect
+
+# A passage is shown up to so many characters.
+_SHOWN = 400
+
+
+@command
+def ask(
+    model: Model,
+    words: Annotated[
+        list[str],
+        argument("STORE... QUESTION", "Datastores, and last the question; - reads standard input."),
+    ],
+    memory: MemoryOptions,
+    asking: AskConfig,
+    run: RunOptions,
+    questions: str | None = setting(
+        None,
+        "Answer a file of questions instead: JSON lines with `question` and perhaps `id`.",
+        metavar="FILE",
+    ),
+    json: Json = False,
+) -> None:
+    """Answer a question from documents, with the source of every word."""
+    stores, rows = _asked(words, questions)
+    opened = memory.open(stores, scoring=False)
+    loaded, tokenizer = run.load(model)
+    from knn_logits.ask.asking import Asking
+    from knn_logits.mixture.memory import Memory
+
+    with interruptible("the questions so far are answered"), opened.searching():
+        opened_memory = Memory(loaded, opened.stores, **opened.keywords(run.threads))
+        asker = Asking(loaded, tokenizer, opened_memory, asking)
+        for row in rows:
+            answer = asker.answer(row["question"])
+            if json:
+                named = {"id": row["id"]} if "id" in row else {}
+                print_json(named | answer.to_dict())
+            else:
+                _print(answer, numbered=len(rows) > 1)
+
+
+def _asked(words: list[str], questions: str | None) -> tuple[list[str], list[dict[str, Any]]]:
+    """The datastores and the questions."""
+    if questions is not None:
+        return words, list(_questions(questions))
+    if len(words) < 2:
+        raise ConfigError(
+            "give the datastore and then the question in quotation marks, or --questions FILE"
+        )
+    question = read_text(words[-1]).strip()
+    if not question:
+        raise ConfigError("the question is empty: ask something")
+    return words[:-1], [{"question": question}]
+
+
+def _questions(file: str) -> Iterator[dict[str, Any]]:
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigError(f"the questions {file} cannot be read ({reason})") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json_module.loads(line)
+        except ValueError:
+            row = None
+        question = row.get("question") if isinstance(row, dict) else None
+        if not isinstance(question, str) or not question.strip():
+            raise ConfigError(
+                f'line {number} of {file} has no question: write {{"question": "..."}} on each line'
+            )
+        yield row
+
+
+def _print(answer: Answer, *, numbered: bool) -> None:
+    if numbered:
+        say(f"> {printable(answer.question)}")
+    say(printable(answer.text))
+    if answer.note and answer.note != answer.text:
+        say(f"({answer.note})")
+    shown = [row for row in answer.passages if row.effect is not None or not answer.answered]
+    for passage in shown if answer.near else ():
+        say(f"\n[{printable(passage.title)}{_effect(passage)}]")
+        text = passage.text if len(passage.text) <= _SHOWN else f"{passage.text[:_SHOWN]}…"
+        say(printable(text))
+    if numbered:
+        say()
+
+
+def _effect(passage: PassageEffect) -> str:
+    if not passage.effect:
+        return ""
+    return f"; reading it changes log p of the answer by {passage.effect:+.1f}"

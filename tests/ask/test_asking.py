@@ -1,0 +1,199 @@
+"""Questions answered from documents: quoted, written, not said, or by the model alone."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from conftest import TEXTS
+
+import knn_logits
+from knn_logits.ask.answer import ALONE, NOT_SAID
+from knn_logits.ask.naming import sources_of_words
+
+QUESTION = "Which queen founded the town of Oldenport?"
+
+
+@pytest.fixture
+def asking(model, tokenizer, store):
+    def make(stores=store, memory=None, **settings):
+        memory = knn_logits.Memory(model, stores, **(memory or {}))
+        config = knn_logits.AskConfig(**{"max_new_tokens": 12, **settings})
+        return knn_logits.Asking(model, tokenizer, memory, config)
+
+    return make
+
+
+def test_a_sentence_is_quoted_and_each_word_has_its_source(asking):
+    answer = asking().answer(QUESTION)
+    assert answer.text == TEXTS[2]
+    assert answer.answered
+    assert answer.near
+    assert answer.quoted
+    assert answer.note == ""
+    assert "".join(token.token for token in answer.tokens) == TEXTS[2]
+    assert {token.source for token in answer.tokens} == {0}
+    assert answer.passages[0].document == "2"
+    assert [row.effect is None for row in answer.passages] == [False, True, True]
+
+
+def test_effects_are_differences_of_single_passes(asking, model, tokenizer):
+    answer = asking(words="write", read=2).answer(QUESTION)
+    read = [row for row in answer.passages if row.effect is not None]
+    assert len(read) == 2
+    assert answer.passes > 3
+
+    def log_p(passages):
+        text = "\n\n".join([*(f"{row.document}\n{row.text}" for row in passages), QUESTION])
+        prompt = tokenizer(f"{text}\nAnswer:")["input_ids"]
+        ids = [token.token_id for token in answer.tokens]
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        return logits.log_softmax(-1)[range(len(ids)), ids]
+
+    whole = log_p(read)
+    for left, row in enumerate(read):
+        effect = whole - log_p([other for number, other in enumerate(read) if number != left])
+        assert row.effect == pytest.approx(float(effect.sum()), abs=1e-3)
+        ours = [
+            next(part.effect for part in token.documents if part.document == row.document)
+            for token in answer.tokens
+        ]
+        assert ours == pytest.approx(effect.tolist(), abs=1e-3)
+    assert [token.p for token in answer.tokens] == pytest.approx(whole.exp().tolist(), abs=1e-4)
+
+
+def test_drafts_change_no_word(asking):
+    texts = [asking(words="write", draft=draft).answer(QUESTION).text for draft in (True, False)]
+    assert texts[0] == texts[1] != ""
+
+
+def test_what_no_document_says(asking):
+    answer = asking(least_coverage=0.2).answer("Which queen drank?")
+    assert (answer.text, answer.answered, answer.near) == (NOT_SAID, False, True)
+    assert answer.passages
+    assert all(row.effect is None for row in answer.passages)
+
+
+def test_the_model_answers_alone_where_no_passage_is_near(asking, model, tokenizer):
+    question = "Explain photosynthesis"
+    answer = asking(evidence=False).answer(question)
+    ids = tokenizer(f"{question}\nAnswer:", return_tensors="pt")["input_ids"]
+    alone = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0)
+    text = tokenizer.decode(alone[0, ids.shape[1] :], skip_special_tokens=True)
+    assert answer.text == text.strip()
+    assert (answer.near, answer.note, answer.passages, answer.tokens) == (False, ALONE, [], [])
+
+
+def test_documents_that_are_left_out_or_removed_answer_nothing(asking, store, tmp_path):
+    assert asking(memory={"exclude": ("2",)}).answer(QUESTION).text != TEXTS[2]
+    folder = shutil.copytree(store.folder, tmp_path / "s")
+    knn_logits.remove_documents(folder, ["2"])
+    assert asking(folder).answer(QUESTION).text != TEXTS[2]
+
+
+def test_several_datastores_are_asked_but_not_one_of_weight_0(asking, store, build, tmp_path):
+    other = build(["The harbour's hours: it opens at seven."], tmp_path / "other")
+    question = "When does the harbour open? Its hours"
+    assert asking([store, other]).answer(question).text.endswith("it opens at seven.")
+    weights = {"weights": [1.0, 0.0]}
+    assert "seven" not in asking([store, other], memory=weights).answer(question).text
+
+
+def test_a_follow_up_question_is_asked_with_the_one_before(asking):
+    history = [
+        {"role": "user", "content": "What is the oil grade of the crane?"},
+        {"role": "assistant", "content": "Nine."},
+    ]
+    ranked = asking().answer("And what does it lift?", history).passages
+    assert ranked
+    assert "crane" in ranked[0].text
+
+
+def test_a_question_that_is_too_long_or_empty_is_refused(asking):
+    with pytest.raises(knn_logits.ConfigError, match="shorten the question"):
+        asking().answer("photosynthesis " * 200)
+    with pytest.raises(knn_logits.ConfigError, match="empty"):
+        asking().answer(" ")
+    with pytest.raises(knn_logits.ConfigError, match="passages"):
+        knn_logits.AskConfig(passages=0)
+
+
+def test_a_word_is_named_after_the_passage_that_shares_most_with_its_sentence():
+    passages = ["The crane is red and old.", "The crane lifts crates of oil at noon."]
+    words = ["The ", "crane ", "lifts ", "crates.", "Nobody ", "sings."]
+    sources = sources_of_words(words, [0, 0, 0, 0, 1, 1], "?", passages, lambda word: 1.0)
+    assert sources == [None, 1, 1, 1, None, None]
+
+
+def test_the_command_answers_one_question_and_a_file(run, model_folder, store, tmp_path):
+    done = run("ask", model_folder, str(store.folder), QUESTION)
+    assert done.code == 0
+    assert done.out.splitlines()[0] == TEXTS[2]
+    assert "[2" in done.out
+    assert "log p" in done.out
+    file = tmp_path / "questions.jsonl"
+    file.write_text(json.dumps({"id": 7, "question": QUESTION}) + "\n\n" + '{"question": "E42?"}\n')
+    done = run("ask", model_folder, str(store.folder), "--questions", str(file), "--json")
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [(row.get("id"), row["answered"]) for row in rows] == [(7, True), (None, True)]
+    assert set(rows[0]) == {
+        "id", "question", "text", "answered", "near", "quoted", "tokens", "passages", "passes",
+        "seconds", "note",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["{store}"], "--questions FILE"),
+        (["{store}", " "], "the question is empty"),
+        (["{store}", "--questions", "no.jsonl"], "no.jsonl cannot be read"),
+        (["{store}", "--questions", "{bad}"], "line 2 of"),
+    ],
+)
+def test_bad_questions_are_refused_in_one_line(run, model_folder, store, tmp_path, arguments, line):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"question": "a"}\n{"frage": "b"}\n')
+    given = [part.format(store=store.folder, bad=bad) for part in arguments]
+    done = run("ask", model_folder, *given)
+    assert done.code == 1
+    assert line in done.err
+    assert done.err.count("\n") <= 2
+
+
+HANDBOOK = """# Heron kettle
+
+## Descaling
+
+Descale the kettle every five weeks with citric acid. Rinse it three times afterwards.
+
+## Faults
+
+Q: Why does the blue lamp blink?
+A: The blue lamp blinks when the tank is empty.
+
+## Prices
+
+Filter HK-12: 14 crowns
+Filter HK-30: 23 crowns
+"""
+
+
+@pytest.mark.instruct
+def test_a_real_model_answers_from_a_handbook_and_leaves_the_rest_alone(instruct, tmp_path):
+    model, tokenizer = instruct
+    store = knn_logits.build_datastore(model, tokenizer, [HANDBOOK], tmp_path / "s")
+    asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, store))
+    for question, words in (
+        ("How often must I descale the kettle?", "every five weeks"),
+        ("Why is the blue lamp blinking?", "the tank is empty"),
+        ("What does the filter HK-30 cost?", "23 crowns"),
+    ):
+        answer = asking.answer(question)
+        assert words in answer.text
+        assert answer.answered
+        assert answer.passages[0].effect > 5
+    answer = asking.answer("What is the capital of France?")
+    assert "Paris" in answer.text
+    assert answer.note == ALONE

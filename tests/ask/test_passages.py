@@ -1,0 +1,65 @@
+"""Documents cut in passages: nothing is lost, headings stand above, removed documents are gone."""
+
+import shutil
+from itertools import pairwise
+
+import pytest
+
+import knn_logits
+from knn_logits.ask.passages import MOST_TOKENS, passages_of
+
+GUIDE = """# The crane
+
+## Oil
+
+The crane needs oil of grade nine. The pump needs oil of grade seven.
+
+Oil is changed each spring.
+
+## Winch
+
+A blocked winch is opened by hand.
+"""
+LONG = " ".join(
+    f"The crate number {number} was lifted by the crane at noon." for number in range(60)
+)
+UNDERLINED = "Release cycle\n=============\n\nA release follows each year.\n"
+
+
+@pytest.fixture(scope="module")
+def guides(build, tmp_path_factory):
+    return build([GUIDE, LONG, UNDERLINED], tmp_path_factory.mktemp("guides") / "s")
+
+
+def test_no_word_of_a_document_is_lost(guides, tokenizer):
+    text = "".join(passage.text for passage in passages_of(tokenizer, guides))
+    assert "".join(text.split()) == "".join((GUIDE + LONG + UNDERLINED).split())
+
+
+def test_a_passage_stands_under_its_heading(guides, tokenizer):
+    headings = {
+        passage.heading: passage.text
+        for passage in passages_of(tokenizer, guides)
+        if passage.document == 0
+    }
+    assert list(headings)[-2:] == ["Oil", "Winch"]
+    assert "grade seven" in headings["Oil"]
+    assert "each spring" in headings["Oil"]
+    assert "by hand" in headings["Winch"]
+    (underlined,) = (row for row in passages_of(tokenizer, guides) if row.document == 2)
+    assert underlined.heading == "Release cycle"
+
+
+def test_a_long_paragraph_is_cut_between_sentences(guides, tokenizer):
+    parts = [row for row in passages_of(tokenizer, guides) if row.document == 1]
+    assert len(parts) > 3
+    assert all(row.end - row.first <= MOST_TOKENS for row in parts)
+    assert all(row.text.startswith("The crate") and row.text.endswith("noon.") for row in parts)
+    assert all(a.end == b.first for a, b in pairwise(parts))
+
+
+def test_a_removed_document_has_no_passage(guides, tokenizer, tmp_path):
+    folder = shutil.copytree(guides.folder, tmp_path / "s")
+    store = knn_logits.remove_documents(folder, ["1"])
+    store = knn_logits.Datastore.from_pretrained(folder)
+    assert {passage.document for passage in passages_of(tokenizer, store)} == {0, 2}
