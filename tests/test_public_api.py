@@ -10,6 +10,7 @@ import pytest
 import knn_logits
 
 PUBLIC = [
+    "Answer", "AskConfig", "Asking",
     "BusyError", "Candidate", "ConfidenceSkip", "ConfigError", "CorpusError", "DamagedError",
     "Datastore",
     "DatastoreError", "Deadline", "DistanceGate", "Document", "DocumentShare", "Estimate",
