@@ -25,7 +25,7 @@ QUICK := building/test_given_documents.py corpus/test_corpus_hub.py corpus/test_
     engine/test_tokens.py engine/test_windows.py evidence/test_sources.py \
     generation/test_generate_constraints.py hub/test_card.py hub/test_catalog.py \
     index/test_choice.py index/test_demand.py index/test_exact.py lab/test_csr_pickle.py \
-    lab/test_legacy.py measure/test_likelihood.py measure/test_text_pass.py \
+    lab/test_legacy.py measure/test_likelihood.py measure/test_texts.py \
     mixture/gates/test_distance.py mixture/test_distribution_edges.py \
     mixture/test_presets.py settings/test_config.py settings/test_given_numbers.py \
     store/test_files.py store/test_job.py store/test_manifest.py store/test_reading.py \

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from conftest import TEXTS
+from full_disk import tried_on_full_disks
 
 import knn_logits
 from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
@@ -155,3 +156,16 @@ def test_plots_without_matplotlib_name_the_extra(result, tmp_path, monkeypatch):
     with pytest.raises(MissingDependencyError, match=r"knn-logits\[plots\]"):
         write_plots(result, tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
+
+
+@pytest.mark.parametrize("keep_gate", [False, True])
+def test_a_full_disk_is_said_only_if_nothing_was_stored(tmp_path, monkeypatch, keep_gate):
+    """The disk may be full when the new manifest is in its place already."""
+
+    def change(store):
+        write_settings(store, 3, 0.125, 2.0, keep_gate=keep_gate)
+
+    tried = tried_on_full_disks(tmp_path, monkeypatch, change)
+    for store, failed in tried:
+        assert (store.manifest.settings.lmbda != 0.125) is failed
+    assert {failed for _, failed in tried} == {True, False}
