@@ -57,6 +57,7 @@ _HOME = {
     "settings_line": "knn_logits.settings.registry",
     "Neighbors": "knn_logits.search.neighbors",
     "Retriever": "knn_logits.search.retriever",
+    "GGUFModel": "knn_logits.engine.llama_cpp.model",
     "Pieces": "knn_logits.engine.pieces",
     "Memory": "knn_logits.mixture.memory",
     "Asking": "knn_logits.ask.asking",
@@ -153,6 +154,7 @@ __all__ = [  # noqa: RUF022
     "RayIndexes",
     "generation_settings",
     "use_fastest_dtype",
+    "GGUFModel",
     "KNNConfig",
     "IndexConfig",
     "WindowConfig",
@@ -222,6 +224,7 @@ if TYPE_CHECKING:
     from knn_logits.corpus.reading import read_corpus
     from knn_logits.engine.compatibility import pair_tokenizer
     from knn_logits.engine.forward import use_fastest_dtype
+    from knn_logits.engine.llama_cpp.model import GGUFModel
     from knn_logits.engine.pieces import Pieces
     from knn_logits.engine.tokens import chat_ids, text_ids
     from knn_logits.errors import (

@@ -1,10 +1,11 @@
-"""What some tests need and a machine may lack: a browser, and a model that people use.
+"""What some tests need and a machine may lack: a browser, llama.cpp, a model that people use.
 
 Without it these tests are skipped, and the last line of a run says how many and how to get them.
 Where a variable of the environment says `required`, as in continuous integration, they fail.
 """
 
 import contextlib
+import importlib.util
 import os
 import shutil
 from collections import Counter
@@ -21,6 +22,12 @@ def skip(variable, how):
     if os.environ.get(variable) == "required":
         pytest.fail(how)
     pytest.skip(how + AGAIN)
+
+
+def llama_cpp():
+    """Skips a test where llama.cpp or the package that writes its files is not installed."""
+    if any(importlib.util.find_spec(name) is None for name in ("llama_cpp", "gguf")):
+        skip("KNN_LOGITS_GGUF", "install llama.cpp (pip install llama-cpp-python gguf)")
 
 
 @contextlib.contextmanager

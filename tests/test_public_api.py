@@ -15,7 +15,7 @@ PUBLIC = [
     "Datastore",
     "DatastoreError", "Deadline", "DistanceGate", "Document", "DocumentShare", "Estimate",
     "Evaluation",
-    "Gate", "HubError",
+    "GGUFModel", "Gate", "HubError",
     "IncompleteError", "IndexConfig", "InfiniGramFit", "KNNConfig", "KNNLogitsError",
     "KNNLogitsProcessor",
     "LearnedGate", "LearnedSkip", "LimitError", "Limits", "Memory", "MetaKGate", "MismatchError",

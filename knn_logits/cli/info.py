@@ -62,6 +62,7 @@ def _rows(datastore: Datastore) -> dict[str, object]:
     away, removed = len(datastore.merged_away), len(manifest.removed)
     probes = f", nprobe {manifest.index.nprobe}" if manifest.index.nprobe else ""
     joined = ", documents joined" if windows.concatenate else ""
+    engine = "" if manifest.model.engine == "transformers" else f", {manifest.model.engine}"
     scored = "" if manifest.writing is None else "text is scored and "
     fitted = " (shares fitted to text)" if manifest.infini_gram is not None else ""
     return {
@@ -74,7 +75,7 @@ def _rows(datastore: Datastore) -> dict[str, object]:
         if removed
         else None,
         "skipped": f"{manifest.skipped} documents" if manifest.skipped else None,
-        "model": f"{manifest.model.id} ({manifest.model.type}, {manifest.model.dtype})",
+        "model": f"{manifest.model.id} ({manifest.model.type}, {manifest.model.dtype}{engine})",
         "key": f"{manifest.key.module}:{manifest.key.side} ({manifest.key.name})",
         "keys": f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}"
         + _on_demand(manifest),

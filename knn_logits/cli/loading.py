@@ -122,6 +122,13 @@ def _unfinished_dtype(folder: Path) -> Any:
 
 
 def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
+    from knn_logits.engine.opening import gguf_file, open_gguf
+
+    file = gguf_file(name)
+    if file is not None:
+        if dtype not in ("auto", "float32"):
+            raise ConfigError(f"a GGUF file has its own precision: leave --dtype {dtype} out")
+        return open_gguf(file)
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -153,6 +160,11 @@ def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
 
 def load_tokenizer(name: str) -> Any:
     """Loads a model's tokenizer alone; `ModelError` when there is no such model."""
+    from knn_logits.engine.opening import gguf_file, open_gguf
+
+    file = gguf_file(name)
+    if file is not None:
+        return open_gguf(file)[1]
     from transformers import AutoTokenizer
 
     _config_of(name)
@@ -164,7 +176,9 @@ def load_tokenizer(name: str) -> Any:
 
 def reads_pairs(name: str) -> bool:
     """Whether a model is an encoder-decoder."""
-    return bool(_config_of(name).is_encoder_decoder)
+    from knn_logits.engine.opening import gguf_file
+
+    return gguf_file(name) is None and bool(_config_of(name).is_encoder_decoder)
 
 
 def _config_of(name: str) -> Any:

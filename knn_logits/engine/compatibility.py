@@ -22,7 +22,9 @@ from knn_logits.arrays import Array
 from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import KeyLocation, find_key, is_encoder_decoder
 from knn_logits.engine.pairs import PairTokenizer
+from knn_logits.engine.protocol import TRANSFORMERS, engine_of
 from knn_logits.errors import ConfigError, DatastoreError, MismatchError, ModelError
+from knn_logits.metrics import COMPARISONS
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.manifest import Manifest
@@ -68,6 +70,12 @@ CANARY_LENGTH = 32
 SAME = 1e-3
 SAME_WEIGHTS = 0.05
 
+# Keys of another engine or of quantised weights are compared by their neighbors: the share that
+# must be the same, among so many neighbors of a sample of the entries.
+LEAST_SHARED = 0.6
+NEIGHBORS = 64
+_SAMPLE = 20_000
+
 # Settings that say where a model came from or how it is run, and not what it computes.
 _VOLATILE = frozenset(
     (
@@ -100,7 +108,7 @@ _VOCABULARIES: WeakKeyDictionary[Any, tuple[int, int, Any]] = WeakKeyDictionary(
 def _public_name(name: object) -> str:
     """Returns a Hub id, or only the last part of a folder's path, which may be private."""
     text = str(name or "")
-    return Path(text).resolve().name if text and Path(text).is_dir() else text
+    return Path(text).resolve().name if text and Path(text).exists() else text
 
 
 def model_record(model: nn.Module) -> ModelRecord:
@@ -115,8 +123,10 @@ def model_record(model: nn.Module) -> ModelRecord:
         revision=getattr(config, "_commit_hash", None),
         type=str(getattr(config, "model_type", type(model).__name__)),
         config_sha256=hashlib.sha256(text.encode()).hexdigest(),
-        dtype=str(parameter.dtype if parameter is not None else torch.float32)[6:],
+        dtype=getattr(model, "precision", None)
+        or str(parameter.dtype if parameter is not None else torch.float32)[6:],
         vocabulary=vocabulary_size(model),
+        engine=engine_of(model),
     )
 
 
@@ -276,6 +286,10 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
             f"have {expected.shape[-1]}: load {manifest.model.id}, which built the datastore"
         )
     error = relative_error(keys, expected)
+    mine, theirs = model_record(model), manifest.model
+    if error > SAME and {mine.engine, theirs.engine} != {TRANSFORMERS} and store.has_keys:
+        _check_neighbors(model, store, keys, expected)
+        return
     if not error <= SAME_WEIGHTS:
         raise MismatchError(
             f"{store.folder} was built by another model ({_difference(model, manifest)}; its keys "
@@ -290,6 +304,57 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
             manifest.model.dtype,
             model_record(model).dtype,
         )
+
+
+def _check_neighbors(model: nn.Module, store: Datastore, keys: Array, expected: Array) -> None:
+    """Refuses a model whose keys have other neighbors than the stored ones of the same text."""
+    mine, theirs = model_record(model), store.manifest.model
+    share = common_neighbors(store, keys[1:], expected[1:])
+    one, other = f"{mine.engine}, {mine.dtype}", f"{theirs.engine}, {theirs.dtype}"
+    said = (
+        f"keys of {mine.id} ({one}) share {share:.0%} of their {NEIGHBORS} neighbors with those "
+        f"of {store.folder} ({other})"
+    )
+    if share < LEAST_SHARED:
+        cause = (
+            "its quantisation is too coarse"
+            if mine.type == theirs.type or _is_quantised(mine.dtype)
+            else f"it is another model ({_difference(model, store.manifest)})"
+        )
+        raise MismatchError(
+            f"{said}, and {LEAST_SHARED:.0%} are needed: either this is not {theirs.id}, or "
+            f"{cause}; build a datastore with this model"
+        )
+    logger.warning("%s", said)
+
+
+def _is_quantised(precision: str) -> bool:
+    return not precision.lower().startswith(("f", "bf"))
+
+
+def common_neighbors(store: Datastore, keys: Array, expected: Array) -> float:
+    """The share of nearest entries that two keys of each text have in common.
+
+    Args:
+        store: A datastore that has its keys. Up to `_SAMPLE` of its entries are compared.
+        keys: [texts, dim], by one engine or precision.
+        expected: [texts, dim], by another.
+    """
+    step = max(1, len(store) // _SAMPLE)
+    sample = torch.from_numpy(store.keys(np.arange(0, len(store), step)).astype(np.float32))
+    metric = COMPARISONS[store.manifest.metric]
+    prepared = metric.prepared(sample)
+    norms, k = metric.norms(prepared), min(NEIGHBORS, len(sample))
+    nearest = [
+        metric.scores(
+            metric.prepared(torch.from_numpy(queries.astype(np.float32))), prepared, norms
+        )
+        .topk(k)
+        .indices
+        for queries in (keys, expected)
+    ]
+    same = (nearest[0].unsqueeze(2) == nearest[1].unsqueeze(1)).any(2)
+    return float(same.float().mean())
 
 
 class WeightsCheck:

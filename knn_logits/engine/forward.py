@@ -150,10 +150,12 @@ def _run(
     output = None
     accepted = inspect.signature(model.forward).parameters
     extra: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
+    if until_keys and "keys_only" in accepted:
+        extra["keys_only"] = True
     _thread.passes = getattr(_thread, "passes", 0) + 1
     try:
         with uncompiled(model), torch.inference_mode():
-            output = model(**inputs, **extra)
+            output = model(**(extra | dict(inputs)))
     except _Reached:
         pass
     finally:

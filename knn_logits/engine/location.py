@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from knn_logits.engine.protocol import NamesKeys
 from knn_logits.errors import ConfigError, ModelError
 
 Side = Literal["input", "output"]
@@ -75,6 +76,8 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
     """Resolves the name of a key to a module of this model."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a transformers model, not {type(model).__name__}")
+    if isinstance(model, NamesKeys):
+        return KeyLocation(name, model.find_key(name), "output")
     if name in ("ffn_input", "layer_output"):
         layer = _last_layer(model)
         if name == "layer_output":

@@ -60,12 +60,15 @@ class Record(BaseModel):
 class ModelRecord(Record):
     """The model whose states are the keys. All values are below its vocabulary."""
 
+    omitted = {"engine": "transformers"}
+
     id: str  # a Hub id or a folder's name, which is never followed
     revision: str | None = None  # a commit on the Hub
     type: str  # `config.model_type`
     config_sha256: str  # of the settings that determine what the model computes
-    dtype: str
+    dtype: str  # or the quantisation
     vocabulary: int | None = Field(default=None, ge=1)
+    engine: str = "transformers"  # what computed the keys
 
 
 class TokenizerRecord(Record):

@@ -1,0 +1,232 @@
+"""Decodes tokens in llama.cpp: logits, the states of named tensors, a cache that can be cut.
+
+A context's callback is asked for each tensor of the graph by its name, and copies the ones that are
+wanted. That is how a key is taken without a change of llama.cpp.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.engine.llama_cpp.library import llama, logged, tensors
+from knn_logits.engine.llama_cpp.weights import Weights
+from knn_logits.errors import ModelError
+
+# The most tokens of one decode. All of them have scores, since llama.cpp computes the last layer
+# for these alone.
+CHUNK = 256
+# Contexts are made for so many tokens at first, and then for twice as many.
+_SMALLEST = 512
+
+
+class Context:
+    """The cache of one or several texts, and what reads on there.
+
+    Args:
+        weights: The model.
+        size: The most tokens of all texts together.
+        texts: The number of texts.
+        names: The tensors whose values are kept. Without any, llama.cpp runs at full speed.
+        threads: The number of threads.
+        listing: Lists the tensors, if they are to be listed.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        size: int,
+        texts: int,
+        names: Sequence[str],
+        threads: int,
+        listing: _Names | None = None,
+    ) -> None:
+        functions = llama()
+        settings = functions.llama_context_default_params()
+        settings.n_ctx = self.size = max(_SMALLEST, size)
+        settings.n_batch = settings.n_ubatch = CHUNK
+        settings.n_seq_max = texts
+        settings.n_threads = settings.n_threads_batch = threads
+        settings.kv_unified = True  # one batch stays one, in its order
+        settings.no_perf = True
+        self.weights, self.names = weights, tuple(names)
+        self.texts, self.threads = texts, threads
+        self._states = _States(self.names)
+        listener = self._states if names else listing
+        if listener is not None:
+            settings.cb_eval = listener.callback
+        with logged() as lines:
+            handle = functions.llama_init_from_model(weights.handle, settings)
+            if not handle:
+                reason = next(iter(lines), "no reason given")
+                raise ModelError(
+                    f"llama.cpp has no room for {self.size} tokens of {weights.path} ({reason}): "
+                    "write a shorter text, or free memory"
+                )
+        self.handle = handle
+        self._memory = functions.llama_get_memory(handle)
+        self._batch = functions.llama_batch_init(CHUNK, 0, 1)
+        self._finalizer = weakref.finalize(self, _free, handle, self._batch, weights, listener)
+        self.lengths = [0] * texts
+
+    def decode(
+        self, rows: Array, tokens: Array, *, logits: int, last: str | None = None
+    ) -> tuple[Array, dict[str, Array]]:
+        """Reads one more token of each row that is named, in order.
+
+        Args:
+            rows: int [tokens], the text that each token goes on.
+            tokens: int [tokens], at most `CHUNK`.
+            logits: How many of the last tokens to score.
+            last: A tensor after which to stop, if no scores are asked for.
+
+        Returns:
+            The scores, float32 [logits, vocabulary], and by name the states, float32 [tokens, dim].
+        """
+        count, batch, lengths = len(tokens), self._batch, self.lengths
+        for place, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
+            batch.token[place] = token
+            batch.pos[place] = lengths[row]
+            batch.n_seq_id[place] = 1
+            batch.seq_id[place][0] = row
+            batch.logits[place] = 1
+            lengths[row] += 1
+        batch.n_tokens = count
+        self._states.begin(last if not logits else None)
+        code = llama().llama_decode(self.handle, batch)
+        if code:
+            for row in rows.tolist():
+                lengths[row] -= 1
+            self._forget_from(lengths)
+            raise ModelError(
+                f"llama.cpp could not read {count} tokens after {max(lengths)} (code {code}): "
+                "write a shorter text"
+            )
+        states = {name: self._states.of(name, count) for name in self.names}
+        size = self.weights.size
+        if not logits:
+            return np.empty((0, size), np.float32), states
+        pointer = llama().llama_get_logits(self.handle)
+        whole = np.ctypeslib.as_array(pointer, (count, size))
+        return whole[count - logits :].copy(), states
+
+    def cut(self, row: int, length: int) -> None:
+        """Forgets what a text has after so many tokens."""
+        if length < self.lengths[row]:
+            if not llama().llama_memory_seq_rm(self._memory, row, length, -1):
+                raise ModelError(
+                    f"the cache of {self.weights.path} cannot be cut, since it holds recurrent "
+                    "states: write without drafts"
+                )
+            self.lengths[row] = length
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Goes on from the texts of `rows`, as beam search does."""
+        functions, memory = llama(), self._memory
+        parts = [self._taken(row) for row in rows]
+        functions.llama_memory_clear(memory, True)
+        for row, part in enumerate(parts):
+            self._put(row, part)
+        self.lengths = [self.lengths[row] for row in rows]
+
+    def clear(self) -> None:
+        """Forgets all texts."""
+        llama().llama_memory_clear(self._memory, False)
+        self.lengths = [0] * self.texts
+
+    def moved(self, other: Context) -> Context:
+        """Gives the texts of this context to a larger one."""
+        for row, length in enumerate(self.lengths):
+            if length:
+                other._put(row, self._taken(row))
+        other.lengths = list(self.lengths)
+        return other
+
+    def _taken(self, row: int) -> Any:
+        functions = llama()
+        size = functions.llama_state_seq_get_size(self.handle, row)
+        buffer = (ctypes.c_uint8 * size)()
+        functions.llama_state_seq_get_data(self.handle, buffer, size, row)
+        return buffer
+
+    def _put(self, row: int, state: Any) -> None:
+        if not llama().llama_state_seq_set_data(self.handle, state, len(state), row):
+            raise ModelError("llama.cpp has no room for a longer text: free memory")
+
+    def _forget_from(self, lengths: Sequence[int]) -> None:
+        for row, length in enumerate(lengths):
+            llama().llama_memory_seq_rm(self._memory, row, length, -1)
+
+
+class _States:
+    """Copies named tensors while the graph is computed."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._buffers: dict[bytes, bytearray] = {name.encode(): bytearray() for name in names}
+        self._last: bytes | None = None
+        self.callback = llama().ggml_backend_sched_eval_callback(self._function())
+
+    def begin(self, last: str | None) -> None:
+        """Drops what was copied before."""
+        self._last = last.encode() if last else None
+        for buffer in self._buffers.values():
+            buffer.clear()
+
+    def of(self, name: str, tokens: int) -> Array:
+        """The values of a tensor."""
+        numbers = np.frombuffer(bytes(self._buffers[name.encode()]), np.float32)
+        if not len(numbers) or len(numbers) % tokens:
+            raise ModelError(
+                f"{name} does not hold one vector for each token: name another key with --key"
+            )
+        return numbers.reshape(tokens, -1)
+
+    def _function(self) -> Any:
+        ggml, buffers = tensors(), self._buffers
+        name_of, bytes_of, copy = ggml.ggml_get_name, ggml.ggml_nbytes, ggml.ggml_backend_tensor_get
+
+        def taken(tensor: int, asks: bool, _: Any) -> bool:
+            # An exception cannot pass through C, so nothing here raises one.
+            name = name_of(tensor)
+            if asks:
+                return name in buffers
+            size = bytes_of(tensor)
+            piece = ctypes.create_string_buffer(size)
+            copy(tensor, piece, 0, size)
+            buffers[name] += piece.raw
+            return bool(name != self._last)
+
+        return taken
+
+
+class _Names:
+    """Lists the tensors of a graph and copies none."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        name_of, names = tensors().ggml_get_name, self.names
+
+        def listed(tensor: int, _: bool, __: Any) -> bool:
+            names[name_of(tensor).decode("utf-8", "replace")] = None
+            return False
+
+        self.callback = llama().ggml_backend_sched_eval_callback(listed)
+
+
+def tensor_names(weights: Weights) -> list[str]:
+    """The tensors of a pass through the model, in their order."""
+    listing = _Names()
+    context = Context(weights, 2, 1, (), 1, listing)
+    context.decode(np.zeros(2, np.int64), np.zeros(2, np.int64), logits=2)
+    return list(listing.names)
+
+
+def _free(handle: Any, batch: Any, *_: Any) -> None:
+    functions = llama()
+    functions.llama_batch_free(batch)
+    functions.llama_free(handle)

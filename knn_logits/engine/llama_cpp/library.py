@@ -1,0 +1,82 @@
+"""Loads llama.cpp, and keeps what it logs, since a failed call says why only there."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from knn_logits.errors import MissingDependencyError, ModelError
+
+# Levels of ggml's log: GGML_LOG_LEVEL_WARN, _ERROR and _CONT, which goes on with the line before.
+_WARN, _ERROR, _CONT = 3, 4, 5
+_lines: deque[str] = deque(maxlen=16)
+_lock = threading.Lock()
+
+
+@cache
+def llama() -> Any:
+    """The functions of llama.cpp, as llama-cpp-python declares them.
+
+    Raises:
+        MissingDependencyError: where llama-cpp-python is missing or lacks a function.
+    """
+    try:
+        from llama_cpp import llama_cpp as functions
+    except ImportError as error:
+        raise MissingDependencyError(
+            'a .gguf file is run by llama.cpp: pip install "knn-logits[gguf]"'
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise ModelError(
+            f"llama.cpp cannot be loaded ({str(error).splitlines()[0]}); install llama-cpp-python "
+            "again"
+        ) from error
+    for name in ("llama_model_load_from_file", "llama_get_memory", "llama_memory_seq_rm"):
+        if not hasattr(functions, name):
+            raise MissingDependencyError(
+                f'this llama-cpp-python has no {name}: pip install --upgrade "knn-logits[gguf]"'
+            )
+    functions.llama_log_set(_log_callback(functions), ctypes.c_void_p(0))
+    functions.llama_backend_init()
+    return functions
+
+
+@cache
+def _log_callback(functions: Any) -> Any:
+    def keep(level: int, text: bytes, _: Any) -> None:
+        if level in (_WARN, _ERROR, _CONT):
+            _lines.append(text.decode("utf-8", "replace").strip())
+
+    return functions.llama_log_callback(keep)
+
+
+@cache
+def tensors() -> ctypes.CDLL:
+    """The functions of ggml that read a tensor, which llama-cpp-python does not declare."""
+    library = ctypes.CDLL(llama()._lib._name)  # its symbols include those of the ggml it links to
+    for name, result, arguments in (
+        ("ggml_get_name", ctypes.c_char_p, [ctypes.c_void_p]),
+        ("ggml_nbytes", ctypes.c_size_t, [ctypes.c_void_p]),
+        (
+            "ggml_backend_tensor_get",
+            None,
+            [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t],
+        ),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+@contextmanager
+def logged() -> Iterator[deque[str]]:
+    """Gives the warnings and errors that llama.cpp logs meanwhile."""
+    llama()
+    with _lock:
+        _lines.clear()
+        yield _lines

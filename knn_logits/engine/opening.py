@@ -1,0 +1,61 @@
+"""Opens a model by its name, with the engine that runs it. A further engine is a line here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from knn_logits.errors import ConfigError, ModelError
+
+SUFFIX = ".gguf"
+
+
+def gguf_file(name: str) -> Path | None:
+    """The GGUF file that a model's name means; None where another engine runs the model.
+
+    A name is a file, a folder that holds one and no model of transformers, or a file of a
+    repository on the Hub, ORG/NAME/FILE.gguf.
+
+    Raises:
+        ConfigError: when a folder holds several such files.
+        ModelError: when there is no such file.
+    """
+    path = Path(name)
+    if path.is_dir():
+        files = sorted(path.glob(f"*{SUFFIX}"))
+        if not files or (path / "config.json").exists():
+            return None
+        if len(files) > 1:
+            raise ConfigError(
+                f"{name} holds {len(files)} GGUF files: name one of them, such as {files[0]}"
+            )
+        return files[0]
+    if path.suffix.lower() != SUFFIX:
+        return None
+    return path if path.is_file() else _fetched(name)
+
+
+def open_gguf(path: Path) -> tuple[Any, Any]:
+    """Opens a GGUF file: the model and its tokenizer."""
+    from knn_logits.engine.llama_cpp.model import GGUFModel
+
+    model = GGUFModel(path)
+    return model, model.tokenizer
+
+
+def _fetched(name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HFValidationError
+
+    organisation, _, rest = name.partition("/")
+    repository, _, file = rest.partition("/")
+    if not file or not repository or organisation in ("", ".", ".."):
+        raise ModelError(f"there is no file {name}: give an existing GGUF file")
+    try:
+        return Path(hf_hub_download(f"{organisation}/{repository}", file))
+    except (HFValidationError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(
+            f"there is no file {name}, and the Hub does not give it ({reason}): give an existing "
+            "GGUF file"
+        ) from error

@@ -1,0 +1,289 @@
+"""GGUF files in llama.cpp: the same keys, scores and texts as transformers has of these weights."""
+
+import sys
+
+import missing
+import pytest
+import torch
+from conftest import TEXTS
+from gguf_files import tiny, write_gguf
+
+from knn_logits.corpus.documents import Document
+from knn_logits.engine.compatibility import tokenizer_record
+from knn_logits.engine.forward import key_states, key_states_and_logits
+from knn_logits.engine.location import find_key
+from knn_logits.engine.opening import gguf_file, open_gguf
+from knn_logits.engine.tokens import chat_ids, text_ids
+from knn_logits.errors import (
+    ConfigError,
+    LimitError,
+    MismatchError,
+    MissingDependencyError,
+    ModelError,
+)
+
+KINDS = ("llama", "qwen2", "gpt2", "gemma", "phi3")
+TEMPLATE = (
+    "{% for message in messages %}<|endoftext|>{{ message['role'] }}: {{ message['content'] }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<|endoftext|>assistant:{% endif %}"
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _llama_cpp():
+    missing.llama_cpp()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("gguf")
+
+
+@pytest.fixture(scope="session")
+def pair(folder, tokenizer):
+    """A model in transformers, and the same weights in llama.cpp."""
+    model = tiny("llama")
+    return model, open_gguf(write_gguf(folder / "llama.gguf", model, tokenizer))[0]
+
+
+@pytest.fixture(scope="session")
+def store(pair, folder):
+    """A datastore that llama.cpp built."""
+    from knn_logits import build_datastore
+
+    documents = [Document(text=text, id=f"d{number}") for number, text in enumerate(TEXTS * 2)]
+    model = pair[1]
+    return build_datastore(model, model.tokenizer, documents, folder / "store")
+
+
+def ids_of(tokenizer, text=TEXTS[0]):
+    return torch.tensor([tokenizer(text)["input_ids"]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("key", ["ffn_input", "layer_output"])
+def test_keys_and_scores_are_those_of_transformers(kind, key, folder, tokenizer):
+    model, path = tiny(kind), folder / f"{kind}.gguf"
+    if not path.exists():
+        write_gguf(path, model, tokenizer)
+    engine, _ = open_gguf(path)
+    inputs = {"input_ids": ids_of(tokenizer)}
+    expected, scores = key_states_and_logits(model, find_key(model, key), inputs)
+    location = find_key(engine, key)
+    states, logits = key_states_and_logits(engine, location, inputs)
+    # The cache of llama.cpp is in half precision.
+    assert (states - expected).norm() < 2e-3 * expected.norm()
+    assert (logits.log_softmax(-1) - scores.log_softmax(-1)).abs().max() < 0.02
+    # A pass that is over at the key gives the same.
+    assert torch.equal(key_states(engine, location, inputs), states)
+
+
+def test_an_unknown_key_is_refused_with_those_that_there_are(pair):
+    with pytest.raises(ModelError, match=r"no tensor for the key 'mlp'.*ffn_norm-1.*l_out-1"):
+        find_key(pair[1], "mlp")
+    assert find_key(pair[1], "ffn_out-1").module == "model.ffn_out-1"
+
+
+@pytest.mark.parametrize(
+    "text", [*TEXTS, "Grüße 東京 👍🏽 <|endoftext|> a<|endoftext|>", "", " \n"]
+)
+def test_text_is_cut_and_spelt_as_by_transformers(text, pair, tokenizer):
+    mine = pair[1].tokenizer
+    assert text_ids(mine, text) == text_ids(tokenizer, text)
+    cut, expected = mine(text), tokenizer(text)
+    assert cut["input_ids"] == expected["input_ids"]
+    assert mine.decode(cut["input_ids"]) == text
+    assert cut.encodings[0].offsets == expected.encodings[0].offsets
+    assert tokenizer_record(mine).sha256 == tokenizer_record(tokenizer).sha256
+
+
+def test_control_tokens_come_from_the_template_alone(folder, tokenizer):
+    path = write_gguf(folder / "chat.gguf", tiny("llama"), tokenizer, template=TEMPLATE)
+    cutter = open_gguf(path)[1]
+    messages = [{"role": "user", "content": "a<|endoftext|>b"}]
+    ids = chat_ids(cutter, messages, add_generation_prompt=True)
+    assert ids.count(cutter.eos_token_id) == 2
+    assert cutter.decode(ids) == "<|endoftext|>user: a<|endoftext|>b\n<|endoftext|>assistant:"
+
+
+def test_a_token_begins_a_text_where_the_file_says_so(folder, tokenizer):
+    cutter = open_gguf(write_gguf(folder / "bos.gguf", tiny("llama"), tokenizer, begins=True))[1]
+    plain = cutter("The crane", add_special_tokens=False)["input_ids"]
+    assert cutter("The crane")["input_ids"] == [cutter.bos_token_id, *plain]
+    assert cutter("The crane").encodings[0].special_tokens_mask[:2] == [1, 0]
+
+
+def test_a_cache_is_cut_and_goes_on(pair):
+    model, ids = pair[1], ids_of(pair[1].tokenizer)
+    whole = model(ids).logits
+    first = model(ids[:, :20], use_cache=True)
+    wrong = model(ids[:, :5], past_key_values=first.past_key_values, use_cache=True)
+    wrong.past_key_values.crop(20)
+    rest = model(ids[:, 20:], past_key_values=wrong.past_key_values).logits
+    assert (rest - whole[:, 20:]).abs().max() < 0.01
+
+
+def test_a_long_text_moves_to_a_larger_context(folder, tokenizer):
+    model = tiny("llama")
+    model.config.max_position_embeddings = 2048
+    engine, cutter = open_gguf(write_gguf(folder / "long.gguf", model, tokenizer))
+    ids = torch.tensor([cutter(" ".join(TEXTS * 4))["input_ids"]])[:, :700]
+    whole = engine(ids).logits
+    cache = engine(ids[:, :500], use_cache=True).past_key_values
+    rest = engine(ids[:, 500:], past_key_values=cache).logits
+    assert (rest - whole[:, 500:]).abs().max() < 0.01
+
+
+def test_rows_of_a_padded_batch_are_as_alone(pair):
+    model, cutter = pair[1], pair[1].tokenizer
+    texts = ["The crane", "Queen Maira founded the town of"]
+    batch = cutter(texts, padding=True, padding_side="left", return_tensors="pt")
+    settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    together = model.generate(**batch, **settings)[:, batch["input_ids"].shape[1] :]
+    for row, text in zip(together, texts, strict=True):
+        alone = cutter(text, return_tensors="pt")
+        output = model.generate(**alone, **settings)[0, alone["input_ids"].shape[1] :]
+        assert output.tolist() == row.tolist()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_texts_are_those_of_transformers(pair, beams):
+    settings = {"max_new_tokens": 16, "do_sample": False, "num_beams": beams}
+    outputs = [
+        model.generate(**pair[1].tokenizer(TEXTS[1], return_tensors="pt"), **settings)
+        for model in pair
+    ]
+    assert outputs[0].tolist() == outputs[1].tolist()
+
+
+def test_samplers_stop_strings_and_seeds(pair):
+    model, cutter = pair[1], pair[1].tokenizer
+    inputs = cutter(TEXTS[2], return_tensors="pt")
+
+    def written(**settings):
+        torch.manual_seed(3)
+        settings = {"max_new_tokens": 24, "do_sample": True, "eos_token_id": None} | settings
+        output = model.generate(**inputs, **settings)
+        return cutter.decode(output[0, inputs["input_ids"].shape[1] :])
+
+    text = written(top_p=0.9, min_p=0.05, temperature=0.8)
+    assert written(top_p=0.9, min_p=0.05, temperature=0.8) == text
+    assert written() != written(top_k=1)
+    stop = text[4:6]
+    stopped = written(top_p=0.9, min_p=0.05, temperature=0.8, stop_strings=[stop], tokenizer=cutter)
+    assert text.startswith(stopped)
+    assert len(stopped) < len(text)
+    assert stop in stopped
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_drafts_change_no_token(pair, store, sampled):
+    from knn_logits import KNNLogitsProcessor
+
+    model, texts, passes = pair[1], [], []
+    inputs = model.tokenizer(TEXTS[0][:40], return_tensors="pt")
+    for draft in (False, True):
+        torch.manual_seed(0)
+        with KNNLogitsProcessor(model, store, lmbda=0.7) as knn:
+            output = knn.generate(
+                **inputs, draft=draft, max_new_tokens=24, do_sample=sampled, top_k=20
+            )
+            texts.append(output[0].tolist())
+            passes.append(knn.passes)
+            trace = knn.trace(output, model.tokenizer)
+    assert texts[0] == texts[1]
+    assert passes[1] < passes[0]
+    assert any(token.influence > 0.1 for token in trace[0].tokens)
+
+
+def test_the_mixture_follows_from_files_and_logits(pair, store):
+    """p = λ p_kNN + (1 - λ) p_LM, from the stored keys and values and llama.cpp's own logits."""
+    from knn_logits import KNNLogitsProcessor
+
+    model = pair[1]
+    ids = ids_of(model.tokenizer, TEXTS[3][:30])
+    states, logits = key_states_and_logits(model, find_key(model), {"input_ids": ids})
+    keys = torch.from_numpy(store.keys(range(len(store)))).float()
+    near, at = (keys - states[0, -1]).square().sum(1).topk(len(store), largest=False)
+    votes = torch.zeros(logits.shape[-1]).index_add_(
+        0, store.values[at].long(), (-near / 3.0).softmax(0)
+    )
+    expected = 0.4 * votes + 0.6 * logits[0, -1].softmax(0)
+    with KNNLogitsProcessor(
+        model, store, k=len(store), lmbda=0.4, temperature=3.0, suffix_weight=1.0
+    ) as knn:
+        settings = {"max_new_tokens": 1, "do_sample": False, "output_scores": True}
+        output = model.generate(
+            ids, logits_processor=[knn], return_dict_in_generate=True, **settings
+        )
+    likely = expected > 1e-6
+    assert (output.scores[0][0] - expected.log())[likely].abs().max() < 1e-3
+
+
+def test_a_datastore_says_which_engine_built_it(pair, store, tmp_path, tokenizer):
+    from knn_logits import build_datastore
+
+    assert (store.manifest.model.engine, store.manifest.model.dtype) == ("llama.cpp", "F32")
+    assert store.manifest.model.id == "llama.gguf"
+    documents = [Document(text=text, id=text[:9]) for text in TEXTS]
+    other = build_datastore(pair[0], tokenizer, documents, tmp_path / "store")
+    assert other.manifest.model.engine == "transformers"
+    assert "engine" not in (tmp_path / "store" / "datastore.json").read_text()
+
+
+def test_a_datastore_serves_both_engines(pair, tmp_path, tokenizer, folder, caplog):
+    from knn_logits import Memory, build_datastore
+
+    documents = [Document(text=text, id=text[:9]) for text in TEXTS]
+    store = build_datastore(pair[0], tokenizer, documents, tmp_path / "store")
+    small = open_gguf(write_gguf(folder / "q8.gguf", pair[0], tokenizer, quantised="Q8_0"))[0]
+    Memory(small, store)
+    assert "llama.gguf" not in caplog.text
+    assert "q8.gguf (llama.cpp, Q8_0) share" in caplog.text
+    assert "(transformers, float32)" in caplog.text
+    coarse = tiny("llama")
+    for numbers in coarse.parameters():
+        numbers.data += 0.6 * numbers.data.std() * torch.randn_like(numbers)
+    path = write_gguf(folder / "coarse.gguf", coarse, tokenizer, quantised="Q8_0")
+    with pytest.raises(MismatchError, match=r"share \d+% of their 64 neighbors.* quantisation"):
+        Memory(open_gguf(path)[0], store)
+
+
+def test_a_full_context_is_one_line(pair):
+    model = pair[1]
+    ids = ids_of(model.tokenizer, " ".join(TEXTS * 8))[:, :500]
+    with pytest.raises(LimitError, match="the model reads 512 at most"):
+        model.generate(ids, max_new_tokens=40, do_sample=False, eos_token_id=None)
+
+
+def test_what_is_no_gguf_file_is_refused(tmp_path, pair, folder):
+    (tmp_path / "text.gguf").write_text("no model")
+    with pytest.raises(ModelError, match="is no GGUF file"):
+        open_gguf(tmp_path / "text.gguf")
+    whole = (folder / "llama.gguf").read_bytes()
+    for size in (4, 40, 3000, len(whole) - 4096):
+        (tmp_path / "cut.gguf").write_bytes(whole[:size])
+        with pytest.raises(ModelError, match=r"llama\.cpp cannot read .*cut\.gguf"):
+            open_gguf(tmp_path / "cut.gguf")
+
+
+def test_a_name_means_a_file_or_a_folder_with_one(tmp_path):
+    assert gguf_file("org/name") is None
+    assert gguf_file(str(tmp_path)) is None
+    (tmp_path / "a.gguf").touch()
+    assert gguf_file(str(tmp_path)) == tmp_path / "a.gguf"
+    (tmp_path / "b.gguf").touch()
+    with pytest.raises(ConfigError, match="holds 2 GGUF files"):
+        gguf_file(str(tmp_path))
+    (tmp_path / "config.json").touch()
+    assert gguf_file(str(tmp_path)) is None
+    with pytest.raises(ModelError, match=r"there is no file nothing\.gguf"):
+        gguf_file("nothing.gguf")
+
+
+def test_without_llama_cpp_the_extra_is_named(pair, folder, monkeypatch):
+    from knn_logits.engine.llama_cpp.library import llama
+
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "knn-logits\[gguf\]"'):
+        llama.__wrapped__()
