@@ -102,7 +102,7 @@ class Live:
         self, text_of: Callable[[int], str], names: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[Shown]] | None:
         """Packs the steps; None if they are too large, or more than neighbors vote."""
-        if self.neighbors > MOST_NEIGHBORS or self.memory.infini_gram is not None or self.trust:
+        if self.neighbors > MOST_NEIGHBORS or self.memory.experts or self.trust:
             return None
         entries, values = self._joined("entries", np.int64), self._joined("values", np.int64)
         documents, numbers = _documents(self.memory, entries, names)

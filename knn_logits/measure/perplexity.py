@@ -33,7 +33,7 @@ from knn_logits.mixture.gates.gate import gate_name, rows_to_search, weigh_rows
 from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
-from knn_logits.search.infini_gram import InfiniGram
+from knn_logits.search.experts import Expert
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.retriever import Retriever
 from knn_logits.search.shared_tokens import LONGEST
@@ -164,10 +164,10 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
         knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
         mixed = without = mix_one(scored.log_p_lm, knn, lmbdas)
         expert = None
-        if bench.memory.infini_gram is not None:
-            expert = _infini_gram_scores(bench.memory.infini_gram, scored)
-            shares = bench.memory.infini_gram.shares(expert[1])
-            knn, lmbdas = second_vote_of(knn, lmbdas, expert[0], shares)
+        for voter in bench.memory.experts:
+            log_p, lengths, shares = _scores_of(voter, scored)
+            expert = log_p, lengths
+            knn, lmbdas = second_vote_of(knn, lmbdas, log_p, shares)
             mixed = mix_one(scored.log_p_lm, knn, lmbdas)
         searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
         yield TokenLikelihoods(
@@ -175,17 +175,15 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
         )
 
 
-def _infini_gram_scores(infini_gram: InfiniGram, scored: TokenScores) -> tuple[Tensor, Tensor]:
-    """Returns the ∞-gram's log p of each token, float32 [rows], and its suffix's length, int64."""
-    logs, lengths = [], []
+def _scores_of(expert: Expert, scored: TokenScores) -> tuple[Tensor, ...]:
+    """An expert's log p of each token, float32 [rows], its suffix's length, int64, and share."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for first in range(0, len(scored.targets), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
-        occurrences = infini_gram.find(scored.prefixes[rows])
-        logs.append(
-            log_p_knn_of(occurrences.log_weights, occurrences.values, scored.targets[rows].cpu())
-        )
-        lengths.append(occurrences.lengths)
-    return torch.cat(logs), torch.cat(lengths)
+        votes = expert.find(scored.prefixes[rows])
+        log_p = log_p_knn_of(votes.log_weights, votes.values, scored.targets[rows].cpu())
+        parts.append((log_p, votes.lengths, votes.shares))
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
 def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:

@@ -45,7 +45,8 @@ from knn_logits.search.combined import (
     open_stores,
 )
 from knn_logits.search.endings import Endings
-from knn_logits.search.infini_gram import InfiniGram, without_padding
+from knn_logits.search.experts import open_experts
+from knn_logits.search.infini_gram import without_padding
 from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.settings.config import (
@@ -104,8 +105,7 @@ class Memory:
         gate: The gate that decides on λ; None if λ is the number in `config`.
         retriever: The retriever that searches the datastores.
         weighing: How the features of neighbors become weights.
-        infini_gram: Finds the end of a text in the datastores word for word; None if the ∞-gram
-            takes no part.
+        experts: What votes beside the neighbors, such as the ∞-gram.
 
     Raises:
         ConfigError: when a setting is out of its range, or a gate was fitted for another metric.
@@ -236,10 +236,7 @@ class Memory:
             self.gate = replace(self.gate, ends=tuple(end_tokens(defaults, vocabulary)))
             self.retriever = Endings(self.retriever, self._indexes, self.gate.record.limit)
             self.weighing = Weighing(self.config.temperature)
-        self.infini_gram: InfiniGram | None = None
-        # A share of 0 asks for none, also of a datastore that has no index for it.
-        if self.config.infini_gram:
-            self.infini_gram = InfiniGram(self.stores, self.config, self._indexes)
+        self.experts = open_experts(self.stores, self.config, self._indexes)
 
     def check_again(self) -> None:
         """Refuses the model if its weights have changed and its keys are no longer the datastore's.
@@ -266,7 +263,7 @@ class Memory:
         if needed is not None:
             needed = needed.reshape(states.shape[1], states.shape[0]).T
         texts = ids
-        if self.infini_gram is not None or self.retriever.reads_text:
+        if self.experts or self.retriever.reads_text:
             texts = without_padding(ids, getattr(self.model, "generation_config", None))
         if self._marks is not None:
             # What stands before a chat template's marks is not the answer's own text.
@@ -274,10 +271,11 @@ class Memory:
             texts = texts.masked_fill(marks & (texts >= 0), -1)
         read = texts if self.retriever.reads_text else ids
         neighbors = self.retriever.search_steps(states, read, needed)
-        if self.infini_gram is None:
+        if not self.experts:
             return neighbors
-        occurrences = self.infini_gram.find(Prefixes.of_steps(texts, states.shape[1]))
-        return replace(neighbors, occurrences=occurrences.to(neighbors.ids.device))
+        prefixes = Prefixes.of_steps(texts, states.shape[1])
+        votes = [expert.find(prefixes).to(neighbors.ids.device) for expert in self.experts]
+        return replace(neighbors, occurrences=tuple(votes))
 
     def vote(self, neighbors: Neighbors, log_p_lm: Tensor) -> Vote:
         """Computes the neighbors' vote on the next token and the mixture.
@@ -298,12 +296,10 @@ class Memory:
             )
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
-        occurrences = neighbors.occurrences
-        if occurrences is not None:
-            infini_gram_votes = drop_impossible(
-                occurrences.log_weights, occurrences.values, log_p_lm
-            )
-            votes, lmbda = second_vote(votes, lmbda, infini_gram_votes, occurrences.shares)
+        for part in neighbors.occurrences:
+            beside = drop_impossible(part.log_weights, part.values, log_p_lm)
+            votes, lmbda = second_vote(votes, lmbda, beside, part.shares)
+        if neighbors.occurrences:
             neighbors, every_row = with_occurrences(neighbors), False
         return Vote(
             neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within

@@ -17,10 +17,9 @@ from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index.opening import Indexes
 from knn_logits.metrics import Metric
 from knn_logits.printable import first_few
+from knn_logits.search.experts import retriever_of
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
-from knn_logits.search.on_demand.retriever import OnDemandRetriever
-from knn_logits.search.retomaton import RetomatonRetriever
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
@@ -109,7 +108,7 @@ def open_retriever(
     for name in config.exclude:
         check_document(stores, name)
     indexes = indexes or Indexes()
-    opened = [_opened(store, config, indexes, source) for store in stores]
+    opened = [retriever_of(store, config, indexes, source) for store in stores]
     return opened[0] if len(opened) == 1 else CombinedRetriever(opened, weights)
 
 
@@ -157,15 +156,6 @@ def check_document(stores: Sequence[Datastore], name: str) -> None:
         raise ConfigError(
             f"{len(ids)} documents have the title or uri {name!r}: name them by their ids, {listed}"
         )
-
-
-def _opened(
-    store: Datastore, config: KNNConfig, indexes: Indexes, source: KeySource | None
-) -> Retriever:
-    if store.manifest.on_demand is not None:
-        return OnDemandRetriever(store, config, indexes=indexes, source=source)
-    kind = RetomatonRetriever if config.retomaton else Retriever
-    return kind(store, config, indexes=indexes)
 
 
 class CombinedRetriever(Retriever):

@@ -246,6 +246,13 @@ class SuffixIndex:
 class InfiniGram:
     """The ∞-gram of one or several datastores, which are read as one corpus."""
 
+    @classmethod
+    def opened(
+        cls, stores: Sequence[Datastore], config: KNNConfig, indexes: Indexes
+    ) -> InfiniGram | None:
+        """See `Expert.opened`. A share of 0 asks for none, also of a datastore without an index."""
+        return cls(stores, config, indexes) if config.infini_gram else None
+
     def __init__(self, stores: Sequence[Datastore], config: KNNConfig, indexes: Indexes) -> None:
         self._opened: list[tuple[SuffixIndex, int]] = []
         first = 0

@@ -23,7 +23,7 @@ PADDING: dict[str, float] = {
     "pointed": 0.0,
     "matched": 0,
 }
-_BY_ROW = ("searched", "occurrences", "rarity")
+_BY_ROW = ("searched", "rarity")
 # How many of the nearest entries decide whether a datastore knows what follows.
 NEAREST = 64
 
@@ -48,8 +48,8 @@ class Neighbors:
             to 8; None if they were not counted.
         pointed: float32 [rows, k], 1 for an entry that a pointer led to, and 0 for others; None
             without pointers.
-        occurrences: The places where the end of each row's text occurs word for word; None if they
-            were not looked for.
+        occurrences: What each expert beside the neighbors votes by, such as the places where the
+            end of each row's text occurs word for word.
         matched: int64 [rows, k], for an entry that is such an occurrence the number of tokens
             before it that it shares with the text, and 0 for an entry that a search found. None if
             a search found all entries. An occurrence that the ∞-gram found has the nearness -inf,
@@ -67,7 +67,7 @@ class Neighbors:
     log_counts: Tensor | None = None
     shared: Tensor | None = None
     pointed: Tensor | None = None
-    occurrences: Occurrences | None = None
+    occurrences: tuple[Occurrences, ...] = ()
     matched: Tensor | None = None
     rarity: Tensor | None = None
 
@@ -118,7 +118,8 @@ class Neighbors:
         by_row = {
             name: field[rows] for name in _BY_ROW if (field := getattr(self, name)) is not None
         }
-        return self.mapped(lambda field, _: field[rows], **by_row)
+        occurrences = tuple(part[rows] for part in self.occurrences)
+        return self.mapped(lambda field, _: field[rows], occurrences=occurrences, **by_row)
 
     def columns(self, order: Tensor) -> Neighbors:
         """The neighbors in the columns that each row of `order`, int64 [rows, k], names."""
@@ -169,7 +170,7 @@ class Neighbors:
         """The same neighbors with all tensors on `device`. `searched` stays on the CPU."""
         if self.ids.device == torch.device(device):
             return self
-        moved = None if self.occurrences is None else self.occurrences.to(device)
+        moved = tuple(part.to(device) for part in self.occurrences)
         rarity = None if self.rarity is None else self.rarity.to(device)
         return self.mapped(lambda field, _: field.to(device), occurrences=moved, rarity=rarity)
 
@@ -212,18 +213,16 @@ def joined(parts: Sequence[Neighbors], dim: int, **fields: Any) -> Neighbors:
 
 def with_occurrences(neighbors: Neighbors) -> Neighbors:
     """The neighbors and the occurrences beside them as entries of one kind."""
-    occurrences = neighbors.occurrences
-    assert occurrences is not None
-    lengths = occurrences.lengths.unsqueeze(-1).expand_as(occurrences.ids)
+    parts = neighbors.occurrences
+    lengths = [part.lengths.unsqueeze(-1).expand_as(part.ids) for part in parts]
+    far = [torch.full_like(part.log_weights, -math.inf) for part in parts]
     return Neighbors(
-        torch.cat([neighbors.ids, occurrences.ids], dim=-1),
-        torch.cat(
-            [neighbors.nearness, torch.full_like(occurrences.log_weights, -math.inf)], dim=-1
-        ),
-        torch.cat([neighbors.values, occurrences.values], dim=-1),
+        torch.cat([neighbors.ids, *(part.ids for part in parts)], dim=-1),
+        torch.cat([neighbors.nearness, *far], dim=-1),
+        torch.cat([neighbors.values, *(part.values for part in parts)], dim=-1),
         neighbors.metric,
         searched=neighbors.searched,
-        matched=torch.cat([torch.zeros_like(neighbors.ids), lengths], dim=-1),
+        matched=torch.cat([torch.zeros_like(neighbors.ids), *lengths], dim=-1),
     )
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
+from knn_logits.engine.keys import KeySource
 from knn_logits.errors import DatastoreError, MismatchError
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.opening import Indexes
@@ -74,6 +75,22 @@ class Retriever:
         self.counts_shared = self.reads_text = counts_shared(store, config)
         # Where entries are merged, the vote of each entry counts for all that it stands for.
         self._counts = None if store.merged is None else torch.from_numpy(log_counts(store.merged))
+
+    @classmethod
+    def serves(cls, store: Datastore, config: KNNConfig) -> bool:  # noqa: ARG003
+        """Whether this retriever searches a datastore under some settings."""
+        return True
+
+    @classmethod
+    def opened(
+        cls,
+        store: Datastore,
+        config: KNNConfig,
+        indexes: Indexes,
+        source: KeySource | None,  # noqa: ARG003
+    ) -> Retriever:
+        """Opens the retriever; `source` computes keys that the datastore does not store."""
+        return cls(store, config, indexes=indexes)
 
     # The share of each of several datastores in the vote; None where all neighbors vote together.
     weights: list[float] | None = None
