@@ -143,10 +143,21 @@ class Visit:
 
     def end(self):
         """Leaves the page as the next visit needs it."""
-        for event, listener in self._heard.items():
-            self.page.remove_listener(event, listener)
+        self._listen_no_more()
         self.page.unroute_all(behavior="ignoreErrors")
         self.page.goto("about:blank")
+
+    def check(self):
+        """Nothing went wrong up to now, and the page asked no other server for anything."""
+        assert self.problems == []
+        assert self.left == []
+        if not self.page.is_closed():
+            self._listen_no_more()
+
+    def _listen_no_more(self):
+        for event, listener in self._heard.items():
+            self.page.remove_listener(event, listener)
+        self._heard = {}
 
     def _on_request(self, request):
         if not request.url.startswith(("http://127.0.0.1", "http://localhost", "data:", "blob:")):
@@ -244,6 +255,7 @@ def shared(windows, url):
     one = Visit(windows.lend(1280, "light"), url)
     yield one
     windows.give_back(one)
+    one.check()
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +278,10 @@ def drawing(chromium):
 
 @pytest.fixture
 def visit(windows, url):
-    """Gives a function that opens the page, which a test may call several times."""
+    """Gives a function that opens the page, which a test may call several times.
+
+    At the end no page may have reported an error, or asked another server for anything.
+    """
     opened = []
 
     def new(width=1280, scheme="light", url=url, script=None):
@@ -281,3 +296,5 @@ def visit(windows, url):
             one.page.context.close()
         else:
             windows.give_back(one)
+    for one, _ in opened:
+        one.check()

