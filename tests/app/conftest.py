@@ -107,6 +107,15 @@ def url(served):
     return served[0]
 
 
+@pytest.fixture(scope="module")
+def client(url):
+    """A plain HTTP client of the page."""
+    import httpx
+
+    with httpx.Client(base_url=url, timeout=PATIENCE) as found:
+        yield found
+
+
 @pytest.fixture(scope="package")
 def chromium():
     """A browser."""

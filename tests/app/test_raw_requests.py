@@ -10,12 +10,6 @@ from app.conftest import PATIENCE
 API = "/gradio_api"
 
 
-@pytest.fixture(scope="module")
-def client(url):
-    with httpx.Client(base_url=url, timeout=PATIENCE) as found:
-        yield found
-
-
 def refused(answer, *statuses):
     """The answer says no, in one line, with no traceback and no path."""
     assert answer.status_code in (statuses or range(400, 500)), answer.text[:300]

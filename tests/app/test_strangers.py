@@ -22,12 +22,6 @@ from knn_logits_app.guard import address_of
 from knn_logits_app.visitors import PrivateFolder, Quotas, sweep
 
 
-@pytest.fixture(scope="module")
-def client(url):
-    with httpx.Client(base_url=url, timeout=PATIENCE) as found:
-        yield found
-
-
 def is_foreign(names, host, origin=None):
     headers = [(b"host", host.encode())]
     headers += [] if origin is None else [(b"origin", origin.encode())]

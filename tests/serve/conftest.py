@@ -35,6 +35,12 @@ class RunningServer:
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [bound]})
         self._thread.start()
 
+    def client(self, key="none"):
+        """OpenAI's client, without retries."""
+        import openai
+
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
     def close(self):
         self.server.should_exit = True
         self._thread.join(30)
@@ -84,9 +90,9 @@ def openai():
 
 
 @pytest.fixture(scope="package")
-def client(openai, url):
-    """OpenAI's client, without retries."""
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as found:
+def client(openai, running):
+    """OpenAI's client of the server that most tests use."""
+    with running.client() as found:
         yield found
 
 

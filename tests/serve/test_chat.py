@@ -91,10 +91,7 @@ def templated(model, tokenizer, store, **settings):
 def test_the_tokenizers_template_makes_the_prompt(model, tokenizer, store, openai, by_library):
     served = templated(model, tokenizer, store)
     assert not served.chat.plain
-    with (
-        serving(served) as running,
-        openai.OpenAI(base_url=f"{running.url}/v1", api_key="-", max_retries=0) as client,
-    ):
+    with serving(served) as running, running.client() as client:
         chat = [{"role": "developer", "content": "Be short."}, *said("Where?", "There.", "When?")]
         found = client.chat.completions.create(model=MODEL, messages=chat, max_tokens=8)
         text = "<system>Be short.\n<user>Where?\n<assistant>There.\n<user>When?\n<assistant>"
@@ -132,10 +129,7 @@ def test_a_model_that_reads_sources_answers_the_last_message(
             max_new_tokens=8, do_sample=False, logits_processor=[knn],
         )  # fmt: skip
     wanted = pairs.texts(output)[0]
-    with (
-        serving(served) as running,
-        openai.OpenAI(base_url=f"{running.url}/v1", api_key="-", max_retries=0) as client,
-    ):
+    with serving(served) as running, running.client() as client:
         chat = said("Something else.", "Ja.", source)
         found = client.chat.completions.create(model="marian+pairs", messages=chat, max_tokens=8)
         assert found.choices[0].message.content.rstrip("\ufffd") == wanted.rstrip("\ufffd")

@@ -123,10 +123,7 @@ def test_several_datastores_are_one_memory(model, tokenizer, store, tmp_path, op
         output = model.generate(
             **ids, max_new_tokens=8, logits_processor=[knn], **generation_settings(store)
         )
-    with (
-        serving(served) as running,
-        openai.OpenAI(base_url=f"{running.url}/v1", api_key="-", max_retries=0) as client,
-    ):
+    with serving(served) as running, running.client() as client:
         found = client.completions.create(
             model="tiny+a+b", prompt=PROMPT, max_tokens=8, extra_body={"knn": {"lmbda": 0.9}}
         )
