@@ -84,7 +84,12 @@ def explain(
     with files.writing(trace):
         if json:
             tokens = [token_dict(token) for token in trace[0].tokens]
-            content = {"text": text, "first": trace[0].prompt, "near": trace[0].near}
+            content: dict[str, Any] = {
+                "text": text,
+                "first": trace[0].prompt,
+                "near": trace[0].near,
+            }
+            content["unchecked"] = list(trace[0].unchecked)
             print_json({**content, **partial, "tokens": tokens})
         else:
             trace.show(sources)

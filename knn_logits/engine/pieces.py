@@ -18,7 +18,9 @@ _CUT = "\ufffd"
 # Where more tokens at an end say U+FFFD, the text itself has it.
 _LONGEST_CUT = 128
 # A word has hardly ever more tokens after its first.
-_LONGEST_WORD = 8
+LONGEST_WORD = 16
+# The rest of a word, or of a number such as 3.8, 19:15 or K-3733.
+REST_OF_WORD = re.compile(r"(?:\w|[.,:'’/-](?=\w))*")
 
 
 class Pieces:
@@ -192,6 +194,6 @@ def rest_of_word(tokenizer: Any, text: str, tokens: Array) -> str:
     """The characters by which a document goes on to the end of the word that a token is in."""
     if not text[-1:].isalnum():
         return ""
-    ids = tokens[: 1 + _LONGEST_WORD].tolist()
-    following = re.match(r"\w*", parts_of(tokenizer, ids, [1])[1])
+    ids = tokens[: 1 + LONGEST_WORD].tolist()
+    following = REST_OF_WORD.match(parts_of(tokenizer, ids, [1])[1])
     return following[0] if following else ""

@@ -188,18 +188,25 @@ class _Reading:
     def sequence(self, *, opening: bool) -> SequenceTrace:
         """The whole trace. Its prompt is the text's first token, where that is text."""
         tokens = list(self._tokens)
+        unchecked: tuple[str, ...] = ()
         if self.quotations is not None:
-            self._compare(tokens, self.quotations)
+            unchecked = self._compare(tokens, self.quotations)
         expected, familiarity = self._tracer.memory.expected_hits, None
         if expected is not None:
             familiarity = Familiarity(sum(self._hits), len(self._hits), expected)
         prompt = self._words[0] if opening else ""
-        return self._tracer.completed(prompt, tokens, familiarity)
+        sequence = self._tracer.completed(prompt, tokens, familiarity)
+        return replace(sequence, unchecked=unchecked)
 
-    def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
-        """Notes which words of the text a passage has, too, and in whose place one has others."""
+    def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> tuple[str, ...]:
+        """Notes which words of the text a passage has, too, and in whose place one has others.
+
+        Returns the numbers of the text that no passage could be compared with.
+        """
         memory, tokenizer, ids = self._tracer.memory, self._tracer.tokenizer, self._ids
-        for difference in quotations.differences(np.array(ids), InnerText(tokenizer, ids)):
+        text, array = InnerText(tokenizer, ids), np.array(ids)
+        differences = quotations.differences(array, text)
+        for difference in differences:
             store = memory.stores[difference.store]
             words, before = (
                 store.tokens[difference.begin : difference.end].tolist(),
@@ -221,3 +228,4 @@ class _Reading:
                     tokens[place] = replace(tokens[place], by_memory=by_memory)
         for place in quotations.supported:
             tokens[place - 1] = replace(tokens[place - 1], verbatim=True)
+        return quotations.unchecked(array, text, differences)

@@ -44,11 +44,11 @@ def read_sequence(content: dict[str, Any]) -> SequenceTrace:
         parts = {"neighbors": neighbors, "documents": documents, "candidates": candidates}
         tokens.append(TokenTrace(**{**token, **rivals, **parts}))
     numbers = content.get("familiarity")
-    unknown = tuple(content.get("unknown", ()))
     familiarity = Familiarity(**numbers) if numbers else None
-    widespread = tuple(content.get("widespread", ()))
+    lists = {name: tuple(content.get(name, ())) for name in ("unknown", "widespread", "unchecked")}
     flags = {name: bool(content.get(name)) for name in ("written", "apart")}
-    return SequenceTrace(content["prompt"], tokens, familiarity, unknown, widespread, **flags)
+    rest: dict[str, Any] = {**lists, **flags}
+    return SequenceTrace(content["prompt"], tokens, familiarity, **rest)
 
 
 def _rival(content: dict[str, Any] | None) -> Rival | None:

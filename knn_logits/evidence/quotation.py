@@ -17,7 +17,8 @@ import numpy as np
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.engine.pieces import InnerText
+from knn_logits.engine.pieces import LONGEST_WORD, REST_OF_WORD, InnerText
+from knn_logits.evidence.sources import PUNCTUATION
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
@@ -34,6 +35,8 @@ _WORDS = 4
 # Of the sentence around the difference, the words that are the same are this many times the others.
 # A paraphrase has a few words in a row with its passage, too.
 _MOSTLY = 2
+# A sign between two digits tells numbers apart, but for one that groups thousands.
+_THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
 # A sentence ends here, for the purpose of telling what belongs to the one around a difference.
 _SENTENCE = re.compile(r"[.!?]+[\s\"'”»)]+|\n\s*\n")
 
@@ -73,6 +76,7 @@ class Quotations:
         self._bounds = np.cumsum([0, *(len(store) for store in stores)])
         self._matches: dict[int, list[_Match]] = {}
         self._supported: set[int] = set()
+        self._compared: set[int] = set()  # places of tokens that some passage has in a row
         # Passages whose words are those of the text up to the next place, by that place.
         self._going_on: dict[int, set[tuple[int, int]]] = {}
         self._votes: dict[int, tuple[Array, Array]] = {}
@@ -108,12 +112,29 @@ class Quotations:
             }
         if matches:
             matches.sort(key=lambda match: -match.length)
+            self._compared.update(range(place - matches[0].length, place))
             self._matches[place] = matches[:_PASSAGES]
 
     @property
     def supported(self) -> set[int]:
         """The places whose token a passage has, too, after the same six tokens or more."""
         return self._supported
+
+    def unchecked(
+        self, ids: Array, text: InnerText, differences: Sequence[Difference]
+    ) -> tuple[str, ...]:
+        """The numbers of the text that no passage has among the same words, in their order."""
+        compared = self._compared | self._supported
+        compared.update(*(range(gap.first, gap.last) for gap in differences))
+        parts, numbers = text.parts(ids), []
+        for word in words_in(parts):
+            places = range(word.first, word.last)
+            written = "".join(parts[place] for place in places).strip().strip(PUNCTUATION)
+            if any(map(str.isdigit, written)) and not compared.issuperset(
+                place for place in places if any(map(str.isalnum, parts[place]))
+            ):
+                numbers.append(written)
+        return tuple(dict.fromkeys(numbers))
 
     def p_knn(self, place: int, token: int) -> float:
         """Returns the probability of a token by the neighbors at a place of the text."""
@@ -189,6 +210,10 @@ class Quotations:
         passage = tokens[max(first, begin - _FURTHEST - _LONGEST) : begin]
         if low == 0 and _bare(text(passage)).endswith(_bare(text(ids[:last]))):
             return None  # a text's first word is cut otherwise, since no space is before it
+        if low == 0 and (opening := _bare(text(ids[:1]))):
+            passage = passage.copy()
+            alike = [token for token in set(passage.tolist()) if _bare(text([token])) == opening]
+            passage[np.isin(passage, alike)] = ids[0]
         again = _again(ids[low:last][::-1], passage[::-1], low == 0)
         if again is None:
             return None
@@ -217,9 +242,12 @@ class Quotations:
                 break
             gap = replace(gap, first=gap.first - 1, begin=gap.begin - 1, before=gap.before - 1)
         # If words were left out or put in, the next word stands on both sides.
-        empty = gap.first == gap.last or gap.begin == gap.end
-        while gap.after and (empty or text(ids[gap.last : gap.last + 1])[:1].isalnum()):
-            empty = False
+        if gap.after and (gap.first == gap.last or gap.begin == gap.end):
+            gap = replace(gap, last=gap.last + 1, end=gap.end + 1, after=gap.after - 1)
+        rest = REST_OF_WORD.match(text(ids[gap.last : gap.last + LONGEST_WORD]))
+        left = len(rest[0]) if rest else 0
+        while gap.after and left > 0:
+            left -= len(text(ids[gap.last : gap.last + 1]))
             gap = replace(gap, last=gap.last + 1, end=gap.end + 1, after=gap.after - 1)
         return gap
 
@@ -329,9 +357,10 @@ def _unlike(gap: Difference, ids: Array, text: InnerText, before: str, after: st
     """Counts the words of the sentence around a difference that the passage does not have."""
     first, last = gap.first - gap.before, gap.last + gap.after
     count = 0
-    if not _SENTENCE.search(before):
+    # What lies further than the comparison reached is not known to be unlike.
+    if gap.before < _LONGEST and not _SENTENCE.search(before):
         count += len(_every_word(_SENTENCE.split(text(ids[max(0, first - _LONGEST) : first]))[-1]))
-    if not _SENTENCE.search(after + " "):
+    if gap.after < _LONGEST and not _SENTENCE.search(after + " "):
         count += len(_every_word(_SENTENCE.split(text(ids[last : last + _LONGEST]))[0]))
     return count
 
@@ -347,4 +376,6 @@ def _words(text: str) -> int:
 
 def _bare(text: str) -> str:
     """Returns the letters and digits of a text, without case and however accents are encoded."""
-    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
+    text = _THOUSANDS.sub("", unicodedata.normalize("NFKC", text).casefold())
+    signs = {match.start() for match in _IN_NUMBER.finditer(text)}
+    return "".join(sign for at, sign in enumerate(text) if sign.isalnum() or at in signs)

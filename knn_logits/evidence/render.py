@@ -20,7 +20,7 @@ from knn_logits.evidence.sources import (
     word_sources,
     words_of,
 )
-from knn_logits.evidence.trace import LEAST_INFLUENCE, SequenceTrace, TokenTrace, Trace
+from knn_logits.evidence.trace import LEAST_INFLUENCE, Rival, SequenceTrace, TokenTrace, Trace
 from knn_logits.printable import Encoded, one_line, printable
 
 # The colour and the kind of underline both show the level, so that either is enough.
@@ -39,6 +39,8 @@ _AGREED, _CONTRADICTED, _OUTVOTED = "underline", "bold underline red", "italic"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
 
+# The most numbers that are listed as not checked.
+_NUMBERS = 8
 # The most documents that a text's last line names, and the share below which it only counts them.
 _DOCUMENTS, _LEAST_LISTED = 5, 0.01
 
@@ -97,6 +99,11 @@ def _notes(sequence: SequenceTrace) -> Iterator[tuple[str, bool]]:
         yield line, not sequence.alone
     if sequence.unknown:
         yield sequence.unknown_line, True
+    if sequence.unchecked:
+        rest = len(sequence.unchecked) - _NUMBERS
+        numbers = ", ".join(map(one_line, sequence.unchecked[:_NUMBERS]))
+        more = f" and {rest} more" if rest > 0 else ""
+        yield f"not checked, since no passage has the words around: {numbers}{more}", False
     if line := documents_line(sequence):
         yield line, False
 
@@ -111,12 +118,45 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         if listed:
             console.print(_legend(), soft_wrap=True)
         _print_sources(listed, console)
-        for tokens in words_of(sequence.tokens):
+        for tokens in _objections(sequence):
             _print_contradiction(tokens, console)
         for note, warns in _notes(sequence):
             style = "yellow" if warns else "dim"
             console.print(Text(printable(note), style=style), soft_wrap=True)
         console.print()
+
+
+def _objections(sequence: SequenceTrace) -> Iterator[list[TokenTrace]]:
+    """Yields words that the memory objects to. Words that one passage replaces stand together.
+
+    Of the words that the neighbors outvote, only numbers and names are facts.
+    """
+    groups: list[list[TokenTrace]] = []
+    last: Rival | None = None
+    space: list[TokenTrace] = []
+    for tokens in words_of(sequence.tokens):
+        rival = contradiction(tokens)
+        if rival is None and not "".join(token.token for token in tokens).strip():
+            space = tokens
+            continue
+        if rival is not None and rival is last:
+            groups[-1] += [*space, *tokens]
+        else:
+            groups.append(list(tokens))
+        last, space = rival, []
+    for group in groups:
+        if contradiction(group) or _is_fact(group):
+            yield group
+
+
+def _is_fact(tokens: Sequence[TokenTrace]) -> bool:
+    """Whether both a word and what outvotes it are numbers, or both are names."""
+    rival = contradiction(tokens, "outvoted")
+    if rival is None:
+        return False
+    texts = ("".join(token.token for token in tokens), rival.token)
+    numbers = [any(map(str.isdigit, text)) for text in texts]
+    return all(numbers) or (not any(numbers) and all(text.strip()[:1].isupper() for text in texts))
 
 
 def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) -> None:

@@ -16,7 +16,7 @@ _VERSION = 1
 # A document with a smaller share in a token's probability is not a source of it.
 LEAST_INFLUENCE = 0.05
 # The neighbors outvote a token only if more than this share of their vote is for one other.
-_MAJORITY = 0.5
+_MAJORITY = 0.9
 # A text with a smaller share of the expected hits counts as unlike the memory. With fewer positions
 # than the first number nothing is known, and with fewer than the last number little.
 _FAMILIAR, _FEWEST_PLACES, _ENOUGH_PLACES = 0.65, 3, 12
@@ -257,6 +257,8 @@ class SequenceTrace:
             text like its own finds in it.
         unknown: Names in the prompt that stand nowhere in the datastores (`evidence.naming`).
         widespread: Short words of the text that stand in many documents, and alone name none.
+        unchecked: Numbers of an explained text that stand in no passage with the words around them,
+            so that nothing confirms or contradicts them.
         written: Whether the text was written with the memory; otherwise it existed before.
         apart: Whether the model read other tokens between the prompt and the text, as in a chat.
     """
@@ -268,6 +270,7 @@ class SequenceTrace:
     widespread: tuple[str, ...] = ()
     written: bool = False
     apart: bool = False
+    unchecked: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -374,6 +377,7 @@ class Trace:
                     "familiarity": asdict(sequence.familiarity) if sequence.familiarity else None,
                     "unknown": list(sequence.unknown),
                     "widespread": list(sequence.widespread),
+                    "unchecked": list(sequence.unchecked),
                     "written": sequence.written,
                     "apart": sequence.apart,
                     "tokens": [token_dict(token) for token in sequence.tokens],

@@ -1,5 +1,6 @@
 """Words that a passage does not have, in a text that quotes it otherwise."""
 
+import io
 import unicodedata
 from html import unescape
 
@@ -9,13 +10,14 @@ import torch
 from conftest import TEXTS
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 import knn_logits
 from knn_logits import Trace, explain
 from knn_logits.evidence.quotation import _LEAST, Quotations, _alike
-from knn_logits.evidence.render import to_html
+from knn_logits.evidence.render import show, to_html
 from knn_logits.evidence.sources import contradiction, words_of
 from knn_logits.search.neighbors import Neighbors
 
@@ -308,3 +310,53 @@ def test_matches_are_those_of_a_plain_comparison(data):
 
     expected = [(one, alike(one)) for one in positions.tolist() if alike(one) >= _LEAST]
     assert _alike(tokens, positions, np.full(len(positions), first), before) == expected
+
+
+PRESS = (
+    "A press stands in the yard. It takes 2.8 kilograms of fruit at once and gives much juice. "
+    "The valve opens with a hiss, and whoever hears it waits until the needle stands below 3.8 bar "
+    "at 19:15 beside the nut K-3733 or until 3,420 turns are done."
+)
+
+
+@pytest.fixture(scope="module")
+def press(model, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("press") / "s"
+    settings = {"k": 64, "lmbda": 0.3, "temperature": 1000.0}
+    return knn_logits.build_datastore(model, tokenizer, [PRESS], folder, **settings)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("3.8", "4.8"),
+        ("3.8", "3.9"),
+        ("3.8", "38"),
+        ("19:15", "18:15"),
+        ("K-3733", "K-3737"),
+        ("3,420", "3,520"),
+    ],
+)
+def test_a_whole_number_is_named(objections, press, old, new):
+    assert objections(PRESS.replace(old, new), press) == [(new, old, "0")]
+
+
+def test_thousands_may_be_grouped_or_not(objections, press):
+    assert objections(PRESS.replace("3,420", "3420"), press) == []
+
+
+def test_a_number_near_the_beginning_of_a_text_is_compared(objections, press):
+    text = "It takes 4.8 kilograms of fruit at once and gives much juice."
+    assert objections(text, press) == [("4.8", "2.8", "0")]
+
+
+def test_numbers_that_were_not_compared_are_said(model, tokenizer, press, tmp_path):
+    text = "In 1985 a cat sat on 17 mats. It takes 2.8 kilograms of fruit at once and gives much."
+    trace = explain(model, tokenizer, press, text, k=64, lmbda=0.3, temperature=1000.0)
+    assert trace[0].unchecked == ("1985", "17")
+    trace.save(tmp_path / "t.json")
+    assert Trace.load(tmp_path / "t.json")[0].unchecked == ("1985", "17")
+    console = Console(file=io.StringIO(), width=200)
+    show(trace, 3, console)
+    line = "not checked, since no passage has the words around: 1985, 17\n"
+    assert line in console.file.getvalue()
