@@ -44,7 +44,7 @@ def refused(answer, status=400):
         ({"max_tokens": 2.5}, "max_tokens", "max_tokens"),
         ({"max_tokens": True}, "max_tokens", "max_tokens"),
         ({"max_tokens": 1000}, "256 that the model reads", "max_tokens"),
-        ({"max_tokens": 900_000}, "4,096 at most", "max_tokens"),
+        ({"max_tokens": 900_000}, "asked for, but this server writes 4,096", "max_tokens"),
         ({"temperature": -1}, "temperature", "temperature"),
         ({"temperature": "hot"}, "temperature", "temperature"),
         ({"top_p": 0}, "top_p", "top_p"),
@@ -247,3 +247,12 @@ def test_an_empty_key_is_refused(key):
 
     with pytest.raises(knn_logits.ConfigError, match="the API key is empty"):
         Settings(key=key)
+
+
+def test_an_error_of_the_datastore_shows_no_path():
+    from knn_logits import StorageError
+    from knn_logits_serve.request import refusal_of
+
+    refusal = refusal_of(StorageError("/secret/store is gone"))
+    assert refusal.status == 500
+    assert str(refusal) == "the datastore cannot be asked (StorageError): try again"
