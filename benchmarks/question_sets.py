@@ -1,0 +1,116 @@
+"""Reads public sets of questions about documents from a folder of their files.
+
+None of them is part of the project. The files and the GitHub repositories they come from:
+
+    xquad.en.json                  google-deepmind/xquad
+    nq-open-oracle.jsonl.gz        nelson-liu/lost-in-the-middle, qa_data/
+    clapnq_dev_answerable.jsonl    primeqa/clapnq, annotated_data/dev/
+    clapnq_dev_unanswerable.jsonl  primeqa/clapnq, annotated_data/dev/
+"""
+
+import gzip
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from knn_logits import Document
+
+
+@dataclass
+class Question:
+    """A question about documents.
+
+    Attributes:
+        answers: Right answers; none where the documents have none.
+        gold: The ids of the documents that have the answer, or that a reader thought might.
+    """
+
+    id: str
+    question: str
+    answers: list[str]
+    gold: list[str]
+
+    @property
+    def answerable(self):
+        return bool(self.answers)
+
+
+@dataclass
+class QuestionSet:
+    name: str
+    questions: list[Question]
+    documents: list[Document]
+
+    def sample(self, size, seed=0):
+        """Returns a set of that many of the questions, and all documents."""
+        size = min(size or len(self.questions), len(self.questions))
+        questions = random.Random(seed).sample(self.questions, size)
+        return QuestionSet(self.name, questions, self.documents)
+
+
+def xquad(folder):
+    """1,190 questions about 240 paragraphs of Wikipedia, in English (Artetxe et al. 2020)."""
+    questions, documents = [], []
+    for article in json.loads((folder / "xquad.en.json").read_text("utf-8"))["data"]:
+        title = article["title"].replace("_", " ")
+        for number, paragraph in enumerate(article["paragraphs"]):
+            name = f"{title}:{number}"
+            documents.append(Document(paragraph["context"], name, title))
+            for row in paragraph["qas"]:
+                answers = list(dict.fromkeys(answer["text"] for answer in row["answers"]))
+                questions.append(Question(row["id"], row["question"], answers, [name]))
+    return QuestionSet("xquad", questions, documents)
+
+
+def nq_open(folder):
+    """2,655 questions of NaturalQuestions-Open with the passage of each (Liu et al. 2023)."""
+    questions, documents = [], {}
+    with gzip.open(folder / "nq-open-oracle.jsonl.gz", "rt", encoding="utf-8") as rows:
+        for number, row in enumerate(map(json.loads, rows)):
+            gold = []
+            for passage in row["ctxs"]:
+                text, title = passage["text"], passage["title"]
+                gold.append(
+                    documents.setdefault((title, text), Document(text, f"{title}:{number}", title)).id
+                )
+            questions.append(Question(str(number), row["question"], row["answers"], gold))
+    return QuestionSet("nq_open", questions, list(documents.values()))
+
+
+def clapnq(folder):
+    """300 questions that their passage answers, and 300 that it does not (Rosenthal et al. 2024)."""
+    questions, documents = [], {}
+    for kind in ("answerable", "unanswerable"):
+        for line in (folder / f"clapnq_dev_{kind}.jsonl").read_text("utf-8").splitlines():
+            row = json.loads(line)
+            gold = []
+            for passage in row["passages"]:
+                text, title = passage["text"].strip(), passage["title"]
+                name = f"{title}:{row['id']}"
+                gold.append(documents.setdefault((title, text), Document(text, name, title)).id)
+            answers = [output["answer"] for output in row["output"] if output["answer"]]
+            questions.append(Question(row["id"], row["input"], answers, gold))
+    return QuestionSet("clapnq", questions, list(documents.values()))
+
+
+def of_file(questions, documents):
+    """A set of the project's: JSON lines of questions, and of documents."""
+    rows = [json.loads(line) for line in Path(questions).read_text("utf-8").splitlines()]
+    texts = [json.loads(line) for line in Path(documents).read_text("utf-8").splitlines()]
+    return QuestionSet(
+        Path(questions).stem,
+        [
+            Question(
+                str(row.get("id", number)),
+                row["question"],
+                row.get("answers", []),
+                row.get("documents", []),
+            )
+            for number, row in enumerate(rows)
+        ],
+        [Document(text["text"], text["id"], text.get("title")) for text in texts],
+    )
+
+
+SETS = {"xquad": xquad, "nq_open": nq_open, "clapnq": clapnq}
