@@ -27,7 +27,9 @@ def exact_match(text, answers):
 
 def f1(text, answers):
     """The largest F1 of the words that a text shares with an answer (SQuAD's script)."""
-    return max((_f1(normalized(text).split(), normalized(one).split()) for one in answers), default=0)
+    return max(
+        (_f1(normalized(text).split(), normalized(one).split()) for one in answers), default=0
+    )
 
 
 def _f1(words, gold):

@@ -72,14 +72,16 @@ def nq_open(folder):
             for passage in row["ctxs"]:
                 text, title = passage["text"], passage["title"]
                 gold.append(
-                    documents.setdefault((title, text), Document(text, f"{title}:{number}", title)).id
+                    documents.setdefault(
+                        (title, text), Document(text, f"{title}:{number}", title)
+                    ).id
                 )
             questions.append(Question(str(number), row["question"], row["answers"], gold))
     return QuestionSet("nq_open", questions, list(documents.values()))
 
 
 def clapnq(folder):
-    """300 questions that their passage answers, and 300 that it does not (Rosenthal et al. 2024)."""
+    """300 questions that their passage answers, 300 that it does not (Rosenthal et al. 2024)."""
     questions, documents = [], {}
     for kind in ("answerable", "unanswerable"):
         for line in (folder / f"clapnq_dev_{kind}.jsonl").read_text("utf-8").splitlines():

@@ -2,7 +2,7 @@
 
     python benchmarks/sources.py FOLDER
 
-FOLDER has the files of two public sets whose answers say, span by span, which passage they are from:
+FOLDER has the files of two public sets whose answers say which passage each span is from:
 
     verifiability_granular_dev.jsonl,    Anirudh-Phukan/verifiability-granular (Phukan et al. 2024)
     verifiability_granular_test.jsonl
@@ -78,7 +78,9 @@ def words(text):
 def around(text, start, end, border):
     """The part of a text between the last border before a span and the first one after it."""
     first = max((cut.end() for cut in border.finditer(text) if cut.end() <= start), default=0)
-    last = min((cut.start() for cut in border.finditer(text) if cut.start() >= end), default=len(text))
+    last = min(
+        (cut.start() for cut in border.finditer(text) if cut.start() >= end), default=len(text)
+    )
     return text[first:last]
 
 
@@ -95,13 +97,14 @@ def shared_words(span, weights):
         "question": span.question,
     }
     weight = Counter(dict.fromkeys(words(span.answer[span.start : span.end]), 1.0))
-    for part, factor in weights.items():
+    for part, factor in sorted(weights.items()):
         for word in words(parts[part]):
             weight[word] += factor
     size = len(passages)
     for word in weight:
         weight[word] *= math.log(1 + (size - frequency[word] + 0.5) / (frequency[word] + 0.5))
-    return [sum(weight[word] for word in weight.keys() & passage) for passage in passages]
+    # An exact sum is the same in any order of a set, so that ties stay ties.
+    return [math.fsum(weight[word] for word in weight.keys() & passage) for passage in passages]
 
 
 def longest_run(span, _weights):
@@ -111,7 +114,9 @@ def longest_run(span, _weights):
     for passage in span.passages:
         text = f" {' '.join(WORD.findall(passage.lower()))} "
         runs = ((i, j) for i in range(len(said)) for j in range(len(said), i, -1))
-        scores.append(max((j - i for i, j in runs if f" {' '.join(said[i:j])} " in text), default=0))
+        scores.append(
+            max((j - i for i, j in runs if f" {' '.join(said[i:j])} " in text), default=0)
+        )
     return scores
 
 
@@ -129,9 +134,12 @@ def main():
     parser.add_argument("--dev", action="store_true", help="leave the test part out")
     parser.add_argument("--name", default="sources", help="of the file of results")
     options = parser.parse_args()
-    parts = {name: spans_of(options.folder / f"{name}.jsonl")
-             for name in ("verifiability_granular_dev", "verifiability_granular_test", "quotesum_dev")
-             if not (options.dev and name.endswith("test"))}  # fmt: skip
+    names = ["verifiability_granular_dev", "verifiability_granular_test", "quotesum_dev"]
+    parts = {
+        name: spans_of(options.folder / f"{name}.jsonl")
+        for name in names
+        if not (options.dev and name.endswith("test"))
+    }
     held = [span for span in parts["quotesum_dev"] if zlib.crc32(span.question.encode()) % 2]
     parts["quotesum_dev, the other half"] = held
     result = {}
