@@ -1,0 +1,233 @@
+"""Compares answers to questions about documents: by a model alone, by reading, and by `ask`.
+
+    python benchmarks/ask.py MODEL --data FOLDER --set xquad [--sample 150] [--ways alone passage ask]
+
+FOLDER has public sets; `question_sets.py` says where they are from. The set `documents` is the
+project's own (`ask_questions.jsonl` about `ask_documents.jsonl`), and `general` asks the questions
+of `general_questions.jsonl` with the documents of the former. A way of answering:
+
+    alone      the question, in the model's chat template
+    passage    the best paragraph of BM25 before it, and "Answer in a few words." after it
+    sentence   no model: the sentence of that paragraph with most of the question's words, by idf
+    ask        knn_logits.Asking as it comes, and `ask, NAME=VALUE` with a setting of AskConfig
+
+Each answer has at most 40 tokens, a quoted sentence as many as it has.
+"""
+
+import argparse
+import json
+import math
+import re
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import bm25s
+import Stemmer
+import torch
+from answer_scores import contained, interval, scores
+from common import record
+from question_sets import SETS, QuestionSet, of_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import knn_logits
+
+HERE = Path(__file__).parent
+MOST_TOKENS, BATCH = 40, 8
+SHORT = "Answer in a few words."
+STEMMER = Stemmer.Stemmer("english")
+
+
+def questions_of(name, data, sample):
+    if name in SETS:
+        return SETS[name](data).sample(sample)
+    own = of_file(HERE / "ask_questions.jsonl", HERE / "ask_documents.jsonl")
+    if name == "documents":
+        return own.sample(sample)
+    general = of_file(HERE / "general_questions.jsonl", HERE / "ask_documents.jsonl")
+    return QuestionSet("general", general.questions, own.documents).sample(sample)
+
+
+def stems(text):
+    return [STEMMER.stemWord(word) for word in re.findall(r"\w+", text.lower())]
+
+
+def best_documents(questions):
+    """The document that BM25 ranks first for each question, its title among its words."""
+
+    def tokens(texts):
+        return bm25s.tokenize(texts, stopwords="en", stemmer=STEMMER, show_progress=False)
+
+    documents = questions.documents
+    index = bm25s.BM25()
+    index.index(tokens([f"{row.title or ''} {row.text}" for row in documents]), show_progress=False)
+    asked = tokens([row.question for row in questions.questions])
+    best, _ = index.retrieve(asked, k=1, show_progress=False)
+    return [documents[row] for row in best[:, 0]]
+
+
+def sentence_of(questions, documents):
+    """The sentence of each question's document that shares most with it, by idf."""
+    count = Counter(word for row in questions.documents for word in set(stems(row.text)))
+    size = len(questions.documents)
+
+    def shared(question, sentence):
+        words = set(stems(question)) & set(stems(sentence))
+        return math.fsum(math.log(1 + (size - count[word] + 0.5) / (count[word] + 0.5))
+                         for word in words)  # fmt: skip
+
+    return [
+        max(re.split(r"(?<=[.!?])\s+", document.text), key=lambda text: shared(row.question, text))
+        for row, document in zip(questions.questions, documents, strict=True)
+    ]
+
+
+@torch.no_grad()
+def written(model, tokenizer, messages):
+    """What the model writes after each message: its text, its tokens, whether it ended."""
+    prompts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
+        )
+        for message in messages
+    ]
+    prompts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in prompts]
+    # Prompts of about the same length share a batch.
+    order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+    end, answers = tokenizer.eos_token_id, [None] * len(prompts)
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        size = max(len(prompts[row]) for row in rows)
+        pads = [[end] * (size - len(prompts[row])) for row in rows]
+        ids = torch.tensor([pad + prompts[row] for pad, row in zip(pads, rows, strict=True)])
+        mask = torch.tensor([[0] * len(pad) + [1] * (size - len(pad)) for pad in pads])
+        output = model.generate(
+            ids, attention_mask=mask, max_new_tokens=MOST_TOKENS, do_sample=False, pad_token_id=end
+        )
+        for row, tokens in zip(rows, output[:, size:].tolist(), strict=True):
+            ended = end in tokens
+            tokens = tokens[: tokens.index(end)] if ended else tokens
+            answers[row] = {"text": tokenizer.decode(tokens), "tokens": len(tokens), "ended": ended}
+    return answers
+
+
+def by_ask(model, tokenizer, store, questions, way):
+    """What `Asking` answers."""
+    settings = dict(part.strip().split("=") for part in way.split(",")[1:])
+    settings = {name: json.loads(value) if value[0] in "0123456789tf" else value
+                for name, value in settings.items()}  # fmt: skip
+    config = knn_logits.AskConfig(**{"max_new_tokens": MOST_TOKENS, "evidence": False, **settings})
+    asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, store), config)
+    answers = []
+    for row in questions.questions:
+        answer = asking.answer(row.question)
+        tokens = len(tokenizer(answer.text, add_special_tokens=False)["input_ids"])
+        answers.append({"text": answer.text, "tokens": tokens, "passes": answer.passes,
+                        "ended": answer.quoted or tokens < MOST_TOKENS,
+                        "answered": answer.answered, "near": answer.near,
+                        "documents": [shown.document for shown in answer.passages]})  # fmt: skip
+    return answers
+
+
+def figures(answers, questions, alone, passage):
+    """The figures of one way, with 95% intervals, and against other ways, question by question."""
+    rows = [at for at, row in enumerate(questions.questions) if row.answerable]
+    got = [scores(answers[at]["text"], questions.questions[at].answers) for at in rows]
+    result = {"questions": len(rows)}
+    for name in got[0] if got else ():
+        values = [row[name] for row in got]
+        result[name] = round(sum(values) / len(values), 4)
+        result[f"{name}_interval"] = interval(values)
+    for name in ("ended", "tokens"):
+        result[name] = round(sum(answers[at][name] for at in rows) / max(1, len(rows)), 3)
+
+    def right(others):
+        return [contained(others[at]["text"], questions.questions[at].answers) for at in rows]
+
+    if passage is not None and passage is not answers:
+        more = [a["contained"] - b for a, b in zip(got, right(passage), strict=True)]
+        result["contained_more_than_passage"] = [round(sum(more) / len(more), 4), *interval(more)]
+    if alone is not None and alone is not answers:
+        kept = [row["contained"] for row, was in zip(got, right(alone), strict=True) if was]
+        result["right_alone"], result["of_these_kept"] = len(kept), int(sum(kept))
+    if "answered" in answers[0]:
+        said = [row["answered"] for row in answers]
+        no = [at for at, row in enumerate(questions.questions) if not row.answerable]
+        result["answered"] = sum(said[at] for at in rows)
+        result["near"] = sum(answers[at]["near"] for at in rows)
+        if no:
+            shares = sum(said[at] for at in rows) / len(rows), sum(not said[at] for at in no) / len(no)
+            result |= {"unanswerable": len(no), "refused": sum(not said[at] for at in no),
+                       "balanced_accuracy": round(sum(shares) / 2, 4)}  # fmt: skip
+        result["passes"] = round(sum(row["passes"] for row in answers) / len(answers), 2)
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--data", type=Path, help="the folder of the public sets")
+    parser.add_argument("--set", choices=[*SETS, "documents", "general"], default="documents")
+    parser.add_argument("--sample", type=int, help="so many questions (default: all)")
+    parser.add_argument("--ways", nargs="+", default=["alone", "passage", "sentence", "ask"])
+    parser.add_argument("--store", help="a datastore of the set's documents (default: a new one)")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--answers", type=Path, help="a file for all answers")
+    parser.add_argument("--name", default="ask", help="of the file of results, before the set's")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    questions = questions_of(options.set, options.data, options.sample)
+    dtype = getattr(torch, options.dtype)
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).eval()
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    asked, answers, seconds = [row.question for row in questions.questions], {}, {}
+    documents = best_documents(questions)
+    with tempfile.TemporaryDirectory() as room:
+        store = None
+        if any(way.startswith("ask") for way in options.ways):
+            store = (
+                knn_logits.Datastore(options.store) if options.store else
+                knn_logits.build_datastore(model, tokenizer, questions.documents, room, threads=1)
+            )  # fmt: skip
+        for way in options.ways:
+            started = time.perf_counter()
+            if way == "alone":
+                answers[way] = written(model, tokenizer, asked)
+            elif way == "passage":
+                messages = [f"{document.text}\n\n{question} {SHORT}"
+                            for document, question in zip(documents, asked, strict=True)]  # fmt: skip
+                answers[way] = written(model, tokenizer, messages)
+            elif way == "sentence":
+                texts = sentence_of(questions, documents)
+                ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+                answers[way] = [{"text": text, "tokens": len(row), "ended": True}
+                                for text, row in zip(texts, ids, strict=True)]  # fmt: skip
+            else:
+                answers[way] = by_ask(model, tokenizer, store, questions, way)
+            seconds[way] = time.perf_counter() - started
+    gold = [document.id in row.gold
+            for document, row in zip(documents, questions.questions, strict=True)]  # fmt: skip
+    result = {
+        "documents": len(questions.documents),
+        "best_document_is_right": round(sum(gold) / len(gold), 4),
+        "ways": {
+            way: figures(rows, questions, answers.get("alone"), answers.get("passage"))
+            | {"seconds": round(seconds[way], 1)}
+            for way, rows in answers.items()
+        },
+    }
+    if options.answers:
+        lines = [
+            {"id": row.id, "question": row.question, "answers": row.answers,
+             **{way: rows[at] for way, rows in answers.items()}}
+            for at, row in enumerate(questions.questions)
+        ]  # fmt: skip
+        options.answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = {name: value for name, value in vars(options).items() if name != "answers"}
+    settings |= {"data": options.data and options.data.name}
+    record(f"{options.name}_{options.set}", settings, result)
+
+
+if __name__ == "__main__":
+    main()
