@@ -1,6 +1,6 @@
 """Compares answers to questions about documents: by a model alone, by reading, and by `ask`.
 
-    python benchmarks/ask.py MODEL --data FOLDER --set xquad [--sample 150] [--ways alone passage ask]
+    python benchmarks/ask.py MODEL --data FOLDER --set xquad [--sample 150] [--ways passage ask]
 
 FOLDER has public sets; `question_sets.py` says where they are from. The set `documents` is the
 project's own (`ask_questions.jsonl` about `ask_documents.jsonl`), and `general` asks the questions
@@ -157,9 +157,10 @@ def figures(answers, questions, alone, passage):
         result["answered"] = sum(said[at] for at in rows)
         result["near"] = sum(answers[at]["near"] for at in rows)
         if no:
-            shares = sum(said[at] for at in rows) / len(rows), sum(not said[at] for at in no) / len(no)
-            result |= {"unanswerable": len(no), "refused": sum(not said[at] for at in no),
-                       "balanced_accuracy": round(sum(shares) / 2, 4)}  # fmt: skip
+            refused = sum(not said[at] for at in no)
+            accuracy = (result["answered"] / len(rows) + refused / len(no)) / 2
+            result |= {"unanswerable": len(no), "refused": refused,
+                       "balanced_accuracy": round(accuracy, 4)}  # fmt: skip
         result["passes"] = round(sum(row["passes"] for row in answers) / len(answers), 2)
     return result
 
@@ -195,8 +196,10 @@ def main():
             if way == "alone":
                 answers[way] = written(model, tokenizer, asked)
             elif way == "passage":
-                messages = [f"{document.text}\n\n{question} {SHORT}"
-                            for document, question in zip(documents, asked, strict=True)]  # fmt: skip
+                pairs = zip(documents, asked, strict=True)
+                messages = [
+                    f"{document.text}\n\n{question} {SHORT}" for document, question in pairs
+                ]
                 answers[way] = written(model, tokenizer, messages)
             elif way == "sentence":
                 texts = sentence_of(questions, documents)
@@ -207,10 +210,11 @@ def main():
                 answers[way] = by_ask(model, tokenizer, store, questions, way)
             seconds[way] = time.perf_counter() - started
     gold = [document.id in row.gold
-            for document, row in zip(documents, questions.questions, strict=True)]  # fmt: skip
+            for document, row in zip(documents, questions.questions, strict=True)
+            if row.gold]  # fmt: skip
     result = {
         "documents": len(questions.documents),
-        "best_document_is_right": round(sum(gold) / len(gold), 4),
+        "best_document_is_right": round(sum(gold) / max(1, len(gold)), 4),
         "ways": {
             way: figures(rows, questions, answers.get("alone"), answers.get("passage"))
             | {"seconds": round(seconds[way], 1)}
