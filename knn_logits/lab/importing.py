@@ -139,8 +139,8 @@ def import_datastore(
     """
     check_keywords("import_datastore", settings, ImportSettings)
     names = ("k", "lmbda", "temperature", "suffix_weight")
-    given = {name: settings[name] for name in names if settings.get(name) is not None}  # type: ignore[literal-required]
-    config = KNNConfig().with_given(**{"temperature": _TEMPERATURE, **given})
+    chosen = {name: settings[name] for name in names if settings.get(name) is not None}  # type: ignore[literal-required]
+    config = KNNConfig().with_given(**{"temperature": _TEMPERATURE, **chosen})
     index, key = settings.get("index"), settings.get("key", DEFAULT_KEY)
     files = find_files(Path(source))
     if files.keys is None and files.index is None:

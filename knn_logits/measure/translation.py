@@ -165,9 +165,9 @@ def translate(
         max_new_tokens = whole_number("max_new_tokens", max_new_tokens, 1)
     check_threads(settings.get("threads"))
     sources = [checked_text(source, "a source") for source in several(sources, "sources")]
-    given: dict[str, Any] = {**settings}
-    reading = {name: given.pop(name, None) for name in PairsRecord.model_fields}
-    memory = None if datastore is None else Memory.of(model, datastore, **given)
+    overrides: dict[str, Any] = {**settings}
+    reading = {name: overrides.pop(name, None) for name in PairsRecord.model_fields}
+    memory = None if datastore is None else Memory.of(model, datastore, **overrides)
     for store in memory.stores if memory else []:
         check_tokenizer(tokenizer, store)
     pairs = pair_tokenizer(model, tokenizer, memory.stores[0] if memory else None, **reading)

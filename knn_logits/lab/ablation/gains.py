@@ -102,13 +102,13 @@ def study_oracle(studied: Studied) -> Finding:
 
 
 def _finding(
-    title: str, paper: str, here: str, holds: bool | None, label: str, rows: list[_Row]
+    title: str, paper: str, result: str, holds: bool | None, label: str, rows: list[_Row]
 ) -> Finding:
     """A finding of the gain in several groups of tokens, which `label` names."""
     names, gains = [row[0] for row in rows], [row[-1] for row in rows]
     plot = Plot("bars", names, {"": gains}, label, "gain in nats a token")
     header = (label, "tokens", "model", "mixture", "gain in nats")
-    return Finding(title, paper, here, holds, header, rows, plot)
+    return Finding(title, paper, result, holds, header, rows, plot)
 
 
 def study_frequency(studied: Studied) -> Finding:

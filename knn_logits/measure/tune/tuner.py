@@ -147,10 +147,12 @@ def tune(
         CorpusError: when a part has no token that follows another.
         MismatchError: when model or tokenizer are not the datastore's.
     """
-    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    names = [field.name for field in fields(_Options) if field.name in given]
-    options = _Options(**{name: given.pop(name) for name in names})
-    return _tuned(model, tokenizer, datastore, named(texts), options, given, progress)
+    overrides: dict[str, Any] = {
+        name: value for name, value in settings.items() if value is not None
+    }
+    names = [field.name for field in fields(_Options) if field.name in overrides]
+    options = _Options(**{name: overrides.pop(name) for name in names})
+    return _tuned(model, tokenizer, datastore, named(texts), options, overrides, progress)
 
 
 def _tuned(
@@ -159,7 +161,7 @@ def _tuned(
     datastore: Memory | Stores,
     texts: dict[str, Iterator[Document]],
     options: _Options,
-    given: dict[str, Any],
+    overrides: dict[str, Any],
     progress: Progress,
 ) -> Tuning:
     stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
@@ -174,7 +176,7 @@ def _tuned(
     if isinstance(datastore, Memory):
         weight = datastore.asked(scoring=True).config.suffix_weight
     preset = {"k": max(DEFAULT_K, stored.k), "lmbda": stored.lmbda, "suffix_weight": weight}
-    bench = open_bench(model, tokenizer, datastore, **{**preset, **given})
+    bench = open_bench(model, tokenizer, datastore, **{**preset, **overrides})
     assert bench.memory is not None
     if options.bleu is not None and bench.pairs is None:
         raise ConfigError("a causal model does not translate, so it has no BLEU: leave bleu out")
@@ -313,10 +315,10 @@ class _Pass:
         bench, memory = self.bench, self.bench.memory
         text, self.assigned = halved(bench, texts, check)
         assert memory is not None
-        own_weight = self.stored_settings.suffix_weight
-        if memory.config.suffix_weight == 1.0 and own_weight != 1.0:
+        stored_weight = self.stored_settings.suffix_weight
+        if memory.config.suffix_weight == 1.0 and stored_weight != 1.0:
             # A search under the weight 1 counts no shared tokens.
-            counting = memory.asked(scoring=True, suffix_weight=own_weight)
+            counting = memory.asked(scoring=True, suffix_weight=stored_weight)
             bench = replace(bench, memory=counting)
         done = 0
         self.progress("tuning", 0, None)
@@ -346,17 +348,17 @@ class _Pass:
     def _begin(self, memory: Memory, neighbors: Neighbors) -> None:
         """Makes the grids; the first neighbors decide which temperatures are tried."""
         stored, largest = self.stored_settings, memory.config.k
-        own_k = min(largest, stored.k)
+        stored_k = min(largest, stored.k)
         first = FEW if self.request is not None and not self.request.reads_all else 1
         grid = Grid(
-            tuple(sorted({*powers_up_to(largest, first), own_k})),
+            tuple(sorted({*powers_up_to(largest, first), stored_k})),
             temperatures_around(spread(neighbors), stored.temperature),
             tuple(sorted({*LMBDAS, stored.lmbda})),
         )
         self.halves = GridLikelihood(grid, memory.weighing), HeldOut(grid, memory.weighing)
         self.stored = self.halves
         if memory.config.suffix_weight != stored.suffix_weight:
-            grid = Grid((own_k,), (stored.temperature,), (stored.lmbda,))
+            grid = Grid((stored_k,), (stored.temperature,), (stored.lmbda,))
             weighing = replace(memory.weighing, suffix_weight=stored.suffix_weight)
             self.stored = GridLikelihood(grid, weighing), HeldOut(grid, weighing)
 
