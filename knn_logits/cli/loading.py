@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -135,7 +137,7 @@ def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
     from knn_logits.engine.forward import use_fastest_dtype
 
     config = _config_of(name)
-    try:
+    with _reading(name):
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         # transformers would import all of its models for a message that names each of them.
         if type(config) not in family._model_mapping and not hasattr(config, "auto_map"):
@@ -143,8 +145,6 @@ def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
         precision = dtype if dtype == "auto" else getattr(torch, dtype)
         model: Any = family.from_pretrained(name, dtype=precision)
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _no_model(name, error) from error
     try:
         model = model.to(place).eval()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -168,10 +168,8 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     _config_of(name)
-    try:
+    with _reading(name):
         return AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _no_model(name, error) from error
 
 
 def reads_pairs(name: str) -> bool:
@@ -194,20 +192,22 @@ def _config_of(name: str) -> Any:
                 f"there is no model {name!r}: no such folder exists, and it is not a name of the "
                 "Hub; give a folder that holds a model, or org/name"
             ) from error
-    try:
+    with _reading(name):
         return AutoConfig.from_pretrained(name)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _no_model(name, error) from error
-
-
-def _no_model(name: str, error: Exception) -> ModelError:
-    reason = one_line(str(error)).strip()
-    reason = reason if len(reason) < 200 else reason[:200] + "…"
-    nowhere = "no such folder exists, and the Hub does not give it; "
-    return ModelError(
-        f"cannot load the model {name!r}: {'' if Path(name).exists() else nowhere}give a causal or "
-        f"encoder-decoder language model, as a Hub id or a folder ({reason})"
-    )
+        reason = one_line(str(error)).strip()
+        reason = reason if len(reason) < 200 else reason[:200] + "…"
+        nowhere = "no such folder exists, and the Hub does not give it; "
+        raise ModelError(
+            f"cannot load the model {name!r}: {'' if Path(name).exists() else nowhere}give a "
+            f"causal or encoder-decoder language model, as a Hub id or a folder ({reason})"
+        ) from error
 
 
 def present(store: Datastore) -> tuple[int, int]:
