@@ -148,28 +148,19 @@ def model():
     return make_gpt2()
 
 
-@pytest.fixture(scope="session")
-def build(model, tokenizer):
-    """`build_datastore` with the shared model."""
-    import knn_logits
+def with_model(function):
+    """A fixture: a function of the package with the shared model and tokenizer."""
 
-    return partial(knn_logits.build_datastore, model, tokenizer)
+    @pytest.fixture(scope="session")
+    def bound(model, tokenizer):
+        import knn_logits
 
+        return partial(getattr(knn_logits, function), model, tokenizer)
 
-@pytest.fixture(scope="session")
-def tune(model, tokenizer):
-    """`tune` with the shared model."""
-    import knn_logits
-
-    return partial(knn_logits.tune, model, tokenizer)
+    return bound
 
 
-@pytest.fixture(scope="session")
-def evaluate(model, tokenizer):
-    """`evaluate` with the shared model."""
-    import knn_logits
-
-    return partial(knn_logits.evaluate, model, tokenizer)
+build, tune, evaluate = map(with_model, ("build_datastore", "tune", "evaluate"))
 
 
 @pytest.fixture(scope="session")

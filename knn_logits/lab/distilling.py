@@ -108,11 +108,9 @@ def distill(
     """
     check_keywords("distill", settings, DistillSettings)
     rows, teacher = settings.get("rows", 3.0), settings.get("teacher")
-    if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not 0 < rows <= _MOST_ROWS:
-        raise ConfigError(f"rows must be a number above 0 and at most {_MOST_ROWS:g}, not {rows!r}")
     epochs = whole_number("epochs", settings.get("epochs", 6), 1)
     seed = whole_number("seed", settings.get("seed", 0), 0, MOST_SEED)
-    _check(model, tokenizer, corpus, teacher)
+    _check(model, tokenizer, corpus, teacher, rows)
     key, window = settings.get("key", DEFAULT_KEY), settings.get("window")
     about: dict[str, Any] = {name: settings.get(name) for name in ("license", "source")}
     if isinstance(corpus, Datastore):
@@ -127,24 +125,25 @@ def distill(
             f"the keys of {teacher.folder} are of another place ({teacher.manifest.key.name}): "
             "give --key with this name"
         )
-    plan: PlanSettings = {
-        "key": key,
-        "window": window,
-        "batch_tokens": settings.get("batch_tokens"),
-    }
+    batch_tokens = settings.get("batch_tokens")
+    plan: PlanSettings = {"key": key, "window": window, "batch_tokens": batch_tokens}
     keys = planned(model, tokenizer, plan).keys
     distillation = _Distillation(
         model, tokenizer, corpus, teacher, keys, float(rows), epochs, seed, progress
     )
-    target, text = Path(folder).resolve(), distillation.as_text()
-    overwrite = settings.get("overwrite", False)
+    target, overwrite = Path(folder).resolve(), settings.get("overwrite", False)
+    text = distillation.as_text()
     with begin(target, "build", text, overwrite=overwrite) as job, evaluating(model):
         distillation.run(job, about)
     return Datastore(target)
 
 
-def _check(model: nn.Module, tokenizer: Any, corpus: object, teacher: Datastore | None) -> None:
-    """Refuses an encoder-decoder model, and datastores of another model or without text."""
+def _check(
+    model: nn.Module, tokenizer: Any, corpus: object, teacher: Datastore | None, rows: object
+) -> None:
+    """Refuses an encoder-decoder model, datastores of another model or without text, and rows."""
+    if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not 0 < rows <= _MOST_ROWS:
+        raise ConfigError(f"rows must be a number above 0 and at most {_MOST_ROWS:g}, not {rows!r}")
     if is_encoder_decoder(model):
         raise ModelError(
             "a learned memory is of a causal model, and this model reads a source: give a causal "
