@@ -20,7 +20,7 @@ from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
 from knn_logits.building.steps import Steps
-from knn_logits.building.trust_settings import Sample, with_trust
+from knn_logits.building.trust_settings import Sample, with_trust, word_marks
 from knn_logits.building.writing_settings import (
     choose_writing,
     like_temperature,
@@ -32,6 +32,7 @@ from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
     check_model,
+    vocabulary_size,
 )
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError
@@ -40,6 +41,7 @@ from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
+from knn_logits.store.files import write_array
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.reading import map_array
@@ -303,7 +305,11 @@ class _Build:
             )
             writing = with_suffixes(writing, settings)
             if fixed.lmbda is None:
-                writing = with_trust(writing, steps.model, steps.tokenizer, store, sample)
+                words = word_marks(steps.tokenizer, vocabulary_size(steps.model))
+                writing = with_trust(writing, steps.model, steps.tokenizer, store, sample, words)
+                if writing is not None and writing.trust is not None:
+                    write_array(steps.job.path("words"), words)
+                    steps.job.note(steps.job.path("words"))
         write_index(steps.job, store, index, record, self.canary)
         steps.job.commit(
             manifest,

@@ -151,7 +151,7 @@ def compact(
         _write_groups(job, store, entries)
         manifest = job.manifest(
             old,
-            without=set(layout.KINDS) - {"gate"},
+            without=set(layout.KINDS) - {"gate", "words"},
             entries=int(entries.sum()),
             documents=int(documents.sum()),
             tokens=tokens,

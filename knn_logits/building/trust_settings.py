@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,12 @@ from torch import nn
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import entry_of_places, part_of_entries
 from knn_logits.engine.forward import evaluating, input_device
+from knn_logits.engine.pieces import InnerText
+from knn_logits.engine.tokens import special_ids
 from knn_logits.measure.text_pass import TokenScores
-from knn_logits.search.endings import rarities
 from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.rarity import BEGINS, COUNTS, ENDS, rarity_of_end, token_rarities
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import TrustRecord, WritingRecord
 
@@ -94,6 +97,7 @@ def with_trust(
     tokenizer: Any,
     store: Datastore,
     sample: Sample,
+    words: Array,
 ) -> WritingRecord | None:
     """Adds to settings for writing when the memory is trusted.
 
@@ -103,6 +107,7 @@ def with_trust(
         tokenizer: Its tokenizer.
         store: The datastore. Its manifest need not be written yet.
         sample: Tokens of the corpus.
+        words: What each token is in a text, from `word_marks`.
 
     Returns:
         The settings. Without trust, so that λ is the same at each step, for a model that is not
@@ -111,9 +116,10 @@ def with_trust(
     texts = own_texts(model, tokenizer) if writing is not None and len(store) else None
     if writing is None or texts is None:
         return writing
-    index, rarity = SuffixIndex(store, make=True), rarities([np.asarray(store.tokens)])
+    index = SuffixIndex(store, make=True)
+    rarity = token_rarities([np.bincount(np.asarray(store.tokens))])
     targets, prefixes = np.concatenate(texts), _prefixes(texts)
-    steps = _steps(store, index, rarity, prefixes, targets)
+    steps = _steps(store, index, (rarity, words), prefixes, targets)
     met = np.where(steps.leading == targets, 0.0, steps.rarity)
     new = _different(prefixes)
     if len(new) < _NEW * len(met):
@@ -122,7 +128,7 @@ def with_trust(
     rare, p_knn, log_p_lm = [np.empty(0)], [np.empty(0)], [np.empty(0)]
     for hidden, prefixes, targets, own in sample.by_part(store):
         others = SuffixIndex(store, hidden, make=True)
-        steps = _steps(store, others, rarity, prefixes, targets)
+        steps = _steps(store, others, (rarity, words), prefixes, targets)
         enough = steps.rarity >= limit
         rare.append(steps.rarity[enough] / limit)
         p_knn.append(steps.share[enough])
@@ -134,6 +140,25 @@ def with_trust(
     trust = TrustRecord(limit=limit, offset=offset, slope=slope)
     # Where the memory is silent the text is the model's own, also where that repeats itself.
     return writing.model_copy(update={"trust": trust, "no_repeat_ngram_size": None})
+
+
+def word_marks(tokenizer: Any, vocabulary: int) -> Array:
+    """What each token is in a text: `BEGINS`, `ENDS` and `COUNTS`, uint8 [vocabulary].
+
+    A token of a script without spaces between words is a word, and so is a part of a character.
+    """
+    marks = np.full(vocabulary, BEGINS | ENDS | COUNTS, np.uint8)
+    special, size = special_ids(tokenizer), min(vocabulary, len(tokenizer))
+    text_after = InnerText(tokenizer, range(size))
+    for token in range(size):
+        text = text_after([token])
+        cut = "\ufffd" in text
+        if token in special or not text:
+            marks[token] = BEGINS | ENDS
+        elif not cut and unicodedata.category(text[0]) != "Lo":
+            counts = any(map(str.isalnum, text))
+            marks[token] = BEGINS * text[0].isspace() | ENDS * text[-1].isspace() | COUNTS * counts
+    return marks
 
 
 @torch.no_grad()
@@ -215,15 +240,19 @@ def _different(texts: Prefixes, size: int = 8) -> Array:
 
 
 def _steps(
-    store: Datastore, index: SuffixIndex, rarity: Array, texts: Prefixes, targets: Array
+    store: Datastore,
+    index: SuffixIndex,
+    rarity: tuple[Array, Array],
+    texts: Prefixes,
+    targets: Array,
 ) -> _Steps:
     low, high, lengths = index.ranges(texts)
     steps = _Steps(np.zeros(len(texts)), np.full(len(texts), -1), np.zeros(len(texts)))
     values = store.values.numpy()
     for row, (first, last, length) in enumerate(zip(low, high, lengths, strict=True)):
         if length:
-            end = int(texts.end[row])
-            steps.rarity[row] = rarity[texts.tokens[end - length : end]].sum()
+            text = texts.tokens[texts.first[row] : texts.end[row]]
+            steps.rarity[row] = rarity_of_end(text, int(length), *rarity)
             tokens, counts = np.unique(values[index.entries(first, last)], return_counts=True)
             steps.leading[row] = tokens[counts.argmax()]
             steps.share[row] = counts[tokens == targets[row]].sum() / counts.sum()

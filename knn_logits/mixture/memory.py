@@ -233,8 +233,11 @@ class Memory:
             vocabulary = vocabulary_size(self.model)
             defaults = getattr(self.model, "generation_config", None) or self.model.config
             self._marks = torch.tensor(control_tokens(self.model, vocabulary))
-            self.gate = replace(self.gate, ends=tuple(end_tokens(defaults, vocabulary)))
-            self.retriever = Endings(self.retriever, self._indexes, self.gate.record.limit)
+            ends = end_tokens(defaults, vocabulary)
+            self.gate = replace(self.gate, ends=tuple(ends))
+            self.retriever = Endings(
+                self.retriever, self._indexes, self.gate.record.limit, next(iter(ends), None)
+            )
             self.weighing = Weighing(self.config.temperature)
         self.experts = open_experts(self.stores, self.config, self._indexes)
 

@@ -1,11 +1,12 @@
 """`Endings` finds the entries that follow the longest end of a text in datastores, word for word.
 
 Unlike the ∞-gram, which counts these places, it compares their keys, and it says how rare the
-shared words are.
+shared words are. Where a text has come to the end of a document, its end follows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -14,16 +15,19 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.index.base import pairwise
-from knn_logits.index.opening import Indexes
+from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.metrics import Metric
 from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.rarity import rarity_of_end, token_rarities
 from knn_logits.search.retriever import Retriever
 from knn_logits.store.datastore import Datastore
 
 # Of an end that occurs more often, so many places are compared.
 _MOST = 1024
+# So many of the last tokens of a document are looked up at once, and at most so many are compared.
+_TAIL, _LONGEST = 4, 256
 
 
 class Endings(Retriever):
@@ -36,14 +40,19 @@ class Endings(Retriever):
             matter here.
         indexes: Keeps what was sorted.
         least: The rarity from which an end counts, in nats.
+        end_token: The token that follows a document's last token; None for none.
     """
 
-    def __init__(self, retriever: Retriever, indexes: Indexes, least: float) -> None:
+    def __init__(
+        self, retriever: Retriever, indexes: Indexes, least: float, end_token: int | None = None
+    ) -> None:
         self.store, self.config, self.indexes = retriever.store, retriever.config, indexes
         self.metric: Metric = retriever.metric
-        self._whole, self._least = retriever, least
+        self._whole, self._least, self._end_token = retriever, least, end_token
         self._first = np.cumsum([0, *(len(store) for store in self.stores)])
         self._ends: list[tuple[SuffixIndex, int]] = []
+        self._tails: list[tuple[_Tails, int]] = []
+        self._words = next((one.words for one in self.stores if one.words is not None), None)
         for number, share in enumerate(retriever.weights or [1.0] * len(self.stores)):
             store = self.stores[number]
             # A learned memory has no text.
@@ -54,8 +63,11 @@ class Endings(Retriever):
                 name = "endings" if store.suffixes is None else "suffixes"
                 index = indexes.once(store, (name, self.config.exclude), make)
                 self._ends.append((index, int(self._first[number])))
+                find = partial(_Tails, store, without)
+                tails = indexes.once(store, ("tails", self.config.exclude), find)
+                self._tails.append((tails, int(self._first[number])))
         # A server makes a memory for each request, so the corpus is counted once.
-        self._rarity = rarity_of(
+        self._rarity = token_rarities(
             [
                 indexes.once(store, "token counts", partial(np.bincount, np.asarray(store.tokens)))
                 for store in self.stores
@@ -83,7 +95,7 @@ class Endings(Retriever):
             a rare end has none, and the rarity 0.
         """
         assert texts is not None
-        lengths, rarity, listed = self._listed(texts)
+        lengths, rarity, listed, ended = self._listed(texts)
         width = min(self.config.k, max(map(len, listed), default=0))
         ids = torch.full((len(listed), width), -1)
         nearness = torch.full((len(listed), width), -torch.inf)
@@ -96,30 +108,60 @@ class Endings(Retriever):
                 ids[row, columns] = torch.from_numpy(entries)[nearest.indices]
                 nearness[row, columns] = nearest.values
                 values[row, columns] = tokens[nearest.indices]
+                if ended[row] and self._end_token is not None:
+                    values[row, columns] = self._end_token
         matched = torch.from_numpy(lengths).unsqueeze(-1) * (ids >= 0)
         found = Neighbors(
             ids, nearness, values, self.metric, matched=matched, rarity=torch.from_numpy(rarity)
         )
         return found.to(queries.device)
 
-    def _listed(self, texts: Prefixes) -> tuple[Array, Array, list[Array]]:
-        """The tokens of each text's longest end, its rarity, and the entries after it."""
+    def _listed(self, texts: Prefixes) -> tuple[Array, Array, list[Array], Array]:
+        """Lists the entries after each text's longest end.
+
+        Returns:
+            The tokens of each text's longest end, its rarity, the entries, and whether the end of
+            their documents follows in place of their tokens.
+        """
         ranges = [index.ranges(texts) for index, _ in self._ends]
         lengths = np.max([own for *_, own in ranges], axis=0, initial=0)
-        rarity = np.zeros(len(texts), np.float32)
+        rarity, ended = np.zeros(len(texts), np.float32), np.zeros(len(texts), bool)
         listed = [np.empty(0, np.int64)] * len(texts)
         for row, length in enumerate(lengths.tolist()):
-            end = int(texts.end[row])
-            total = self._rarity[texts.tokens[end - length : end]].sum()
-            if length and total >= self._least:
-                rarity[row] = total
+            text = texts.tokens[texts.first[row] : texts.end[row]]
+            longest, entries = self._at_document_end(text, length)
+            lengths[row] = longest = max(longest, length)
+            # No sum is larger than that of all tokens, which is faster.
+            if not longest or self._rarity[text[-longest:]].sum() < self._least:
+                continue
+            total = rarity_of_end(text, longest, self._rarity, self._words)
+            if total >= self._least:
+                rarity[row], ended[row] = total, longest > length
                 parts = [
                     _spread(index, int(low[row]), int(high[row])) + first
                     for (index, first), (low, high, own) in zip(self._ends, ranges, strict=True)
                     if own[row] == length
                 ]
-                listed[row] = np.concatenate(parts)
-        return lengths, rarity, listed
+                listed[row] = entries if ended[row] else np.concatenate(parts)
+        return lengths, rarity, listed, ended
+
+    def _at_document_end(self, text: Array, length: int) -> tuple[int, Array]:
+        """The longest end of a text that is a document's, if it has more than `length` tokens.
+
+        Returns:
+            Its length, and the last entries of the documents that have it; 0 and none otherwise.
+        """
+        if self._end_token is None:
+            return 0, np.empty(0, np.int64)
+        best = 0
+        entries: list[int] = []
+        for tails, first in self._tails:
+            for entry, longest in tails.ending(text, length):
+                if longest > best:
+                    best, entries = longest, []
+                if longest == best:
+                    entries.append(entry + first)
+        return best, np.array(entries, np.int64)
 
     def _compared(self, query: Tensor, entries: Array) -> tuple[Tensor, Tensor]:
         """How near each entry is, float32 [entries], and its token.
@@ -150,15 +192,29 @@ def _spread(index: SuffixIndex, low: int, high: int) -> Array:
     return np.concatenate([index.entries(place, place + 1) for place in places.tolist()])
 
 
-def rarities(corpora: list[Array]) -> Array:
-    """How rare each token is: -ln of its frequency in some texts, float32 [largest token + 1]."""
-    return rarity_of([np.bincount(tokens) for tokens in corpora])
+class _Tails:
+    """The ends of a datastore's documents, but of those that are left out."""
 
+    def __init__(self, store: Datastore, without: Array | None) -> None:
+        self._tokens = np.asarray(store.tokens)
+        first, length = np.asarray(store.documents.first), np.asarray(store.documents.length)
+        # Documents that were joined do not end.
+        long = (length > _TAIL) & (not store.manifest.windows.concatenate)
+        self._first, self._end = first[long], (first + length)[long]
+        self._entries = self._end - 2 - np.flatnonzero(long)
+        shown = ~np.isin(self._entries, hidden_entries(store, without))
+        self._first, self._end = self._first[shown], self._end[shown]
+        self._entries = self._entries[shown]
+        self._tails = self._tokens[self._end[:, None] - np.arange(_TAIL, 0, -1)]
 
-def rarity_of(counts: list[Array]) -> Array:
-    """The same, from how often each token stands in each text, int64 [largest token + 1]."""
-    total = np.zeros(max(1, *map(len, counts)), np.int64)
-    for part in counts:
-        total[: len(part)] += part
-    rarity: Array = -np.log(np.maximum(total, 1) / max(1, total.sum())).astype(np.float32)
-    return rarity
+    def ending(self, text: Array, length: int) -> Iterator[tuple[int, int]]:
+        """Yields the last entry of each document with a longer end of the text, and that length."""
+        if len(text) < _TAIL or not len(self._tails):
+            return
+        for place in np.flatnonzero((self._tails == text[-_TAIL:]).all(axis=1)).tolist():
+            first, end = int(self._first[place]), int(self._end[place])
+            most = min(len(text), end - first, max(_LONGEST, length + 1))
+            same = text[len(text) - most :][::-1] == self._tokens[end - most : end][::-1]
+            longest = most if same.all() else int(same.argmin())
+            if longest > length:
+                yield int(self._entries[place]), longest

@@ -110,7 +110,8 @@ class Datastore:
         self._documents_file = pa.memory_map(str(self._path("documents")))
         self._open_later()
         self._arrays = {
-            kind: manifest.array(self.folder, kind) for kind in ("clusters", "merged", "suffixes")
+            kind: manifest.array(self.folder, kind)
+            for kind in ("clusters", "merged", "suffixes", "words")
         }
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
@@ -288,6 +289,11 @@ class Datastore:
     def suffixes(self) -> Array | None:
         """uint32 [tokens - documents], from `suffix_order`; None when it was not made."""
         return self._arrays["suffixes"]
+
+    @property
+    def words(self) -> Array | None:
+        """uint8 [vocabulary], what each token is in a text (`search.rarity`); None if not kept."""
+        return self._arrays["words"]
 
     @property
     def has_keys(self) -> bool:

@@ -17,9 +17,13 @@ from knn_logits.building.trust_settings import (
     limit_of,
     own_texts,
     with_trust,
+    word_marks,
 )
+from knn_logits.search.rarity import BEGINS, COUNTS, ENDS
 from knn_logits.store.records import WritingRecord
+from knn_logits.store.verification import damage
 
+WORDS = np.full(384, 7, np.uint8)
 HANDBOOK = [
     "Brannock Kites was founded in 1986 by Hester Brannock in a disused chapel at Tollan. Every "
     "tenth kite is flown on Harrow Down before it is packed. The test flight lasts twelve minutes "
@@ -65,7 +69,7 @@ def test_the_curve_follows_how_often_the_memory_is_right():
 def test_a_model_that_is_not_sure_of_its_own_text_keeps_one_lambda(model, tokenizer, store):
     assert own_texts(model, tokenizer) is None
     writing = WritingRecord(k=8, lmbda=0.7, temperature=2.0)
-    assert with_trust(writing, model, tokenizer, store, Sample()) == writing
+    assert with_trust(writing, model, tokenizer, store, Sample(), WORDS) == writing
 
 
 def test_a_sure_model_is_protected_unless_it_repeats_itself(model, tokenizer, store, monkeypatch):
@@ -77,9 +81,9 @@ def test_a_sure_model_is_protected_unless_it_repeats_itself(model, tokenizer, st
     texts = own_texts(sure, tokenizer)
     assert texts is not None
     writing = WritingRecord(k=8, lmbda=0.7, temperature=2.0, no_repeat_ngram_size=8)
-    assert with_trust(writing, sure, tokenizer, store, Sample()) == writing
+    assert with_trust(writing, sure, tokenizer, store, Sample(), WORDS) == writing
     monkeypatch.setattr(trust_settings, "_NEW", 0.0)
-    found = with_trust(writing, sure, tokenizer, store, Sample())
+    found = with_trust(writing, sure, tokenizer, store, Sample(), WORDS)
     assert found.trust.limit >= 2.0 * math.log(len(store))
     assert found.no_repeat_ngram_size is None
 
@@ -101,11 +105,19 @@ def test_a_real_model_answers_as_alone_and_continues_the_handbook(instruct, tmp_
         return tokenizer.decode(output[0, ids.shape[1] :])
 
     with knn_logits.KNNLogitsProcessor(model, store) as knn:
-        for question in ("What is the capital of Japan?", "Explain why the sky is blue."):
+        for question in (
+            "What is the capital of Japan?",
+            "Explain why the sky is blue.",
+            # A name that the question has leads nowhere.
+            "Who was Hester Brannock?",
+        ):
             chat = tokenizer.apply_chat_template(
                 [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
             )
             assert written(knn, chat) == written(None, chat)
+        # A passage ends with its document.
+        ended = written(knn, "Repairs cost 18 pounds an hour, and the first quarter")
+        assert ended.endswith("is free.<|im_end|>")
         for prompt, after in (
             ("Every tenth kite is flown on", " Harrow Down before it is packed. The test flight"),
             ("The main door is unlocked at ten", " past seven by whoever carries the brass key."),
@@ -114,3 +126,29 @@ def test_a_real_model_answers_as_alone_and_continues_the_handbook(instruct, tmp_
     # With one λ for all steps, the memory answers what it does not know.
     with knn_logits.KNNLogitsProcessor(model, store, lmbda=0.7) as knn:
         assert written(knn, chat) != written(None, chat)
+
+
+def test_what_tokens_are_in_a_text(tokenizer):
+    marks = word_marks(tokenizer, 400)
+    assert len(marks) == 400
+    for token in range(len(tokenizer)):
+        text = tokenizer.decode([token])
+        if text.isalpha() and text.isascii() and token not in tokenizer.all_special_ids:
+            assert marks[token] == COUNTS, text
+        if text.isspace():
+            assert marks[token] == BEGINS | ENDS
+        if text in tuple(".,-("):
+            assert marks[token] == 0
+    # What the tokenizer lacks is a word of its own.
+    assert set(marks[len(tokenizer) :].tolist()) <= {BEGINS | ENDS | COUNTS}
+
+
+@pytest.mark.instruct
+def test_a_store_keeps_what_its_tokens_are_when_documents_are_removed(instruct, tmp_path):
+    model, tokenizer = instruct
+    store = knn_logits.build_datastore(model, tokenizer, HANDBOOK, tmp_path / "handbook")
+    assert store.words.dtype == np.uint8
+    knn_logits.remove_documents(store, [store.documents[3].shown.id])
+    small = knn_logits.compact(store.folder)
+    assert small.words.tolist() == store.words.tolist()
+    assert damage(small.folder, small.manifest) == []

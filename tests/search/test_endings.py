@@ -9,8 +9,15 @@ from handmade import make_store
 
 from knn_logits.index.opening import Indexes
 from knn_logits.search.combined import open_retriever
-from knn_logits.search.endings import Endings, rarities
+from knn_logits.search.endings import Endings
 from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.rarity import (
+    BEGINS,
+    COUNTS,
+    ENDS,
+    rarity_of_end,
+    token_rarities,
+)
 from knn_logits.settings.config import KNNConfig
 
 RANDOM = np.random.default_rng(3)
@@ -23,10 +30,10 @@ def stores(tmp_path_factory):
     return [make_store(folder / "a", DOCUMENTS[:20]), make_store(folder / "b", DOCUMENTS[20:])]
 
 
-def endings(stores, k=1000, least=0.0, **settings):
+def endings(stores, k=1000, least=0.0, end_token=None, **settings):
     indexes = Indexes()
     config = KNNConfig(k=k, **settings)
-    return Endings(open_retriever(stores, config, indexes=indexes), indexes, least)
+    return Endings(open_retriever(stores, config, indexes=indexes), indexes, least, end_token)
 
 
 def prefixes(texts):
@@ -55,18 +62,18 @@ def test_it_finds_what_a_plain_search_finds(stores):
     texts += [DOCUMENTS[2][:9], DOCUMENTS[25][:12]]
     dim = stores[0].manifest.dim
     found = endings(stores).search(torch.randn(len(texts), dim), prefixes(texts))
-    rarity = rarities([np.asarray(store.tokens) for store in stores])
+    rarity = token_rarities([np.bincount(store.tokens) for store in stores])
     for row, text in enumerate(texts):
         length, after = searched(DOCUMENTS, text)
         shown = found.mask[row]
         assert sorted(found.values[row][shown].tolist()) == sorted(after)
         assert set(found.matched[row][shown].tolist()) <= {length}
-        total = sum(rarity[text[len(text) - length :]]) if length else 0.0
+        total = rarity_of_end(np.array(text), length, rarity, None)
         assert float(found.rarity[row]) == pytest.approx(total, rel=1e-5)
 
 
 def test_rarity_is_minus_the_logarithm_of_the_frequency():
-    found = rarities([np.array([0, 0, 1]), np.array([0])])
+    found = token_rarities([np.array([2, 1]), np.array([1])])
     assert found.tolist() == pytest.approx([-math.log(3 / 4), -math.log(1 / 4)])
 
 
@@ -100,3 +107,47 @@ def test_the_nearest_of_many_are_kept_and_documents_are_left_out(stores):
     own = set(store.entries_of((name,)).tolist())
     assert own & set(everything.ids[0].tolist())
     assert not own & set(left.ids[0].tolist())
+
+
+def test_the_pieces_of_a_word_count_once_and_signs_nothing():
+    # " The", " BW", "-", "60", ".", "\n"
+    words = np.array([BEGINS | COUNTS, BEGINS | COUNTS, 0, COUNTS, 0, BEGINS | ENDS], np.uint8)
+    rarity = np.array([3.0, 5.0, 5.0, 6.0, 3.0, 4.0], np.float32)
+
+    def total(*tokens, kinds=words):
+        return rarity_of_end(np.array(tokens), len(tokens), rarity, kinds)
+
+    assert total(0, 1, 2, 3) == 3.0 + 6.0
+    assert total(4, 5, 5, 0) == 3.0
+    # After white space a token begins a word.
+    assert total(3, 5, 3) == 12.0
+    assert total(0, 1, 2, 3, kinds=None) == 19.0
+    # A token that was added since is a word.
+    assert total(0, 3, kinds=words[:3]) == 3.0 + 6.0
+
+
+def test_words_that_are_copied_from_the_text_before_count_once():
+    rarity = np.array([3.0, 5.0, 4.0, 6.0, 7.0], np.float32)
+    prompt = [0, 1, 2, 3]
+    copied = rarity_of_end(np.array([*prompt, -1, 4, 1, 2, 3]), 4, rarity, None)
+    assert copied == 7.0 + 6.0
+    assert rarity_of_end(np.array([*prompt[:2], -1, 4, 1, 2, 3]), 4, rarity, None) == 22.0
+    # A pair does not stand across a mark.
+    assert rarity_of_end(np.array([1, -1, 2, 4, 1, 2]), 3, rarity, None) == 16.0
+
+
+def test_at_the_end_of_its_document_a_text_ends(stores):
+    text, query = DOCUMENTS[3], torch.zeros(1, stores[0].manifest.dim)
+    found = endings(stores, end_token=99).search(query, prefixes([text]))
+    assert found.values[found.mask].tolist() == [99]
+    store, entry = endings(stores).locate(int(found.ids[0, 0]))
+    assert store.documents.at_token(entry + 4) == 3
+    assert int(store.values[entry]) == text[-1]
+    assert int(found.matched[0, 0]) == len(text)
+    # Within the document, where it is left out, and without an end token, other entries follow.
+    inside = endings(stores, end_token=99).search(query, prefixes([text[:-1]]))
+    assert text[-1] in inside.values[inside.mask].tolist()
+    name = stores[0].documents[3].shown.id
+    for settings in ({"end_token": 99, "exclude": (name,)}, {}):
+        shown = endings(stores, **settings).search(query, prefixes([text]))
+        assert 99 not in shown.values[shown.mask].tolist()

@@ -1,0 +1,60 @@
+"""How rare the words are that the end of a text shares with a corpus, in nats.
+
+What a model writes in one choice counts once. The pieces of a word are one choice, and so are words
+that it copies from the text before: neither shows that it follows a passage. Signs and white space
+count nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from knn_logits.arrays import Array
+
+# What a token is in its text: it begins with white space, ends with it, or has a letter or digit.
+BEGINS, ENDS, COUNTS = 1, 2, 4
+
+
+def token_rarities(counts: list[Array]) -> Array:
+    """How rare each token is: -ln of its frequency, float32 [largest token + 1].
+
+    Args:
+        counts: How often each token stands in each text, int64 [largest token + 1].
+    """
+    total = np.zeros(max(1, *map(len, counts)), np.int64)
+    for part in counts:
+        total[: len(part)] += part
+    rarity: Array = -np.log(np.maximum(total, 1) / max(1, total.sum())).astype(np.float32)
+    return rarity
+
+
+def rarity_of_end(text: Array, length: int, rarity: Array, words: Array | None) -> float:
+    """Sums how rare the choices are in the last tokens of a text: each counts as its rarest token.
+
+    Args:
+        text: int64 [tokens]; a negative number is no token.
+        length: How many of the last tokens count. All of them are tokens of the corpus.
+        rarity: float32 [largest token + 1], from `token_rarities`.
+        words: uint8 [vocabulary], what each token is; None if it is not known. Then each token that
+            is not copied counts by itself.
+    """
+    end = text[len(text) - length :]
+    values = rarity[end]
+    begins = np.ones(length, bool)
+    if words is not None:
+        kinds = np.full(len(rarity), BEGINS | ENDS | COUNTS, np.uint8)
+        kinds[: len(words)] = words[: len(rarity)]
+        of_end = kinds[end]
+        values = np.where(of_end & COUNTS, values, 0.0)
+        begins[1:] = ((of_end[1:] & BEGINS) | (of_end[:-1] & ENDS)) > 0
+    begins[1:] &= ~_copied(text)[len(text) - length :]
+    first = np.flatnonzero(begins)
+    return float(np.maximum.reduceat(values, first).sum()) if length else 0.0
+
+
+def _copied(text: Array) -> Array:
+    """Whether each pair of neighboring tokens stands in the text before, bool [tokens - 1]."""
+    pairs = (text[:-1].astype(np.int64) << 32) | (text[1:].astype(np.int64) & 0xFFFFFFFF)
+    _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
+    copied: Array = (first[which] < np.arange(len(pairs))) & (text[:-1] >= 0) & (text[1:] >= 0)
+    return copied
