@@ -73,6 +73,8 @@ class Context:
         self._batch = functions.llama_batch_init(CHUNK, 0, 1)
         self._finalizer = weakref.finalize(self, _free, handle, self._batch, weights, listener)
         self.lengths = [0] * texts
+        self._shape: tuple[int, str | None] | None = None
+        self._recurrent = weights.recurrent  # such a cache could not read a token twice
 
     def decode(
         self, rows: Array, tokens: Array, *, logits: int, last: str | None = None
@@ -89,6 +91,7 @@ class Context:
             The scores, float32 [logits, vocabulary], and by name the states, float32 [tokens, dim].
         """
         count, batch, lengths = len(tokens), self._batch, self.lengths
+        before = list(lengths)
         for place, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
             batch.token[place] = token
             batch.pos[place] = lengths[row]
@@ -97,14 +100,17 @@ class Context:
             batch.logits[place] = 1
             lengths[row] += 1
         batch.n_tokens = count
-        self._states.begin(last if not logits else None)
-        code = llama().llama_decode(self.handle, batch)
+        last = last if not logits else None
+        code = self._run(last, by_name=self._recurrent or self._shape != (count, last))
+        self._shape = count, last
+        if not code and not self._states.whole:
+            self._forget_from(before)  # a new graph has its tensors elsewhere
+            code = self._run(last, by_name=True)
         if code:
-            for row in rows.tolist():
-                lengths[row] -= 1
-            self._forget_from(lengths)
+            self.lengths = before
+            self._forget_from(before)
             raise ModelError(
-                f"llama.cpp could not read {count} tokens after {max(lengths)} (code {code}): "
+                f"llama.cpp could not read {count} tokens after {max(before)} (code {code}): "
                 "write a shorter text"
             )
         states = {name: self._states.of(name, count) for name in self.names}
@@ -114,6 +120,10 @@ class Context:
         pointer = llama().llama_get_logits(self.handle)
         whole = np.ctypeslib.as_array(pointer, (count, size))
         return whole[count - logits :].copy(), states
+
+    def _run(self, last: str | None, *, by_name: bool) -> int:
+        self._states.begin(last, by_name=by_name)
+        return int(llama().llama_decode(self.handle, self._batch))
 
     def cut(self, row: int, length: int) -> None:
         """Forgets what a text has after so many tokens."""
@@ -164,18 +174,31 @@ class Context:
 
 
 class _States:
-    """Copies named tensors while the graph is computed."""
+    """Copies named tensors while the graph is computed.
+
+    The callback is asked for each of a thousand tensors, so it compares their addresses, which stay
+    the same from one step to the next. Where they have changed, the names are read again.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._buffers: dict[bytes, bytearray] = {name.encode(): bytearray() for name in names}
+        self._addresses: set[int] = set()
+        self._reads_names = True
         self._last: bytes | None = None
         self.callback = llama().ggml_backend_sched_eval_callback(self._function())
 
-    def begin(self, last: str | None) -> None:
+    def begin(self, last: str | None, *, by_name: bool) -> None:
         """Drops what was copied before."""
-        self._last = last.encode() if last else None
+        self._last, self._reads_names = last.encode() if last else None, by_name
+        if by_name:
+            self._addresses.clear()
         for buffer in self._buffers.values():
             buffer.clear()
+
+    @property
+    def whole(self) -> bool:
+        """Whether each tensor was there."""
+        return all(self._buffers.values())
 
     def of(self, name: str, tokens: int) -> Array:
         """The values of a tensor."""
@@ -187,18 +210,21 @@ class _States:
         return numbers.reshape(tokens, -1)
 
     def _function(self) -> Any:
-        ggml, buffers = tensors(), self._buffers
+        ggml, buffers, addresses = tensors(), self._buffers, self._addresses
         name_of, bytes_of, copy = ggml.ggml_get_name, ggml.ggml_nbytes, ggml.ggml_backend_tensor_get
 
         def taken(tensor: int, asks: bool, _: Any) -> bool:
             # An exception cannot pass through C, so nothing here raises one.
-            name = name_of(tensor)
             if asks:
-                return name in buffers
-            size = bytes_of(tensor)
-            piece = ctypes.create_string_buffer(size)
-            copy(tensor, piece, 0, size)
-            buffers[name] += piece.raw
+                if self._reads_names and name_of(tensor) in buffers:
+                    addresses.add(tensor)
+                return tensor in addresses
+            name = name_of(tensor)
+            if name in buffers:
+                size = bytes_of(tensor)
+                piece = ctypes.create_string_buffer(size)
+                copy(tensor, piece, 0, size)
+                buffers[name] += piece.raw
             return bool(name != self._last)
 
         return taken
