@@ -253,8 +253,7 @@ def layers():
     """The rows that `lint-imports` checks."""
     rows = [
         ("command line", "cli"),
-        ("questions", "ask"),
-        ("around it", "lab · hub"),
+        ("around it", "ask · lab · hub"),
         ("datastores", "building"),
         ("figures", "measure"),
         ("text", "generation"),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from knn_logits.evidence.plain import write_whole
 
 # What is said where passages were read and do not hold the answer.
 NOT_SAID = "No document says that."
@@ -23,7 +27,8 @@ class PassageEffect:
         place: The place alone, such as "page 12"; None if it is not known.
         text: The passage's text.
         score: How well it fits the question, by BM25.
-        effect: The sum of its effects on the answer's tokens, in nats; None if it was not read.
+        read: Whether the answer is from it, or was written after reading it.
+        effect: The sum of its effects on the answer's tokens, in nats; None if it was not measured.
     """
 
     store: str
@@ -33,6 +38,7 @@ class PassageEffect:
     place: str | None
     text: str
     score: float
+    read: bool
     effect: float | None
 
 
@@ -100,6 +106,10 @@ class Answer:
         if self.answered:
             return ""
         return NOT_SAID if self.near else ALONE
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the answer as JSON."""
+        write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the answer as plain values, for JSON."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -122,9 +124,11 @@ class Asking:
             if quoted:
                 tokens = [replace(token, source=0) for token in tokens]
             totals = [float(row.sum()) for row in effect]
-        rest = [row for row in ranked if row not in read]
-        shown = [*zip(read, totals, strict=True), *((row, None) for row in rest)]
         text = "".join(token_texts(self.tokenizer, written)).strip()
+        shown = [
+            replace(self._shown(row, text if quoted else ""), read=True, effect=effect)
+            for row, effect in zip(read, totals, strict=True)
+        ]
         return Answer(
             question=question,
             text=text if answered or not near else NOT_SAID,
@@ -132,7 +136,7 @@ class Asking:
             near=near,
             quoted=quoted,
             tokens=tokens,
-            passages=[self._shown(row, effect) for row, effect in shown],
+            passages=[*shown, *(self._shown(row) for row in ranked if row not in read)],
             passes=passes,
             seconds=time.perf_counter() - started,
         )
@@ -185,7 +189,7 @@ class Asking:
             "input_ids": ids,
             "attention_mask": torch.ones_like(ids),
             "max_new_tokens": self.config.max_new_tokens,
-            "do_sample": False,
+            "do_sample": self.config.sample,
             "pad_token_id": self.tokenizer.eos_token_id if pad is None else pad,
             "streamer": streamer,
         }
@@ -249,10 +253,11 @@ class Asking:
         ]
         return named or tokens
 
-    def _shown(self, found: Ranked, effect: float | None) -> PassageEffect:
+    def _shown(self, found: Ranked, sentence: str = "") -> PassageEffect:
         passage = found.passage
         record = passage.store.documents[passage.document]
-        title, uri = place_of(passage.store, passage.first, self.tokenizer)
+        first = passage.first + self._offset(passage, sentence)
+        title, uri = place_of(passage.store, first, self.tokenizer)
         plain = record.shown.title or record.id
         place = title[len(plain) + 2 :] if title and title.startswith(f"{plain}, ") else None
         return PassageEffect(
@@ -263,5 +268,15 @@ class Asking:
             place=place or passage.heading or None,
             text=passage.text,
             score=found.score,
-            effect=effect,
+            read=False,
+            effect=None,
         )
+
+    def _offset(self, passage: Passage, sentence: str) -> int:
+        """The number of a passage's tokens before a sentence of it; 0 if it has none."""
+        ids = passage.store.tokens[passage.first : passage.end].tolist()
+        texts = token_texts(self.tokenizer, ids)
+        words = r"\s+".join(map(re.escape, sentence.split()))
+        match = re.search(words, "".join(texts)) if words else None
+        ends = accumulate(map(len, texts))
+        return sum(end <= match.start() for end in ends) if match else 0

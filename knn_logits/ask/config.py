@@ -33,6 +33,7 @@ class AskConfig:
         most=1,
     )
     max_new_tokens: int = setting(120, "The most tokens that the model writes.", least=1)
+    sample: bool = setting(False, "Sample tokens instead of taking the likeliest.")
     draft: bool = setting(
         True,
         "Verify several tokens of the passages in one forward pass.",

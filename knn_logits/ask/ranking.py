@@ -26,7 +26,10 @@ _STEMMER = Stemmer.Stemmer("english")
 _WORD = re.compile(r"\w+(?:[./:'’_-]\w+)*")
 _PART = re.compile(r"[^\W_]+")
 # Words of questions that say nothing of what they are about.
-_ASKING = frozenset({"get", "many", "much", "say", "tell", "explain", "describe", "please", "kind"})
+_ASKING = frozenset(
+    ("get", "many", "much", "often", "long", "far", "must", "should", "need", "say", "tell")
+    + ("explain", "describe", "please", "kind")
+)
 _STOP = frozenset(STOPWORDS_EN_PLUS) | _ASKING
 # A question without words of its own, or with one of these, is about what was said before.
 _REFERS = {"it", "its", "they", "them", "their", "he", "him", "his", "she", "her"}
@@ -86,8 +89,8 @@ class Ranking:
             self._index.index(texts, show_progress=False)
 
     def idf(self, word: str) -> float:
-        """ln(1 + (N - n + 1/2) / (n + 1/2)) for a word of n passages of N."""
-        count, total = self._counts[word], len(self.passages)
+        """ln(1 + (N - n + 1/2) / (n + 1/2)) for a word of n passages of N, at least of one."""
+        count, total = max(1, self._counts[word]), len(self.passages)
         return math.log(1 + (total - count + 0.5) / (count + 0.5))
 
     def rank(self, question: str, number: int, hidden: Collection[int] = ()) -> list[Ranked]:

@@ -18,7 +18,7 @@ from knn_logits.printable import printable
 from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
-    from knn_logits.ask.answer import Answer, PassageEffect
+    from knn_logits.ask.answer import Answer, AnswerToken, PassageEffect
 
 # A passage is shown up to so many characters.
 _SHOWN = 400
@@ -100,18 +100,42 @@ def _print(answer: Answer, *, numbered: bool) -> None:
     if numbered:
         say(f"> {printable(answer.question)}")
     say(printable(answer.text))
-    if answer.note and answer.note != answer.text:
-        say(f"({answer.note})")
-    shown = [row for row in answer.passages if row.effect is not None or not answer.answered]
-    for passage in shown if answer.near else ():
-        say(f"\n[{printable(passage.title)}{_effect(passage)}]")
-        text = passage.text if len(passage.text) <= _SHOWN else f"{passage.text[:_SHOWN]}…"
-        say(printable(text))
+    for line in notes_of(answer):
+        say(line)
+    for line in passages_shown(answer):
+        say(f"\n{line}")
     if numbered:
         say()
+
+
+def notes_of(answer: Answer) -> list[str]:
+    """What has to be said below an answer's text."""
+    return [f"({answer.note})"] if answer.note not in ("", answer.text) else []
+
+
+def passages_shown(answer: Answer) -> Iterator[str]:
+    """The passages behind an answer, or the nearest where no document says it."""
+    for passage in answer.passages if answer.near else ():
+        if passage.read or not answer.answered:
+            text = passage.text if len(passage.text) <= _SHOWN else f"{passage.text[:_SHOWN]}…"
+            yield f"[{printable(passage.title)}{_effect(passage)}]\n{printable(text)}"
 
 
 def _effect(passage: PassageEffect) -> str:
     if not passage.effect:
         return ""
     return f"; reading it changes log p of the answer by {passage.effect:+.1f}"
+
+
+def word_lines(answer: Answer, tokens: list[AnswerToken]) -> Iterator[str]:
+    """What each document did to a word of an answer, and which passage has it."""
+    word = "".join(token.token for token in tokens).strip()
+    source = next((token.source for token in tokens if token.source is not None), None)
+    says = "no passage has it" if source is None else f"in {answer.passages[source].title}"
+    yield printable(f"»{word}«  {says}")
+    names = dict.fromkeys(part.document for token in tokens for part in token.documents)
+    for name in names:
+        effect = sum(
+            part.effect for token in tokens for part in token.documents if part.document == name
+        )
+        yield printable(f"    reading {name} changes its log p by {effect:+.1f}")

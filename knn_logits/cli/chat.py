@@ -6,33 +6,36 @@ import io
 import shlex
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from knn_logits.ask.config import AskConfig
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Draft, Model, Stores, command
 from knn_logits.cli.terminal import Printed, on_stdout, say, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
-from knn_logits.printable import one_line
-from knn_logits.settings.declaration import setting
+from knn_logits.printable import one_line, printable
+from knn_logits.settings.declaration import setting, settings_of
 from knn_logits.settings.registry import settings_for, settings_words
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from knn_logits.ask.answer import Answer
     from knn_logits.evidence.trace import SequenceTrace, Trace
     from knn_logits.mixture.memory import Memory
 
 _HELP = f"""\
-Type a text, and the model continues it. A line that begins with / is a command:
+Ask a question, or with --continue type a text, which the model continues. Commands begin with /:
   /why            show the sources of the latest answer
   /why WORD       show the sources of one of its words; /why 3 takes its third word
-  /knn on|off     write with the memory, or with the model alone
+  /knn on|off     answer with the memory, or with the model alone
+  /ask on|off     answer questions from the documents, or continue texts
   /without DOC    leave out the document with this id or title; /with DOC takes it back
   /set NAME VALUE change {", ".join(settings_for("chat"))} or tokens (the most that are written)
   /settings       show the present settings
-  /save FILE      write the latest trace as JSON; /html FILE writes it as a page
+  /save FILE      write the latest answer or trace as JSON; /html FILE writes a trace as a page
   /new            forget the conversation
   /quit           leave, as Ctrl-D does; Ctrl-C only stops an answer"""
 # The settings that /set changes, and the types of their values.
@@ -53,6 +56,9 @@ class Chat:
     sample: bool = False
     draft: bool = True
     with_knn: bool = True
+    asks: bool = False
+    words: Literal["quote", "write"] = "quote"
+    reply: Answer | None = None
     trace: Trace | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     without: list[str] = field(default_factory=list)
@@ -84,12 +90,47 @@ class Chat:
         return True
 
     def answer(self, prompt: str) -> None:
+        """Answers a question, or continues a text."""
+        if self.asks and self.with_knn:
+            self._ask(prompt)
+        else:
+            self._continue(prompt)
+
+    def _ask(self, question: str) -> None:
+        import transformers
+
+        from knn_logits.ask.asking import Asking
+        from knn_logits.ask.config import AskConfig
+        from knn_logits.cli.ask import notes_of
+
+        exclude = tuple(self.without) or None
+        memory = self.memory.asked(scoring=False, **{**self.settings, "exclude": exclude})
+        config = AskConfig(
+            words=self.words, max_new_tokens=self.tokens, sample=self.sample, draft=self.draft
+        )
+        transformers.set_seed(self.seed)
+        printed = Printed(self.console, self.tokenizer, None)
+        asking = Asking(self.model, self.tokenizer, memory, config)
+        self.reply, self.trace = asking.answer(question, self.messages, printed), None
+        if not printed.begun:
+            self.console.print(printable(self.reply.text), markup=False, soft_wrap=True)
+        sources = [f"[{row.title}]" for row in self.reply.passages if row.read]
+        for line in [*notes_of(self.reply), *sources]:
+            style = "dim" if line in sources else "yellow"
+            self.console.print(printable(line), style=style, markup=False, soft_wrap=True)
+        self.messages += [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": self.reply.text},
+        ]
+
+    def _continue(self, prompt: str) -> None:
         """Continues a text, or answers a message if the model has a chat template."""
         import transformers
 
         from knn_logits.evidence.render import nearness_line
         from knn_logits.generation.processor import KNNLogitsProcessor
 
+        self.reply = None
         settings = self._request(prompt)
         transformers.set_seed(self.seed)
         if not self.with_knn:
@@ -152,8 +193,15 @@ class Chat:
         self.console.print(_HELP, markup=False)
 
     def _on_why(self, *words: str) -> None:
+        from knn_logits.cli.ask import passages_shown, word_lines
         from knn_logits.evidence.render import show, show_word, with_store_names
 
+        if self.reply is not None:
+            tokens = _chosen(self.reply, " ".join(words)) if words else []
+            lines = word_lines(self.reply, tokens) if words else passages_shown(self.reply)
+            for line in lines:
+                self.console.print(line, markup=False, soft_wrap=True)
+            return
         trace = self._latest()
         if not words:
             show(trace, 12, self.console)
@@ -165,6 +213,13 @@ class Chat:
             raise ConfigError("/knn needs a state: write /knn on or /knn off")
         self.with_knn = not self.with_knn if not state else state == "on"
         self.console.print(f"the memory is {'on' if self.with_knn else 'off'}", style="dim")
+
+    def _on_ask(self, state: str = "") -> None:
+        if state not in ("", "on", "off"):
+            raise ConfigError("/ask needs a state: write /ask on or /ask off")
+        self.asks = not self.asks if not state else state == "on"
+        kind = "questions are answered" if self.asks else "texts are continued"
+        self.console.print(kind, style="dim")
 
     def _on_without(self, *words: str) -> None:
         document = " ".join(words)
@@ -206,23 +261,31 @@ class Chat:
         if memory.gate is not None:
             chosen = f"lmbda by {gate_line(memory.gate)}"
             parts = [chosen if part.startswith("lmbda ") else part for part in parts]
+        if self.asks:
+            parts = ["questions are answered from the documents: /ask off continues texts"]
         parts += [f"tokens {self.tokens}", f"the memory is {'on' if self.with_knn else 'off'}"]
         if self.without:
             parts.append("without " + ", ".join(one_line(id) for id in self.without))
         self.console.print("; ".join(parts), style="dim", markup=False, soft_wrap=True)
 
     def _on_save(self, file: str) -> None:
-        TraceOptions(save=file).keep(self._latest())
+        if self.reply is None:
+            TraceOptions(save=file).keep(self._latest())
+            return
+        self.reply.save(file)
+        tell(f"written: {file}", style=None)
 
     def _on_html(self, file: str) -> None:
         TraceOptions(html=file).keep(self._latest())
 
     def _on_new(self) -> None:
         self.messages.clear()
-        self.trace = None
+        self.trace = self.reply = None
 
     def _latest(self) -> Trace:
         if self.trace is None:
+            if self.reply is not None:
+                raise ConfigError("an answer to a question is written as JSON: /save FILE")
             raise ConfigError("there is no answer with the memory yet: type a text first")
         return self.trace
 
@@ -236,7 +299,7 @@ def _words(line: str) -> list[str]:
         ) from error
 
 
-def _chosen(sequence: SequenceTrace, word: str) -> list[Any]:
+def _chosen(sequence: SequenceTrace | Answer, word: str) -> list[Any]:
     """The tokens of a word of an answer. The word is given by its number or its text."""
     from knn_logits.evidence.sources import PUNCTUATION, words_of
 
@@ -269,8 +332,15 @@ def chat(
     max_new_tokens: int = setting(120, "The most tokens of an answer.", least=1),
     sample: bool = setting(False, "Sample tokens instead of taking the likeliest."),
     draft: Draft = True,
+    continues: bool = setting(
+        False,
+        "Continue texts as `generate` does. By default a model with a chat template answers "
+        "questions from the documents.",
+        option="--continue",
+    ),
+    words: Literal["quote", "write"] = setting("quote", settings_of(AskConfig)["words"].help),
 ) -> None:
-    """Continue one text after another; /help lists commands.
+    """Answer one question after another, or continue texts; /help lists commands.
 
     /why shows the sources of each word.
     """
@@ -298,10 +368,13 @@ def chat(
             run.seed,
             sample,
             draft,
+            asks=bool(getattr(tokenizer, "chat_template", None)) and not continues,
+            words=words,
             without=without,
         )
         if sys.stdin.isatty():
-            console.print("Type a text to continue; /help lists the commands.", style="dim")
+            kind = "Ask a question" if talk.asks else "Type a text to continue"
+            console.print(f"{kind}; /help lists the commands.", style="dim")
         _converse(talk)
     opened.partial_answers()
 

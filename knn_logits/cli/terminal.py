@@ -251,6 +251,11 @@ class Printed:
                 style = level_style(vote.influence(0, token)) if vote is not None else ""
                 self._console.print(Text(text, style=style), end="", soft_wrap=True)
 
+    @property
+    def begun(self) -> bool:
+        """Whether it has printed anything."""
+        return self._pieces is not None
+
     def end(self) -> None:
         """Ends the line."""
         self._console.print()

@@ -35,6 +35,7 @@ def test_a_sentence_is_quoted_and_each_word_has_its_source(asking):
     assert {token.source for token in answer.tokens} == {0}
     assert answer.passages[0].document == "2"
     assert [row.effect is None for row in answer.passages] == [False, True, True]
+    assert [row.read for row in answer.passages] == [True, False, False]
 
 
 def test_effects_are_differences_of_single_passes(asking, model, tokenizer):

@@ -176,12 +176,12 @@ def test_a_chat_template_makes_it_a_conversation(
     monkeypatch.setattr(type(tokenizer), "apply_chat_template", noted)
     text = io.StringIO("The crane\nWhy?\n/new\nThe pump\n")
     monkeypatch.setattr(sys, "stdin", text)
-    run("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
+    run("chat", str(folder), str(chat_store), "--continue", "--max-new-tokens", "3")
     assert seen == [["user"], ["user", "assistant", "user"], ["user"]]
     seen.clear()
     # A message that is too long for the model is not part of what follows.
     monkeypatch.setattr(sys, "stdin", io.StringIO("word " * 300 + "\nThe crane\n"))
-    done = run("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
+    done = run("chat", str(folder), str(chat_store), "--continue", "--max-new-tokens", "3")
     assert "shorten the text" in done.err
     assert seen == [["user"], ["user"]]
 
@@ -201,7 +201,7 @@ def test_a_prompt_is_what_a_person_wrote(run, model_folder, chat_store, tmp_path
     tokenizer.save_pretrained(folder)
     line = "and who sells K-99 cranes?"
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n/save {tmp_path / 't.json'}\n/why\n"))
-    done = run.good("chat", str(folder), str(chat_store), "--max-new-tokens", "3")
+    done = run.good("chat", str(folder), str(chat_store), "--continue", "--max-new-tokens", "3")
     (sequence,) = Trace.load(tmp_path / "t.json")
     assert sequence.prompt == line
     # /why parts the question from its answer.

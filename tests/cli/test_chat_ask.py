@@ -1,0 +1,61 @@
+"""A conversation of questions: quoted sentences, their sources, and the way back to continuing."""
+
+import io
+import json
+import shutil
+import sys
+
+import pytest
+from conftest import TEXTS
+
+TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}Answer:"
+QUESTION = "Which queen founded the town of Oldenport?"
+
+
+@pytest.fixture(scope="module")
+def asked_folder(model_folder, tmp_path_factory):
+    folder = shutil.copytree(model_folder, tmp_path_factory.mktemp("asked") / "model")
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return str(folder)
+
+
+@pytest.fixture
+def talk(run, asked_folder, store, monkeypatch):
+    def typed(*lines, options=()):
+        text = io.StringIO("".join(f"{line}\n" for line in lines))
+        text.isatty = lambda: False
+        monkeypatch.setattr(sys, "stdin", text)
+        return run(
+            "chat", asked_folder, str(store.folder), "--max-new-tokens", "12", *options
+        )  # fmt: skip
+
+    return typed
+
+
+def test_a_question_is_answered_and_why_shows_what_the_passage_did(talk, tmp_path):
+    file = tmp_path / "answer.json"
+    out = talk(QUESTION, "/why", "/why Maira", f"/save {file}").out
+    assert out.splitlines()[:2] == [TEXTS[2], "[2]"]
+    assert "reading it changes log p of the answer by" in out
+    assert "»Maira«  in 2" in out
+    assert json.loads(file.read_text())["text"] == TEXTS[2]
+
+
+def test_a_document_that_is_left_out_answers_nothing(talk):
+    assert TEXTS[2] not in talk("/without 2", QUESTION).out
+
+
+def test_the_model_alone_is_said_to_be_alone(talk):
+    assert "the model answers alone" in talk("Explain photosynthesis").out
+
+
+def test_texts_are_continued_where_that_is_chosen(talk):
+    assert TEXTS[2] not in talk("/ask off", QUESTION).out
+    assert TEXTS[2] not in talk(QUESTION, options=["--continue"]).out
+    assert "/ask needs a state" in talk("/ask maybe").err
+
+
+def test_written_answers_are_streamed_once(talk):
+    out = talk(QUESTION, options=["--words", "write"]).out
+    assert out.count("[2]") == 1
+    assert out.splitlines()[0]
