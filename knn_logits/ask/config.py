@@ -26,7 +26,7 @@ class AskConfig:
         most=1,
     )
     least_shared: float = setting(
-        0.45,
+        0.5,
         "If no sentence has so large a share of the question's words, weighted by their idf, no "
         "document says the answer.",
         least=0,
