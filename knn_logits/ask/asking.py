@@ -33,6 +33,9 @@ from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.locks import cached_property
 from knn_logits.mixture.memory import Memory
 
+# The model chooses among the sentences that share so much of what the first shares.
+_COMPARED = 0.6
+
 
 class Asking:
     """Answers questions from the documents of a memory.
@@ -142,10 +145,14 @@ class Asking:
         )
 
     def _sentences(self, query: str, ranked: Sequence[Ranked]) -> list[Sentence]:
-        """The sentences with so large a share of a question's words that they may answer it."""
+        """The sentences that may answer a question; none if all share too few of its words."""
         idf = self._ranking.idf
+        listed = candidates(query, ranked, idf)
+        most = listed[0].shared if listed else 0.0
         least = self.config.least_shared * sum(map(idf, set(content_words(query))))
-        return [row for row in candidates(query, ranked, idf) if row.shared >= least > 0]
+        return (
+            [row for row in listed if row.shared >= _COMPARED * most] if most >= least > 0 else []
+        )
 
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:

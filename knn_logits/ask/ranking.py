@@ -26,25 +26,8 @@ _STEMMER = Stemmer.Stemmer("english")
 _WORD = re.compile(r"\w+(?:[./:'’_-]\w+)*")
 _PART = re.compile(r"[^\W_]+")
 # Words of questions that say nothing of what they are about.
-_ASKING = frozenset(
-    (
-        "get",
-        "many",
-        "much",
-        "often",
-        "long",
-        "far",
-        "must",
-        "should",
-        "need",
-        "say",
-        "tell",
-        "explain",
-        "describe",
-        "please",
-        "kind",
-    )
-)
+_ASKING = {"get", "many", "much", "often", "long", "far", "must", "should", "need"}
+_ASKING |= {"say", "tell", "explain", "describe", "please", "kind"}
 _STOP = frozenset(STOPWORDS_EN_PLUS) | _ASKING
 # A question without words of its own, or with one of these, is about what was said before.
 _REFERS = {"it", "its", "they", "them", "their", "he", "him", "his", "she", "her"}
