@@ -205,7 +205,7 @@ def write_index(
         job.write("native", kind.to_bytes(index))
     elif arrays is not None:
         job.write("index", arrays, {"factory": record.factory})
-    elif kind.approximate:
+    elif kind.has_bytes:
         _warn_of_building(kind, index, record)
     canary = {name: value for name, value in checks.items() if not name.startswith("probe")}
     job.write("checks", canary | probe_arrays(store, index, canary))
@@ -332,7 +332,7 @@ def _made(
     record = IndexRecord(
         factory=factory,
         requested=config.factory,
-        native=config.native and kind.approximate and not kind.has_arrays,
+        native=config.native and kind.has_bytes and not kind.has_arrays,
         seed=config.seed,
         train_size=config.train_size,
         tried=tried,

@@ -37,10 +37,13 @@ class Backend:
         approximate: Whether it misses neighbors, so that its recall is measured and its results
             are compared with a probe.
         extends: Whether its index has `add`, so that new keys need no new index.
+        has_bytes: Whether the index can be stored in a format that cannot be checked. It then takes
+            long to make of the keys at each opening, which a warning says.
     """
 
     approximate = True
     extends = False
+    has_bytes = False
 
     def __init__(self, factory: str, dim: int, metric: Metric) -> None:
         self.factory, self.dim, self.metric = factory, dim, metric

@@ -31,6 +31,7 @@ class FaissBackend(Backend):
     """An index that FAISS makes of a factory string."""
 
     extends = True
+    has_bytes = True
 
     @staticmethod
     def takes(factory: str) -> bool:

@@ -227,7 +227,7 @@ def whole_index(
     data = store.native_index() if native else None
     if data is not None:
         return kind.from_bytes(data, size, nprobe, threads)
-    if kind.approximate:
+    if kind.has_bytes:
         _warn_of_building(store, native)
     config = IndexConfig(
         record.factory, nprobe=nprobe, train_size=record.train_size, seed=record.seed
