@@ -16,6 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import missing
 import pytest
 import torch
+from gates_and_traces import short_training, traced  # noqa: F401
 from hypothesis import settings
 from missing import pytest_sessionfinish  # noqa: F401
 
@@ -282,20 +283,6 @@ def demo_folder(tmp_path_factory):
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "demo"
     folder.mkdir(exist_ok=True)
     return folder
-
-
-@pytest.fixture
-def short_training(monkeypatch):
-    """Trains gates with a tenth of the steps, for tests that only need some gate."""
-    from knn_logits.mixture.gates import learned, meta_k, network, rescorer, skipping
-
-    def short(*given, steps, **settings):
-        return network.trained(*given, steps=steps // 10, **settings)
-
-    for module in (learned, meta_k, skipping):
-        monkeypatch.setattr(module, "trained", short)
-    trained_rescorer = partial(rescorer.trained_rescorer, steps=40)
-    monkeypatch.setattr(rescorer, "trained_rescorer", trained_rescorer)
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,11 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
-from knn_logits import Trace
-from knn_logits.evidence.render import show
+from knn_logits import NeighborTrace, Trace
+from knn_logits.evidence.render import show, to_html
 from knn_logits.evidence.trace import DocumentShare, Rival, SequenceTrace, TokenTrace
 
 
@@ -31,3 +32,47 @@ def test_words_that_one_passage_replaces_make_one_line():
     lines = [line for line in console.file.getvalue().splitlines() if "the memory says" in line]
     assert len(lines) == 1
     assert lines[0].startswith("ten dogs: the memory says 'two cats'")
+
+
+def test_the_terminal_shows_words_and_sources(traced):
+    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    show(traced[2], 4, console)
+    text = console.export_text()
+    assert "The harbour crane lifts twelve crates" in text
+    assert "by the neighbors" in text
+    assert "by 0" in text
+    assert "≥75%" in text
+
+
+def hostile(text):
+    neighbor = NeighborTrace(text, text, text, text, text, text, text, 0, 0.5, 1.0, 0.9)
+    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor])
+    return Trace([SequenceTrace(text, [token])])
+
+
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script>", '" onmouseover="x', "'><img src=x onerror=y>", "&amp;"]
+)
+def test_html_is_escaped(text):
+    html = hostile(text)._repr_html_()
+    assert "<script" not in html
+    assert "<img" not in html
+    assert 'onmouseover="' not in html
+    assert "&amp;amp;" in html or "&lt;" in html or "&quot;" in html
+
+
+def test_markup_in_a_text_is_not_markup_in_the_terminal():
+    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    show(hostile("[bold]x[/bold] [link=y]"), 4, console)
+    assert "[bold]x[/bold]" in console.export_text()
+
+
+def test_a_piped_trace_marks_the_words_in_their_passage(traced, capsys):
+    traced[2].show()
+    assert "»lifts twelve crates" in capsys.readouterr().out
+
+
+def test_html_colours_what_the_neighbors_caused(traced):
+    html = to_html(traced[2])
+    assert "background:#8fd19e" in html
+    assert "<mark>" in html

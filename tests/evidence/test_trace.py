@@ -7,31 +7,16 @@ import threading
 import pytest
 import torch
 from conftest import TEXTS
-from rich.console import Console
 
 from knn_logits import (
     KNNLogitsProcessor,
     MismatchError,
-    NeighborTrace,
-    SequenceTrace,
-    TokenTrace,
     Trace,
     TraceError,
     explain,
 )
 from knn_logits.engine.pieces import token_texts
-from knn_logits.evidence.render import show, to_html
 from knn_logits.evidence.sources import main_sources
-
-
-@pytest.fixture
-def traced(model, tokenizer, store):
-    inputs = tokenizer("The harbour crane", return_tensors="pt")
-    with KNNLogitsProcessor(model, store, k=16, lmbda=0.9, temperature=0.5) as knn:
-        output = model.generate(
-            **inputs, max_new_tokens=12, do_sample=False, logits_processor=[knn]
-        )
-        yield knn, output, knn.trace(output, tokenizer)
 
 
 def test_the_passage_holds_the_word(traced, tokenizer):
@@ -156,44 +141,6 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path, content):
         Trace.load(tmp_path / "x.json")
 
 
-def test_the_terminal_shows_words_and_sources(traced):
-    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    show(traced[2], 4, console)
-    text = console.export_text()
-    assert "The harbour crane lifts twelve crates" in text
-    assert "by the neighbors" in text
-    assert "by 0" in text
-    assert "≥75%" in text
-
-
-def hostile(text):
-    neighbor = NeighborTrace(text, text, text, text, text, text, text, 0, 0.5, 1.0, 0.9)
-    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor])
-    return Trace([SequenceTrace(text, [token])])
-
-
-@pytest.mark.parametrize(
-    "text", ["<script>alert(1)</script>", '" onmouseover="x', "'><img src=x onerror=y>", "&amp;"]
-)
-def test_html_is_escaped(text):
-    html = hostile(text)._repr_html_()
-    assert "<script" not in html
-    assert "<img" not in html
-    assert 'onmouseover="' not in html
-    assert "&amp;amp;" in html or "&lt;" in html or "&quot;" in html
-
-
-def test_markup_in_a_text_is_not_markup_in_the_terminal():
-    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    show(hostile("[bold]x[/bold] [link=y]"), 4, console)
-    assert "[bold]x[/bold]" in console.export_text()
-
-
-def test_a_piped_trace_marks_the_words_in_their_passage(traced, capsys):
-    traced[2].show()
-    assert "»lifts twelve crates" in capsys.readouterr().out
-
-
 def test_words_that_follow_in_the_passage_are_one_source(traced):
     sources = main_sources(traced[2][0], 20)
     text = traced[2][0].text
@@ -298,12 +245,6 @@ def test_finished_rows_end_at_their_last_token(model, tokenizer, store):
         trace = knn.trace(output, tokenizer)
     assert [one.token for one in trace[0].tokens] == ["<|endoftext|>"]
     assert len(trace[1].tokens) > 1
-
-
-def test_html_colours_what_the_neighbors_caused(traced):
-    html = to_html(traced[2])
-    assert "background:#8fd19e" in html
-    assert "<mark>" in html
 
 
 def generated(model, knn, ids, **settings):

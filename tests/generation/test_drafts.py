@@ -3,8 +3,6 @@
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import (
     GenerationConfig,
     OpenAIGPTConfig,
@@ -19,7 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 import knn_logits
 from knn_logits import DistanceGate, KNNLogitsProcessor
 from knn_logits.generation.arguments import can_draft
-from knn_logits.generation.drafts import MOST, Drafter, Source, _agreed
+from knn_logits.generation.drafts import Drafter
 
 PROMPTS = [
     "When error code E42 appears, open",
@@ -374,69 +372,3 @@ def test_sampling_with_drafts_keeps_the_distribution(tokenizer, tmp_path):
             degrees += 1
     # The 99.99th percentile, by Wilson and Hilferty; the seeds are fixed.
     assert chi < degrees * (1 - 2 / (9 * degrees) + 3.72 * (2 / (9 * degrees)) ** 0.5) ** 3
-
-
-# Where drafts come from
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 8))
-def test_a_text_goes_on_as_its_longest_repeated_end_did(ids, most):
-    def longest():
-        best, found = 1, []
-        for place in range(len(ids) - 2, -1, -1):
-            same = 0
-            while same < 6 and same <= place and ids[place - same] == ids[-1 - same]:
-                same += 1
-            if same > best:
-                best, found = same, ids[place + 1 : place + 1 + most]
-        return found
-
-    assert Drafter.from_text(ids, most) == longest()
-
-
-def test_passages_go_on_as_most_of_their_weight_says():
-    passages = [(0.5, [1, 2, 3, 4]), (0.3, [1, 2, 9, 9]), (0.2, [7, 2, 3])]
-    assert _agreed(passages, 8) == [1, 2, 3, 4]
-    assert _agreed(passages, 2) == [1, 2]
-    assert _agreed([(0.25, [one]) for one in range(4)], 8) == []
-    assert _agreed([], 8) == []
-
-
-def test_a_source_that_fails_falls_silent_and_is_asked_again():
-    source = Source(0.7)
-    assert source.length() >= 2
-    for _ in range(20):
-        source.learn(4, 0)
-    lengths = [source.length() for _ in range(48)]
-    assert 2 <= sum(length > 0 for length in lengths) <= 6
-    for _ in range(30):
-        source.learn(8, 8)
-    assert source.length() == MOST
-
-
-@given(st.lists(st.tuples(st.integers(1, 24), st.integers(0, 24)), max_size=40))
-def test_a_rate_is_a_rate(history):
-    source = Source(0.5)
-    for drafted, accepted in history:
-        source.learn(drafted, min(drafted, accepted))
-        assert 0.0 <= source.rate <= 1.0
-        assert 0 <= source.length() <= MOST
-
-
-@pytest.mark.parametrize("most", [1, 5])
-def test_the_memory_drafts_what_follows_in_its_passages(model, tokenizer, store, most):
-    inputs = tokenizer("When error code E42 appears, open the", return_tensors="pt")
-    with KNNLogitsProcessor(model, store, k=16, lmbda=0.9, temperature=0.1) as knn:
-        output = knn.generate(**inputs, max_new_tokens=1, do_sample=False, draft=False)
-        drafter = Drafter(knn.memory)
-        text = output[0].tolist()
-        drafter._sources["memory"].rate = 0.99 if most > 1 else 0.3
-        drafted = drafter.draft(text, knn.vote)
-        best = int(knn.vote.log_weights[0].argmax())
-        entry = int(knn.vote.neighbors.ids[0, best])
-        assert int(knn.vote.neighbors.values[0, best]) == text[-1]
-        following = store.values[entry + 1 : entry + 1 + most].tolist()
-        assert drafted[:most] == following
-        assert len(drafted) >= most
-        assert Drafter(knn.memory).draft([*text[:-1], 0], None) == []
-    assert torch.is_tensor(output)

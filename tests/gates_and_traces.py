@@ -1,0 +1,32 @@
+"""Fixtures for tests of gates and of traces, which `conftest` offers to all."""
+
+from functools import partial
+
+import pytest
+
+
+@pytest.fixture
+def short_training(monkeypatch):
+    """Trains gates with a tenth of the steps, for tests that only need some gate."""
+    from knn_logits.mixture.gates import learned, meta_k, network, rescorer, skipping
+
+    def short(*given, steps, **settings):
+        return network.trained(*given, steps=steps // 10, **settings)
+
+    for module in (learned, meta_k, skipping):
+        monkeypatch.setattr(module, "trained", short)
+    trained_rescorer = partial(rescorer.trained_rescorer, steps=40)
+    monkeypatch.setattr(rescorer, "trained_rescorer", trained_rescorer)
+
+
+@pytest.fixture
+def traced(model, tokenizer, store):
+    """A processor with an output of its model, and the trace of it."""
+    from knn_logits import KNNLogitsProcessor
+
+    inputs = tokenizer("The harbour crane", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, k=16, lmbda=0.9, temperature=0.5) as knn:
+        output = model.generate(
+            **inputs, max_new_tokens=12, do_sample=False, logits_processor=[knn]
+        )
+        yield knn, output, knn.trace(output, tokenizer)
