@@ -63,6 +63,7 @@ _HOME = {
     "Asking": "knn_logits.ask.asking",
     "AskConfig": "knn_logits.ask.config",
     "Answer": "knn_logits.ask.answer",
+    "PassageEffect": "knn_logits.ask.answer",
     "Vote": "knn_logits.mixture.vote",
     "generation_settings": "knn_logits.mixture.presets",
     "use_fastest_dtype": "knn_logits.engine.forward",
@@ -116,6 +117,7 @@ __all__ = [  # noqa: RUF022
     "Asking",
     "AskConfig",
     "Answer",
+    "PassageEffect",
     "Datastore",
     "build_datastore",
     "build_index",
@@ -209,7 +211,7 @@ __all__ = [  # noqa: RUF022
 ]
 
 if TYPE_CHECKING:
-    from knn_logits.ask.answer import Answer
+    from knn_logits.ask.answer import Answer, PassageEffect
     from knn_logits.ask.asking import Asking
     from knn_logits.ask.config import AskConfig
     from knn_logits.building.adding import add_documents

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
+from knn_logits import Answer as Asked
 from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
 from knn_logits_serve.request import GenerationRequest
 
@@ -43,6 +44,7 @@ class End:
     text: str  # the whole answer, without its prompt
     trace: SequenceTrace | None = None
     offset: int = 0  # characters of the prompt that the client gets before the answer
+    answer: Asked | None = None  # to a question that was asked of the documents
 
 
 AnswerPart: TypeAlias = Piece | End
@@ -96,6 +98,10 @@ def within(end: End) -> SequenceTrace | None:
 
 def sources_json(end: End) -> dict[str, Any] | None:
     """Returns the sources of an answer for a client."""
+    if end.answer is not None:
+        said = end.answer.to_dict()
+        named = {name: said[name] for name in ("near", "answered", "quoted", "note", "passages")}
+        return {"alone": not end.answer.near, **named}
     sequence = within(end)
     if sequence is None:
         return None

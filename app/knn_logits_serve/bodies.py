@@ -156,6 +156,7 @@ class ChatBody(_GenerationBody):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
     max_completion_tokens: _NewTokens = None
+    ask: bool | None = None  # whether the documents are asked, or the chat is continued
     logprobs: bool | None = None
     top_logprobs: _Number = None
 

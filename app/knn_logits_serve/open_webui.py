@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlsplit
 
-from knn_logits import Source
+from knn_logits import PassageEffect, Source
 from knn_logits_app.views import chat_page
 from knn_logits_serve.answers import Answer, AnswerPart, End, Span, spans_of, within
 from knn_logits_serve.bodies import ChatBody, Message
@@ -45,6 +45,10 @@ class Speech:
 
     def __call__(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
         """Yields the events for a part of an answer."""
+        if isinstance(part, End) and part.answer is not None:
+            read = [row for row in part.answer.passages if row.read or not part.answer.answered]
+            for passage in read if part.answer.near else ():
+                yield _event("source", _passage(passage))
         if isinstance(part, End) and part.trace is not None and self._request.n == 1:
             yield from self._sources(part)
         yield from self._answer.chunks(part)
@@ -103,6 +107,17 @@ def _source(sources: list[Source]) -> dict[str, Any]:
         "document": passages,
         "metadata": [about] * len(passages),
         "distances": [round(source.document.share, 3) for source in sources[: len(passages)]],
+    }
+
+
+def _passage(passage: PassageEffect) -> dict[str, Any]:
+    """Describes a passage that was read for Open WebUI's list of sources."""
+    uri = passage.uri if _is_web(passage.uri) else ""
+    about = {"source": uri or f"{passage.store}: {passage.title}", "name": passage.title}
+    return {
+        "source": {"name": passage.title, "url": uri, "id": about["source"]},
+        "document": [passage.text],
+        "metadata": [about],
     }
 
 

@@ -100,6 +100,8 @@ class GenerationRequest:
     echo: bool = False
     stream: bool = False
     usage: bool = False  # whether a stream ends with the number of tokens
+    question: str | None = None  # is asked of the documents, after these messages
+    history: tuple[Mapping[str, str], ...] = ()
     drawn: bool = False  # as coloured words; only then the likeliest other tokens are kept
 
     @property

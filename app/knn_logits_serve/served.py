@@ -6,6 +6,7 @@ import inspect
 import random
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class Served:
         chat_template: str | None = None,
         chat_tokens: int = 256,
         new_tokens: int = 4096,
+        asks: bool = False,
         **settings: Any,
     ) -> None:
         if not stores:
@@ -57,6 +59,7 @@ class Served:
             name: (),
         }
         self.chat = Chat(tokenizer, chat_template)
+        self.asks = asks
         self._pairs = pair_tokenizer(model, tokenizer, next(iter(self.stores.values())))
         self.context = context_of(model)
         self._chat_tokens, self._new_tokens = chat_tokens, new_tokens
@@ -143,7 +146,24 @@ class Served:
             room = self._chat_tokens if self.context is None else self.context - written
             requested = min(self._chat_tokens, self._new_tokens, room)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        return self._request(body, (prompt,), requested, chat=True, logprobs=logprobs)
+        request = self._request(body, (prompt,), requested, chat=True, logprobs=logprobs)
+        return self._asked(body, request)
+
+    def _asked(self, body: ChatBody, request: GenerationRequest) -> GenerationRequest:
+        """Asks the documents, where the request or the server says so and where it is possible."""
+        *before, last = body.messages
+        can = bool(request.stores) and last.role == "user" and not self.reads_sources
+        can = can and request.n == 1 and request.logprobs is None
+        if body.ask and not can:
+            raise Refusal(
+                "ask needs a datastore, a last message of the user, one answer and no logprobs",
+                param="ask",
+            )
+        if not can or not (self.asks if body.ask is None else body.ask):
+            return request
+        turns = (message for message in before if message.role in ("user", "assistant"))
+        history = tuple({"role": message.role, "content": message.text} for message in turns)
+        return replace(request, question=last.text, history=history)
 
     def _request(
         self,

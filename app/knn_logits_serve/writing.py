@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
-from knn_logits import Deadline, KNNLogitsProcessor, Memory, Pieces
+from knn_logits import AskConfig, Asking, Deadline, KNNLogitsProcessor, Memory, Pieces
 from knn_logits_app.decoding import TokenStream
 from knn_logits_app.session import renamed
 from knn_logits_serve.answers import AnswerPart, End, Piece, Token
@@ -90,12 +90,7 @@ class AnswerWriter:
 
     def end(self, ids: Tensor, row: int, knn: KNNLogitsProcessor | None) -> End:
         """Tells the rest of the text, and returns the answer's end with the sources by `knn`."""
-        if self._late:
-            self._say(self._text(self._pieces.add_all(self._late)), ())
-        self._release(sum(len(token.text) for token in self._unsure))
-        if self._held:
-            tokens = tuple(token for piece in self._held for token in piece.tokens)
-            self._tell(Piece(self._choice, "".join(piece.text for piece in self._held), tokens))
+        self.flush()
         trace, served = None, self._served
         if knn is not None:
             trace = knn.trace(ids, served.tokenizer, max_neighbors=PASSAGES, rows=[row])[0]
@@ -108,6 +103,15 @@ class AnswerWriter:
         text = text[: min(places, default=len(text))]
         offset = len(self._prompt.text) if self._request.echo else 0
         return End(self._choice, reason, self.written, text, trace, offset)
+
+    def flush(self) -> None:
+        """Tells the rest of the text."""
+        if self._late:
+            self._say(self._text(self._pieces.add_all(self._late)), ())
+        self._release(sum(len(token.text) for token in self._unsure))
+        if self._held:
+            tokens = tuple(token for piece in self._held for token in piece.tokens)
+            self._tell(Piece(self._choice, "".join(piece.text for piece in self._held), tokens))
 
     def _text(self, text: str) -> str:
         # The target of a source begins without the space that its first token may have.
@@ -155,6 +159,9 @@ def _write(served: Served, request: GenerationRequest, tell: Tell, deadline: Dea
     """Writes all answers of a request, one after another."""
     # Settings that do not fit are refused before a word is written.
     memory = served.memory_of(request) if request.stores else None
+    if memory is not None and request.question is not None:
+        tell(_ask(served, request, memory, tell, deadline))
+        return
     with _attached(served, request, memory if request.new_tokens else None) as knn:
         for number, prompt in enumerate(request.prompts):
             echoed = echo_of(served, request, prompt, memory) if request.echo else None
@@ -167,6 +174,35 @@ def _write(served: Served, request: GenerationRequest, tell: Tell, deadline: Dea
                 if deadline.cancelled:
                     return
                 tell(_write_text(served, request, prompt, choice, knn, tell, deadline))
+
+
+def _ask(
+    served: Served, request: GenerationRequest, memory: Memory, tell: Tell, deadline: Deadline
+) -> End:
+    """Answers a question from the documents. What a model writes is told while it is written."""
+    prompt = request.prompts[0]
+    writer = AnswerWriter(served, request, prompt, 0, tell)
+    asking = Asking(
+        served.model, served.tokenizer, memory, AskConfig(max_new_tokens=request.new_tokens)
+    )
+    answer = asking.answer(
+        request.question or "",
+        request.history,
+        TokenStream(writer.add),
+        logits_processor=processors(request.sampling, 0, len(prompt.ids), []),
+        stopping_criteria=[_End(writer, deadline)],
+    )
+    if writer.written:
+        writer.flush()
+        note = f"\n\n({answer.note})" if answer.note else ""
+    else:
+        note = answer.text
+    if note:
+        tell(Piece(0, note, ()))
+    full = writer.written >= request.new_tokens
+    text = answer.text if answer.text == note else answer.text + note
+    tokens = writer.written or len(answer.tokens)
+    return End(0, "length" if full else "stop", tokens, text, answer=answer)
 
 
 def _attached(
@@ -228,6 +264,8 @@ def kind_of(served: Served, request: GenerationRequest) -> Hashable | None:
     requests for several texts, for long ones, for probabilities and for penalties.
     """
     sampling, plain = request.sampling, request.logprobs is None and not request.echo
+    if request.question is not None:
+        return None
     if not plain or request.n > 1 or len(request.prompts) > 1 or not served.rows_are_alone:
         return None
     if sampling.temperature > 0 or sampling.presence or sampling.frequency or sampling.bias:

@@ -65,7 +65,11 @@ class Asking:
         self.config = config or AskConfig()
 
     def answer(
-        self, question: str, history: Sequence[Message] = (), streamer: Any = None
+        self,
+        question: str,
+        history: Sequence[Message] = (),
+        streamer: Any = None,
+        **settings: Any,
     ) -> Answer:
         """Answers a question.
 
@@ -73,6 +77,7 @@ class Asking:
             question: The question.
             history: The messages before it, each with a `role` and a `content`.
             streamer: Takes the tokens while they are written, as in `generate()`.
+            settings: Further arguments of `generate()`, such as `stopping_criteria`.
 
         Returns:
             The answer with its passages and their effects.
@@ -109,7 +114,7 @@ class Asking:
         elif near and not answered:
             written = []
         else:
-            written, more = self._write(ids, streamer)
+            written, more = self._write(ids, streamer, settings)
             passes += more
         special = special_ids(self.tokenizer)
         written = [token for token in written if token not in special]
@@ -188,7 +193,9 @@ class Asking:
         rows = enumerate(self._ranking.passages if hidden else ())
         return [row for row, passage in rows if (passage.store, passage.document) in hidden]
 
-    def _write(self, prompt: list[int], streamer: Any) -> tuple[list[int], int]:
+    def _write(
+        self, prompt: list[int], streamer: Any, given: dict[str, Any]
+    ) -> tuple[list[int], int]:
         """The tokens of an answer, and the forward passes that it took."""
         ids = torch.tensor([prompt], device=input_device(self.model))
         pad = self.tokenizer.pad_token_id
@@ -199,6 +206,7 @@ class Asking:
             "do_sample": self.config.sample,
             "pad_token_id": self.tokenizer.eos_token_id if pad is None else pad,
             "streamer": streamer,
+            **given,
         }
         drafted = arguments_for_drafts(self.model, settings) if self.config.draft else None
         if drafted is None:

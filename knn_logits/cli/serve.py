@@ -68,6 +68,12 @@ class AnswerOptions:
     chat_template: str | None = setting(
         None, "File with a chat template in Jinja's language.", metavar="FILE"
     )
+    ask: bool = setting(
+        True,
+        "Answer chats from the documents, if the model has a chat template; or continue them. A "
+        "request's `ask` overrides this.",
+        option="--ask/--no-ask",
+    )
 
     def keywords(self) -> dict[str, Any]:
         """The arguments of `Served`."""
@@ -111,6 +117,7 @@ def serve(
         settings = opened.keywords()
         del settings["threads"]  # the server has its own number
         engine = Served(name, loaded, tokenizer, datastores, **how, **settings)
+        engine.asks = answers.ask and not engine.chat.plain
         if engine.notice is not None:
             tell(engine.notice)
         if server.key is None and server.host not in _THIS_MACHINE:
