@@ -371,6 +371,12 @@ def run(monkeypatch, capsys):
     logger.handlers, logger.propagate = before
 
 
+@pytest.fixture
+def near_passages(monkeypatch):
+    """Lets every ranked passage be about the question, which a model of random weights denies."""
+    monkeypatch.setattr("knn_logits.ask.asking.gain", lambda *_: 1.0)
+
+
 @pytest.fixture(scope="module")
 def scripts():
     """The demo's modules by name. They are removed from `sys.modules` afterwards."""

@@ -18,7 +18,7 @@ from knn_logits.ask.effects import effects
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import ENDS_SENTENCE, Passage, passages_of
 from knn_logits.ask.prompting import Message, fitting, prompt_ids
-from knn_logits.ask.quoting import Sentence, best_sentence, candidates
+from knn_logits.ask.quoting import Sentence, best_sentence, candidates, gain
 from knn_logits.ask.ranking import Ranked, Ranking, content_words, refers_back
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
@@ -90,13 +90,15 @@ class Asking:
             raise ConfigError("the question is empty: ask something")
         query = self._query(question, history)
         ranked = self.find(query)
-        near = bool(ranked) and ranked[0].coverage >= self.config.least_coverage
-        passes, sentence = 0, None
-        if near:
+        passes, sentence, near = 0, None, False
+        if ranked:
+            texts = [row.passage.text for row in ranked]
             listed = self._sentences(query, ranked)
             with evaluating(self.model):
-                sentence = best_sentence(self.model, self.tokenizer, query, listed)
-            passes += len(listed) > 1
+                near = gain(self.model, self.tokenizer, query, texts) >= self.config.least_gain
+                if near:
+                    sentence = best_sentence(self.model, self.tokenizer, query, listed)
+            passes += 1 + (near and len(listed) > 1)
         answered = sentence is not None
         read: list[Ranked] = []
         if sentence is not None:

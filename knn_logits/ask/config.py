@@ -18,15 +18,13 @@ class AskConfig:
     )
     passages: int = setting(3, "Passages that are searched for the answer.", least=1, most=64)
     read: int = setting(1, "Passages that the model reads before it writes.", least=1, most=64)
-    least_coverage: float = setting(
-        0.35,
-        "A passage with a smaller share of the question's words, weighted by their idf, is not "
-        "about the question.",
-        least=0,
-        most=1,
+    least_gain: float = setting(
+        0.5,
+        "No passage is about the question if none makes it likelier for the model by so much, in "
+        "nats a token.",
     )
     least_shared: float = setting(
-        0.5,
+        0.4,
         "If no sentence has so large a share of the question's words, weighted by their idf, no "
         "document says the answer.",
         least=0,

@@ -24,7 +24,7 @@ from knn_logits.engine.tokens import text_ids
 # So many sentences are scored by the model, those with the most shared words.
 _SCORED = 8
 # The weight of shared words beside the query likelihood, in nats, and that of a sentence before.
-_SHARED, _BEFORE = 0.5, 0.3
+_SHARED, _BEFORE = 1.0, 0.3
 _BOUNDARY = re.compile(
     r"(?<=[.!?])[\"'”’)\]]*\s+(?=[A-Z0-9\"'“\u2018(\[`*_])|(?<=[。\uff01\uff1f])|\n\s*\n"
 )
@@ -110,6 +110,12 @@ def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequ
         scores = logits[row, first : first + len(asked)].float().log_softmax(dim=-1)
         likelihoods.append(float(scores.gather(1, tokens).sum()))
     return np.array(likelihoods)
+
+
+def gain(model: Any, tokenizer: Any, question: str, passages: Sequence[str]) -> float:
+    """Computes how much likelier a question is after the best of some passages, in nats a token."""
+    *after, alone = query_likelihoods(model, tokenizer, question, [*passages, ""])
+    return float(max(after) - alone) / len(text_ids(tokenizer, f" {question}", around=False))
 
 
 def best_sentence(

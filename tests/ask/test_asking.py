@@ -18,7 +18,7 @@ QUESTION = "Which queen founded the town of Oldenport?"
 def asking(model, tokenizer, store):
     def make(stores=store, memory=None, **settings):
         memory = knn_logits.Memory(model, stores, **(memory or {}))
-        config = knn_logits.AskConfig(**{"max_new_tokens": 12, **settings})
+        config = knn_logits.AskConfig(**{"max_new_tokens": 12, "least_gain": -1e9, **settings})
         return knn_logits.Asking(model, tokenizer, memory, config)
 
     return make
@@ -70,10 +70,24 @@ def test_drafts_change_no_word(asking):
 
 
 def test_what_no_document_says(asking):
-    answer = asking(least_coverage=0.2).answer("Which queen drank?")
+    answer = asking(least_shared=0.5).answer("Which queen drank?")
     assert (answer.text, answer.answered, answer.near) == (NOT_SAID, False, True)
     assert answer.passages
     assert all(row.effect is None for row in answer.passages)
+
+
+def test_a_passage_is_near_that_makes_the_question_likelier(asking, model, tokenizer):
+    def log_p(text):
+        before = tokenizer(f"{text}\nQuestion:")["input_ids"]
+        question = tokenizer(f" {QUESTION}")["input_ids"]
+        with torch.no_grad():
+            logits = model(torch.tensor([before + question])).logits[0, len(before) - 1 : -1]
+        return float(logits.log_softmax(-1)[range(len(question)), question].sum()) / len(question)
+
+    passages = [row.passage.text for row in asking().find(QUESTION)]
+    gain = max(map(log_p, passages)) - log_p("")
+    assert asking(least_gain=gain - 0.01).answer(QUESTION).near
+    assert not asking(least_gain=gain + 0.01).answer(QUESTION).near
 
 
 def test_the_model_answers_alone_where_no_passage_is_near(asking, model, tokenizer):
@@ -127,7 +141,9 @@ def test_a_word_is_named_after_the_passage_that_shares_most_with_its_sentence():
     assert sources == [None, 1, 1, 1, None, None]
 
 
-def test_the_command_answers_one_question_and_a_file(run, model_folder, store, tmp_path):
+def test_the_command_answers_one_question_and_a_file(
+    run, model_folder, store, tmp_path, near_passages
+):
     done = run("ask", model_folder, str(store.folder), QUESTION)
     assert done.code == 0
     assert done.out.splitlines()[0] == TEXTS[2]

@@ -20,7 +20,7 @@ def asked_folder(model_folder, tmp_path_factory):
 
 
 @pytest.fixture
-def talk(run, asked_folder, store, monkeypatch):
+def talk(run, asked_folder, store, monkeypatch, near_passages):
     def typed(*lines, options=()):
         text = io.StringIO("".join(f"{line}\n" for line in lines))
         text.isatty = lambda: False

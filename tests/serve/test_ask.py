@@ -10,6 +10,7 @@ from serve.conftest import serving
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}Answer:"
 QUESTION = "Which queen founded the town of Oldenport?"
 MODEL = "tiny+texts"
+pytestmark = pytest.mark.usefixtures("near_passages")
 
 
 @pytest.fixture(scope="module")
