@@ -16,7 +16,7 @@ from knn_logits.ask.answer import NOT_SAID, Answer, AnswerToken, DocumentEffect,
 from knn_logits.ask.config import AskConfig
 from knn_logits.ask.effects import effects
 from knn_logits.ask.naming import sources_of_words
-from knn_logits.ask.passages import ENDS_SENTENCE, Passage, passages_of
+from knn_logits.ask.passages import Passage, passages_of
 from knn_logits.ask.prompting import Message, fitting, prompt_ids
 from knn_logits.ask.quoting import Sentence, best_sentence, candidates, gain
 from knn_logits.ask.ranking import Ranked, Ranking, content_words, refers_back
@@ -252,13 +252,8 @@ class Asking:
     ) -> list[AnswerToken]:
         groups = words_of(tokens) if passages else []
         words = ["".join(token.token for token in group) for group in groups]
-        sentence, sentences = 0, []
-        for word in words:
-            sentences.append(sentence)
-            sentence += bool(ENDS_SENTENCE.search(word))
         sources = sources_of_words(
             words,
-            sentences,
             question,
             [passage.text for passage in passages],
             self._ranking.idf,

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
+from knn_logits.ask.passages import ENDS_SENTENCE
 from knn_logits.ask.ranking import content_words
 from knn_logits.evidence.sources import PUNCTUATION
 
-# So much of the score is that of the whole sentence and the question.
-_AROUND = 0.1
+# The weights of what a passage shares with the word's clause, with its sentence and the question.
+_CLAUSE, _SENTENCE, _QUESTION = 0.2, 0.1, 0.1
+_ENDS_CLAUSE = re.compile(r"[.,;:]\s*$")
+_BEGINS_CLAUSE = frozenset({"while", "whereas", "and", "but"})
 
 
 def sources_of_words(
-    words: Sequence[str],
-    sentences: Sequence[int],
-    question: str,
-    passages: Sequence[str],
-    idf: Callable[[str], float],
+    words: Sequence[str], question: str, passages: Sequence[str], idf: Callable[[str], float]
 ) -> list[int | None]:
     """Names for each word of an answer the passage that says it.
 
-    Among the passages that have the word, it is the one that shares most with the word's sentence
-    and the question.
+    Of the passages that have the word, it is the one that shares most with its clause, its sentence
+    and the question, by idf. `benchmarks/sources.py` measures this rule on spans.
 
     Args:
         words: The answer's words.
-        sentences: The number of each word's sentence.
         question: The question.
         passages: The passages' texts.
         idf: How rare a word is.
@@ -34,18 +33,37 @@ def sources_of_words(
         The number of a passage for each word; None where no passage has it.
     """
     holds = [set(content_words(text)) for text in passages]
-    asked = set(content_words(question))
-    spoken: dict[int, set[str]] = {}
-    for word, sentence in zip(words, sentences, strict=True):
-        spoken.setdefault(sentence, set()).update(content_words(word))
-
-    def score(number: int, sentence: int) -> float:
-        shared, around = spoken[sentence] & holds[number], asked & holds[number]
-        return sum(map(idf, shared)) + _AROUND * sum(map(idf, around))
-
+    clauses, sentences = _groups(words)
     names: list[int | None] = []
-    for word, sentence in zip(words, sentences, strict=True):
+    for place, word in enumerate(words):
         content = set(content_words(word.strip(PUNCTUATION)))
-        holding = [number for number, held in enumerate(holds) if content and content <= held]
-        names.append(max(holding, key=lambda number: score(number, sentence), default=None))
+        around = (
+            (_CLAUSE, _content(words, clauses, place)),
+            (_SENTENCE, _content(words, sentences, place)),
+            (_QUESTION, set(content_words(question))),
+        )
+        scores = {
+            number: sum(weight * sum(map(idf, part & held)) for weight, part in around)
+            for number, held in enumerate(holds)
+            if content and content <= held
+        }
+        names.append(max(scores, key=lambda number: scores[number], default=None))
     return names
+
+
+def _groups(words: Sequence[str]) -> tuple[list[int], list[int]]:
+    """The numbers of each word's clause and sentence."""
+    clause = sentence = 0
+    clauses, sentences = [], []
+    for word in words:
+        clause += word.strip().lower() in _BEGINS_CLAUSE
+        clauses.append(clause)
+        sentences.append(sentence)
+        clause += bool(_ENDS_CLAUSE.search(word))
+        sentence += bool(ENDS_SENTENCE.search(word))
+    return clauses, sentences
+
+
+def _content(words: Sequence[str], groups: Sequence[int], place: int) -> set[str]:
+    group = [word for word, number in zip(words, groups, strict=True) if number == groups[place]]
+    return set(content_words(" ".join(group)))
