@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from knn_logits.cli.options import Without
 from knn_logits.cli.terminal import Bars, tell
+from knn_logits.corpus.documents import with_line_feeds
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits.printable import one_line
 from knn_logits.settings.config import MOST_SEED, MOST_THREADS
@@ -73,7 +74,7 @@ def read_text(text: str) -> str:
     """Returns a text given on the command line, or reads standard input for "-"."""
     try:
         if text == "-":
-            text = sys.stdin.buffer.read().decode("utf-8")
+            text = with_line_feeds(sys.stdin.buffer.read().decode("utf-8"))
         text.encode("utf-8")
     except UnicodeError as error:
         raise ConfigError("the text is not UTF-8: convert it first") from error

@@ -30,6 +30,11 @@ _PATH = re.compile(
 )
 
 
+def with_line_feeds(text: str) -> str:
+    r"""Returns a text as a file has it: no mark at its start, and `\n` for every line end."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
 @dataclass(frozen=True)
 class Place:
     """The place of a part of a document's text in the file that the document was read from.

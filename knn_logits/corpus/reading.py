@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from knn_logits.corpus.documents import Document, type_name, unique_id
+from knn_logits.corpus.documents import Document, type_name, unique_id, with_line_feeds
 from knn_logits.corpus.files import Reading, read_parallel, read_rows, split_parallel
 from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
 from knn_logits.corpus.parsers import holds_rows, reader_of
@@ -312,6 +312,8 @@ def _document(row: Row, reading: Reading, ids: dict[str, int], last: str) -> Doc
     fields = lifted(dict(row.fields), (schema.id, schema.title, "uri"))
     text = str(fields.pop(schema.keys[-1], None) or fields.pop("text", ""))
     source = str(fields.pop(schema.keys[0])) if schema.pairs else None
+    if not row.places:
+        text = with_line_feeds(text)
     if not text.strip() or (source is not None and not source.strip()):
         skip(row.where, "empty")
         return None

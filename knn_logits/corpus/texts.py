@@ -39,7 +39,10 @@ _APART = 400
 _LONGEST_HEADING = 80
 _MARKER = re.compile(r" {0,3}#{1,6}(?=[ \t])")
 _BLANK = re.compile(r"[^\S\n]*\n")
-_FENCE = re.compile(r" {0,3}(```+|~~~+)")
+_FENCE = re.compile(r" {0,3}(?:(```+)[^`]*|(~~~+).*)$", re.DOTALL)
+# The line under a heading. Several lines, a list, a quotation or a table above it are no heading.
+_UNDERLINE = re.compile(r" {0,3}(?:={2,}|-{2,})[ \t]*$")
+_NO_PARAGRAPH = re.compile(r"\s|[-*+>|]|\d+[.)]\s|<")
 _NUL = "binary: it holds NUL bytes"
 
 
@@ -221,10 +224,11 @@ def plain_rows(pieces: Iterable[str], row: Row, *, headings: bool = False) -> It
         text = str(part.fields["text"])
         places = _headings(text, heading) if headings else []
         heading = places[-1] if places else heading
-        places = places or _lines(text, line)
-        # A short text is a single place.
+        # A single line is a single place.
+        if not places and (part.part or "\n" in text.strip()):
+            places = _lines(text, line)
         if text.strip() or not part.part:
-            yield replace(part, places=places if len(places) > 1 or part.part else [])
+            yield replace(part, places=places)
         line += text.count("\n")
 
 
@@ -244,18 +248,30 @@ def _lines(text: str, number: int) -> list[Place]:
 def _headings(text: str, before: Place) -> list[Place]:
     """Returns the headings of Markdown. The text before the first one has the place `before`."""
     places = [replace(before, start=0)] if before.name else []
-    start, fence = 0, ""
-    for line in text.splitlines(keepends=True):
+    start, fence, last, lines = 0, "", "", 0  # `lines` of the paragraph that ends with `last`
+    # What stands at the beginning of a file between two rules describes it.
+    front = not before.name and text.startswith("---\n") and "\n---\n" in text[3:]
+    for line in text.split("\n"):
         fenced = _FENCE.match(line)
-        if fenced and not fence:
-            fence = fenced[1]
-        elif fenced and fenced[1].startswith(fence):
-            fence = ""
-        name = "" if fence or fenced else _heading_of(line)
+        name, at = "", start
+        if front:
+            front = start == 0 or line != "---"
+        elif fence:
+            # The line that ends a block has no words, and at least as many signs.
+            if fenced and (fenced[1] or fenced[2]).startswith(fence) and not line.strip(" `~\t"):
+                fence = ""
+        elif fenced:
+            fence = fenced[1] or fenced[2]
+        elif lines == 1 and _UNDERLINE.match(line) and not _NO_PARAGRAPH.match(last):
+            name, at = " ".join(last.split()), start - len(last) - 1
+        else:
+            name = _heading_of(line)
+        words = line.strip() and not (front or fence or fenced or name or _UNDERLINE.match(line))
+        last, lines = line, lines + 1 if words else 0
         if name:
             slug = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")[:100]
-            places.append(Place(start, quoted(name), slug))
-        start += len(line)
+            places.append(Place(at, quoted(name), slug))
+        start += len(line) + 1
     return places
 
 

@@ -10,7 +10,7 @@ from corpus_files import failure, read, write, write_lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.corpus.documents import Document
+from knn_logits.corpus.documents import Document, Place, with_line_feeds
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import CorpusError
 
@@ -23,7 +23,8 @@ GOOD = [{"text": "good"}]
 def test_a_text_file_is_one_document(tmp_path):
     path = write(tmp_path / "deep" / "note.md", b"\xef\xbb\xbfone\r\ntwo\rthree\n\r\n")
     text = "one\ntwo\nthree\n\n"
-    assert read(path) == ([Document(text=text, id="note.md", uri="note.md")], [])
+    places = (Place(0, "line 1"),)
+    assert read(path) == ([Document(text, "note.md", uri="note.md", places=places)], [])
 
 
 @pytest.mark.parametrize("offset", [1, 2, 3])
@@ -89,7 +90,7 @@ def test_json_lines_give_id_title_uri_and_metadata(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", [row, {"text": " kept\r\nas is "}])
     assert read(path)[0] == [
         Document("t", "x", "T", "u", {"source": "wiki", "n": [1, {"a": 2.5}]}),
-        Document(" kept\r\nas is ", "a.jsonl:2"),
+        Document(" kept\nas is ", "a.jsonl:2"),
     ]
 
 
@@ -200,7 +201,9 @@ def test_json_lines_return_any_text_as_it_is(tmp_path, texts, titles, escaped, e
     data = "".join(json.dumps(row, ensure_ascii=escaped) + end for row in rows).encode()
     path = write(tmp_path / f"a{suffix}", gzip.compress(data) if suffix[-1] == "z" else data)
     assert read(path, strict=True)[0] == [
-        Document(row["text"], row["id"], row["title"], metadata={"more": row["more"]})
+        Document(
+            with_line_feeds(row["text"]), row["id"], row["title"], metadata={"more": row["more"]}
+        )
         for row in rows
     ]
 
@@ -231,7 +234,8 @@ def test_a_json_file_of_one_object_or_a_list_is_rows(tmp_path):
 )
 def test_any_other_json_file_is_text(tmp_path, text):
     path = write(tmp_path / "a.json", text)
-    assert read(path)[0] == [Document(text, "a.json", uri="a.json")]
+    ((document,), _) = read(path)
+    assert (document.text, document.id, document.uri) == (text, "a.json", "a.json")
 
 
 def test_json_lines_in_a_json_file_are_held_to_it(tmp_path):

@@ -21,8 +21,43 @@ def test_the_lines_of_a_long_text_are_its_places(tmp_path):
         assert place.start == 0 or document.text[place.start - 1] == "\n"
 
 
-def test_a_short_text_is_a_place_by_itself(tmp_path):
-    assert read(write(tmp_path / "a.txt", "one\ntwo\n"))[0][0].places == ()
+def test_a_short_text_has_lines_if_it_has_several(tmp_path):
+    (place,) = read(write(tmp_path / "a.txt", "one\ntwo\n"))[0][0].places
+    assert (place.start, place.name) == (0, "line 1")
+    assert read(write(tmp_path / "b.txt", "one\n"))[0][0].places == ()
+
+
+def headings(tmp_path, text):
+    ((document,), _) = read(write(tmp_path / "a.md", text))
+    return [(one.start, one.name) for one in document.places]
+
+
+def test_a_single_heading_is_a_place(tmp_path):
+    assert headings(tmp_path, "Before.\n\n# Only\n\nWords.\n") == [(9, "“Only”")]
+
+
+def test_underlined_headings(tmp_path):
+    text = (
+        "---\ntitle: x\n---\n\nA title\n=======\nwords\n\nPart  two\n---\n"
+        "words\nmore words\n---\n\n"
+        "- a list\n---\n\na | b\n--- | ---\n\n---\nlast\n\n```\nno\n==\n```\n"
+    )
+    assert headings(tmp_path, text) == [
+        (text.index("A title"), "“A title”"),
+        (text.index("Part"), "“Part two”"),
+    ]
+
+
+def test_fences_with_an_info_string(tmp_path):
+    text = "```python title=x\n# no\n```js\n# nor here\n```\n# Yes\n``` `code` ```\n# Too\n"
+    text += "~~~ a`b\n# no\n~~~~\n# End\n"
+    assert [name for _, name in headings(tmp_path, text)] == ["“Yes”", "“Too”", "“End”"]
+
+
+def test_rows_have_the_line_ends_of_files(tmp_path):
+    rows = '\ufeff{"text": "one\\r\\ntwo\\rthree"}\r\n{"text": "\\ufefffour"}\r\n'
+    (documents, _) = read(write(tmp_path / "a.jsonl", rows))
+    assert [one.text for one in documents] == ["one\ntwo\nthree", "four"]
 
 
 def test_the_headings_of_markdown_are_its_places(tmp_path):
