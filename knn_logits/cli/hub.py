@@ -40,7 +40,7 @@ def pull(
     from knn_logits.hub.pull import pull as pull_datastore
 
     prepare()
-    with Bars(AGAIN, quiet=True) as bars:
+    with Bars(AGAIN) as bars:
         done = pull_datastore(
             name, revision=revision, keys=keys, out=out, dry_run=dry_run, progress=bars
         )

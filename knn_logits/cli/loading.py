@@ -84,10 +84,12 @@ def read_text(text: str) -> str:
 def text_or_file(text: str) -> str:
     """Returns the text of a file of this name, or the given text itself; reads stdin for "-"."""
     try:
-        is_file = Path(text).is_file()
+        is_file, is_folder = Path(text).is_file(), Path(text).is_dir()
     except (OSError, ValueError):  # the text is too long for a name, or no name has its characters
-        is_file = False
+        is_file = is_folder = False
     if not is_file:
+        if is_folder:
+            raise ConfigError(f"{text} is a folder: give one of its files, or a text")
         if _FILE_NAME.fullmatch(text):
             raise ConfigError(f"there is no file {text}; give an existing file, or a text")
         return read_text(text)
@@ -270,7 +272,7 @@ def open_datastore(name: str, *, keys: bool = False) -> Datastore:
     """Opens a datastore, and shows a progress bar if it has to be fetched or read."""
     from knn_logits.store.datastore import Datastore
 
-    with Bars("what arrived is kept", quiet=True) as bars:
+    with Bars("what arrived is kept") as bars:
         store = Datastore.from_pretrained(name, progress=bars)
         if keys:
             store.fetch_keys(bars)

@@ -50,6 +50,8 @@ class ClusterOptions:
         )
 
 
+# Settings of the pointers that RetoMaton follows.
+_POINTING = ("min_knns", "max_knns", "pointer_weight", "pointer_distances")
 NATIVE_HELP = settings_of(IndexConfig)["native"].help
 # The cluster that builds, and not one that searches.
 Ray = Annotated[ClusterOptions, Without(("shards", "replicas", "partial"))]
@@ -70,7 +72,10 @@ class MemoryOptions:
         """Opens datastores and checks the settings against them, before a model is loaded."""
         keys = bool(self.settings.get("refine") or self.settings.get("retomaton"))
         indexes = self.cluster.indexes()
-        return self.over([open_datastore(name, keys=keys) for name in stores], indexes, scoring)
+        opened = self.over([open_datastore(name, keys=keys) for name in stores], indexes, scoring)
+        for line in _without_effect(opened, scoring):
+            tell(line)
+        return opened
 
     def over(
         self, stores: list[Datastore], indexes: RayIndexes | None, scoring: bool
@@ -87,6 +92,24 @@ class MemoryOptions:
             settings["lmbda"] = load_gate(self.gate)
         resolve(stores, scoring, settings)
         return OpenStores(stores, settings, self.native_index, indexes)
+
+
+def _without_effect(opened: OpenStores, scoring: bool) -> Iterator[str]:
+    """Says of options that change nothing, given the others and these datastores."""
+    from knn_logits.index.opening import backend_of
+    from knn_logits.mixture.presets import resolve
+
+    settings: Any = opened.settings
+    config, _ = resolve(opened.stores, scoring, settings)
+    given = [name for name in _POINTING if settings.get(name) is not None]
+    if given and not config.retomaton:
+        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        yield f"{options}: no effect, since no pointers are followed; add --retomaton"
+    if settings.get("nprobe") and not any(
+        store.manifest.index.nprobe or backend_of(store).usual_nprobe for store in opened.stores
+    ):
+        kinds = ", ".join(dict.fromkeys(store.manifest.index.factory for store in opened.stores))
+        yield f"--nprobe: no effect, since the index ({kinds}) has no lists to visit"
 
 
 @dataclass(frozen=True)

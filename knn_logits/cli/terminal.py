@@ -162,12 +162,17 @@ class _Steps(MofNCompleteColumn):
         return super().render(task)
 
 
-class Bars:
-    """A bar on stderr for each phase of a job; a quiet one prints nothing to a file."""
+# A job whose stderr is no terminal says so often how far it is. A shorter job says nothing.
+_EVERY = 15.0
 
-    def __init__(self, advice: str, *, quiet: bool = False) -> None:
-        self._advice, self._quiet = advice, quiet
+
+class Bars:
+    """A bar on stderr for each phase of a job; a line now and then where that is a file or pipe."""
+
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
         self._started, self._ended = time.monotonic(), 0.0
+        self._next_line = self._started + _EVERY
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -209,10 +214,11 @@ class Bars:
             self._finish()
             self._tasks[phase] = self._progress.add_task(one_line(phase), total=total)
             self._last = phase
-            if not stderr.is_terminal and not self._quiet and (total or done):
-                steps = f": {total}" if total and total != WHOLE else ""
-                stderr.print(one_line(phase) + steps, markup=False)
         self._progress.update(self._tasks[phase], completed=done, total=total)
+        if not stderr.is_terminal and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _EVERY
+            of = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+            tell(f"{phase}: {f'{done / WHOLE:.0%}' if total == WHOLE else of}", style=None)
 
     def _finish(self) -> None:
         if self._last is None:

@@ -81,3 +81,28 @@ def test_help_has_the_range_and_the_default(call):
     for words in ("Its piers. [default: 3; x>=1]", "Weight of the neighbors in the mixture; 0 to"):
         assert words in out
     assert all(word not in out for word in ("--hidden", "--stride", "--nprobe"))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--min-knns", 3), "--min-knns: no effect, since no pointers are followed"),
+        (
+            ("--pointer-weight", 2, "--max-knns", 9),
+            "--max-knns, --pointer-weight: no effect, since no pointers are followed",
+        ),
+        (("--nprobe", 4), "--nprobe: no effect, since the index (exact) has no lists to visit"),
+        (("--retomaton", "--min-knns", 3), None),
+    ],
+)
+def test_an_option_without_effect_is_said(run, store, model_folder, options, line):
+    done = run("explain", model_folder, store.folder, "The harbour crane lifts.", *options)
+    assert done.code == 0
+    assert (line or "") in done.err
+    assert ("no effect" in done.err) == (line is not None)
+
+
+def test_a_folder_is_no_text_to_explain(run, store, model_folder, tmp_path):
+    done = run("explain", model_folder, store.folder, tmp_path)
+    assert done.code == 1
+    assert done.err == f"knn-logits: {tmp_path} is a folder: give one of its files, or a text\n"

@@ -10,7 +10,9 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits import Datastore, IndexConfig
+from knn_logits.cli import terminal
 from knn_logits.measure.figures import check_writable
+from knn_logits.progress import WHOLE
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
 
@@ -181,3 +183,30 @@ def test_a_mistyped_folder_is_named_as_such(run, copy, text, name):
         found = run(*command)
         assert (found.code, "no such folder exists" in found.err) == (1, True), found.err
         assert "Repo id" not in found.err
+
+
+def test_progress_that_is_piped_is_whole_lines_now_and_then(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    with terminal.Bars("again") as bars:
+        for now[0], *steps in (
+            (0.1, "index exact", 0, WHOLE),
+            (1.0, "keys", 0, 20_000),
+            (16.0, "keys", 5_000, 20_000),
+            (17.0, "keys", 6_000, 20_000),
+            (32.0, "tokens", 7_000, None),
+            (48.0, "calibration", WHOLE // 4, WHOLE),
+        ):
+            bars(*steps)
+    assert capsys.readouterr().err.splitlines() == [
+        "knn-logits: keys: 5,000 of 20,000",
+        "knn-logits: tokens: 7,000",
+        "knn-logits: calibration: 25%",
+    ]
+
+
+def test_a_short_job_says_nothing_of_its_progress_to_a_pipe(run, model_folder, tmp_path):
+    (tmp_path / "a.txt").write_text(" ".join(TEXTS))
+    done = run("build", model_folder, tmp_path / "a.txt", "--out", tmp_path / "new")
+    assert done.code == 0
+    assert all(line.startswith("knn-logits: ") for line in done.err.splitlines())

@@ -7,6 +7,8 @@ import sys
 from conftest import TEXTS
 from forked import Fork, command
 
+from knn_logits.cli import terminal
+
 
 def test_the_installed_command_prints_one_line(tmp_path):
     done = subprocess.run(
@@ -31,14 +33,16 @@ def test_what_reads_files_only_starts_without_torch(store):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path):
+def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(terminal, "_EVERY", 0.0)
     (tmp_path / "long.txt").write_text("\n".join(TEXTS * 250))
     words = ("build", model_folder, tmp_path / "long.txt", "--out", tmp_path / "store")
     with Fork(command(*words)) as build:
         heard = []
         for line in build.stderr:
             heard.append(line)
-            if line.startswith("keys") and sum(one.startswith("keys") for one in heard) == 1:
+            begins = "knn-logits: keys: "
+            if line.startswith(begins) and sum(one.startswith(begins) for one in heard) == 1:
                 build.send_signal(signal.SIGINT)
         assert build.wait() == 130
     assert "run the same command again" in heard[-1]
