@@ -1,0 +1,271 @@
+"""Compares llama.cpp with transformers on one set of weights: speed, neighbors, perplexity.
+
+    python benchmarks/gguf.py FOLDER FILE.gguf CORPUS HELD_OUT [--documents 3] [--prompts 6]
+
+FOLDER has the weights for transformers, FILE.gguf for llama.cpp. transformers builds a datastore of
+the first documents of CORPUS, and both engines ask it. Prompts are taken from these documents.
+Neighbors and perplexity are of the beginnings of HELD_OUT's first documents. Everything runs in one
+thread, and speed is by seconds of processor time, in rounds of random order, since other programs
+may run. Both engines build a datastore of the first document for the speed of a build. `chat` is
+started and left, for the time to its first prompt.
+"""
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import record
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import knn_logits
+from knn_logits.engine.forward import key_states_and_logits
+from knn_logits.engine.llama_cpp.context import Context
+from knn_logits.engine.location import find_key
+
+K, PROMPT = 64, 48
+
+
+def prompts_in(documents, tokenizer, number):
+    """Takes prompts of 48 tokens from random places of documents."""
+    numbers = random.Random(0)
+    texts = [tokenizer(one.text, verbose=False)["input_ids"] for one in documents]
+    starts = [
+        (ids, numbers.randrange(len(ids) - PROMPT))
+        for ids in numbers.choices(texts, weights=[len(ids) for ids in texts], k=number)
+    ]
+    return [torch.tensor([ids[start : start + PROMPT]]) for ids, start in starts]
+
+
+def spent(what):
+    """Returns a result and the seconds of processor time that it took."""
+    started = time.process_time()
+    result = what()
+    return result, time.process_time() - started
+
+
+def llama_alone(engine, new_tokens):
+    """Greedy search with llama.cpp's decode and an argmax, without transformers and callback."""
+    context = Context(engine._weights, 1024, 1, (), torch.get_num_threads())
+
+    def write(input_ids):
+        context.clear()
+        ids = input_ids[0].numpy()
+        scores, _ = context.decode(np.zeros(len(ids), np.int64), ids, logits=1)
+        written = []
+        while len(written) < new_tokens:
+            written.append(int(scores[0].argmax()))
+            if len(written) < new_tokens:
+                token = np.array(written[-1:])
+                scores, _ = context.decode(np.zeros(1, np.int64), token, logits=1)
+        return torch.tensor([[*ids.tolist(), *written]])
+
+    return write
+
+
+def speeds(models, store, prompts, new_tokens):
+    """Returns tokens a second of each way to write, and what is said of drafts."""
+    # Each way writes as many tokens, since none of them ends a text.
+    settings = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None}
+    ways = {"llama.cpp alone": llama_alone(models["llama.cpp"], new_tokens)}
+    opened = []
+    for name, model in models.items():
+        knn = knn_logits.KNNLogitsProcessor(model, store)
+        knn.loop_size = None
+        opened.append(knn)
+
+        def alone(input_ids, model=model):
+            mask = torch.ones_like(input_ids)
+            return model.generate(input_ids, attention_mask=mask, **settings)
+
+        def with_knn(input_ids, knn=knn, draft=False):
+            mask = torch.ones_like(input_ids)
+            return knn.generate(input_ids, attention_mask=mask, draft=draft, **settings)
+
+        ways[f"{name}, generate()"] = alone
+        ways[f"{name}, kNN"] = with_knn
+        ways[f"{name}, kNN, drafts"] = lambda ids, ask=with_knn: ask(ids, draft=True)
+    seconds, tokens, written = {way: [] for way in ways}, dict.fromkeys(ways, 0), {}
+    for way in ways.values():
+        way(prompts[0])
+    for number, ids in enumerate(prompts):
+        for way in random.Random(number).sample(list(ways), len(ways)):
+            output, used = spent(partial(ways[way], ids))
+            seconds[way].append(used)
+            tokens[way] += output.shape[1] - ids.shape[1]
+            written[way, number] = output[0].tolist()
+    for knn in opened:
+        knn.close()
+    same = {
+        name: sum(
+            written[f"{name}, kNN", number] == written[f"{name}, kNN, drafts", number]
+            for number in range(len(prompts))
+        )
+        for name in models
+    }
+    return {way: round(tokens[way] / sum(seconds[way]), 1) for way in ways}, same
+
+
+def neighbors_of(model, store, texts):
+    """Returns the nearest entries at each position of some texts, int64 [positions, K]."""
+    memory = knn_logits.Memory(model, store, scoring=True, k=K)
+    found = []
+    for ids in texts:
+        states, _ = key_states_and_logits(model, memory.location, {"input_ids": ids})
+        # The first token's state is nearly the same whatever it is.
+        queries = states[0, 1:].float().unsqueeze(1)
+        found.append(memory.neighbors(queries, ids[0, 1:].unsqueeze(1)).ids)
+    return torch.cat(found)
+
+
+def rederived(engine, store, ids):
+    """The largest difference in log p of the mixture, and of one made of files and logits."""
+    states, logits = key_states_and_logits(engine, find_key(engine), {"input_ids": ids})
+    keys = torch.from_numpy(store.keys(np.arange(len(store)))).double()
+    distances = (keys - states[0, -1].double()).square().sum(1)
+    near, at = distances.topk(K, largest=False)
+    votes = torch.zeros(logits.shape[-1], dtype=torch.float64)
+    votes.index_add_(0, store.values[at].long(), (-near / 10).softmax(0))
+    expected = (0.25 * votes + 0.75 * logits[0, -1].double().softmax(0)).log()
+    given = {"k": K, "lmbda": 0.25, "temperature": 10.0, "suffix_weight": 1.0, "retomaton": False}
+    with knn_logits.KNNLogitsProcessor(engine, store, **given) as knn:
+        output = engine.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            logits_processor=[knn],
+            max_new_tokens=1,
+            do_sample=False,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+    return float((output.scores[0][0] - expected).abs().max())
+
+
+def start_of_chat(model, folder, rounds):
+    """The median seconds of a start of `chat`: on the clock, and of processor time."""
+    clock, processor = [], []
+    for _ in range(rounds):
+        times = subprocess.run(
+            [sys.executable, "-c", _START, str(model), str(folder)],
+            input="/quit\n",
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()[-2:]
+        clock.append(float(times[0]))
+        processor.append(float(times[1]))
+    return {
+        "seconds": round(statistics.median(clock), 2),
+        "of_processor_time": round(statistics.median(processor), 2),
+    }
+
+
+_START = """
+import sys, time
+began = time.perf_counter()
+from knn_logits.cli import main
+sys.argv = ["knn-logits", "chat", *sys.argv[1:], "--threads", "1"]
+try:
+    main()
+except SystemExit:
+    pass
+print(time.perf_counter() - began, time.process_time())
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("file")
+    parser.add_argument("corpus")
+    parser.add_argument("held_out")
+    parser.add_argument("--documents", type=int, default=3)
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--held", type=int, default=4, help="documents of HELD_OUT")
+    parser.add_argument("--held-tokens", type=int, default=256, help="tokens of each of them")
+    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--name", default="gguf", help="the name of the results' file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(args.folder)
+    model = AutoModelForCausalLM.from_pretrained(args.folder, dtype="auto").eval()
+    knn_logits.use_fastest_dtype(model)
+    engine = knn_logits.GGUFModel(args.file)
+    models = {"transformers": model, "llama.cpp": engine}
+    documents = list(knn_logits.read_corpus([args.corpus]))[: args.documents]
+    held = list(knn_logits.read_corpus([args.held_out]))[: args.held]
+    with tempfile.TemporaryDirectory() as scratch:
+        given, small = {"k": K, "lmbda": 0.25, "temperature": 10.0}, {}
+        for name, one in models.items():
+            build = partial(knn_logits.build_datastore, one, tokenizer, documents[:1], **given)
+            searched, seconds = spent(partial(build, Path(scratch) / name))
+            small[name] = round(len(searched) / seconds, 1)
+        store = knn_logits.build_datastore(model, tokenizer, documents, Path(scratch) / "store")
+        prompts = prompts_in(documents, tokenizer, args.prompts)
+        starts = {
+            name: start_of_chat(path, store.folder, args.starts)
+            for name, path in (("transformers", args.folder), ("llama.cpp", args.file))
+        }
+        texts = [
+            torch.tensor([tokenizer(one.text, verbose=False)["input_ids"][: args.held_tokens]])
+            for one in held
+        ]
+        near = [neighbors_of(one, store, texts) for one in models.values()]
+        shared = (near[0].unsqueeze(2) == near[1].unsqueeze(1)).any(2).float().mean(1)
+        perplexity = {}
+        for name, one in models.items():
+            beginnings = [tokenizer.decode(ids[0]) for ids in texts]
+            scored = knn_logits.evaluate(one, tokenizer, store, beginnings)
+            measured = scored.total.perplexity
+            perplexity[name] = {
+                "model": round(measured.lm, 3),
+                "with_knn": round(measured.interpolated, 3),
+            }
+        tokens, same = speeds(models, store, prompts[: args.prompts], args.new_tokens)
+        # The last of the small datastores is llama.cpp's own, which is searched exactly.
+        difference = max(rederived(engine, searched, ids) for ids in prompts[:3])
+        entries = len(store)
+    best = tokens["llama.cpp, kNN, drafts"]
+    alone = tokens["llama.cpp alone"]
+    record(
+        args.name,
+        vars(args),
+        {
+            "entries": entries,
+            "precision": {name: _precision(one) for name, one in models.items()},
+            "tokens_a_second_of_processor_time": tokens,
+            "knn_to_llama_cpp_alone": round(tokens["llama.cpp, kNN"] / alone, 3),
+            "knn_with_drafts_to_llama_cpp_alone": round(best / alone, 3),
+            "to_transformers_with_knn_and_drafts": round(
+                best / tokens["transformers, kNN, drafts"], 3
+            ),
+            "same_text_with_and_without_drafts": {
+                name: f"{count} of {len(prompts)}" for name, count in same.items()
+            },
+            "entries_a_second_of_processor_time": small,
+            f"neighbors_shared_at_{K}": {
+                "mean": round(float(shared.mean()), 4),
+                "tenth_percentile": round(float(shared.quantile(0.1)), 4),
+                "positions": len(shared),
+            },
+            "perplexity": perplexity,
+            "largest_difference_of_log_p": difference,
+            "start_of_chat": starts,
+        },
+    )
+
+
+def _precision(model):
+    return getattr(model, "precision", None) or str(model.dtype).removeprefix("torch.")
+
+
+if __name__ == "__main__":
+    main()
