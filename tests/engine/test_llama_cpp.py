@@ -1,8 +1,10 @@
 """GGUF files in llama.cpp: the same keys, scores and texts as transformers has of these weights."""
 
 import sys
+from types import SimpleNamespace
 
 import missing
+import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
@@ -11,6 +13,8 @@ from gguf_files import tiny, write_gguf
 from knn_logits.corpus.documents import Document
 from knn_logits.engine.compatibility import tokenizer_record
 from knn_logits.engine.forward import key_states, key_states_and_logits
+from knn_logits.engine.llama_cpp import context
+from knn_logits.engine.llama_cpp.weights import Weights
 from knn_logits.engine.location import find_key
 from knn_logits.engine.opening import gguf_file, open_gguf
 from knn_logits.engine.tokens import chat_ids, text_ids
@@ -247,6 +251,22 @@ def test_a_datastore_serves_both_engines(pair, tmp_path, tokenizer, folder, capl
     path = write_gguf(folder / "coarse.gguf", coarse, tokenizer, quantised="Q8_0")
     with pytest.raises(MismatchError, match=r"share \d+% of their 64 neighbors.* quantisation"):
         Memory(open_gguf(path)[0], store)
+
+
+def test_an_interrupt_is_not_lost_in_the_callback(pair, folder, monkeypatch):
+    """Python handles signals in the callback, whose exceptions do not pass through C."""
+    real = context.tensors()
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    functions = SimpleNamespace(
+        ggml_get_name=real.ggml_get_name, ggml_nbytes=interrupted, ggml_backend_tensor_get=None
+    )
+    monkeypatch.setattr(context, "tensors", lambda: functions)
+    reading = context.Context(Weights(folder / "llama.gguf"), 64, 1, ("ffn_norm-1",), 1)
+    with pytest.raises(KeyboardInterrupt):
+        reading.decode(np.zeros(4, np.int64), np.arange(4), logits=1)
 
 
 def test_a_full_context_is_one_line(pair):

@@ -7,8 +7,11 @@ wanted. That is how a key is taken without a change of llama.cpp.
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -123,7 +126,8 @@ class Context:
 
     def _run(self, last: str | None, *, by_name: bool) -> int:
         self._states.begin(last, by_name=by_name)
-        return int(llama().llama_decode(self.handle, self._batch))
+        with _interruptible():
+            return int(llama().llama_decode(self.handle, self._batch))
 
     def cut(self, row: int, length: int) -> None:
         """Forgets what a text has after so many tokens."""
@@ -173,6 +177,34 @@ class Context:
             llama().llama_memory_seq_rm(self._memory, row, length, -1)
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raises what a callback raised, such as an interrupt: no exception passes through C.
+
+    Python handles signals in its main thread, before the first line of the next function that runs
+    there, which is a callback. `ctypes` prints such an exception, and goes on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    errors: list[BaseException] = []
+    printed = sys.unraisablehook
+
+    def keep(raised: Any) -> None:
+        if raised.exc_value is None or getattr(raised.object, "__module__", None) != __name__:
+            printed(raised)
+        else:
+            errors.append(raised.exc_value)
+
+    sys.unraisablehook = keep
+    try:
+        yield
+    finally:
+        sys.unraisablehook = printed
+    if errors:
+        raise errors[0]
+
+
 class _States:
     """Copies named tensors while the graph is computed.
 
@@ -214,7 +246,6 @@ class _States:
         name_of, bytes_of, copy = ggml.ggml_get_name, ggml.ggml_nbytes, ggml.ggml_backend_tensor_get
 
         def taken(tensor: int, asks: bool, _: Any) -> bool:
-            # An exception cannot pass through C, so nothing here raises one.
             if asks:
                 if self._reads_names and name_of(tensor) in buffers:
                     addresses.add(tensor)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from knn_logits.errors import MissingDependencyError, ModelError
@@ -55,10 +56,23 @@ def _log_callback(functions: Any) -> Any:
     return functions.llama_log_callback(keep)
 
 
+def _opened(path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(path))
+
+
 @cache
-def tensors() -> ctypes.CDLL:
+def tensors() -> Any:
     """The functions of ggml that read a tensor, which llama-cpp-python does not declare."""
-    library = ctypes.CDLL(llama()._lib._name)  # its symbols include those of the ggml it links to
+    library = llama()._lib  # on most systems its symbols include those of the ggml it links to
+    if not hasattr(library, "ggml_get_name"):
+        from llama_cpp._ggml import libggml_base_path
+
+        library = next(iter(map(_opened, libggml_base_path.glob("*ggml-base*"))), None)
+    if not hasattr(library, "ggml_get_name"):
+        raise MissingDependencyError(
+            "this build of llama.cpp shows no tensors, which kNN needs: install llama-cpp-python "
+            "again, with its shared libraries"
+        )
     for name, result, arguments in (
         ("ggml_get_name", ctypes.c_char_p, [ctypes.c_void_p]),
         ("ggml_nbytes", ctypes.c_size_t, [ctypes.c_void_p]),

@@ -134,7 +134,6 @@ class GGUFModel(PreTrainedModel, GenerationMixin):
         self._ending = f"-{weights.layers - 1}"
         names = tensor_names(weights)
         self._tensors = [name for name in names if name.endswith(self._ending)]
-        self._tap(self._tensor_of("ffn_input"))
         vocabulary = weights.vocabulary
         ends = [token for token in range(size) if functions.llama_vocab_is_eog(vocabulary, token)]
         first, pad = self.tokenizer.bos_token_id, self.tokenizer.pad_token_id
