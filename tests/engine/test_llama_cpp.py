@@ -138,6 +138,21 @@ def test_a_long_text_moves_to_a_larger_context(folder, tokenizer):
     assert (rest - whole[:, 500:]).abs().max() < 0.01
 
 
+def test_a_long_prompt_shows_all_its_states(pair):
+    """llama.cpp reads it in parts, and scores only the last."""
+    model = pair[1]
+    ids, location = ids_of(model.tokenizer, " ".join(TEXTS * 2))[:, :400], find_key(model)
+    states, logits = key_states_and_logits(model, location, {"input_ids": ids})
+    seen = []
+    tap = model.get_submodule(location.module)
+    hook = tap.register_forward_hook(lambda _, __, output: seen.append(output))
+    last = model(ids, logits_to_keep=1).logits
+    hook.remove()
+    assert last.shape[1] == 1
+    assert (last[0, 0] - logits[0, -1]).abs().max() < 0.01
+    assert torch.equal(seen[0], states)
+
+
 def test_rows_of_a_padded_batch_are_as_alone(pair):
     model, cutter = pair[1], pair[1].tokenizer
     texts = ["The crane", "Queen Maira founded the town of"]

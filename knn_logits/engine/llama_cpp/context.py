@@ -103,7 +103,7 @@ class Context:
             batch.logits[place] = 1
             lengths[row] += 1
         batch.n_tokens = count
-        last = last if not logits else None
+        last = last if not logits and self.names == (last,) else None
         code = self._run(last, by_name=self._recurrent or self._shape != (count, last))
         self._shape = count, last
         if not code and not self._states.whole:

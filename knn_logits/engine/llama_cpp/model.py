@@ -90,7 +90,8 @@ class _Decoder(nn.Module):
         if cache is None:
             cache = TextCache(self._contexts, rows, tuple(taps), int(mask.sum(1).max()))
         keep = 0 if keys_only else min(columns, logits_to_keep or columns)
-        last = next(iter(taps)) if len(taps) == 1 and keys_only else None
+        # What is not scored ends at the key, such as most of a prompt.
+        last = next(iter(taps)) if len(taps) == 1 else None
         scores, states = cache.read(ids, mask, tuple(taps), keep=keep, last=last)
         for name, tap in taps.items():
             tap(torch.from_numpy(states[name]))
