@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -44,10 +45,19 @@ def prompts_in(documents, tokenizer, number):
     return [torch.tensor([ids[start : start + PROMPT]]) for ids, start in starts]
 
 
-def spent(what):
+# PyTorch's products in bfloat16 reset the AMX registers of their thread, which llama.cpp sets once.
+_APART = ThreadPoolExecutor(1)
+
+
+def run(name, what, *given):
+    """Calls a function, for llama.cpp in a thread of its own."""
+    return _APART.submit(what, *given).result() if "llama.cpp" in name else what(*given)
+
+
+def spent(name, what, *given):
     """Returns a result and the seconds of processor time that it took."""
     started = time.process_time()
-    result = what()
+    result = run(name, what, *given)
     return result, time.process_time() - started
 
 
@@ -74,14 +84,15 @@ def speeds(models, store, prompts, new_tokens):
     """Returns tokens a second of each way to write, and what is said of drafts."""
     # Each way writes as many tokens, since none of them ends a text.
     settings = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None}
-    ways = {"llama.cpp alone": llama_alone(models["llama.cpp"], new_tokens)}
+    alone = run("llama.cpp", llama_alone, models["llama.cpp"], new_tokens)
+    ways = {"llama.cpp alone": alone}
     opened = []
     for name, model in models.items():
-        knn = knn_logits.KNNLogitsProcessor(model, store)
+        knn = run(name, knn_logits.KNNLogitsProcessor, model, store)
         knn.loop_size = None
         opened.append(knn)
 
-        def alone(input_ids, model=model):
+        def without(input_ids, model=model):
             mask = torch.ones_like(input_ids)
             return model.generate(input_ids, attention_mask=mask, **settings)
 
@@ -89,15 +100,15 @@ def speeds(models, store, prompts, new_tokens):
             mask = torch.ones_like(input_ids)
             return knn.generate(input_ids, attention_mask=mask, draft=draft, **settings)
 
-        ways[f"{name}, generate()"] = alone
+        ways[f"{name}, generate()"] = without
         ways[f"{name}, kNN"] = with_knn
         ways[f"{name}, kNN, drafts"] = lambda ids, ask=with_knn: ask(ids, draft=True)
     seconds, tokens, written = {way: [] for way in ways}, dict.fromkeys(ways, 0), {}
-    for way in ways.values():
-        way(prompts[0])
+    for name, way in ways.items():
+        run(name, way, prompts[0])
     for number, ids in enumerate(prompts):
         for way in random.Random(number).sample(list(ways), len(ways)):
-            output, used = spent(partial(ways[way], ids))
+            output, used = spent(way, ways[way], ids)
             seconds[way].append(used)
             tokens[way] += output.shape[1] - ids.shape[1]
             written[way, number] = output[0].tolist()
@@ -198,7 +209,7 @@ def main():
     tokenizer = AutoTokenizer.from_pretrained(args.folder)
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype="auto").eval()
     knn_logits.use_fastest_dtype(model)
-    engine = knn_logits.GGUFModel(args.file)
+    engine = run("llama.cpp", knn_logits.GGUFModel, args.file)
     models = {"transformers": model, "llama.cpp": engine}
     documents = list(knn_logits.read_corpus([args.corpus]))[: args.documents]
     held = list(knn_logits.read_corpus([args.held_out]))[: args.held]
@@ -206,7 +217,7 @@ def main():
         given, small = {"k": K, "lmbda": 0.25, "temperature": 10.0}, {}
         for name, one in models.items():
             build = partial(knn_logits.build_datastore, one, tokenizer, documents[:1], **given)
-            searched, seconds = spent(partial(build, Path(scratch) / name))
+            searched, seconds = spent(name, build, Path(scratch) / name)
             small[name] = round(len(searched) / seconds, 1)
         store = knn_logits.build_datastore(model, tokenizer, documents, Path(scratch) / "store")
         prompts = prompts_in(documents, tokenizer, args.prompts)
@@ -218,12 +229,12 @@ def main():
             torch.tensor([tokenizer(one.text, verbose=False)["input_ids"][: args.held_tokens]])
             for one in held
         ]
-        near = [neighbors_of(one, store, texts) for one in models.values()]
+        near = [run(name, neighbors_of, one, store, texts) for name, one in models.items()]
         shared = (near[0].unsqueeze(2) == near[1].unsqueeze(1)).any(2).float().mean(1)
         perplexity = {}
         for name, one in models.items():
             beginnings = [tokenizer.decode(ids[0]) for ids in texts]
-            scored = knn_logits.evaluate(one, tokenizer, store, beginnings)
+            scored = run(name, knn_logits.evaluate, one, tokenizer, store, beginnings)
             measured = scored.total.perplexity
             perplexity[name] = {
                 "model": round(measured.lm, 3),
@@ -231,7 +242,7 @@ def main():
             }
         tokens, same = speeds(models, store, prompts[: args.prompts], args.new_tokens)
         # The last of the small datastores is llama.cpp's own, which is searched exactly.
-        difference = max(rederived(engine, searched, ids) for ids in prompts[:3])
+        difference = max(run("llama.cpp", rederived, engine, searched, ids) for ids in prompts[:3])
         entries = len(store)
     best = tokens["llama.cpp, kNN, drafts"]
     alone = tokens["llama.cpp alone"]
