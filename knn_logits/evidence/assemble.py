@@ -44,6 +44,30 @@ _MOST = 0.5
 
 
 @dataclass(frozen=True)
+class Mixed:
+    """What the mixture makes of some chosen tokens, float64: log p_kNN, log p, and influences."""
+
+    log_p_knn: Tensor  # [rows]
+    log_p: Tensor  # [rows]
+    influences: Tensor  # [rows, k]
+
+    @classmethod
+    def of(
+        cls, weights: Tensor, values: Tensor, chosen: Tensor, log_p_lm: Tensor, lmbdas: Tensor
+    ) -> Mixed:
+        """Mixes the votes of some rows, [rows, k], with log p_LM of the chosen tokens, [rows]."""
+        weights = weights.double()
+        log_p_knn = log_p_knn_of(weights, values, chosen)
+        lmbdas = lmbdas.double().masked_fill(~(weights > -math.inf).any(dim=-1), 0.0)
+        log_p = mix_one(log_p_lm.double(), log_p_knn, lmbdas)
+        shares = influences(weights, values, chosen, log_p, lmbdas)
+        return cls(log_p_knn, log_p, shares)
+
+    def __getitem__(self, rows: slice) -> Mixed:
+        return Mixed(self.log_p_knn[rows], self.log_p[rows], self.influences[rows])
+
+
+@dataclass(frozen=True)
 class Tracer:
     """Traces tokens that a memory voted on."""
 
@@ -55,19 +79,30 @@ class Tracer:
     def _special(self) -> set[int]:
         return special_ids(self.tokenizer)
 
-    def token(self, word: str, chosen: Chosen, before: Sequence[int], after: Sequence[int]) -> Any:
-        """Traces one token: its shares, its main neighbors, and what else might stand there."""
+    def token(
+        self,
+        word: str,
+        chosen: Chosen,
+        before: Sequence[int],
+        after: Sequence[int],
+        mixed: Mixed | None = None,
+    ) -> TokenTrace:
+        """Traces one token: its shares, its main neighbors, and what else might stand there.
+
+        `mixed` is of this one row, where it was computed for many at once.
+        """
         neighbors, weights, token = chosen.neighbors, chosen.log_weights, chosen.token
         lmbda = chosen.lmbda if bool((weights > -math.inf).any()) else 0.0
         retrieval = _retrieval(neighbors)
         if chosen.log_p_lm is None:
             return TokenTrace(word, token, None, None, None, lmbda, 0.0, retrieval=retrieval)
-        weights, tokens = weights.double(), torch.tensor([token], device=weights.device)
-        log_p_knn = log_p_knn_of(weights, neighbors.values, tokens)
-        share = torch.full_like(log_p_knn, lmbda)
-        log_p = mix_one(torch.full_like(log_p_knn, chosen.log_p_lm), log_p_knn, share)
-        shares = influences(weights, neighbors.values, tokens, log_p, share)[0]
-        by_entry, ids = shares.cpu().numpy(), neighbors.ids[0].cpu().numpy()
+        if mixed is None:
+            chosen_token = torch.tensor([token], device=weights.device)
+            numbers = torch.tensor([chosen.log_p_lm, lmbda], dtype=torch.double).to(weights.device)
+            mixed = Mixed.of(weights, neighbors.values, chosen_token, numbers[:1], numbers[1:])
+        weights, log_p_knn, log_p = weights.double(), mixed.log_p_knn, mixed.log_p
+        by_entry, ids = mixed.influences[0].cpu().numpy(), neighbors.ids[0].cpu().numpy()
+        influence = float(by_entry.sum())
         votes = weights[0].exp().cpu().numpy()
         occurrences = _occurrences(neighbors)
         for column, other in occurrences.items():
@@ -88,7 +123,7 @@ class Tracer:
             p_lm=math.exp(chosen.log_p_lm),
             p_knn=math.exp(float(log_p_knn)),
             lmbda=lmbda,
-            influence=float(shares.sum()),
+            influence=influence,
             neighbors=[
                 self._neighbor(
                     neighbors,

@@ -25,7 +25,7 @@ from knn_logits.engine.pieces import InnerText, parts_of, token_texts
 from knn_logits.engine.tokens import text_ids
 from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer
+from knn_logits.evidence.assemble import MAX_NEIGHBORS, Mixed, Tracer
 from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.recording import Chosen
 from knn_logits.evidence.trace import (
@@ -162,13 +162,16 @@ class _Reading:
             vote = memory.vote(neighbors, scores)
             if self._on_vote is not None:
                 self._on_vote(vote, targets.tolist())
-            self._add(begin, vote, scores.gather(-1, targets[:, None])[:, 0].tolist())
+            self._add(begin, vote, scores.gather(-1, targets[:, None])[:, 0])
 
-    def _add(self, begin: int, vote: Vote, log_p_lm: list[float]) -> None:
+    def _add(self, begin: int, vote: Vote, log_p_lm: Tensor) -> None:
         candidates = vote.candidates(self._candidates) if self._candidates else None
         best, likeliest = (values.tolist() for values in vote.log_p_lm.max(dim=-1))
         neighbors, weights = vote.neighbors.to("cpu"), vote.log_weights.cpu()
         ids = np.array(self._ids)
+        chosen_ids = torch.tensor(self._ids[begin : begin + len(weights)])
+        mixed = Mixed.of(weights, neighbors.values, chosen_ids, log_p_lm.cpu(), vote.lmbdas.cpu())
+        log_p_chosen = log_p_lm.tolist()
         for row, lmbda in enumerate(vote.lmbdas.tolist()):
             at, part = begin + row, slice(row, row + 1)
             chosen = Chosen(
@@ -176,14 +179,15 @@ class _Reading:
                 neighbors[part],
                 weights[part],
                 lmbda,
-                log_p_lm[row],
+                log_p_chosen[row],
                 (likeliest[row], best[row]),
                 candidates[row] if candidates is not None else (),
             )
             if self.quotations is not None and lmbda > 0.0:
                 self.quotations.look(ids, at, chosen.neighbors, chosen.log_weights)
             before, after = self._ids[:at], self._ids[at + 1 :]
-            self._tokens.append(self._tracer.token(self._words[at], chosen, before, after))
+            token = self._tracer.token(self._words[at], chosen, before, after, mixed[part])
+            self._tokens.append(token)
 
     def sequence(self, *, opening: bool) -> SequenceTrace:
         """The whole trace. Its prompt is the text's first token, where that is text."""

@@ -42,35 +42,38 @@ def votes_by_document(ids: Array, shares: Array, locate: Locate) -> list[Documen
     """Sums the votes of one step by document."""
     voting = np.flatnonzero(shares > 0.0)
     voting = voting[np.argsort(-shares[voting], kind="stable")]
-    stores: dict[int, Datastore] = {}
-    places: dict[int, list[tuple[int, int]]] = {}
-    for column in voting.tolist():
-        store, entry = locate(int(ids[column]))
-        stores[id(store)] = store
-        places.setdefault(id(store), []).append((column, entry))
     votes = []
-    for key, store in stores.items():
-        columns, entries = np.array(places[key], np.int64).T
+    while len(voting):
+        # The entries of one datastore are numbered in a row.
+        store, entry = locate(int(ids[voting[0]]))
+        entries = ids[voting] - (ids[voting[0]] - entry)
+        inside = (entries >= 0) & (entries < len(store))
+        columns, entries, voting = voting[inside], entries[inside], voting[~inside]
         tokens = entries + np.searchsorted(store.contexts.first_entry, entries, side="right")
         numbers = np.searchsorted(store.documents.first, tokens, side="right") - 1
-        for number in dict.fromkeys(numbers.tolist()):
-            inside = numbers == number
-            share = float(shares[columns[inside]].sum())
-            votes.append(DocumentVotes(store, number, share, columns[inside], tokens[inside]))
-    return sorted(votes, key=lambda document: -document.share)
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        sums = np.add.reduceat(shares[columns[order]], np.concatenate([[0], cuts]))
+        for share, part in zip(sums.tolist(), np.split(order, cuts), strict=True):
+            number = int(numbers[part[0]])
+            votes.append(DocumentVotes(store, number, share, columns[part], tokens[part]))
+    # Among documents of the same share, the one with the strongest entry comes first.
+    first = [int(document.columns[0]) for document in votes]
+    ranks = sorted(
+        range(len(votes)), key=lambda at: (-votes[at].share, -shares[first[at]], first[at])
+    )
+    return [votes[at] for at in ranks]
 
 
 def passage_of(votes: DocumentVotes, following: Sequence[int]) -> int:
     """Chooses the entry whose passage is shown for a document."""
-    text = np.asarray(following[:_LONGEST], np.int64)
-    best, longest = 0, -1
-    for place, token in enumerate(votes.tokens[:_COMPARED].tolist()):
-        passage = np.asarray(votes.store.tokens[token + 1 : token + 1 + len(text)])
-        same = passage == text[: len(passage)]
-        length = int(same.argmin()) if not same.all() else len(same)
-        if length > longest:
-            best, longest = place, length
-    return int(votes.columns[best])
+    if len(votes.columns) == 1:
+        return int(votes.columns[0])
+    text, tokens = np.asarray(following[:_LONGEST], np.int64), np.asarray(votes.store.tokens)
+    places = votes.tokens[:_COMPARED, None] + 1 + np.arange(len(text))
+    same = (tokens[np.minimum(places, len(tokens) - 1)] == text) & (places < len(tokens))
+    lengths = np.logical_and.accumulate(same, axis=1).sum(axis=1)
+    return int(votes.columns[int(lengths.argmax())])
 
 
 def passages_of(
@@ -78,9 +81,11 @@ def passages_of(
 ) -> list[int]:
     """Chooses the columns whose passages are kept: one for each document, then the strongest."""
     first = [passage_of(document, following) for document in documents[:number]]
-    columns = [int(column) for document in documents for column in document.columns]
-    rest = [column for column in columns if column not in first]
-    rest.sort(key=lambda column: -shares[column])
+    if len(first) == number or not documents:
+        return first
+    columns = np.concatenate([document.columns for document in documents])
+    strongest = columns[np.argsort(-shares[columns], kind="stable")[:number]]
+    rest = [column for column in strongest.tolist() if column not in first]
     return first + rest[: number - len(first)]
 
 
