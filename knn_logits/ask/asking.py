@@ -41,7 +41,7 @@ class Asking:
     """Answers questions from the documents of a memory.
 
         asking = Asking(model, tokenizer, memory)
-        print(asking.answer("When does the office open?").text)
+        asking.answer("When does the office open?").text
 
     Args:
         model: A causal language model of transformers, best one with a chat template.

@@ -148,7 +148,7 @@ class GridLikelihood:
         bonuses = [None] * len(parts) if bonus is None else bonus.split(parts[0].k, dim=-1)
         # The share of a datastore that finds nothing goes to the others.
         present = torch.stack([part.mask.any(dim=-1) for part in parts])
-        shares = present * torch.tensor(weights).unsqueeze(-1)
+        shares = present * torch.tensor(weights, dtype=torch.float32).unsqueeze(-1)
         shares /= shares.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
         tables = [
             p_knn_table(part, targets, self.grid, extra)
@@ -174,7 +174,7 @@ def p_knn_table(
     neighbors: Neighbors, targets: Tensor, grid: Grid, bonus: Tensor | None = None
 ) -> Tensor:
     """p_kNN of one token in each row, float32 [rows, ks, temperatures]; 0 without neighbors."""
-    table = torch.zeros(neighbors.rows, len(grid.ks), len(grid.temperatures))
+    table = torch.zeros(neighbors.rows, len(grid.ks), len(grid.temperatures), dtype=torch.float32)
     if not neighbors.k:
         return table
     # The segment of the grid's ks that each column is in. Columns beyond the last do not count.
