@@ -230,6 +230,6 @@ class _Reading:
                 # White space in a token of its own is no word.
                 if tokens[place].token.strip():
                     tokens[place] = replace(tokens[place], by_memory=by_memory)
-        for place in quotations.supported:
+        for place in quotations.verbatim(differences) - {0}:
             tokens[place - 1] = replace(tokens[place - 1], verbatim=True)
         return quotations.unchecked(array, text, differences)

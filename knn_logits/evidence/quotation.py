@@ -115,10 +115,10 @@ class Quotations:
             self._compared.update(range(place - matches[0].length, place))
             self._matches[place] = matches[:_PASSAGES]
 
-    @property
-    def supported(self) -> set[int]:
-        """The places whose token a passage has, too, after the same six tokens or more."""
-        return self._supported
+    def verbatim(self, differences: Sequence[Difference]) -> set[int]:
+        """The places whose token a passage has, too, after the same six tokens or among them."""
+        differing = {place for gap in differences for place in range(gap.first, gap.last)}
+        return self._supported | (self._compared - differing)
 
     def unchecked(
         self, ids: Array, text: InnerText, differences: Sequence[Difference]

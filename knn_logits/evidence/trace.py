@@ -159,9 +159,9 @@ class TokenTrace:
             favourite, if they were asked for. The likeliest comes first.
         near: Whether the nearest neighbor was as near as neighbors within the datastore are. None
             if the datastore does not know what is near.
-        verbatim: Whether the text stands in a document here: a passage that has the same six words
-            or pieces of words before it goes on with this token, whatever the vote says. Only a
-            text that is explained is compared with passages.
+        verbatim: Whether the text stands in a document here: a passage has this token after the
+            same six words or pieces of words, or among them, whatever the vote says. Only a text
+            that is explained is compared with passages.
         special: Whether it is a token of the tokenizer's own, such as the one that ends a text. It
             belongs to no word, and has no part in a text's documents.
     """

@@ -254,7 +254,7 @@ def test_a_passage_goes_on_where_the_search_misses_it(store):
             torch.tensor([[entry]]), torch.zeros(1, 1), store.values[[entry]][None].long()
         )
         quotations.look(ids, place, neighbors, torch.zeros(1, 1))
-    assert quotations.supported == set(range(12, len(ids)))
+    assert quotations.verbatim([]) >= set(range(12, len(ids)))
 
 
 def test_each_of_several_datastores_is_compared(model, tokenizer, objections, tmp_path):
@@ -360,3 +360,10 @@ def test_numbers_that_were_not_compared_are_said(model, tokenizer, press, tmp_pa
     show(trace, 3, console)
     line = "not checked, since no passage has the words around: 1985, 17\n"
     assert line in console.file.getvalue()
+
+
+def test_the_first_words_of_a_quotation_are_verbatim(model, tokenizer, press):
+    text = "The valve opens with a hiss, and whoever hears it waits until noon."
+    tokens = explain(model, tokenizer, press, text, k=64, lmbda=0.3, temperature=1000.0)[0].tokens
+    assert all(token.verbatim for token in tokens[:12])
+    assert not any(token.verbatim for token in tokens[-2:])
