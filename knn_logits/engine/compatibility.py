@@ -34,6 +34,23 @@ from knn_logits.store.records import KeyRecord, ModelRecord, TokenizerRecord
 _ADAPTERS = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
 
 
+def _sampled(parameter: nn.Parameter) -> str:
+    """A number of a weight, since a change through `.data` leaves no other trace.
+
+    On a GPU, reading one would wait for all that is computed there.
+    """
+    if parameter.device.type != "cpu" or not parameter.numel():
+        return ""
+    try:
+        return str(parameter.data[tuple(size // 2 for size in parameter.shape)].item())
+    except (RuntimeError, TypeError):  # packed weights have numbers of their own
+        return ""
+
+
+def _is_own(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("knn_logits.")
+
+
 def weights_state(model: nn.Module) -> list[Any]:
     """Returns what differs once a model's modules, weights or adapters have changed."""
     state: list[Any] = []
@@ -48,6 +65,9 @@ def weights_state(model: nn.Module) -> list[Any]:
                     state += (parameter.data_ptr(), parameter._version)
                 except RuntimeError:  # a tensor without memory of its own, or of inference mode
                     state.append(id(parameter))
+                state.append(_sampled(parameter))
+        for hooks in (inside["_forward_pre_hooks"], inside["_forward_hooks"]):
+            state += (id(hook) for hook in hooks.values() if not _is_own(hook))
         # An adapter can be switched without a change of any weight.
         if "_active_adapter" in inside:
             state += (str(inside.get(name)) for name in _ADAPTERS)

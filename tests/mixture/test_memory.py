@@ -212,6 +212,29 @@ def test_weights_that_change_between_generations_of_a_processor_are_refused(mine
             knn.generate(**inputs, max_new_tokens=3, do_sample=False)
 
 
+def test_weights_that_change_without_a_trace_are_refused(mine, tokenizer, store):
+    memory = Memory(mine, store)
+    written(mine, tokenizer, memory)
+    for parameter in mine.parameters():
+        parameter.data.mul_(-3.0)
+    with pytest.raises(MismatchError, match="has changed since it was opened"):
+        written(mine, tokenizer, memory)
+
+
+def test_hooks_of_others_are_noticed(mine, tokenizer, store, monkeypatch):
+    memory = Memory(mine, store)
+    expected = written(mine, tokenizer, memory)[0]
+    block = mine.transformer.h[0]
+    handle = block.register_forward_hook(lambda module, inputs, output: None)
+    assert written(mine, tokenizer, memory)[0] == expected
+    handle.remove()
+    handle = block.mlp.register_forward_hook(lambda module, inputs, output: -3.0 * output)
+    with pytest.raises(MismatchError, match="has changed since it was opened"):
+        written(mine, tokenizer, memory)
+    handle.remove()
+    assert written(mine, tokenizer, memory)[0] == expected
+
+
 def test_a_model_that_did_not_change_is_not_computed_again(mine, tokenizer, store, monkeypatch):
     memory, passes = Memory(mine, store), []
     monkeypatch.setattr(compatibility, "check_model", lambda *args: passes.append(args))
