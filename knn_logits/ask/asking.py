@@ -90,19 +90,11 @@ class Asking:
             raise ConfigError("the question is empty: ask something")
         query = self._query(question, history)
         ranked = self.find(query)
-        passes, sentence, near = 0, None, False
-        if ranked:
-            texts = [row.passage.text for row in ranked]
-            listed = self._sentences(query, ranked)
-            with evaluating(self.model):
-                near = gain(self.model, self.tokenizer, query, texts) >= self.config.least_gain
-                if near:
-                    sentence = best_sentence(self.model, self.tokenizer, query, listed)
-            passes += 1 + (near and len(listed) > 1)
+        near, sentence, passes = self._choose(query, ranked)
         answered = sentence is not None
         read: list[Ranked] = []
         if sentence is not None:
-            read = [sentence.found, *(row for row in ranked if row is not sentence.found)]
+            read = [sentence.source, *(row for row in ranked if row is not sentence.source)]
             read = read[: 1 if self.config.words == "quote" else self.config.read]
         room = context_length(self.model)
         room = None if room is None else room - self.config.max_new_tokens
@@ -120,6 +112,7 @@ class Asking:
             passes += more
         special = special_ids(self.tokenizer)
         written = [token for token in written if token not in special]
+        texts = token_texts(self.tokenizer, written)
         tokens: list[AnswerToken] = []
         totals: list[float | None] = [None] * len(read)
         if written and self.config.evidence:
@@ -130,11 +123,11 @@ class Asking:
             with evaluating(self.model):
                 log_p, effect = effects(self.model, ids, without, written)
             passes += 1 + len(without)
-            tokens = self._tokens(question, written, log_p, effect, passages)
+            tokens = self._tokens(question, written, texts, log_p, effect, passages)
             if quoted:
                 tokens = [replace(token, source=0) for token in tokens]
             totals = [float(row.sum()) for row in effect]
-        text = "".join(token_texts(self.tokenizer, written)).strip()
+        text = "".join(texts).strip()
         shown = [
             replace(self._shown(row, text if quoted else ""), read=True, effect=effect)
             for row, effect in zip(read, totals, strict=True)
@@ -151,15 +144,28 @@ class Asking:
             seconds=time.perf_counter() - started,
         )
 
+    def _choose(self, query: str, ranked: Sequence[Ranked]) -> tuple[bool, Sentence | None, int]:
+        """Whether a passage is near, the sentence that answers, if any, and the forward passes."""
+        if not ranked:
+            return False, None, 0
+        texts = [row.passage.text for row in ranked]
+        with evaluating(self.model):
+            if gain(self.model, self.tokenizer, query, texts) < self.config.least_gain:
+                return False, None, 1
+            listed = self._sentences(query, ranked)
+            sentence = best_sentence(self.model, self.tokenizer, query, listed)
+        return True, sentence, 1 + (len(listed) > 1)
+
     def _sentences(self, query: str, ranked: Sequence[Ranked]) -> list[Sentence]:
         """The sentences that may answer a question; none if all share too few of its words."""
-        idf = self._ranking.idf
+        idf, words = self._ranking.idf, set(content_words(query))
         listed = candidates(query, ranked, idf)
-        most = listed[0].shared if listed else 0.0
-        least = self.config.least_shared * sum(map(idf, set(content_words(query))))
-        return (
-            [row for row in listed if row.shared >= _COMPARED * most] if most >= least > 0 else []
-        )
+        if not words or not listed:
+            return []
+        most = listed[0].shared
+        if most < self.config.least_shared * sum(map(idf, words)):
+            return []
+        return [row for row in listed if row.shared >= _COMPARED * most]
 
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:
@@ -224,15 +230,14 @@ class Asking:
         self,
         question: str,
         written: list[int],
+        texts: list[str],
         log_p: torch.Tensor,
         effect: torch.Tensor,
         passages: Sequence[Passage],
     ) -> list[AnswerToken]:
         documents = [passage.store.documents[passage.document].id for passage in passages]
         tokens = []
-        for place, (token, text) in enumerate(
-            zip(written, token_texts(self.tokenizer, written), strict=True)
-        ):
+        for place, (token, text) in enumerate(zip(written, texts, strict=True)):
             effects_of: dict[str, float] = {}
             for row, document in enumerate(documents):
                 effects_of[document] = effects_of.get(document, 0.0) + float(effect[row, place])
@@ -252,12 +257,8 @@ class Asking:
     ) -> list[AnswerToken]:
         groups = words_of(tokens) if passages else []
         words = ["".join(token.token for token in group) for group in groups]
-        sources = sources_of_words(
-            words,
-            question,
-            [passage.text for passage in passages],
-            self._ranking.idf,
-        )
+        texts = [passage.text for passage in passages]
+        sources = sources_of_words(words, question, texts, self._ranking.idf)
         named = [
             replace(token, source=source)
             for group, source in zip(groups, sources, strict=True)
@@ -265,8 +266,8 @@ class Asking:
         ]
         return named or tokens
 
-    def _shown(self, found: Ranked, sentence: str = "") -> PassageEffect:
-        passage = found.passage
+    def _shown(self, row: Ranked, sentence: str = "") -> PassageEffect:
+        passage = row.passage
         record = passage.store.documents[passage.document]
         first = passage.first + self._offset(passage, sentence)
         title, uri = place_of(passage.store, first, self.tokenizer)
@@ -279,16 +280,18 @@ class Asking:
             uri=uri,
             place=place or passage.heading or None,
             text=passage.text,
-            score=found.score,
+            score=row.score,
             read=False,
             effect=None,
         )
 
     def _offset(self, passage: Passage, sentence: str) -> int:
         """The number of a passage's tokens before a sentence of it; 0 if it has none."""
+        if not sentence:
+            return 0
         ids = passage.store.tokens[passage.first : passage.end].tolist()
         texts = token_texts(self.tokenizer, ids)
         words = r"\s+".join(map(re.escape, sentence.split()))
-        match = re.search(words, "".join(texts)) if words else None
+        match = re.search(words, "".join(texts))
         ends = accumulate(map(len, texts))
         return sum(end <= match.start() for end in ends) if match else 0

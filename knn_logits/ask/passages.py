@@ -70,7 +70,6 @@ class _Marks:
     """What kinds of tokens there are, bool [vocabulary] each."""
 
     breaks: Array  # ends with a line break
-    blank: Array  # has white space only
     begins: Array  # begins with a line break
     empty_line: Array  # has an empty line within
     ends_sentence: Array
@@ -93,7 +92,6 @@ class _Marks:
         special[[token for token in special_ids(tokenizer) if token < size]] = True
         return cls(
             breaks=those(lambda text: text.rstrip(" \t").endswith("\n")),
-            blank=those(lambda text: not text.strip()),
             begins=those(lambda text: text.lstrip(" \t\r").startswith("\n")),
             empty_line=those(lambda text: re.search(r"\n[ \t\r]*\n", text) is not None),
             ends_sentence=those(lambda text: ENDS_SENTENCE.search(text) is not None),

@@ -37,18 +37,18 @@ _HEADING = re.compile(r"#{1,6}\s|[=\-~^]{3,}$")
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a passage that was found.
+    """A sentence of a passage that was ranked.
 
     Attributes:
         text: The sentence.
-        found: Its passage.
+        source: Its passage.
         shared: The idf of the question's words that it has, with a part of those of the sentence
                 before it.
         lead: The document's own question before it, which the model reads with it.
     """
 
     text: str
-    found: Ranked
+    source: Ranked
     shared: float
     lead: str = ""
 
@@ -76,16 +76,16 @@ def candidates(
     """
     weights = {word: idf(word) for word in set(content_words(question))}
     listed = []
-    for found in ranked:
+    for row in ranked:
         before, lead = 0.0, ""
-        for text in sentences_of(found.passage.text):
+        for text in sentences_of(row.passage.text):
             words = set(words_of(text))
             shared = sum(weight for word, weight in weights.items() if word in words)
             is_question = text.endswith("?")
-            is_heading = bool(_HEADING.match(text)) or text == found.passage.heading
+            is_heading = bool(_HEADING.match(text)) or text == row.passage.heading
             if not is_question and not is_heading:
                 total = max(shared, before) if lead else shared + _BEFORE * before
-                listed.append(Sentence(_without_marker(text), found, total, lead))
+                listed.append(Sentence(_without_marker(text), row, total, lead))
             before = shared if is_question or is_heading else shared + _BEFORE * before
             lead = text if is_question else ""
     return sorted(listed, key=lambda sentence: -sentence.shared)
@@ -99,15 +99,15 @@ def _without_marker(text: str) -> str:
 @torch.no_grad()
 def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequence[str]) -> Array:
     """Computes log p(question | sentence) for each sentence in one pass, float64 [sentences]."""
-    asked = text_ids(tokenizer, f" {question}", around=False)
+    ids = text_ids(tokenizer, f" {question}", around=False)
     begins = [text_ids(tokenizer, f"{sentence}\nQuestion:") for sentence in sentences]
-    rows = [np.array([*begin, *asked]) for begin in begins]
+    rows = [np.array([*begin, *ids]) for begin in begins]
     logits = model(**padded(rows, input_device(model)), use_cache=False).logits
-    tokens = torch.tensor(asked, device=logits.device)[:, None]
+    tokens = torch.tensor(ids, device=logits.device)[:, None]
     likelihoods = []
     for row, begin in enumerate(begins):
         first = len(begin) - 1
-        scores = logits[row, first : first + len(asked)].float().log_softmax(dim=-1)
+        scores = logits[row, first : first + len(ids)].float().log_softmax(dim=-1)
         likelihoods.append(float(scores.gather(1, tokens).sum()))
     return np.array(likelihoods)
 

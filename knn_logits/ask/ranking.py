@@ -1,4 +1,4 @@
-"""Ranks passages by the words that they share with a question: BM25, and the share of its words.
+"""Ranks passages by the words that they share with a question, by BM25.
 
 Robertson and Zaragoza (2009), "The Probabilistic Relevance Framework: BM25 and Beyond".
 """
@@ -62,12 +62,10 @@ class Ranked:
     Attributes:
         passage: The passage.
         score: Its BM25 score.
-        coverage: The share of the question's words that it has, weighted by idf, in [0, 1].
     """
 
     passage: Passage
     score: float
-    coverage: float
 
 
 class Ranking:
@@ -102,17 +100,10 @@ class Ranking:
         scores[list(hidden)] = 0.0
         best = np.argsort(-scores, kind="stable")[:number]
         return [
-            Ranked(self.passages[row], float(scores[row]), self.coverage(question, row))
+            Ranked(self.passages[row], float(scores[row]))
             for row in best.tolist()
             if scores[row] > 0
         ]
-
-    def coverage(self, question: str, row: int) -> float:
-        """The share of a question's words that a passage has, weighted by idf, in [0, 1]."""
-        weights = {word: self.idf(word) for word in content_words(question)}
-        total = sum(weights.values())
-        held = sum(weight for word, weight in weights.items() if word in self._words[row])
-        return held / total if total else 0.0
 
 
 def refers_back(question: str) -> bool:

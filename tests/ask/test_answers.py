@@ -76,6 +76,13 @@ def test_what_no_document_says(asking):
     assert all(row.effect is None for row in answer.passages)
 
 
+def test_a_question_may_share_no_word_with_its_answer(asking):
+    answer = asking(least_shared=0.0).answer("Which queen drank?")
+    assert answer.answered
+    assert answer.text in TEXTS[2] + TEXTS[3]
+    assert asking(least_shared=1.0).answer("Which queen drank?").text == NOT_SAID
+
+
 def test_a_passage_is_near_that_makes_the_question_likelier(asking, model, tokenizer):
     def log_p(text):
         before = tokenizer(f"{text}\nQuestion:")["input_ids"]

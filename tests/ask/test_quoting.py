@@ -11,7 +11,7 @@ from knn_logits.ask.ranking import Ranked
 
 
 def found(text, heading=""):
-    return Ranked(SimpleNamespace(text=text, heading=heading), 1.0, 1.0)
+    return Ranked(SimpleNamespace(text=text, heading=heading), 1.0)
 
 
 @pytest.mark.parametrize(
