@@ -19,6 +19,7 @@ from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
     from knn_logits.ask.answer import Answer, AnswerToken, PassageEffect
+    from knn_logits.evidence.trace import SequenceTrace
 
 # A passage is shown up to so many characters.
 _SHOWN = 400
@@ -139,3 +140,27 @@ def word_lines(answer: Answer, tokens: list[AnswerToken]) -> Iterator[str]:
             part.effect for token in tokens for part in token.documents if part.document == name
         )
         yield printable(f"    reading {name} changes its log p by {effect:+.1f}")
+
+
+def tokens_of_word(sequence: SequenceTrace | Answer, word: str) -> list[Any]:
+    """The tokens of a word of an answer. The word is given by its number or its text."""
+    from knn_logits.evidence.sources import PUNCTUATION, words_of
+
+    groups = [
+        (group, "".join(token.token for token in group)) for group in words_of(sequence.tokens)
+    ]
+    words = [(group, text.strip()) for group, text in groups if text.strip().strip(PUNCTUATION)]
+    if word.isdecimal():
+        if not 1 <= int(word) <= len(words):
+            raise ConfigError(f"the answer has {len(words)} words, and no word {word}")
+        return words[int(word) - 1][0]
+    low = word.lower()
+    for same in (
+        lambda text: text == word,
+        lambda text: text.strip(".,;:!?\"'()").lower() == low,
+        lambda text: low in text.lower(),
+    ):
+        for group, text in words:
+            if same(text):
+                return group
+    raise ConfigError(f"the answer has no word {word!r}; /why alone shows all sources")

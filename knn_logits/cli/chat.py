@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from knn_logits.ask.answer import Answer
-    from knn_logits.evidence.trace import SequenceTrace, Trace
+    from knn_logits.evidence.trace import Trace
     from knn_logits.mixture.memory import Memory
 
 _HELP = f"""\
@@ -193,11 +193,11 @@ class Chat:
         self.console.print(_HELP, markup=False)
 
     def _on_why(self, *words: str) -> None:
-        from knn_logits.cli.ask import passages_shown, word_lines
+        from knn_logits.cli.ask import passages_shown, tokens_of_word, word_lines
         from knn_logits.evidence.render import show, show_word, with_store_names
 
         if self.reply is not None:
-            tokens = _chosen(self.reply, " ".join(words)) if words else []
+            tokens = tokens_of_word(self.reply, " ".join(words)) if words else []
             lines = word_lines(self.reply, tokens) if words else passages_shown(self.reply)
             for line in lines:
                 self.console.print(line, markup=False, soft_wrap=True)
@@ -206,7 +206,7 @@ class Chat:
         if not words:
             show(trace, 12, self.console)
             return
-        show_word(_chosen(with_store_names(trace)[0], " ".join(words)), self.console)
+        show_word(tokens_of_word(with_store_names(trace)[0], " ".join(words)), self.console)
 
     def _on_knn(self, state: str = "") -> None:
         if state not in ("", "on", "off"):
@@ -297,30 +297,6 @@ def _words(line: str) -> list[str]:
         raise ConfigError(
             f"the line cannot be read ({error}); check its quotation marks"
         ) from error
-
-
-def _chosen(sequence: SequenceTrace | Answer, word: str) -> list[Any]:
-    """The tokens of a word of an answer. The word is given by its number or its text."""
-    from knn_logits.evidence.sources import PUNCTUATION, words_of
-
-    groups = [
-        (group, "".join(token.token for token in group)) for group in words_of(sequence.tokens)
-    ]
-    words = [(group, text.strip()) for group, text in groups if text.strip().strip(PUNCTUATION)]
-    if word.isdecimal():
-        if not 1 <= int(word) <= len(words):
-            raise ConfigError(f"the answer has {len(words)} words, and no word {word}")
-        return words[int(word) - 1][0]
-    low = word.lower()
-    for same in (
-        lambda text: text == word,
-        lambda text: text.strip(".,;:!?\"'()").lower() == low,
-        lambda text: low in text.lower(),
-    ):
-        for group, text in words:
-            if same(text):
-                return group
-    raise ConfigError(f"the answer has no word {word!r}; /why alone shows all sources")
 
 
 @command

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from knn_logits.engine.compatibility import (
-    WeightsCheck,
     check_model,
     locate_key,
     vocabulary_size,
@@ -23,6 +22,7 @@ from knn_logits.engine.compatibility import (
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.keys import KeySource
 from knn_logits.engine.tokens import control_tokens, end_tokens
+from knn_logits.engine.weights import WeightsCheck
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property

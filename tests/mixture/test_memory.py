@@ -17,7 +17,7 @@ from knn_logits import (
     MismatchError,
     explain,
 )
-from knn_logits.engine import compatibility
+from knn_logits.engine import weights
 from knn_logits.index import opening
 from knn_logits.index.opening import Indexes
 from knn_logits.mixture.distribution import log_p_knn_of
@@ -237,7 +237,7 @@ def test_hooks_of_others_are_noticed(mine, tokenizer, store, monkeypatch):
 
 def test_a_model_that_did_not_change_is_not_computed_again(mine, tokenizer, store, monkeypatch):
     memory, passes = Memory(mine, store), []
-    monkeypatch.setattr(compatibility, "check_model", lambda *args: passes.append(args))
+    monkeypatch.setattr(weights, "check_model", lambda *args: passes.append(args))
     written(mine, tokenizer, memory)
     assert not passes
     mine.double()
