@@ -84,10 +84,11 @@ docs: $(VENV)/.docs ## Build the documentation's site into site/, and check its 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo 'site/index.html; with search: $(BIN)/python -m http.server --directory site'
 
-demo: $(VENV)/.package ## Ask a small model about texts that it never saw, without and with kNN
+demo: $(VENV)/.package ## Ask a small model and SmolLM2-135M-Instruct about texts that they never saw
 	$(BIN)/python datastores/demo/demo.py
+	$(BIN)/python datastores/sqlite/ask.py
 
-app: $(VENV)/.package ## Open the page with the demo: http://127.0.0.1:7860
+app: $(VENV)/.package ## Open the page with the demo (or MODEL=... DATASTORES=...): http://127.0.0.1:7860
 	$(BIN)/python app/app.py
 
 # uv resolves for a Python that is not here. pip would read the markers for the one that it runs in.
@@ -128,8 +129,8 @@ $(VENV)/.tools: requirements-dev.txt $(VENV)/.requirements | $(VENV)/.package
 	@touch $@
 
 # The model of the tests marked `instruct`. Without a network they are skipped.
-$(VENV)/.instruct: tests/instruct_model.py $(VENV)/.tools
-	$(BIN)/python tests/instruct_model.py && touch $@ || test "$$KNN_LOGITS_INSTRUCT" != required
+$(VENV)/.instruct: datastores/sqlite/smollm2.py $(VENV)/.tools
+	$(BIN)/python datastores/sqlite/smollm2.py && touch $@ || test "$$KNN_LOGITS_INSTRUCT" != required
 
 # The site's packages are fetched by the first `make docs`, so that `make setup` stays quick.
 $(VENV)/.docs: requirements-docs.txt $(VENV)/.package $(VENV)/.tools

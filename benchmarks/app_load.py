@@ -138,7 +138,7 @@ def main():
     questions = ROOT / "datastores" / "demo" / "questions" / "manual.jsonl"
     facts = [json.loads(line) for line in questions.read_text().splitlines()]
     server = subprocess.Popen(
-        [sys.executable, "app/app.py", "--port", str(args.port)],
+        [sys.executable, "app/app.py", "--demo", "--port", str(args.port)],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip

@@ -106,7 +106,7 @@ def main():
         )
         starts, used = [], []
         for number in range(3):
-            server, started = start(["app/app.py"], args.port)
+            server, started = start(["app/app.py", "--demo"], args.port)
             page = browser.new_page()
             page.goto(f"http://127.0.0.1:{args.port}/")
             page.wait_for_selector("#answers .kl-text", timeout=60_000)

