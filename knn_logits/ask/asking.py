@@ -222,7 +222,9 @@ class Asking:
             written = output[0, ids.shape[1] :].tolist()
             return written, len(written)
         drafter = Drafter(None)
-        loop = DraftedDecoding(lambda text: drafter.draft(text, None), drafter.learn, streamer)
+        loop = DraftedDecoding(
+            lambda text, room: drafter.draft(text, None, room), drafter.learn, streamer
+        )
         output = self.model.generate(**drafted, custom_generate=loop)
         return output[0, ids.shape[1] :].tolist(), loop.passes + 1
 

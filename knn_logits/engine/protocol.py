@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 TRANSFORMERS = "transformers"
@@ -68,6 +69,16 @@ class NamesKeys(Protocol):
 
     def find_key(self, name: str) -> str:
         """The path of the module whose output is the key of this name."""
+
+
+def rounds_by_pass(model: object) -> bool:
+    """Whether a pass over several tokens rounds noticeably otherwise than passes over one.
+
+    So it is in half precision, and with an engine that has an attribute `rounds_by_pass`.
+    """
+    dtype = getattr(model, "dtype", None)
+    half = isinstance(dtype, torch.dtype) and dtype.itemsize < 4
+    return half or bool(getattr(model, "rounds_by_pass", False))
 
 
 def engine_of(model: object) -> str:

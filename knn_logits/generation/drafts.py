@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from knn_logits.engine.protocol import rounds_by_pass
 from knn_logits.evidence.trace import LEAST_INFLUENCE
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.trust import Trust
@@ -67,28 +69,31 @@ class Source:
 class Drafter:
     """Makes drafts for one text. At each step the first source that has a draft gives it.
 
-    In half precision a pass over several tokens rounds otherwise than passes over one, which
-    changes a text every few hundred tokens. So a text that is the model's own, where the memory is
-    trusted with nothing, gets no drafts there: it stays the same token by token.
+    In half precision or quantised, a pass over several tokens rounds otherwise than passes over
+    one, which changes a text every few hundred tokens. So a text that is the model's own, where the
+    memory is trusted with nothing, gets no drafts there: it stays the same token by token.
     """
 
     def __init__(self, memory: Memory | None) -> None:
         self._memory = memory
-        dtype = getattr(memory.model, "dtype", None) if memory is not None else None
-        half = isinstance(dtype, torch.dtype) and dtype.itemsize < 4
-        self._only_followed = half and isinstance(memory and memory.gate, Trust)
+        self._only_followed = (
+            memory is not None and isinstance(memory.gate, Trust) and rounds_by_pass(memory.model)
+        )
         self._sources = {"memory": Source(0.7), "text": Source(0.4)}
         self._latest: tuple[Source, int] | None = None
 
-    def draft(self, ids: Sequence[int], vote: Vote | None) -> list[int]:
-        """Drafts the next tokens."""
+    def draft(self, ids: Sequence[int], vote: Vote | None, room: int = MOST) -> list[int]:
+        """Drafts the next tokens, at most `room`."""
         drafted: list[int] = []
         self._latest = None
         if self._only_followed and (vote is None or vote.influence(0, ids[-1]) < LEAST_INFLUENCE):
             return drafted
         for name, source in self._sources.items():
             most = source.length()
-            if most:
+            if name == "memory" and vote is not None:
+                most = max(most, _matched(vote, ids[-1]))
+            most = min(most, room, MOST)
+            if most > 0:
                 if name == "text":
                     drafted = self.from_text(ids, most)
                 elif vote is not None and self._memory is not None:
@@ -122,6 +127,17 @@ class Drafter:
                 if same == _LONGEST_SUFFIX:
                     break
         return [] if best < 0 else text[best + 1 : best + 1 + most].tolist()
+
+
+def _matched(vote: Vote, token: int) -> int:
+    """How many tokens the text shares with a passage that voted for its last one; 0 if unknown.
+
+    A text that has followed a passage for long goes on so, whatever earlier drafts were like.
+    """
+    matched = vote.neighbors.matched
+    if matched is None:
+        return 0
+    return int((matched[0] * (vote.neighbors.values[0] == token)).max()) if matched.numel() else 0
 
 
 def from_memory(memory: Memory, vote: Vote, token: int, most: int) -> list[int]:
@@ -179,7 +195,7 @@ _ARGUMENTS = {
     "use_cache",
 }
 
-Draft = Callable[[Sequence[int]], list[int]]
+Draft = Callable[[Sequence[int], int], list[int]]
 Learn = Callable[[int], None]
 
 
@@ -216,6 +232,7 @@ class DraftedDecoding:
         )
         prompt, text, fresh = input_ids, input_ids[0].tolist(), input_ids
         drafted: list[int] = []
+        longest = generation_config.max_length or len(text) + sys.maxsize
         done = False
         while not done:
             rows = passes.logits(fresh, len(drafted))
@@ -242,7 +259,8 @@ class DraftedDecoding:
             passes.forget(len(drafted) - len(chosen) + 1)
             text += chosen
             if not done:
-                drafted = self._draft(text)
+                # A pass is no longer than what may still be written.
+                drafted = self._draft(text, longest - len(text) - 1)
                 fresh = torch.tensor([[text[-1], *drafted]], device=input_ids.device)
                 self.passes += 1
         if self._streamer is not None:
@@ -325,5 +343,5 @@ class _Passes:
 def _choose(scores: Tensor, do_sample: bool) -> Tensor:
     """Chooses the next token as transformers does, int64 [1]."""
     if not do_sample:
-        return scores.argmax(dim=-1)
+        return scores.max(dim=-1).indices  # the first of equal ones, in half of argmax's time
     return torch.multinomial(scores.softmax(dim=-1), num_samples=1)[:, 0]

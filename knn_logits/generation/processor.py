@@ -122,7 +122,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
 
         With drafts one forward pass gives several tokens, and the text stays the same in float32.
-        In half precision such passes round otherwise, which changes a text every few hundred
+        In half precision or quantised, such passes round otherwise, which changes a text every few hundred
         tokens; where trust decides, it gets them only while a passage is followed. Drafts work for
         one text at a time, greedy or sampled, as `arguments.can_draft` explains. Otherwise this is
         the same as `generate()`.
@@ -147,7 +147,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         if drafted is not None:
             drafter, streamer = Drafter(self.memory), settings.get("streamer")
             loop = DraftedDecoding(
-                lambda text: drafter.draft(text, self.vote), drafter.learn, streamer
+                lambda text, room: drafter.draft(text, self.vote, room), drafter.learn, streamer
             )
             output = model.generate(**drafted, custom_generate=loop)
             self._current.passes = loop.passes

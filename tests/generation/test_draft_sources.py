@@ -1,7 +1,10 @@
 """Where drafts come from: the text itself, passages, and how often each was right."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from conftest import TEXTS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +73,19 @@ def test_the_memory_drafts_what_follows_in_its_passages(model, tokenizer, store,
         assert len(drafted) >= most
         assert Drafter(knn.memory).draft([*text[:-1], 0], None) == []
     assert torch.is_tensor(output)
+
+
+@pytest.mark.parametrize(("matched", "room", "length"), [(12, 24, 12), (12, 3, 3), (0, 24, 0)])
+def test_a_draft_has_room_and_is_as_long_as_what_the_text_shares(
+    model, tokenizer, store, matched, room, length
+):
+    """Also a source that had no success drafts so, once a passage is followed word for word."""
+    inputs = tokenizer(TEXTS[0][:30], return_tensors="pt")
+    with KNNLogitsProcessor(model, store, k=1, lmbda=0.9, temperature=0.1) as knn:
+        output = knn.generate(**inputs, max_new_tokens=1, do_sample=False, draft=False)
+        shared = torch.full_like(knn.vote.neighbors.ids, matched)
+        vote = replace(knn.vote, neighbors=replace(knn.vote.neighbors, matched=shared))
+        drafter = Drafter(knn.memory)
+        for source in drafter._sources.values():
+            source.rate = 0.0
+        assert len(drafter.draft(output[0].tolist(), vote, room)) == length

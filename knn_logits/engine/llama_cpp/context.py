@@ -57,6 +57,9 @@ class Context:
         settings.n_threads = settings.n_threads_batch = threads
         settings.kv_unified = True  # one batch stays one, in its order
         settings.no_perf = True
+        if not functions.llama_supports_gpu_offload():
+            # On a processor it takes several times as long for a few tokens after a long text.
+            settings.flash_attn_type = functions.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self.weights, self.names = weights, tuple(names)
         self.texts, self.threads = texts, threads
         self._states = _States(self.names)
