@@ -122,10 +122,10 @@ class KNNLogitsProcessor(LogitsProcessor):
             output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
 
         With drafts one forward pass gives several tokens, and the text stays the same in float32.
-        In half precision or quantised, such passes round otherwise, which changes a text every few hundred
-        tokens; where trust decides, it gets them only while a passage is followed. Drafts work for
-        one text at a time, greedy or sampled, as `arguments.can_draft` explains. Otherwise this is
-        the same as `generate()`.
+        In half precision or quantised, such passes round otherwise, which changes a text every few
+        hundred tokens; where trust decides, it gets them only while a passage is followed. Drafts
+        work for one text at a time, greedy or sampled, as `arguments.can_draft` explains. Otherwise
+        this is the same as `generate()`.
 
         Args:
             inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.
