@@ -17,6 +17,8 @@ _CONTEXT = 8
 _CUT = "\ufffd"
 # Where more tokens at an end say U+FFFD, the text itself has it.
 _LONGEST_CUT = 128
+# How many tokens may be left out at each end until no character is cut, the fewest first.
+_CUTS = sorted(product(range(4), range(4)), key=sum)
 # A word has hardly ever more tokens after its first.
 LONGEST_WORD = 16
 # The rest of a word, or of a number such as 3.8, 19:15 or K-3733.
@@ -110,6 +112,12 @@ class InnerText:
 
 def parts_of(tokenizer: Any, ids: Sequence[int], cuts: Sequence[int]) -> list[str]:
     """Cuts the text of some tokens in parts. A character that is cut belongs to the later part."""
+    table = byte_text(tokenizer)
+    if table is not None:
+        spans = zip([0, *cuts], [*cuts, len(ids)], strict=True)
+        parts = [table(ids[start:end]) for start, end in spans]
+        if not any(_CUT in part for part in parts):
+            return parts
     text = decoded(tokenizer, ids)
     if text.endswith(_CUT):
         whole = _whole(tokenizer, ids, len(ids))
@@ -143,8 +151,9 @@ def whole_characters(
     tokenizer: Any, ids: Sequence[int], before: int, after: int
 ) -> tuple[int, int]:
     """Finds the longest part of some tokens that begins and ends with a whole character."""
-    parts = product(range(min(before, 3) + 1), range(min(after, 3) + 1))
-    for first, last in sorted(parts, key=sum):
+    for first, last in _CUTS:
+        if first > before or last > after:
+            continue
         text = decoded(tokenizer, ids[first : len(ids) - last])
         if not text.startswith(_CUT) and not text.endswith(_CUT):
             return first, len(ids) - last

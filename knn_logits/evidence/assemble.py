@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.engine.pieces import (
     TextAfter,
     decoded,
@@ -34,37 +35,41 @@ from knn_logits.evidence.trace import (
     Trace,
 )
 from knn_logits.locks import cached_property
+from knn_logits.metrics import as_distance
 from knn_logits.mixture.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.mixture.memory import Memory
-from knn_logits.search.neighbors import Neighbors, nearest_nearness
+from knn_logits.search.neighbors import Neighbors
 
 MAX_NEIGHBORS = 5
 # With a larger share than this the memory wrote a word, and not the model.
 _MOST = 0.5
+# log p_kNN of a token beyond which no other token can have a larger vote.
+_MAJORITY = math.log(0.501)
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """What the mixture makes of some chosen tokens, float64: log p_kNN, log p, and influences."""
+    """What the mixture makes of one chosen token, float64."""
 
-    log_p_knn: Tensor  # [rows]
-    log_p: Tensor  # [rows]
-    influences: Tensor  # [rows, k]
+    lmbda: float
+    log_p_knn: float
+    log_p: float
+    votes: Array  # [k], w_i
+    influences: Array  # [k]
 
     @classmethod
     def of(
         cls, weights: Tensor, values: Tensor, chosen: Tensor, log_p_lm: Tensor, lmbdas: Tensor
-    ) -> Mixed:
+    ) -> list[Mixed]:
         """Mixes the votes of some rows, [rows, k], with log p_LM of the chosen tokens, [rows]."""
         weights = weights.double()
         log_p_knn = log_p_knn_of(weights, values, chosen)
         lmbdas = lmbdas.double().masked_fill(~(weights > -math.inf).any(dim=-1), 0.0)
         log_p = mix_one(log_p_lm.double(), log_p_knn, lmbdas)
         shares = influences(weights, values, chosen, log_p, lmbdas)
-        return cls(log_p_knn, log_p, shares)
-
-    def __getitem__(self, rows: slice) -> Mixed:
-        return Mixed(self.log_p_knn[rows], self.log_p[rows], self.influences[rows])
+        numbers = (column.tolist() for column in (lmbdas, log_p_knn, log_p))
+        arrays = (rows.cpu().numpy() for rows in (weights.exp(), shares))
+        return [cls(*row) for row in zip(*numbers, *arrays, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,11 @@ class Tracer:
     def _special(self) -> set[int]:
         return special_ids(self.tokenizer)
 
+    @cached_property
+    def _named(self) -> dict[tuple[int, int], tuple[str, str, str | None, str | None]]:
+        """What names documents in shares, by datastore and number."""
+        return {}
+
     def token(
         self,
         word: str,
@@ -92,19 +102,20 @@ class Tracer:
         `mixed` is of this one row, where it was computed for many at once.
         """
         neighbors, weights, token = chosen.neighbors, chosen.log_weights, chosen.token
-        lmbda = chosen.lmbda if bool((weights > -math.inf).any()) else 0.0
         retrieval = _retrieval(neighbors)
         if chosen.log_p_lm is None:
+            lmbda = chosen.lmbda if bool((weights > -math.inf).any()) else 0.0
             return TokenTrace(word, token, None, None, None, lmbda, 0.0, retrieval=retrieval)
         if mixed is None:
             chosen_token = torch.tensor([token], device=weights.device)
-            numbers = torch.tensor([chosen.log_p_lm, lmbda], dtype=torch.double).to(weights.device)
-            mixed = Mixed.of(weights, neighbors.values, chosen_token, numbers[:1], numbers[1:])
-        weights, log_p_knn, log_p = weights.double(), mixed.log_p_knn, mixed.log_p
-        by_entry, ids = mixed.influences[0].cpu().numpy(), neighbors.ids[0].cpu().numpy()
+            numbers = torch.tensor([chosen.log_p_lm, chosen.lmbda], dtype=torch.double)
+            log_p_lm, lmbdas = numbers.to(weights.device).split(1)
+            mixed = Mixed.of(weights, neighbors.values, chosen_token, log_p_lm, lmbdas)[0]
+        by_entry, ids = mixed.influences, neighbors.ids[0].cpu().numpy()
         influence = float(by_entry.sum())
-        votes = weights[0].exp().cpu().numpy()
-        occurrences = _occurrences(neighbors)
+        votes, occurrences = mixed.votes, _occurrences(neighbors)
+        if occurrences:
+            by_entry, votes = by_entry.copy(), votes.copy()
         for column, other in occurrences.items():
             # One entry is one passage, with both of its votes.
             by_entry[column] += by_entry[other]
@@ -115,20 +126,21 @@ class Tracer:
         by_model = None
         if chosen.likeliest is not None and chosen.likeliest[0] != token:
             by_model = Rival(text_after(chosen.likeliest[0]), math.exp(chosen.likeliest[1]))
-        limit = self.memory.near_within
+        limit, nearness = self.memory.near_within, neighbors.nearness[0].cpu().numpy()
+        matched = None if neighbors.matched is None else neighbors.matched[0].cpu().numpy()
         return TokenTrace(
             token=word,
             token_id=token,
-            p=math.exp(float(log_p)),
+            p=math.exp(mixed.log_p),
             p_lm=math.exp(chosen.log_p_lm),
-            p_knn=math.exp(float(log_p_knn)),
-            lmbda=lmbda,
+            p_knn=math.exp(mixed.log_p_knn),
+            lmbda=mixed.lmbda,
             influence=influence,
             neighbors=[
                 self._neighbor(
-                    neighbors,
-                    column,
-                    occurrences.get(column, column),
+                    int(ids[column]),
+                    float(as_distance(nearness[column], neighbors.metric)),
+                    0 if matched is None else int(matched[occurrences.get(column, column)]),
                     weight=float(votes[column]),
                     influence=float(by_entry[column]),
                 )
@@ -137,40 +149,43 @@ class Tracer:
             retrieval=retrieval,
             documents=[self._share(votes) for votes in documents],
             by_model=by_model,
-            by_memory=self._by_memory(token, neighbors, weights, text_after),
+            by_memory=self._by_memory(token, neighbors, mixed, text_after),
             candidates=[Candidate(text_after(votes), votes, *p) for votes, *p in chosen.candidates],
-            near=None if limit is None else bool(nearest_nearness(neighbors)[0] >= limit),
+            near=None if limit is None else bool((nearness >= np.float32(limit)).any()),
         )
 
     def _share(self, votes: DocumentVotes) -> DocumentShare:
-        document, name = votes.store.documents[votes.number], self.memory.name_of(votes.store)
-        return DocumentShare(name, document.id, document.title, document.uri, votes.share)
+        place = id(votes.store), votes.number
+        named = self._named.get(place)
+        if named is None:
+            document, name = votes.store.documents[votes.number], self.memory.name_of(votes.store)
+            named = self._named[place] = name, document.id, document.title, document.uri
+        return DocumentShare(*named, votes.share)
 
     def _by_memory(
-        self, token: int, neighbors: Neighbors, weights: Tensor, text_after: TextAfter
+        self, token: int, neighbors: Neighbors, mixed: Mixed, text_after: TextAfter
     ) -> Rival | None:
         """The neighbors' likeliest token and the rest of its word, if it is another token."""
-        values, votes = neighbors.values[0].cpu().numpy(), weights[0].exp().cpu().numpy()
-        if not len(values):
+        values, votes = neighbors.values[0].cpu().numpy(), mixed.votes
+        if not len(values) or mixed.log_p_knn > _MAJORITY:
             return None
-        tokens, places = np.unique(values, return_inverse=True)
-        totals = np.bincount(places, votes)
-        best = int(totals.argmax())
-        other, p = int(tokens[best]), float(totals[best])
+        totals = np.bincount(values, votes)
+        other = int(totals.argmax())
+        p = float(totals[other])
         if other == token or p <= 0.0:
             return None
         shares = np.where(values == other, votes, 0.0)
-        ids = neighbors.ids[0].cpu().numpy()
-        first = votes_by_document(ids, shares, self.memory.retriever.locate)[0]
+        ids, locate = neighbors.ids[0].cpu().numpy(), self.memory.retriever.locate
+        first = votes_by_document(ids, shares, locate, most=1)[0]
         record, text = first.store.documents[first.number], text_after(other)
         span = slice(int(first.tokens[0]), record.first + record.length)
         rest = rest_of_word(self.tokenizer, text, first.store.tokens[span])
         return Rival(text + rest, p, self._share(first))
 
     def _neighbor(
-        self, neighbors: Neighbors, column: int, occurrence: int, **shares: float
+        self, number: int, distance: float, matched: int, **shares: float
     ) -> NeighborTrace:
-        store, entry = self.memory.retriever.locate(int(neighbors.ids[0, column]))
+        store, entry = self.memory.retriever.locate(number)
         passage = store.passage(entry)
         # The tokens that start and end a document for the model are not part of its text.
         special = self._special
@@ -183,8 +198,6 @@ class Tracer:
         at = len(before) - first
         text, word, rest = parts_of(self.tokenizer, ids[first:end], (at, at + 1))
         title, uri = where(store, entry, self.tokenizer)
-        matched = 0 if neighbors.matched is None else int(neighbors.matched[0, occurrence])
-        distance = float(neighbors.distances[0, column])
         return NeighborTrace(
             # A document may have bytes that are no character.
             before=text.lstrip("\ufffd"),

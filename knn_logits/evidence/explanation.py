@@ -186,7 +186,7 @@ class _Reading:
             if self.quotations is not None and lmbda > 0.0:
                 self.quotations.look(ids, at, chosen.neighbors, chosen.log_weights)
             before, after = self._ids[:at], self._ids[at + 1 :]
-            token = self._tracer.token(self._words[at], chosen, before, after, mixed[part])
+            token = self._tracer.token(self._words[at], chosen, before, after, mixed[row])
             self._tokens.append(token)
 
     def sequence(self, *, opening: bool) -> SequenceTrace:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,8 +26,7 @@ _COMPARED = 32
 _LONGEST = 12
 
 
-@dataclass(frozen=True)
-class DocumentVotes:
+class DocumentVotes(NamedTuple):
     """The votes of one document for a token."""
 
     store: Datastore
@@ -38,10 +36,12 @@ class DocumentVotes:
     tokens: Array  # int64 [entries], the positions of these entries' tokens in `tokens.npy`
 
 
-def votes_by_document(ids: Array, shares: Array, locate: Locate) -> list[DocumentVotes]:
-    """Sums the votes of one step by document."""
-    voting = np.flatnonzero(shares > 0.0)
-    voting = voting[np.argsort(-shares[voting], kind="stable")]
+def votes_by_document(
+    ids: Array, shares: Array, locate: Locate, most: int | None = None
+) -> list[DocumentVotes]:
+    """Sums the votes of one step by document: all, or those of the first `most`."""
+    voting = (shares > 0.0).nonzero()[0]
+    voting = voting[(-shares[voting]).argsort(kind="stable")]
     votes = []
     while len(voting):
         # The entries of one datastore are numbered in a row.
@@ -49,20 +49,30 @@ def votes_by_document(ids: Array, shares: Array, locate: Locate) -> list[Documen
         entries = ids[voting] - (ids[voting[0]] - entry)
         inside = (entries >= 0) & (entries < len(store))
         columns, entries, voting = voting[inside], entries[inside], voting[~inside]
-        tokens = entries + np.searchsorted(store.contexts.first_entry, entries, side="right")
-        numbers = np.searchsorted(store.documents.first, tokens, side="right") - 1
-        order = np.argsort(numbers, kind="stable")
-        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-        sums = np.add.reduceat(shares[columns[order]], np.concatenate([[0], cuts]))
-        for share, part in zip(sums.tolist(), np.split(order, cuts), strict=True):
-            number = int(numbers[part[0]])
-            votes.append(DocumentVotes(store, number, share, columns[part], tokens[part]))
-    # Among documents of the same share, the one with the strongest entry comes first.
-    first = [int(document.columns[0]) for document in votes]
-    ranks = sorted(
-        range(len(votes)), key=lambda at: (-votes[at].share, -shares[first[at]], first[at])
-    )
-    return [votes[at] for at in ranks]
+        tokens = entries + store.contexts.first_entry.searchsorted(entries, side="right")
+        numbers = store.documents.first.searchsorted(tokens, side="right") - 1
+        order = numbers.argsort(kind="stable")
+        columns, tokens, numbers = columns[order], tokens[order], numbers[order]
+        begins = np.ones(len(numbers), bool)
+        begins[1:] = numbers[1:] != numbers[:-1]
+        starts = begins.nonzero()[0]
+        sums, strongest = np.add.reduceat(shares[columns], starts), columns[starts]
+        ranks = np.lexsort((strongest, -shares[strongest], -sums))[:most]
+        ends = np.append(starts[1:], len(columns))[ranks].tolist()
+        of_documents = (part[ranks].tolist() for part in (numbers[starts], sums, starts))
+        votes += [
+            DocumentVotes(store, number, share, columns[start:end], tokens[start:end])
+            for number, share, start, end in zip(*of_documents, ends, strict=True)
+        ]
+        if len(votes) > len(ranks):  # of several datastores
+            votes.sort(key=lambda document: _rank(document, shares))
+    return votes[:most]
+
+
+def _rank(document: DocumentVotes, shares: Array) -> tuple[float, float, int]:
+    """Among documents of the same share, the one with the strongest entry comes first."""
+    first = int(document.columns[0])
+    return -document.share, -float(shares[first]), first
 
 
 def passage_of(votes: DocumentVotes, following: Sequence[int]) -> int:
@@ -72,8 +82,8 @@ def passage_of(votes: DocumentVotes, following: Sequence[int]) -> int:
     text, tokens = np.asarray(following[:_LONGEST], np.int64), np.asarray(votes.store.tokens)
     places = votes.tokens[:_COMPARED, None] + 1 + np.arange(len(text))
     same = (tokens[np.minimum(places, len(tokens) - 1)] == text) & (places < len(tokens))
-    lengths = np.logical_and.accumulate(same, axis=1).sum(axis=1)
-    return int(votes.columns[int(lengths.argmax())])
+    differing = np.concatenate([~same, np.ones((len(same), 1), bool)], axis=1)
+    return int(votes.columns[int(differing.argmax(axis=1).argmax())])
 
 
 def passages_of(

@@ -86,18 +86,23 @@ class Quotations:
         entries, values = neighbors.ids[0].numpy(), neighbors.values[0].numpy()
         self._votes[place] = values, weights[0].numpy()
         # What has no share in the vote says nothing, as entries of a datastore whose weight is 0.
-        entries = entries[(entries >= 0) & (weights[0].numpy() > -np.inf)]
-        owners = np.searchsorted(self._bounds, entries, side="right") - 1
+        voting = (entries >= 0) & (weights[0].numpy() > -np.inf)
+        if neighbors.shared is not None:
+            # The search has counted up to more than these.
+            voting &= neighbors.shared[0].numpy() >= _LEAST
+        entries = entries[voting]
         matches: list[_Match] = []
-        for number in np.unique(owners).tolist():
-            store = self._stores[number]
-            numbers = entries[owners == number] - self._bounds[number]
-            positions = numbers + np.searchsorted(store.contexts.first_entry, numbers, side="right")
-            tokens, before = np.asarray(store.tokens), ids[:place]
-            # Most neighbors have another token before them, and need no closer look.
-            positions = positions[tokens[positions - 1] == before[-1]]
-            for position, length in _alike(tokens, positions, _firsts(store, positions), before):
-                matches.append(_Match(number, position, length))
+        for number, store in enumerate(self._stores):
+            numbers = entries - self._bounds[number]
+            if len(self._stores) > 1:
+                numbers = numbers[(numbers >= 0) & (numbers < len(store))]
+            positions = numbers + store.contexts.first_entry.searchsorted(numbers, side="right")
+            matches += (
+                _Match(number, position, length)
+                for position, length in _alike(
+                    np.asarray(store.tokens), store.documents.first, positions, ids[:place]
+                )
+            )
         on = {(match.store, match.position) for match in matches} | self._going_on.pop(place, set())
         same = [
             match for match in sorted(on) if self._stores[match[0]].tokens[match[1]] == ids[place]
@@ -281,25 +286,32 @@ class Quotations:
         return parts
 
 
-def _firsts(store: Datastore, positions: Array) -> Array:
-    """Returns the first token of the document of each position, int64."""
-    first = store.documents.first
-    starts: Array = first[np.searchsorted(first, positions, side="right") - 1]
-    return starts
+def _alike(
+    tokens: Array, documents: Array, positions: Array, before: Array
+) -> list[tuple[int, int]]:
+    """Finds the positions that have at least `_LEAST` tokens before them in common with a text.
 
-
-def _alike(tokens: Array, positions: Array, first: Array, before: Array) -> list[tuple[int, int]]:
-    """Finds the positions that have at least `_LEAST` tokens before them in common with a text."""
-    lengths = np.zeros(len(positions), np.int64)
-    active = np.arange(len(positions))
-    for back in range(1, min(len(before), _LONGEST) + 1):
-        inside = active[positions[active] - back >= first[active]]
-        active = inside[tokens[positions[inside] - back] == before[-back]]
+    `documents` has the first token of each document, ascending.
+    """
+    if len(before) < _LEAST:
+        return []
+    positions = positions[positions >= _LEAST]
+    # Most neighbors have another token before them, and need no closer look.
+    for back in range(1, _LEAST + 1):
+        positions = positions[tokens[positions - back] == before[-back]]
+        if not len(positions):
+            return []
+    first = documents[documents.searchsorted(positions, side="right") - 1]
+    inside = positions - _LEAST >= first
+    positions, first = positions[inside], first[inside]
+    lengths, active = np.full(len(positions), _LEAST), np.arange(len(positions))
+    for back in range(_LEAST + 1, min(len(before), _LONGEST) + 1):
+        active = active[positions[active] - back >= first[active]]
+        active = active[tokens[positions[active] - back] == before[-back]]
         if not len(active):
             break
         lengths[active] = back
-    long = np.flatnonzero(lengths >= _LEAST)
-    return list(zip(positions[long].tolist(), lengths[long].tolist(), strict=True))
+    return list(zip(positions.tolist(), lengths.tolist(), strict=True))
 
 
 class _Word(NamedTuple):
@@ -331,8 +343,11 @@ def _run(text: Array, passage: Array) -> int:
 
 def _again(text: Array, passage: Array, whole: bool) -> tuple[int, int, int] | None:
     """Finds where two texts that begin differently become the same."""
+    ours, theirs = text[: _FURTHEST + 1].tolist(), passage[: _FURTHEST + 1].tolist()
     for total in range(1, 2 * _FURTHEST + 1):
         for skipped in range(max(0, total - _FURTHEST), min(_FURTHEST, total) + 1):
+            if ours[skipped : skipped + 1] != theirs[total - skipped : total - skipped + 1]:
+                continue
             same = _run(text[skipped:], passage[total - skipped :])
             if same >= _AGAIN or (same and whole and skipped + same == len(text)):
                 return skipped, total - skipped, same

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from knn_logits.arrays import Ints
 from knn_logits.errors import CorpusError, DamagedError
+from knn_logits.locks import cached_property
 from knn_logits.store.files import replacing
 from knn_logits.store.footer import check_footer
 
@@ -58,7 +59,7 @@ class DocumentRecord:
     metadata: str | None = None  # further fields of the corpus, as JSON
     source: str | None = None  # the text that the encoder read, without prefix
 
-    @property
+    @cached_property
     def shown(self) -> DocumentRecord:
         """The record for display, without an overlong title and without a bad address."""
         return replace(
@@ -142,7 +143,7 @@ class Documents:
 
     def at_token(self, position: int) -> int:
         """Number of the document that holds the token at a position."""
-        return int(np.searchsorted(self.first, position, side="right")) - 1
+        return int(self.first.searchsorted(position, side="right")) - 1
 
 
 def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:

@@ -38,7 +38,7 @@ class Contexts:
 
     def token_of(self, entry: int) -> int:
         """The position of an entry's token in `tokens.npy`."""
-        return entry + 1 + int(np.searchsorted(self.first_entry, entry, side="right")) - 1
+        return entry + int(self.first_entry.searchsorted(entry, side="right"))
 
     def first_states(self, window: int, stride: int) -> Ints:
         """The entries whose keys were computed from a single token, int64, ascending."""

@@ -309,7 +309,7 @@ def test_matches_are_those_of_a_plain_comparison(data):
         return number
 
     expected = [(one, alike(one)) for one in positions.tolist() if alike(one) >= _LEAST]
-    assert _alike(tokens, positions, np.full(len(positions), first), before) == expected
+    assert _alike(tokens, np.array([first]), positions, before) == expected
 
 
 PRESS = (
