@@ -1,8 +1,8 @@
 """How rare the words are that the end of a text shares with a corpus, in nats.
 
-What a model writes in one choice counts once. The pieces of a word are one choice, and so are words
-that it copies from the text before: neither shows that it follows a passage. Signs and white space
-count nothing.
+What a model writes in one choice counts once: the pieces of a word are one choice. Words that it
+copies from the text before count nothing, since they show no passage that is followed, and neither
+do signs and white space.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ def rarity_of_end(text: Array, length: int, rarity: Array, words: Array | None) 
         of_end = kinds[end]
         values = np.where(of_end & COUNTS, values, 0.0)
         begins[1:] = ((of_end[1:] & BEGINS) | (of_end[:-1] & ENDS)) > 0
-    begins[1:] &= ~_copied(text)[len(text) - length :]
+    values = np.where(_copied(text)[len(text) - length :], 0.0, values)
     first = np.flatnonzero(begins)
     return float(np.maximum.reduceat(values, first).sum()) if length else 0.0
 
 
 def _copied(text: Array) -> Array:
-    """Whether each pair of neighboring tokens stands in the text before, bool [tokens - 1]."""
+    """Whether each token stands in the text before with one of its neighbors, bool [tokens]."""
     pairs = (text[:-1].astype(np.int64) << 32) | (text[1:].astype(np.int64) & 0xFFFFFFFF)
     _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
-    copied: Array = (first[which] < np.arange(len(pairs))) & (text[:-1] >= 0) & (text[1:] >= 0)
+    repeated = (first[which] < np.arange(len(pairs))) & (text[:-1] >= 0) & (text[1:] >= 0)
+    copied: Array = np.append(repeated, False) | np.append(False, repeated)
     return copied

@@ -126,12 +126,14 @@ def test_the_pieces_of_a_word_count_once_and_signs_nothing():
     assert total(0, 3, kinds=words[:3]) == 3.0 + 6.0
 
 
-def test_words_that_are_copied_from_the_text_before_count_once():
+def test_words_that_are_copied_from_the_text_before_count_nothing():
     rarity = np.array([3.0, 5.0, 4.0, 6.0, 7.0], np.float32)
     prompt = [0, 1, 2, 3]
     copied = rarity_of_end(np.array([*prompt, -1, 4, 1, 2, 3]), 4, rarity, None)
-    assert copied == 7.0 + 6.0
+    assert copied == 7.0
     assert rarity_of_end(np.array([*prompt[:2], -1, 4, 1, 2, 3]), 4, rarity, None) == 22.0
+    # Only one token of a name follows a token that it followed before.
+    assert rarity_of_end(np.array([1, 2, 3, -1, 4, 0, 2, 3]), 4, rarity, None) == 10.0
     # A pair does not stand across a mark.
     assert rarity_of_end(np.array([1, -1, 2, 4, 1, 2]), 3, rarity, None) == 16.0
 
