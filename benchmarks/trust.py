@@ -114,25 +114,44 @@ def answers(model, tokenizer, location):
 
 
 def sentences(model, tokenizer, location, texts):
-    """Passages of a corpus from the beginning of a sentence, asked for after some words."""
-    passages = set()
+    """Passages of a corpus from the beginning of a sentence, asked for after some words.
+
+    Returns for each beginning all passages that have it: any of them is right.
+    """
+    passages = {}
     for document in knn_logits.read_corpus([texts]):
         for paragraph in document.text.split("\n\n"):
             if re.search(r"^\s|::|``|^[=\-#*.>|+]|http", paragraph, re.MULTILINE):
                 continue
             for start in re.finditer(r"(?:(?<=\. )|(?<=\.\n)|^)[A-Z]", paragraph):
-                ends = [one.end() for one in re.finditer(r"\S+", paragraph[start.start() :])]
+                rest = paragraph[start.start() :]
+                ends = [one.end() for one in re.finditer(r"\S+", rest)]
                 if len(ends) >= WORDS + MORE:
-                    rest = paragraph[start.start() :]
-                    passages.add((rest[: ends[WORDS - 1]], rest[: ends[WORDS + MORE - 1]]))
+                    wholes = passages.setdefault(rest[: ends[WORDS - 1]], set())
+                    wholes.add(rest[: ends[WORDS + MORE - 1]])
     chosen = sorted(passages)
     random.Random(0).shuffle(chosen)
     found = []
-    for before, whole in chosen[:SENTENCES]:
-        prompt, ids = tokenizer(before)["input_ids"], tokenizer(whole)["input_ids"]
-        if ids[: len(prompt)] == prompt:
-            found.append(text_of(model, location, ids, len(prompt)))
+    for before in chosen[:SENTENCES]:
+        prompt = tokenizer(before)["input_ids"]
+        wholes = [tokenizer(whole)["input_ids"] for whole in sorted(passages[before])]
+        wholes = [ids for ids in wholes if ids[: len(prompt)] == prompt]
+        if wholes:
+            found.append([text_of(model, location, ids, len(prompt)) for ids in wholes])
     return found
+
+
+def is_continued(memory, texts):
+    """Whether greedy text after a beginning is that of one of the passages that have it."""
+    while texts:
+        (_, choices, _), targets = texts[0].asked(memory), texts[0].targets
+        differing = (choices != targets).nonzero()
+        if not len(differing):
+            return True
+        at = int(differing[0])
+        start = [*targets[:at].tolist(), int(choices[at])]
+        texts = [text for text in texts if text.targets[: at + 1].tolist() == start]
+    return False
 
 
 def held_out(model, tokenizer, location, texts):
@@ -204,7 +223,12 @@ def rules(model, tokenizer, store, fit):
             documents = list(knn_logits.read_corpus([fit]))[:8]
             short = [knn_logits.Document(one.text[:8000], one.id) for one in documents]
             tuned = knn_logits.tune(model, tokenizer, store, short, gate=kind, samples=0)
-            settings = {"k": tuned.k, "temperature": tuned.temperature}
+            settings = {
+                "k": tuned.k,
+                "temperature": tuned.temperature,
+                "suffix_weight": tuned.suffix_weight,
+                "retomaton": False,
+            }
             found[name] = {"lmbda": tuned.gate.gate if tuned.gate else tuned.lmbda, **settings}
     for name, rule in (("relative retrieval confidence (NEST, Li et al. 2024)", by_retrieval),
                        ("divergence (AdaCAD, Wang et al. 2025)", by_divergence),
@@ -226,8 +250,8 @@ def measured(memory, tokenizer, questions, passages, held):
         until = len(own) if not len(first) else int(first[0])
         same += until == len(own)
         right += is_right(tokenizer.decode(own[:until]), text.question["answers"])
-    for text in passages:
-        kept += bool((text.asked(memory)[1] == text.targets).all())
+    for texts in passages:
+        kept += is_continued(memory, texts)
     changes = [float((text.asked(memory)[0] - text.alone[0]).sum()) for text in held]
     # A document's beginning and middle count together.
     by_document = [sum(changes[at : at + 2]) for at in range(0, len(changes), 2)]
@@ -237,6 +261,7 @@ def measured(memory, tokenizer, questions, passages, held):
         "right": right,
         "same_text": same,
         "passages": len(passages),
+        "in_several_places": sum(len(texts) > 1 for texts in passages),
         "continued": kept,
         "held_documents": len(by_document),
         "held_worse": sum(one < -1e-3 for one in by_document),
