@@ -221,7 +221,9 @@ def verify(
         content |= {} if spelt is None else {"control_tokens": spelt}
         print_json(content | {"bytes": size, "seconds": round(bars.seconds, 3)})
     elif not damaged:
-        say(f"{folder}: whole, {size / 1e6:,.1f} MB in {bars.seconds:.1f} s")
+        # Only the tokenizer knows which tokens control a model.
+        rest = "" if model else "; control tokens in its text: not looked for without --model"
+        say(f"{folder}: whole, {size / 1e6:,.1f} MB in {bars.seconds:.1f} s{rest}")
     if left:
         tell(
             f"{folder} also holds files of an earlier state or an unfinished job "

@@ -52,6 +52,8 @@ class ClusterOptions:
 
 # Settings of the pointers that RetoMaton follows.
 _POINTING = ("min_knns", "max_knns", "pointer_weight", "pointer_distances")
+# Settings of a search among keys.
+_SEARCHING = (*_POINTING, "nprobe", "refine", "suffix_weight")
 NATIVE_HELP = settings_of(IndexConfig)["native"].help
 # The cluster that builds, and not one that searches.
 Ray = Annotated[ClusterOptions, Without(("shards", "replicas", "partial"))]
@@ -98,18 +100,38 @@ def _without_effect(opened: OpenStores, scoring: bool) -> Iterator[str]:
     """Says of options that change nothing, given the others and these datastores."""
     from knn_logits.index.opening import backend_of
     from knn_logits.mixture.presets import resolve
+    from knn_logits.mixture.trust import Trust
 
     settings: Any = opened.settings
-    config, _ = resolve(opened.stores, scoring, settings)
+    config, gate = resolve(opened.stores, scoring, settings)
+    kinds = ", ".join(dict.fromkeys(store.manifest.index.factory for store in opened.stores))
+    if isinstance(gate, Trust):
+        given = [name for name in _SEARCHING if settings.get(name)]
+        if given:
+            yield (
+                f"{_options(given)}: no effect, since trust takes what follows the text word for "
+                "word; --lmbda or --retomaton takes its place"
+            )
+        return
     given = [name for name in _POINTING if settings.get(name) is not None]
     if given and not config.retomaton:
-        options = ", ".join("--" + name.replace("_", "-") for name in given)
-        yield f"{options}: no effect, since no pointers are followed; add --retomaton"
+        yield f"{_options(given)}: no effect, since no pointers are followed; add --retomaton"
     if settings.get("nprobe") and not any(
         store.manifest.index.nprobe or backend_of(store).usual_nprobe for store in opened.stores
     ):
-        kinds = ", ".join(dict.fromkeys(store.manifest.index.factory for store in opened.stores))
         yield f"--nprobe: no effect, since the index ({kinds}) has no lists to visit"
+    if settings.get("refine") and not any(
+        backend_of(store).approximate for store in opened.stores if store.manifest.on_demand is None
+    ):
+        yield f"--refine: no effect, since the index ({kinds}) has exact distances"
+    if opened.native_index and all(
+        store.manifest.file("native") is None for store in opened.stores
+    ):
+        yield "--native-index: no effect, since no index is in FAISS's own format"
+
+
+def _options(names: Sequence[str]) -> str:
+    return ", ".join("--" + name.replace("_", "-") for name in names)
 
 
 @dataclass(frozen=True)

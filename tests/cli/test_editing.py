@@ -213,3 +213,5 @@ def test_verify_tells_of_stored_control_tokens(
     assert (result.code, result.json["control_tokens"]) == (0, ["b"])
     assert "1 documents hold control tokens that their text spelt (b)" in result.err
     assert "control_tokens" not in run("verify", tmp_path / "spelt", "--json").json
+    assert "not looked for without --model" in run("verify", tmp_path / "spelt").out
+    assert "not looked for" not in run("verify", store, "--model", model_folder).out

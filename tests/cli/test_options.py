@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import pytest
 import typer
+from trusting import with_trust
 from typer.testing import CliRunner
 
 from knn_logits import ConfigError, WindowConfig
@@ -92,6 +93,8 @@ def test_help_has_the_range_and_the_default(call):
             "--max-knns, --pointer-weight: no effect, since no pointers are followed",
         ),
         (("--nprobe", 4), "--nprobe: no effect, since the index (exact) has no lists to visit"),
+        (("--refine",), "--refine: no effect, since the index (exact) has exact distances"),
+        (("--native-index",), "--native-index: no effect, since no index is in FAISS's own"),
         (("--retomaton", "--min-knns", 3), None),
     ],
 )
@@ -100,6 +103,14 @@ def test_an_option_without_effect_is_said(run, store, model_folder, options, lin
     assert done.code == 0
     assert (line or "") in done.err
     assert ("no effect" in done.err) == (line is not None)
+
+
+def test_under_trust_settings_of_a_search_have_no_effect(run, store, model_folder, tmp_path):
+    folder = with_trust(store, 12.0, folder=tmp_path / "s").folder
+    write = ("generate", model_folder, folder, "--prompt", "The harbour", "--max-new-tokens", 2)
+    done = run(*write, "--refine", "--suffix-weight", 3)
+    assert "--refine, --suffix-weight: no effect, since trust takes what follows" in done.err
+    assert "trust" not in run(*write, "--lmbda", 0.5, "--suffix-weight", 3).err
 
 
 def test_a_folder_is_no_text_to_explain(run, store, model_folder, tmp_path):
