@@ -24,11 +24,11 @@ ICON = ASSETS / "icon.svg"
 # The scripts, each after those that it needs.
 _SCRIPTS = (
     "dom", "trace", "words", "live", "answer", "panel", "documents", "take", "page", "mount",
-    "alone",
+    "chat", "alone",
 )  # fmt: skip
 _NAMES = (
     "mount, drawer, controls, gates, alone, tries, fromLink, runLink, read, unpackLive, mixed, "
-    "turnsOf, wholeTrace"
+    "turnsOf, wholeTrace, chat, asked"
 )
 _TITLE_TAG = re.compile(rb"<title>[^<]*</title>")
 _GRADIO_TAG = re.compile(

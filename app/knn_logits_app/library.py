@@ -19,6 +19,8 @@ _SEARCHED, _WORDS = 1500, 9
 _SHOWN = 60
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
+# A question in a text, of up to `_LONG` characters.
+_QUESTION = re.compile(r"(?:^|(?<=[.!?:\n]))\s*([^\W\d_a-z][^.!?:\n]{14,160}\?)", re.MULTILINE)
 # A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
 
@@ -193,6 +195,22 @@ def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) ->
         if len(prompts) == number:
             break
     return list(dict.fromkeys(prompts)) or first_words(store, tokenizer, number)
+
+
+def titles(store: Datastore, number: int) -> list[str]:
+    """Returns the titles of the first documents, or their ids."""
+    records = (store.documents[place].shown for place in range(len(store.documents))[:number])
+    return [record.title or record.id for record in records]
+
+
+def own_questions(store: Datastore, tokenizer: Any, number: int) -> list[str]:
+    """Returns questions that the documents ask themselves, as examples."""
+    questions: list[str] = []
+    for place in _spread(store, 8):
+        questions += _QUESTION.findall(_text(store, tokenizer, place))
+        if len(questions) >= number:
+            break
+    return list(dict.fromkeys(questions))[:number]
 
 
 def prose(text: str) -> str | None:

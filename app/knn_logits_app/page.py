@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore, settings_line
-from knn_logits_app import tab_evaluate, tab_explain, tab_generate, tab_text
+from knn_logits_app import tab_chat, tab_evaluate, tab_explain, tab_generate, tab_text
 from knn_logits_app.api import add_api
 from knn_logits_app.bundle import TITLE, asset
 from knn_logits_app.drawer import add_drawer, connect
@@ -36,7 +36,7 @@ _SETTINGS_OF_STORES = """
 
 def build_page(server: Server) -> Any:
     """Builds the whole page."""
-    library = server.session.first
+    library, tabs = server.session.first, tabs_of(server)
 
     def forget(request: gr.Request) -> None:
         server.visitors.forget(request.session_hash)
@@ -50,12 +50,12 @@ def build_page(server: Server) -> Any:
         )
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
-                gr.HTML(_tab_row(), js_on_load=asset("tabs.js"), apply_default_css=False)
-                panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in TABS]
+                gr.HTML(_tab_row(tabs), js_on_load=asset("tabs.js"), apply_default_css=False)
+                panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in tabs]
             with gr.Column(scale=1, min_width=280, elem_id="side"):
                 controls = _controls(server)
         drawer = add_drawer()
-        for panel, (_, build) in zip(panels, TABS.values(), strict=True):
+        for panel, (_, build) in zip(panels, tabs.values(), strict=True):
             with panel:
                 answers = build(server, controls)
             if answers is not None:
@@ -66,14 +66,24 @@ def build_page(server: Server) -> Any:
     return page
 
 
-def _tab_row() -> str:
+def tabs_of(server: Server) -> dict[str, tuple[str, Any]]:
+    """The tabs in their order: a model with a chat template chats first, others write first."""
+    names = list(TABS)
+    if not getattr(server.session.first.tokenizer, "chat_template", None):
+        names[:2] = reversed(names[:2])
+    if all(library.reader.sources for library in server.session.libraries.values()):
+        names.remove("chat")
+    return {name: TABS[name] for name in names}
+
+
+def _tab_row(tabs: dict[str, tuple[str, Any]]) -> str:
     """Returns the HTML of the tabs. `tabs.js` says why they are not gradio's tabs."""
-    first = next(iter(TABS))
+    first = next(iter(tabs))
     buttons = "".join(
         f'<button type="button" role="tab" id="open-{name}" aria-controls="tab-{name}" '
         f'aria-selected="{str(name == first).lower()}" tabindex="{0 if name == first else -1}">'
         f"{text(label)}</button>"
-        for name, (label, _) in TABS.items()
+        for name, (label, _) in tabs.items()
     )
     settings = (
         '<button type="button" class="kl-settings" id="open-settings" aria-expanded="false" '
@@ -110,7 +120,7 @@ def _controls(server: Server) -> Controls:
         visible=any(each.gates for each in libraries.values()),
         elem_id="gate",
     )
-    reset = gr.Button("Back to the datastore’s own settings", size="sm")
+    reset = gr.Button("Back to the datastore’s own settings", size="sm", elem_id="reset")
     controls = Controls(model, stores, settings, gate)
 
     all_settings = {
@@ -193,6 +203,7 @@ def card(name: str, store: Datastore) -> str:
 
 # The tabs by their names in app.css: the label of each, and what lays it out.
 TABS: dict[str, tuple[str, Any]] = {
+    "chat": ("Chat", tab_chat.build),
     "generate": ("Generate", tab_generate.build),
     "explain": ("Explain", tab_explain.build),
     "own": ("Your text", tab_text.build),

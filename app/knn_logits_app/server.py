@@ -146,7 +146,7 @@ def launch(
         quiet=quiet,
         show_error=False,
         theme=theme(),
-        css_paths=[ASSETS / "answer.css", ASSETS / "app.css"],
+        css_paths=[ASSETS / f"{name}.css" for name in ("answer", "app", "chat")],
         head=head(),
         favicon_path=str(ICON),
         js=asset("ready.js"),

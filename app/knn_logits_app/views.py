@@ -37,7 +37,7 @@ def frame(
         side: {"known": True} if side in known else _side(answer)
         for side, answer in answers.items()
     }
-    return _json({"kind": kind, "asked": request, "note": list(note), "sides": sides})
+    return json_text({"kind": kind, "asked": request, "note": list(note), "sides": sides})
 
 
 def chat_page(sequence: SequenceTrace, metric: str = "l2") -> str:
@@ -57,12 +57,12 @@ def chat_page(sequence: SequenceTrace, metric: str = "l2") -> str:
         "tokens": len(tokens), "seconds": 0, "live": None, "metric": metric,
         "trace": packed(replace(sequence, prompt="", tokens=tokens)),
     }  # fmt: skip
-    return alone(_json({"kind": "chat", "asked": {}, "note": [], "sides": {"knn": side}}))
+    return alone(json_text({"kind": "chat", "asked": {}, "note": [], "sides": {"knn": side}}))
 
 
 def message(line: str, *, kind: str = "error") -> str:
     """Packs one line that is shown in place of an answer."""
-    return _json({"message": line, "kind": kind})
+    return json_text({"message": line, "kind": kind})
 
 
 def _side(answer: Answer) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _short(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def _json(content: Any) -> str:
+def json_text(content: Any) -> str:
     """Writes JSON that cannot open an element when it is put into HTML."""
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 

@@ -18,11 +18,12 @@ import torch
 
 from knn_logits import CorpusError, Datastore, Deadline, Document, evaluate, tune
 from knn_logits_app.library import Library
+from knn_logits_app.questions import ask_steps, asking_of
 from knn_logits_app.requests import Lookup, pairs_of, text_of
 from knn_logits_app.session import Session, Stores
 from knn_logits_app.your_text import build_steps
 
-Kind = Literal["write", "explain", "measure", "build"]
+Kind = Literal["write", "ask", "explain", "measure", "build"]
 # The most characters of a text, since a visitor waits while it is measured many times.
 MOST_MEASURED = 40_000
 
@@ -108,6 +109,9 @@ class Work:
         if kind == "write":
             (writing,) = arguments
             yield from session.write(library, writing, deadline, private)
+        elif kind == "ask":
+            (question,) = arguments
+            yield from ask_steps(session, library, question, deadline, private)
         elif kind == "build":
             documents, room = arguments
             yield from build_steps(session, library, documents, room, deadline)
@@ -146,9 +150,13 @@ class LentWork(Work):
         self, kind: Kind, library: Library, private: Stores, deadline: Deadline, *arguments: Any
     ) -> Iterator[Any]:
         """Runs a request in a fork. When a visitor stops, the remaining steps are ignored."""
+        if kind == "ask":
+            # Forks have the passages that are cut here. Those that one cuts would end with it.
+            (question,) = arguments
+            asking_of(self.session, library, question, private).find(question.text)
         folders = {name: str(store.folder) for name, store in private.items()}
         for step in self._lent(kind, library.name, folders, *arguments):
-            if kind != "write":
+            if kind not in ("write", "ask"):
                 deadline.check()
             yield step
             if deadline.over:

@@ -154,6 +154,8 @@ class Visit:
         """Leaves the page as the next visit needs it."""
         self._listen_no_more()
         self.page.unroute_all(behavior="ignoreErrors")
+        if not self.page.url.startswith("about:"):
+            self.page.evaluate("sessionStorage.clear()")  # which keeps the conversation of the chat
         self.page.goto("about:blank")
 
     def check(self):

@@ -58,7 +58,7 @@ def test_the_settings_are_a_drawer(phone):
 
 
 def test_every_tab_is_there(phone):
-    for name in ("Generate", "Explain", "Your text", "Evaluate", "About"):
+    for name in ("Generate", "Chat", "Explain", "Your text", "Evaluate", "About"):
         expect(phone.page.get_by_role("tab", name=name)).to_be_in_viewport()
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from forked import Fork, alone_in
 
+from knn_logits_app.questions import Question
 from knn_logits_app.requests import Lookup, Writing
 from knn_logits_app.work import LentWork, Work, work_for
 from knn_logits_app.your_text import Progress, documents_of
@@ -107,7 +108,7 @@ def in_a_fork(function):
     return called
 
 
-def test_a_fork_writes_explains_measures_and_builds_as_this_process_does(session, tmp_path):
+def test_a_fork_writes_asks_explains_measures_and_builds_as_this_process_does(session, tmp_path):
     work = LentWork(session, in_a_fork)
     here = Work(session)
     library, lookup = session.first, Lookup(("manual", "chronicle"))
@@ -128,6 +129,10 @@ def test_a_fork_writes_explains_measures_and_builds_as_this_process_does(session
     assert lent.words == pickle.loads(pickle.dumps(own.words))
     lent, own = both("measure", text, Lookup(("manual",)), None)
     assert lent == own
+    question = Question("What is the cause of E529?", Lookup(("manual",)))
+    lent, own = both("ask", question)
+    assert lent.answer.text == own.answer.text
+    assert lent.answer.passages == own.answer.passages
     documents, _ = documents_of(session, [], "The lighthouse was painted blue in 1931.")
     deadline = session.limits.deadline()
     *steps, folder = work.steps("build", library, {}, deadline, documents, tmp_path)

@@ -27,7 +27,7 @@ FRAMES = """(frames) => new Promise((done) => {
   const next = () => (frames-- > 0 ? requestAnimationFrame(next) : done());
   next();
 })"""
-TABS = ("Explain", "Your text", "Evaluate", "About", "Generate")
+TABS = ("Chat", "Explain", "Your text", "Evaluate", "About", "Generate")
 
 
 def test_what_is_typed_as_soon_as_a_field_is_there_stays(visit):
@@ -39,8 +39,8 @@ def test_what_is_typed_as_soon_as_a_field_is_there_stays(visit):
     page.get_by_role("button", name="Length and sampling").click()
     page.evaluate(FRAMES, 5)
     typed = page.evaluate("typed.map(([field, text]) => [text, field.value, field.isConnected])")
-    # Four boxes of text, and the numbers at the side and of the sampling.
-    assert len(typed) == 11
+    # Five boxes of text, and the numbers at the side and of the sampling.
+    assert len(typed) == 12
     assert all(field == text and there for text, field, there in typed), typed
 
 
@@ -119,10 +119,10 @@ def test_files_that_come_while_others_are_built_are_kept(visit, tmp_path):
 def test_the_keyboard_opens_every_tab(visit, width):
     page = visit(width).page
     first = page.get_by_role("tab", name="Generate")
-    assert page.get_by_role("tab").count() == 5
+    assert page.get_by_role("tab").count() == 6
     first.focus()
     for key, name in (
-        ("ArrowRight", "Explain"), ("End", "About"), ("ArrowRight", "Generate"),
+        ("ArrowRight", "Chat"), ("End", "About"), ("ArrowRight", "Generate"),
         ("ArrowLeft", "About"), ("Home", "Generate"),
     ):  # fmt: skip
         page.keyboard.press(key)

@@ -9,13 +9,15 @@ const fill = (selector, text) => {
   field.dispatchEvent(new Event("input", { bubbles: true }));
 };
 
-// Makes Enter write an answer, and Shift+Enter break the line. In gradio it is the other way round.
+// Makes Enter write or send, and Shift+Enter break the line. In gradio it is the other way round.
+const SENDS = { "#prompt textarea": "#write", "#chat-question textarea": "#chat-send" };
 const enter = (event) => {
-  if (event.key !== "Enter" || event.isComposing || !event.target.matches?.("#prompt textarea")) return;
+  const box = event.key === "Enter" && !event.isComposing && Object.keys(SENDS).find((one) => event.target.matches?.(one));
+  if (!box) return;
   event.stopPropagation();
   if (event.shiftKey) return;
   event.preventDefault();
-  if (event.type === "keydown") document.querySelector("#write").click();
+  if (event.type === "keydown") document.querySelector(SENDS[box]).click();
 };
 document.addEventListener("keydown", enter, true);
 document.addEventListener("keypress", enter, true);

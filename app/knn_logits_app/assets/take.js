@@ -1,7 +1,7 @@
 // Lets a visitor share and save answers, as links, as text with footnotes, and as pages.
 
-// The request in the page's address, to write ("q") or to explain. Its word is opened once its
-// answer is finished.
+// The request in the page's address: to write ("q"), to explain or to ask. Its word is opened once
+// its answer is finished.
 const address = new URLSearchParams(location.search);
 const linked = { kind: null, word: null, run: false };
 if (address.get("embed")) document.documentElement.classList.add("kl-embed");
@@ -13,8 +13,9 @@ const given = (name, now) => {
 // Returns the values of the form that the address asks for: prompt, datastores, settings, gate.
 const fromLink = (settings, ...now) => {
   const prompt = address.get("q");
-  if (!prompt && !address.get("explain")) return now;
-  linked.kind = prompt ? "write" : "explain";
+  linked.kind = ["q", "explain", "ask"].find((name) => address.get(name));
+  if (!linked.kind) return now;
+  if (prompt) linked.kind = "write";
   linked.run = true;
   linked.word = given("word", null);
   const chosen = address.getAll("store");
@@ -24,8 +25,13 @@ const fromLink = (settings, ...now) => {
 const runLink = () => {
   if (!linked.run) return;
   linked.run = false;
-  if (linked.kind === "write") document.querySelector("#write").click();
-  else {
+  if (linked.kind === "ask") {
+    document.getElementById("open-chat")?.click();
+    theChat.ask(address.get("ask"));
+  } else if (linked.kind === "write") {
+    document.getElementById("open-generate").click();
+    document.querySelector("#write").click();
+  } else {
     document.getElementById("open-explain").click();
     fill("#explain-text textarea", address.get("explain"));
     requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#explain").click()));

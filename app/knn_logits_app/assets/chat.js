@@ -1,0 +1,225 @@
+// The chat: questions in turns, their answers, and the passages behind each answer. The browser's tab
+// keeps the conversation, so that a reload does not lose it. The server keeps none.
+
+const KEPT_AS = "knn-logits chat";
+const MOST_TURNS = 50, MOST_PAIRS = 8;
+const ALONE_LINE = "No document is about this: the model answers alone.";
+const theChat = { asked: () => {}, ask: () => {} };
+const asked = () => theChat.asked();
+
+const times = (factor) => (factor >= 10 ? Math.round(factor).toLocaleString("en") : factor.toPrecision(2));
+const effectLine = (effect, tokens) => {
+  if (effect === null || effect === undefined || !tokens) return null;
+  const factor = Math.exp(effect / tokens);
+  const change = `log p of the answer ${effect < 0 ? "−" : "+"}${Math.abs(effect).toFixed(1)}`;
+  if (factor > 0.95 && factor < 1.05) return `Reading it hardly changes how likely the answer is (${change}).`;
+  return `Reading it makes the answer ${factor < 1 ? "less likely" : "likelier"} for the model: each piece of a word `
+    + `${times(factor)} times as likely, on average (${change}).`;
+};
+
+const passageOf = (passage, frame, read) => {
+  const whole = passage.text.map(([text]) => text).join("");
+  const opened = (event) => {
+    const mark = event.target.open && event.target.querySelector("mark");
+    if (mark) mark.scrollIntoView({ block: "nearest" });
+  };
+  return h("details", { class: "kl-source", ontoggle: opened },
+    h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
+      frame.answered ? null : h("span", { class: "kl-preview" }, toAWord(whole.replace(/\s+/g, " "), 110))),
+    h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, text) : text))),
+    h("p", { class: "kl-hint" }, effectLine(passage.effect, frame.tokens), " ",
+      button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri)));
+};
+
+// The words of an answer. Of a written one those that stand in a passage are underlined.
+const saidIn = (frame) => {
+  const words = frame.parts.map(([text, source], place) => {
+    const bare = place ? text : text.trimStart();
+    return source === null ? bare
+      : h("span", { class: "kl-says", title: `In ${frame.passages[source]?.title ?? "a passage"}` }, bare);
+  });
+  if (frame.quoted) return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", words, "”");
+  return h("p", { class: "kl-said", dir: "auto" }, words, frame.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" }));
+};
+
+// An answer as far as it is there: { done, text, ... } as tab_chat.py packs it.
+const replyOf = (frame, tools) => {
+  if (!frame || (!frame.done && !frame.text))
+    return [h("p", { class: "kl-looking" }, h("i", { "aria-hidden": "true" }),
+      frame ? "Looking in the documents …" : "Waiting for the server …")];
+  if (frame.message)
+    return [h("p", { class: "kl-notice kl-error" }, frame.message, " ", button("Ask again", tools.again, { class: "kl-link" }))];
+  const sources = (frame.passages ?? []).map((one) => passageOf(one, frame, tools.read));
+  const missing = frame.near && !frame.answered;
+  return [
+    frame.alone ? h("p", { class: "kl-alone" }, h("b", {}, ALONE_LINE)) : null,
+    missing ? h("p", { class: "kl-alone" }, h("b", {}, frame.text)) : frame.text ? saidIn(frame) : null,
+    frame.stopped ? h("p", { class: "kl-hint" }, `ended early: ${frame.stopped}`, " ",
+      button("Ask again", tools.again, { class: "kl-link" })) : null,
+    sources.length ? h("p", { class: "kl-from" }, missing ? "The nearest passages:" : frame.quoted ? "Quoted word for word from:"
+      : "Written by the model, which read this (underlined words stand in it):") : null,
+    ...sources,
+    frame.seconds ? h("p", { class: "kl-took" }, `${frame.seconds.toFixed(1)} s`) : null,
+  ].filter(Boolean);
+};
+
+const chat = (element, props, trigger, watch) => {
+  const { openings } = JSON.parse(props.value);
+  const out = element.querySelector(".kl-chat");
+  const log = h("ol", { class: "kl-log", "aria-label": "The conversation" });
+  const told = h("p", { class: "kl-sr", role: "status" });
+  const start = h("div", { class: "kl-start" });
+  out.append(start, log, told);
+  const places = new Map();
+  let turns = [];
+  let waiting = 0; // requests that the server has not ended
+  let held = false; // whether the visitor has scrolled since the last question
+
+  const field = () => document.querySelector("#chat-question textarea");
+  const running = () => turns.find((one) => !one.frame?.done);
+  const keep = () => {
+    try {
+      sessionStorage.setItem(KEPT_AS, JSON.stringify(turns.slice(-MOST_TURNS)));
+    } catch {
+      // The browser keeps nothing for this page, or has no room left.
+    }
+  };
+  const end = (turn, stopped) => {
+    turn.frame = { text: "", parts: [], passages: [], stores: [], ...turn.frame, done: true, stopped };
+  };
+  const read = (turn) => (passage, opener) => {
+    theDrawer.opener = opener;
+    theDrawer.turn += 1;
+    theDrawer.wait(passage.title);
+    trigger("read", { turn: theDrawer.turn, model: turn.frame.model, store: passage.store, document: passage.document, places: [] });
+  };
+
+  // Scrolls so far that the end of the last answer is seen above the form, and its question too.
+  const follow = () => {
+    const last = log.lastElementChild;
+    if (held || !last) return;
+    const top = document.getElementById("chat-form").getBoundingClientRect().top;
+    const box = last.getBoundingClientRect();
+    const beyond = Math.min(box.bottom - top + 8, box.top - 8);
+    if (beyond > 0) window.scrollBy({ top: beyond });
+  };
+  const draw = (turn) => {
+    if (!places.has(turn)) {
+      const reply = h("div", { class: "kl-reply" });
+      log.append(h("li", {}, h("h3", { class: "kl-sr" }, "Question"), h("p", { class: "kl-question", dir: "auto" }, turn.question),
+        h("h3", { class: "kl-sr" }, "Answer"), reply));
+      places.set(turn, reply);
+    }
+    const again = () => ask(turn.question);
+    places.get(turn).replaceChildren(...replyOf(turn.frame, { again, read: read(turn) }));
+    const busy = Boolean(running());
+    log.setAttribute("aria-busy", String(busy));
+    document.documentElement.classList.toggle("kl-asking", busy);
+  };
+  const drawAll = () => {
+    places.clear();
+    log.replaceChildren();
+    turns.forEach(draw);
+    begin();
+  };
+
+  // What can be asked, before anything was.
+  const begin = () => {
+    const stores = openings[form?.model] ?? Object.values(openings)[0] ?? {};
+    const chosen = (form?.stores ?? Object.keys(stores)).map((name) => stores[name]).filter(Boolean);
+    const documents = chosen.flatMap((one) => one.documents);
+    const more = sum(chosen.map((one) => one.number)) - documents.length;
+    const named = documents.length ? `: ${documents.join(", ")}${more > 0 ? ` and ${more.toLocaleString("en")} more` : ""}` : "";
+    const questions = chosen.flatMap((one) => one.questions);
+    start.replaceChildren(...(turns.length ? [] : [
+      h("p", {}, `Ask about the documents${named}. The answer is a sentence that stands there, with its place. `
+        + "If no document says it, the answer says so."),
+      questions.length ? h("p", {}, questions.map((one) => button(one, () => ask(one), { class: "kl-chip" }))) : null,
+    ].filter(Boolean)));
+  };
+
+  const history = () => turns.filter((one) => one.frame?.done && one.frame.text && !one.frame.message).slice(-MOST_PAIRS)
+    .flatMap((one) => [{ role: "user", content: one.question }, { role: "assistant", content: one.frame.text }]);
+
+  const ask = (question) => {
+    if (!question.trim()) {
+      field().focus();
+      return;
+    }
+    const before = running();
+    if (before) {
+      end(before, "another question was asked");
+      draw(before);
+    }
+    const said = history();
+    const turn = { turn: (turns.at(-1)?.turn ?? 0) + 1, question, frame: null };
+    turns.push(turn);
+    begin();
+    draw(turn);
+    keep();
+    held = false;
+    follow();
+    waiting += 1;
+    trigger("ask", { turn: turn.turn, question, history: said });
+  };
+  theChat.ask = ask;
+
+  // The server has ended a request. One that it refused has no frame.
+  theChat.asked = () => {
+    waiting -= 1;
+    setTimeout(() => {
+      const turn = running();
+      if (!turn || waiting) return;
+      turn.frame = { done: true, message: "The server did not answer this." };
+      draw(turn);
+      keep();
+    }, 1000);
+  };
+
+  const show = () => {
+    if (!props.value) return;
+    const frame = JSON.parse(props.value);
+    const turn = turns.find((one) => one.turn === frame.turn);
+    if (!turn || turn.frame?.done) return;
+    turn.frame = frame;
+    draw(turn);
+    follow();
+    if (!frame.done) return;
+    told.textContent = clean(frame.message ?? `${frame.alone ? `${ALONE_LINE} ` : ""}${frame.text}`);
+    keep();
+  };
+
+  const stop = () => {
+    const turn = running();
+    if (!turn) return;
+    end(turn, "stopped");
+    draw(turn);
+    keep();
+  };
+  document.addEventListener("click", (event) => {
+    const pressed = event.target.closest?.("#chat-send, #chat-stop, #chat-new")?.id;
+    if (pressed === "chat-send") {
+      const question = field().value;
+      if (question.trim()) fill("#chat-question textarea", "");
+      ask(question);
+    } else if (pressed === "chat-stop") stop();
+    else if (pressed === "chat-new") {
+      if (running()) document.getElementById("chat-stop").click();
+      turns = [];
+      keep();
+      drawAll();
+      field().focus();
+    }
+  });
+  for (const moved of ["wheel", "touchmove"]) addEventListener(moved, () => { held = true; }, { passive: true });
+
+  try {
+    turns = JSON.parse(sessionStorage.getItem(KEPT_AS) ?? "[]");
+  } catch {
+    turns = [];
+  }
+  turns.filter((one) => !one.frame?.done).forEach((one) => end(one, "the page was loaded again"));
+  views.push({ follow: begin });
+  drawAll();
+  watch("value", show);
+};

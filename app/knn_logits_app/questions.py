@@ -1,0 +1,154 @@
+"""Answers a visitor's question from the documents, and passes the answer on as it is written."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from knn_logits import Answer, AskConfig, Asking, Deadline, Memory, Pieces, text_ids
+from knn_logits_app.decoding import TokenStream
+from knn_logits_app.library import Library
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, list_of, text_of
+from knn_logits_app.session import FRAME_SECONDS, Session, Stores
+
+# The most messages of a conversation that are read.
+MOST_MESSAGES = 16
+_ROLES = ("user", "assistant")
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with the messages before it, in pairs of a question and its answer."""
+
+    text: str
+    lookup: Lookup
+    history: tuple[dict[str, str], ...] = ()
+    own_words: bool = False  # whether the model writes the answer, and quotes no sentence
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply as far as it is there: words that are being written, and then the whole answer."""
+
+    written: str = ""
+    alone: bool = False  # whether the model is known to answer without a passage
+    answer: Answer | None = None
+    stopped: str | None = None  # why it ended early
+
+
+def question_of(text: Any, lookup: Lookup, history: Any, own_words: Any) -> Question:
+    """Checks a request. Of a long conversation the first messages are left out."""
+    messages = list_of(history, MOST_MESSAGES)
+    said = []
+    for message, role in zip(messages, _ROLES * MOST_MESSAGES, strict=False):
+        if not isinstance(message, dict) or message.get("role") != role:
+            raise RequestError("The conversation cannot be read: begin a new chat.")
+        said.append({"role": role, "content": text_of(message.get("content"), "message")})
+    while said and (len(said) % 2 or sum(len(one["content"]) for one in said) > MOST_CHARACTERS):
+        del said[: 2 - len(said) % 2]
+    return Question(text_of(text, "question"), lookup, tuple(said), own_words is True)
+
+
+def asking_of(
+    session: Session, library: Library, question: Question, private: Stores | None = None
+) -> Asking:
+    """Opens the datastores of a question, or refuses it before anything runs."""
+    if library.reader.sources:
+        raise RequestError("This model translates, and answers no questions: choose another.")
+    new_tokens = min(AskConfig().max_new_tokens, session.limits.new_tokens)
+    session.limits.check(
+        prompt_tokens=len(text_ids(library.tokenizer, question.text)), new_tokens=new_tokens
+    )
+    stores = session.stores(library, question.lookup, private)
+    memory = library.memory.over(stores)
+    if set(question.lookup.stores) & set(private or {}):
+        # An open memory keeps the passages that it has cut, and a visitor's text must not stay.
+        memory = Memory(library.model, stores, threads=session.threads, check=False)
+    config = AskConfig("write" if question.own_words else "quote", max_new_tokens=new_tokens)
+    return Asking(library.model, library.tokenizer, memory, config)
+
+
+def ask_steps(
+    session: Session,
+    library: Library,
+    question: Question,
+    deadline: Deadline,
+    private: Stores | None = None,
+) -> Iterator[Reply]:
+    """Yields the reply to a question as it grows. It ends when its thread has ended."""
+    asking = asking_of(session, library, question, private)
+    news: queue.Queue[str | Answer | BaseException] = queue.Queue()
+    heard = _Heard(library, news)
+
+    def run() -> None:
+        try:
+            stream = TokenStream(heard.add)
+            criteria = [deadline]
+            news.put(
+                asking.answer(question.text, question.history, stream, stopping_criteria=criteria)
+            )
+        except BaseException as error:
+            news.put(error)
+
+    worker = threading.Thread(target=run, name="ask", daemon=True)
+    worker.start()
+    reply = Reply()
+    yield reply
+    try:
+        while reply.answer is None and reply.stopped is None:
+            try:
+                step = news.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                # The search has no step at which it could end.
+                if deadline.over and not reply.written:
+                    reply = replace(reply, stopped=_reason(deadline))
+                    yield reply
+                continue
+            if isinstance(step, BaseException):
+                raise step
+            if isinstance(step, str):
+                # Where a sentence is quoted, the model writes only if no passage is about it.
+                reply = replace(reply, written=step, alone=not question.own_words)
+            else:
+                names = dict(zip(asking.memory.names, question.lookup.stores, strict=True))
+                passages = [replace(row, store=names[row.store]) for row in step.passages]
+                answer = replace(step, passages=passages)
+                stopped = _reason(deadline) if heard.number and deadline.over else None
+                if heard.number >= asking.config.max_new_tokens:
+                    stopped = f"{heard.number} tokens are the most"
+                reply = Reply(heard.text, not answer.near, answer, stopped)
+            yield reply
+    finally:
+        deadline.cancel()
+        # So many questions run at once as the queue allows, also those that nobody waits for.
+        worker.join()
+
+
+def _reason(deadline: Deadline) -> str:
+    return "stopped" if deadline.cancelled else "the time is up"
+
+
+class _Heard:
+    """Collects the words that the model writes, and tells them as often as a reader can follow."""
+
+    def __init__(self, library: Library, news: queue.Queue[Any]) -> None:
+        self._news = news
+        self._silent = library.reader.silent | set(library.tokenizer.all_special_ids)
+        self._pieces = Pieces(library.tokenizer, [])
+        self._last = 0.0
+        self.text, self.number = "", 0
+
+    def add(self, token: int) -> None:
+        self.number += 1
+        if token in self._silent:
+            return
+        self.text += self._pieces.add(token)
+        now = time.monotonic()
+        if self.text.strip() and now - self._last >= FRAME_SECONDS:
+            self._last = now
+            self._news.put(self.text.strip())

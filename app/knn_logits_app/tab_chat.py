@@ -1,0 +1,190 @@
+"""The tab that answers questions about the documents, in several turns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import gradio as gr
+
+from knn_logits import Answer, PassageEffect
+from knn_logits_app import layout, views
+from knn_logits_app.layout import Controls, Server
+from knn_logits_app.library import own_questions, titles
+from knn_logits_app.questions import Question, Reply, question_of
+from knn_logits_app.requests import MOST_CHARACTERS, RequestError, friendly, whole
+
+# The documents and questions that a chat without a turn names for each datastore.
+_NAMED, _QUESTIONS = 6, 3
+
+
+def build(server: Server, controls: Controls) -> Any:
+    """Lays the tab out, connects it, and returns the place of its answers."""
+    output = gr.HTML(
+        views.json_text({"openings": _openings(server)}),
+        html_template='<div class="kl-out kl-chat"></div>',
+        js_on_load='knnLogits.chat(element, props, trigger, watch, ["ask", "read"]);',
+        apply_default_css=False,
+        elem_id="chat",
+    )
+    # The browser reads the question, and triggers the event "ask" of the place of answers.
+    with gr.Column(elem_id="chat-form"):
+        with gr.Row(elem_id="chat-line"):
+            gr.Textbox(
+                label="Your question; Enter sends it, Shift and Enter begin a new line",
+                placeholder="Ask about the documents",
+                show_label=False,
+                container=False,
+                lines=1,
+                max_lines=6,
+                max_length=MOST_CHARACTERS,
+                scale=1,
+                min_width=120,
+                elem_id="chat-question",
+            )
+            gr.Button("Send", variant="primary", scale=0, min_width=90, elem_id="chat-send")
+        with gr.Row(elem_classes="kl-run"):
+            stop = gr.Button("Stop", size="md", min_width=70, elem_id="chat-stop")
+            gr.Button("New chat", size="md", min_width=90, elem_id="chat-new")
+            own_words = gr.Checkbox(
+                False,
+                label="Answer in the model’s own words",
+                container=False,
+                min_width=220,
+                elem_id="chat-own-words",
+            )
+
+    def on_ask(request: gr.Request, event: gr.EventData, *values: Any) -> Iterator[str]:
+        content = event._data if isinstance(event._data, dict) else {}
+        try:
+            turn = whole(content.get("turn"), "A turn", 0, 2**31)
+        except RequestError as error:
+            yield views.message(friendly(error))
+            return
+        try:
+            yield from replies(server, values, content, turn, request.session_hash)
+        except Exception as error:
+            yield views.json_text({"turn": turn, "done": True, "message": friendly(error)})
+
+    stop_asking = partial(server.visitors.stop, kind="ask")
+    asking = output.ask(
+        on_ask,
+        [*controls.lookup, own_words],
+        [output],
+        # A new question replaces the one that is being answered, before it waits in the queue.
+        validator=layout.validator(lambda *_: None, then=stop_asking),
+        trigger_mode="multiple",
+        **layout.MODEL,
+    )
+    # In gradio a refused request triggers the second of these alone, and every other one the first.
+    for ended in (asking.then, asking.failure):
+        ended(js="() => { knnLogits.asked(); }", **layout.INSTANT)
+    stop.click(layout.stopping(server, "ask"), **layout.LIGHT)
+    return output
+
+
+def replies(
+    server: Server, values: Sequence[Any], content: dict[str, Any], turn: int, visitor: str | None
+) -> Iterator[str]:
+    """Yields the reply to a question as it grows, as JSON for the browser."""
+    session = server.session
+    model, lookup, (own_words,) = layout.split(server, values)
+    question = question_of(content.get("question"), lookup(), content.get("history"), own_words)
+    library = session.library(model)
+    request = {"turn": turn, "model": library.name, "stores": list(question.lookup.stores)}
+    private = server.visitors.stores(visitor)
+    with server.visitors.running(visitor, session.limits.deadline(), "ask") as deadline:
+        reply, steps = Reply(), server.work.steps("ask", library, private, deadline, question)
+        with closing(steps):  # type: ignore[type-var]
+            for reply in steps:
+                yield views.json_text({**request, **packed(reply, question)})
+        if reply.answer is None and reply.stopped is None:
+            # A Space drops the rest of what was stopped.
+            stopped = packed(replace(reply, stopped="stopped"), question)
+            yield views.json_text({**request, **stopped})
+
+
+def packed(reply: Reply, question: Question) -> dict[str, Any]:
+    """Packs a reply for `assets/chat.js`."""
+    answer = reply.answer
+    shown: dict[str, Any] = {
+        "done": answer is not None or reply.stopped is not None,
+        "stopped": reply.stopped,
+        "alone": reply.alone,
+        "ownWords": question.own_words,
+    }
+    if answer is None:
+        return {**shown, "text": reply.written, "parts": [[reply.written, None]], "passages": []}
+    return {
+        **shown,
+        "text": answer.text,
+        "parts": _parts(answer) if _is_written(answer) else [[answer.text, None]],
+        "answered": answer.answered,
+        "near": answer.near,
+        "quoted": answer.quoted,
+        "tokens": len(answer.tokens),
+        "seconds": round(answer.seconds, 2),
+        "passages": [_passage(row, answer) for row in _shown(answer)],
+    }
+
+
+def _is_written(answer: Answer) -> bool:
+    return answer.answered and not answer.quoted
+
+
+def _shown(answer: Answer) -> list[PassageEffect]:
+    """The passages that were read, or the nearest where no document says the answer."""
+    return [row for row in answer.passages if answer.near and (row.read or not answer.answered)]
+
+
+def _parts(answer: Answer) -> list[list[Any]]:
+    """An answer's text in parts, each with the number of the passage that has its words."""
+    parts = [
+        ["".join(token.token for token in group), source]
+        for source, group in groupby(answer.tokens, lambda token: token.source)
+    ]
+    return [[text, source] for text, source in parts if text]
+
+
+def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
+    quoted = answer.text if answer.quoted and row.read else ""
+    return {
+        "store": row.store,
+        "document": row.document,
+        "title": row.title,
+        "uri": row.uri,
+        "effect": row.effect,
+        "text": marked(row.text, quoted),
+    }
+
+
+def marked(text: str, sentence: str) -> list[list[Any]]:
+    """A passage's text in pieces; a sentence of it is marked, however its lines are broken."""
+    words = r"\s+".join(map(re.escape, sentence.split()))
+    match = re.search(words, text) if words else None
+    if match is None:
+        return [[text, False]]
+    first, last = match.span()
+    pieces = [[text[:first], False], [text[first:last], True], [text[last:], False]]
+    return [piece for piece in pieces if piece[0]]
+
+
+def _openings(server: Server) -> dict[str, Any]:
+    """What each datastore offers to a chat without a turn, by model."""
+    return {
+        name: {
+            title: {
+                "documents": titles(store, _NAMED),
+                "number": len(store.documents),
+                "questions": own_questions(store, library.tokenizer, _QUESTIONS),
+            }
+            for title, store in library.stores.items()
+        }
+        for name, library in server.session.libraries.items()
+        if not library.reader.sources
+    }

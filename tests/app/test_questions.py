@@ -1,0 +1,181 @@
+"""Questions about the documents, without a page."""
+
+import copy
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+from conftest import TEXTS
+
+from knn_logits import Datastore, Deadline, LimitError, Limits, build_datastore
+from knn_logits_app.library import Library, own_questions
+from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, question_of
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError
+from knn_logits_app.session import Session
+from knn_logits_app.tab_chat import marked, packed
+from knn_logits_app.visitors import YOUR_TEXT
+
+pytestmark = pytest.mark.usefixtures("near_passages")
+QUESTION = "Which queen founded the town of Oldenport?"
+
+
+@pytest.fixture(scope="module")
+def asked(model, tokenizer, store):
+    own = copy.deepcopy(tokenizer)
+    own.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}Answer:"
+    library = Library.of("tiny", model, own, [store])
+    return Session({"tiny": library}, Limits(prompt_tokens=64, new_tokens=12, seconds=600))
+
+
+def steps(session, text=QUESTION, *, stores=("store",), private=None, deadline=None, **how):
+    question = Question(text, Lookup(tuple(stores)), **how)
+    deadline = deadline or session.limits.deadline()
+    return question, ask_steps(session, session.first, question, deadline, private)
+
+
+@pytest.fixture
+def name(asked):
+    return next(iter(asked.first.stores))
+
+
+def test_a_sentence_is_quoted_with_its_passage(asked, name):
+    question, replies = steps(asked, stores=[name])
+    first, last = replies
+    begun = packed(first, question)
+    assert (begun["done"], begun["text"], begun["stopped"]) == (False, "", None)
+    shown = packed(last, question)
+    assert (shown["done"], shown["quoted"], shown["alone"]) == (True, True, False)
+    assert shown["text"] == TEXTS[2]
+    (passage,) = shown["passages"]
+    assert passage["store"] == name
+    assert [text for text, is_marked in passage["text"] if is_marked] == [TEXTS[2]]
+    assert passage["effect"] is not None
+
+
+def test_the_nearest_passages_are_shown_where_none_says_it(asked, name):
+    question, replies = steps(asked, "Who paints the harbour gate valve lock?", stores=[name])
+    *_, last = replies
+    shown = packed(last, question)
+    assert (shown["near"], shown["answered"], shown["alone"]) == (True, False, False)
+    assert shown["text"] == "No document says that."
+    assert len(shown["passages"]) >= 2
+
+
+def test_a_model_that_answers_alone_is_said_to_be_alone_from_its_first_word_on(asked, name):
+    question, replies = steps(asked, "Explain photosynthesis", stores=[name])
+    first, *some, last = replies
+    assert not first.alone
+    assert some
+    assert all(reply.alone and reply.written for reply in some)
+    shown = packed(last, question)
+    assert (shown["alone"], shown["near"], shown["passages"]) == (True, False, [])
+    assert shown["stopped"] == "12 tokens are the most"
+
+
+def test_a_written_answer_names_the_passage_of_its_words(asked, name):
+    question, replies = steps(asked, stores=[name], own_words=True)
+    *_, last = replies
+    shown = packed(last, question)
+    assert (shown["quoted"], shown["answered"]) == (False, True)
+    assert "".join(text for text, _ in shown["parts"]).strip() == shown["text"]
+    assert {source for _, source in shown["parts"]} <= {None, 0}
+
+
+@pytest.mark.parametrize("writing", [False, True])
+def test_a_stopped_question_ends_and_its_thread_too(asked, name, monkeypatch, writing):
+    running, go = threading.Event(), threading.Event()
+    deadline = Deadline(600)
+
+    def slow(*arguments):
+        running.set()
+        go.wait(60)
+        return 1.0
+
+    monkeypatch.setattr("knn_logits.ask.asking.gain", slow)
+    _, replies = steps(asked, stores=[name], deadline=deadline)
+    if writing:
+        _, replies = steps(asked, "Explain photosynthesis", stores=[name], deadline=deadline)
+    next(replies)
+    if not writing:
+        assert running.wait(60)
+    deadline.cancel()
+    stopped = next(replies)
+    while writing and stopped.stopped is None:
+        stopped = next(replies)
+    assert stopped.stopped == "stopped"
+    go.set()
+    assert list(replies) == []
+    assert not [thread for thread in threading.enumerate() if thread.name == "ask"]
+
+
+def test_what_a_visitor_s_text_left_behind_is_forgotten(asked, name, model, tokenizer, tmp_path):
+    build_datastore(model, tokenizer, ["The lamp burns rape oil every night."], tmp_path / "own")
+    own = Datastore(tmp_path / "own")
+    _, replies = steps(
+        asked, "Which oil does the lamp burn?", stores=[YOUR_TEXT], private={YOUR_TEXT: own}
+    )
+    *_, last = replies
+    assert last.answer.text == "The lamp burns rape oil every night."
+    assert last.answer.passages[0].store == YOUR_TEXT
+    gone = weakref.ref(own)
+    del own, replies
+    for _ in range(100):
+        gc.collect()
+        if gone() is None:
+            break
+        time.sleep(0.1)
+    assert gone() is None
+
+
+def test_a_question_is_checked(asked, name):
+    turn = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "B."}]
+    lookup = Lookup((name,))
+    assert question_of("C?", lookup, turn * 2, None).history == tuple(turn * 2)
+    for history in (
+        "text", [1], turn[:1] * 2, [{"role": "system", "content": "A"}],
+        [{"role": "user", "content": ["A"]}], turn * MOST_MESSAGES,
+    ):  # fmt: skip
+        with pytest.raises(RequestError):
+            question_of("C?", lookup, history, False)
+    # The first messages of a long conversation are left out, in pairs.
+    long = [{"role": "user", "content": "A" * (MOST_CHARACTERS // 2)}, turn[1]]
+    assert question_of("C?", lookup, long * 3, False).history == tuple(long)
+    with pytest.raises(RequestError, match="empty"):
+        question_of(" ", lookup, [], False)
+    with pytest.raises(LimitError, match="shorten"):
+        list(steps(asked, "word " * 200, stores=[name])[1])
+    with pytest.raises(RequestError, match="no such datastore"):
+        list(steps(asked, stores=["none"])[1])
+
+
+def test_an_encoder_decoder_model_is_not_asked(pair_session):
+    _, replies = steps(pair_session, stores=list(pair_session.first.stores))
+    with pytest.raises(RequestError, match="answers no questions"):
+        next(replies)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence", "pieces"),
+    [
+        ("One. Two\n  three. Four.", "Two three.", ["One. ", "Two\n  three.", " Four."]),
+        ("Two three.", "Two three.", ["Two three."]),
+        ("One.", "Two.", ["One."]),
+        ("a.b (c*", "a.b (c*", ["a.b (c*"]),
+        ("One.", "", ["One."]),
+    ],
+)
+def test_a_sentence_is_marked_however_its_lines_are_broken(text, sentence, pieces):
+    found = marked(text, sentence)
+    assert [piece for piece, _ in found] == pieces
+    assert any(is_marked for _, is_marked in found) == bool(sentence and sentence != "Two.")
+
+
+def test_the_documents_own_questions_are_examples(model, tokenizer, tmp_path):
+    text = "A FAQ\n\nQ: How loud is the mill?\nA: Very. Is it? What wax can I use here? Wax.\n"
+    store = build_datastore(model, tokenizer, [text], tmp_path / "store")
+    assert own_questions(store, tokenizer, 3) == [
+        "How loud is the mill?",
+        "What wax can I use here?",
+    ]
