@@ -34,10 +34,10 @@ logger = logging.getLogger(__name__)
 
 # The model writes so many texts, each from another of its likeliest first tokens. The first tokens
 # of each say how sure of itself the model is.
-_TEXTS, _FIRST, _TOKENS = 24, 8, 40
+_TEXTS, _FIRST, _TOKENS = 24, 8, 24
 # A model writes nothing worth protecting if it gives its likeliest token less than this on average,
 # or if less than this share of its last few tokens are new.
-_SURE, _NEW = 1 / 3, 0.7
+_SURE, _NEW = 1 / 3, 0.8
 # Of so many of the model's own tokens, one may meet a passage that says another.
 _DISTURBED = 1 / 2000
 _TAIL = 0.1
@@ -180,7 +180,7 @@ def own_texts(model: nn.Module, tokenizer: Any) -> list[Array] | None:
         scores = decoder(ids, attention_mask=torch.ones_like(ids)).logits[0, -1]
         first = scores.topk(min(_TEXTS, len(scores))).indices
         ids = torch.cat([ids.repeat(len(first), 1), first.to(ids.device).unsqueeze(1)], dim=1)
-        output = _written(decoder, ids, _FIRST)
+        output = _written(decoder, ids, _FIRST, scores=True)
         sure = [scores.float().softmax(-1).amax(-1) for scores in output.scores]
         if float(torch.stack(sure).mean()) < _SURE:
             return None
@@ -208,7 +208,7 @@ def _opening(model: Any, tokenizer: Any) -> list[int]:
     return []
 
 
-def _written(model: Any, ids: torch.Tensor, tokens: int) -> Any:
+def _written(model: Any, ids: torch.Tensor, tokens: int, *, scores: bool = False) -> Any:
     from transformers import GenerationConfig
 
     ends, pad = (getattr(model.generation_config, f"{name}_token_id") for name in ("eos", "pad"))
@@ -218,7 +218,7 @@ def _written(model: Any, ids: torch.Tensor, tokens: int) -> Any:
         do_sample=False,
         eos_token_id=ends,
         pad_token_id=int(pad),
-        output_scores=True,
+        output_scores=scores,
         return_dict_in_generate=True,
     )
     return model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
