@@ -5,6 +5,7 @@ Left out are commands that serve until they are ended, or that need another mach
 so in a comment before it.
 """
 
+import json
 import re
 import shutil
 
@@ -67,11 +68,20 @@ def lines_of(text):
     return [" ".join(line.split()) for line in masked.splitlines() if line.strip()]
 
 
-def test_the_readme_shows_what_the_quickstart_prints():
+def test_the_readme_shows_answers_of_the_gallery():
+    """The gallery is what `make demo` printed: all of its questions, right and wrong."""
     (shown,) = [block for block in blocks_of("README.md") if block.language == "text"]
-    printed = [block for block in blocks_of("docs/quickstart.md") if block.mark == "printed"]
-    assert printed
-    assert set(lines_of(shown.code)) <= {line for one in printed for line in lines_of(one.code)}
+    (gallery,) = [block for block in blocks_of("docs/gallery.md") if block.language == "text"]
+    answers = gallery.code.split("\n\n> ")
+    assert all(one.strip() in gallery.code for one in shown.code.strip().split("\n\n> "))
+    lines = (ROOT / "datastores/sqlite/questions.jsonl").read_text("utf-8").splitlines()
+    questions = [json.loads(line)["question"] for line in lines]
+    assert [one.splitlines()[0].removeprefix("> ") for one in answers] == questions
+    right = sum("\n  right: " in one for one in answers)
+    assert gallery.code.strip().endswith(f"\n{right} of {len(questions)} right.")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    words = "None One Two Three Four Five Six Seven All".split()
+    assert f"{words[right]} of its {len(questions)} questions are answered correctly" in readme
 
 
 def test_what_is_not_run_says_why():
