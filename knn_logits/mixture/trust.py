@@ -61,7 +61,8 @@ class Trust:
             return log_p_lm.new_zeros(neighbors.rows)
         lmbda = trusted(neighbors.rarity, self.record, self.most)
         if self.ends and neighbors.k:
-            ends = torch.tensor(self.ends, device=log_p_lm.device)
-            ending = torch.isin(log_p_lm.argmax(dim=-1), ends)
+            # An end is the likeliest token where none is likelier. `argmax` takes ten times as long.
+            ends = log_p_lm[:, list(self.ends)].amax(dim=-1)
+            ending = ends >= log_p_lm.amax(dim=-1)
             lmbda = lmbda.masked_fill(ending.to(lmbda.device), 0.0)
         return lmbda

@@ -168,20 +168,30 @@ class Endings(Retriever):
 
         All are equally near where a datastore keeps no vectors.
         """
+        if len(self.stores) == 1:
+            return self._compared_in(self.stores[0], query, entries)
         near, tokens = torch.zeros(len(entries)), torch.zeros(len(entries), dtype=torch.int64)
         owner = np.searchsorted(self._first, entries, side="right") - 1
         for number in np.unique(owner).tolist():
-            store, places = self.stores[number], torch.from_numpy(np.flatnonzero(owner == number))
-            own = entries[places.numpy()] - self._first[number]
-            tokens[places] = store.values[torch.from_numpy(own)].long()
-            if store.has_keys:
-                vectors = torch.from_numpy(store.keys(own)).float()
-            elif store.merged is None and store.manifest.on_demand is None:
-                vectors = self.indexes.open(store, self.config).reconstruct(own).float().cpu()
-            else:
-                continue
-            near[places] = pairwise(query.unsqueeze(0), vectors.unsqueeze(0), self.metric)[0]
+            places = np.flatnonzero(owner == number)
+            part = self._compared_in(
+                self.stores[number], query, entries[places] - self._first[number]
+            )
+            near[places], tokens[places] = part
         return near, tokens
+
+    def _compared_in(
+        self, store: Datastore, query: Tensor, entries: Array
+    ) -> tuple[Tensor, Tensor]:
+        """`_compared` for entries of one datastore."""
+        tokens = store.values[torch.from_numpy(entries)].long()
+        if store.has_keys:
+            vectors = torch.from_numpy(store.keys(entries)).float()
+        elif store.merged is None and store.manifest.on_demand is None:
+            vectors = self.indexes.open(store, self.config).reconstruct(entries).float().cpu()
+        else:
+            return torch.zeros(len(entries)), tokens
+        return pairwise(query.unsqueeze(0), vectors.unsqueeze(0), self.metric)[0], tokens
 
 
 def _spread(index: SuffixIndex, low: int, high: int) -> Array:

@@ -9,6 +9,7 @@ in the corpus that contains the suffix word for word.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
@@ -41,6 +42,8 @@ _LOOKED_AT = 1 << 16
 # Once `_LONG` tokens match, the text probably copies the corpus. Then the next `_RUN` tokens are
 # compared at once.
 _LONG, _RUN = 4, 32
+# So few texts are looked up one by one, which is faster than arrays of a few numbers.
+_FEW, _LONG_RUN = 16, 256
 
 
 class SuffixIndex:
@@ -98,6 +101,11 @@ class SuffixIndex:
             tokens and the range is empty.
         """
         rows = len(prefixes)
+        if rows <= _FEW:
+            ends = zip(prefixes.first.tolist(), prefixes.end.tolist(), strict=True)
+            few = [self._range(prefixes.tokens[first:end]) for first, end in ends]
+            low, high, lengths = np.array(few, np.int64).reshape(rows, 3).T.copy()
+            return low, high, lengths
         low, high, lengths = (np.zeros(rows, np.int64) for _ in range(3))
         last = self._token_before(prefixes, np.arange(rows), lengths)
         occurring = np.flatnonzero((last >= 0) & (last < self._vocabulary))
@@ -122,6 +130,41 @@ class SuffixIndex:
             if len(deep):
                 lengths[deep] += self._run(prefixes, deep, low, high, lengths)
         return low, high, lengths
+
+    def _range(self, text: Array) -> tuple[int, int, int]:
+        """What `ranges` finds for one text."""
+        last = int(text[-1]) if len(text) else -1
+        if not 0 <= last < self._vocabulary:
+            return 0, 0, 0
+        low, high, length = int(self._bounds[last]), int(self._bounds[last + 1]), 1
+        if low == high:
+            return low, high, 0
+        while length < len(text):
+            rest = text[: len(text) - length]
+            if length >= _LONG and (run := self._run_of(rest, low, high, length)):
+                length += run
+                continue
+            token = int(rest[-1])
+
+            def preceding(place: int, length: int = length) -> int:
+                return int(self._before[self._order[place] - length])
+
+            left = bisect_left(range(high), token, low, high, key=preceding)
+            if token < 0 or left == high or preceding(left) != token:
+                break
+            low, high = left, bisect_left(range(high), token + 1, left, high, key=preceding)
+            length += 1
+        return low, high, length
+
+    def _run_of(self, rest: Array, low: int, high: int, length: int) -> int:
+        """Counts how many of the last tokens of a text stand before all places of a range."""
+        edges = [int(self._order[place]) - length + 1 for place in (low, high - 1)]
+        most = min(_LONG_RUN, len(rest), *edges)
+        tokens = rest[len(rest) - most :]
+        same = tokens >= 0
+        for end in edges:
+            same &= self._before[end - most : end] == tokens
+        return most if same.all() else int(same[::-1].argmin())
 
     @staticmethod
     def _token_before(prefixes: Prefixes, rows: Array, lengths: Array) -> Array:

@@ -103,16 +103,20 @@ def test_counts_are_those_of_a_plain_search(corpus):
         assert bool((found.log_weights[row][~there] == -math.inf).all())
 
 
-def test_one_by_one_is_as_all_at_once(corpus, monkeypatch):
-    some = list(contexts(60))
+@pytest.mark.parametrize("run", [1, 2, 256])
+def test_one_by_one_is_as_all_at_once(corpus, monkeypatch, run):
+    some = [*contexts(60), [99], [24], [*PAGE, 5], [-1, -1, *PAGE[:9]], [*PAGE, -3]]
     index = SuffixIndex(corpus)
     low, high, lengths = index.ranges(asked(some))
-    # Bisection in place of looking at all, and one token at a time.
-    monkeypatch.setattr("knn_logits.search.infini_gram._LOOKED_AT", 0)
-    monkeypatch.setattr("knn_logits.search.infini_gram._RUN", 1)
+    monkeypatch.setattr("knn_logits.search.infini_gram._LONG_RUN", run)
     for row, text in enumerate(some):
         alone = index.ranges(asked([text]))
         assert [int(one[0]) for one in alone] == [low[row], high[row], lengths[row]]
+    # Bisection in place of looking at all, and one token at a time.
+    monkeypatch.setattr("knn_logits.search.infini_gram._LOOKED_AT", 0)
+    monkeypatch.setattr("knn_logits.search.infini_gram._RUN", 1)
+    for part, expected in zip(index.ranges(asked(some)), (low, high, lengths), strict=True):
+        assert np.array_equal(part, expected)
 
 
 def test_a_sample_stands_for_many_occurrences(corpus, monkeypatch):

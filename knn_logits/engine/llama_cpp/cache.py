@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from knn_logits.arrays import Array
 from knn_logits.engine.llama_cpp.context import CHUNK, Context
 from knn_logits.engine.llama_cpp.weights import Weights
 from knn_logits.errors import LimitError
+
+# A pass over so many tokens takes longer to score them than to read one more.
+_MANY = 24
 
 
 class Contexts:
@@ -107,24 +110,39 @@ class TextCache:
         """
         rows, columns = ids.shape
         context = self._with_room(int(mask.sum(1).max()), tuple(names))
-        size = context.weights.size
-        scores = np.zeros((rows, keep, size), np.float32)
-        states: dict[str, Array] = {}
-        for row, column in _parts(mask):
-            for first in range(0, len(row), CHUNK):
-                part = slice(first, first + CHUNK)
-                at, places = row[part], column[part]
-                scored = int((places >= columns - keep).sum())
-                # The columns of one row ascend, so the scored ones are the last of them.
-                found, values = context.decode(at, ids[at, places], logits=scored, last=last)
-                if scored:
-                    at_end = slice(len(at) - scored, None)
-                    scores[at[at_end], places[at_end] - (columns - keep)] = found
-                for name, vectors in values.items():
-                    if name not in states:
-                        states[name] = np.zeros((rows, columns, vectors.shape[1]), np.float32)
-                    states[name][at, places] = vectors
+        parts = list(_parts(mask, columns - keep if last else columns))
+        if len(parts) == 1 and len(parts[0][0]) == rows * columns:  # nothing to put together
+            at, places = parts[0]
+            found, values = context.decode(at, ids[at, places], logits=rows * keep, last=last)
+            scores = found.reshape(rows, keep, found.shape[-1])
+            states = {name: part.reshape(rows, columns, -1) for name, part in values.items()}
+        else:
+            scores, states = self._in_parts(context, ids, parts, keep, last)
         self._columns += columns
+        return scores, states
+
+    @staticmethod
+    def _in_parts(
+        context: Context,
+        ids: Array,
+        parts: Sequence[tuple[Array, Array]],
+        keep: int,
+        last: str | None,
+    ) -> tuple[Array, dict[str, Array]]:
+        rows, columns = ids.shape
+        scores = np.zeros((rows, keep, context.weights.size), np.float32)
+        states: dict[str, Array] = {}
+        for at, places in parts:
+            scored = int((places >= columns - keep).sum())
+            # The columns of one row ascend, so the scored ones are the last of them.
+            found, values = context.decode(at, ids[at, places], logits=scored, last=last)
+            if scored:
+                at_end = slice(len(at) - scored, None)
+                scores[at[at_end], places[at_end] - (columns - keep)] = found
+            for name, vectors in values.items():
+                if name not in states:
+                    states[name] = np.zeros((rows, columns, vectors.shape[1]), np.float32)
+                states[name][at, places] = vectors
         return scores, states
 
     def _with_room(self, more: int, names: tuple[str, ...]) -> Context:
@@ -139,13 +157,20 @@ class TextCache:
         return self._context
 
 
-def _parts(mask: Array) -> Any:
-    """Yields rows and columns to read at once: a step of all rows, or the whole of each row."""
+def _parts(mask: Array, unscored: int) -> Iterator[tuple[Array, Array]]:
+    """Yields rows and columns to read at once: a step of all rows, or parts of each row.
+
+    A pass that ends at the key reads the first columns, which are not scored, if they are many.
+    """
     rows, columns = mask.shape
     if columns == 1:
         at = np.flatnonzero(mask[:, 0])
         yield at, np.zeros(len(at), np.int64)
         return
+    ends = [unscored, columns] if _MANY <= unscored < columns else [columns]
     for row in range(rows):
         places = np.flatnonzero(mask[row])
-        yield np.full(len(places), row, np.int64), places
+        for part in np.split(places, np.searchsorted(places, ends)):
+            for first in range(0, len(part), CHUNK):
+                chunk = part[first : first + CHUNK]
+                yield np.full(len(chunk), row, np.int64), chunk

@@ -21,8 +21,7 @@ from knn_logits.engine.llama_cpp.library import llama, logged, tensors
 from knn_logits.engine.llama_cpp.weights import Weights
 from knn_logits.errors import ModelError
 
-# The most tokens of one decode. All of them have scores, since llama.cpp computes the last layer
-# for these alone.
+# The most tokens of one decode.
 CHUNK = 256
 # Contexts are made for so many tokens at first, and then for twice as many.
 _SMALLEST = 512
@@ -103,7 +102,8 @@ class Context:
             batch.pos[place] = lengths[row]
             batch.n_seq_id[place] = 1
             batch.seq_id[place][0] = row
-            batch.logits[place] = 1
+            # llama.cpp computes the last layer for scored tokens alone.
+            batch.logits[place] = bool(self.names) or place >= count - logits
             lengths[row] += 1
         batch.n_tokens = count
         last = last if not logits and self.names == (last,) else None
@@ -123,9 +123,10 @@ class Context:
         size = self.weights.size
         if not logits:
             return np.empty((0, size), np.float32), states
+        scored = count if self.names else logits
         pointer = llama().llama_get_logits(self.handle)
-        whole = np.ctypeslib.as_array(pointer, (count, size))
-        return whole[count - logits :].copy(), states
+        whole = np.ctypeslib.as_array(pointer, (scored, size))
+        return whole[scored - logits :].copy(), states
 
     def _run(self, last: str | None, *, by_name: bool) -> int:
         self._states.begin(last, by_name=by_name)
@@ -237,7 +238,7 @@ class _States:
 
     def of(self, name: str, tokens: int) -> Array:
         """The values of a tensor."""
-        numbers = np.frombuffer(bytes(self._buffers[name.encode()]), np.float32)
+        numbers = np.frombuffer(bytearray(self._buffers[name.encode()]), np.float32)
         if not len(numbers) or len(numbers) % tokens:
             raise ModelError(
                 f"{name} does not hold one vector for each token: name another key with --key"
