@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from knn_logits.engine.protocol import NamesKeys
 from knn_logits.errors import ConfigError, ModelError
@@ -101,6 +100,9 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
 
 
 def _last_layer(model: nn.Module) -> nn.Module:
+    # Half a second, which a model of another engine does not need.
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
     decoder = decoder_of(model)
     for module in _breadth_first(decoder):
         if isinstance(module, nn.ModuleList) and len(module):

@@ -61,7 +61,7 @@ class Trust:
             return log_p_lm.new_zeros(neighbors.rows)
         lmbda = trusted(neighbors.rarity, self.record, self.most)
         if self.ends and neighbors.k:
-            # An end is the likeliest token where none is likelier. `argmax` takes ten times as long.
+            # An end is the likeliest where no token is likelier. `argmax` takes ten times as long.
             ends = log_p_lm[:, list(self.ends)].amax(dim=-1)
             ending = ends >= log_p_lm.amax(dim=-1)
             lmbda = lmbda.masked_fill(ending.to(lmbda.device), 0.0)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from knn_logits.engine.llama_cpp.cache import Contexts, TextCache
@@ -102,11 +102,14 @@ def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-class GGUFModel(PreTrainedModel, GenerationMixin):
+class GGUFModel(GenerationMixin, nn.Module):
     """A language model in a GGUF file, run by llama.cpp on the processor or as it was built.
 
         model = GGUFModel("model.Q4_K_M.gguf")
         with KNNLogitsProcessor(model, "store") as knn: ...
+
+    `PreTrainedModel` is no base class, since its module takes half a second to load. What
+    `generate()` asks of it is below.
 
     Args:
         path: The file.
@@ -121,6 +124,7 @@ class GGUFModel(PreTrainedModel, GenerationMixin):
 
     config_class = GGUFConfig
     base_model_prefix = "model"
+    input_modalities = ("text",)
     main_input_name = "input_ids"
     engine = "llama.cpp"
     rounds_by_pass = True  # other kernels read one token, and round what they multiply to 8 bits
@@ -128,7 +132,8 @@ class GGUFModel(PreTrainedModel, GenerationMixin):
     def __init__(self, path: Path | str) -> None:
         weights = Weights(Path(path))
         functions, size = llama(), weights.size
-        super().__init__(_config(weights))
+        nn.Module.__init__(self)
+        self.config = _config(weights)
         self._weights, self._is_stateful = weights, weights.recurrent
         self.model = _Decoder(weights, Contexts(weights))
         self.lm_head = _Sizes(size, weights.dim)
@@ -143,6 +148,20 @@ class GGUFModel(PreTrainedModel, GenerationMixin):
             bos_token_id=first, eos_token_id=ends or None, pad_token_id=pad
         )
         self.train(False)
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        """Whether it writes texts."""
+        return True
+
+    @classmethod
+    def is_remote_code(cls) -> bool:
+        """Whether its code comes from the Hub."""
+        return False
+
+    def get_experts_implementation(self) -> dict[str, str]:
+        """How PyTorch runs the experts of a mixture, which are llama.cpp's here."""
+        return {}
 
     @property
     def device(self) -> torch.device:
