@@ -1,7 +1,8 @@
 """What an engine must offer. Everything above this folder runs on any model that has it.
 
 An engine is called as a causal language model of transformers is, which is the first engine. The
-class of another engine derives from `GenerationMixin`, and answers these calls; `generate()`, logits processors, streams, samplers and stopping criteria then come with them.
+class of another engine derives from `GenerationMixin`, and answers these calls; `generate()`,
+logits processors, streams, samplers and stopping criteria then come with them.
 """
 
 from __future__ import annotations
