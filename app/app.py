@@ -43,6 +43,11 @@ PROMPTS = (
     "The SQLite library consists of approximately",
     "The default page size was changed from",
 )
+QUESTIONS = (
+    "How large can an SQLite database be?",
+    "Until which year will SQLite be supported?",
+    "Is SQLite in the public domain?",
+)
 # The examples ask for facts of the corpora, in words that neither corpus contains.
 EXAMPLES = (
     ("remedy", "manual"),
@@ -108,6 +113,7 @@ def sqlite_library() -> Library:
     store = Datastore(ROOT / "datastores" / "sqlite" / "sqlite-docs")
     library = Library.of(smollm2.NAME, model, tokenizer, [store], PROMPTS)
     library.about = ABOUT
+    library.questions = QUESTIONS
     return library
 
 

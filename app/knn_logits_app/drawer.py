@@ -53,25 +53,31 @@ def read_json(server: Server, content: Any, visitor: str | None) -> str:
     if store is None:
         raise RequestError("There is no such datastore here (any more): choose another.")
     name = text_of(content.get("document"), "document")
-    places = []
+    spans = []
     for place in list_of(content.get("places"), _MOST_PLACES):
         entry, length = list_of(place, 2, least=2)
         entry = whole(entry, "A place", 0, len(store) - 1)
-        places.append((entry, whole(length, "A length", 1, _LONGEST)))
-    pieces = document(store, library.tokenizer, name, places)
+        length = whole(length, "A length", 1, _LONGEST)
+        spans.append((store.contexts.token_of(entry), length))
+    # A passage that was read has a place in the tokens, and no entry may stand at its beginning.
+    for place in list_of(content.get("passages") or [], 1):
+        first, last = list_of(place, 2, least=2)
+        first = whole(first, "A place", 0, len(store.tokens) - 1)
+        last = whole(last, "A place", first + 1, len(store.tokens))
+        spans.append((first, min(last - first, _LONGEST)))
+    pieces = document(store, library.tokenizer, name, spans)
     # The number makes the value differ, so that the browser shows the same document again.
     pieces["turn"] = whole(content.get("turn"), "A turn", 0, 2**31)
     return json.dumps(pieces).replace("<", "\\u003c")
 
 
 def document(
-    store: Datastore, tokenizer: Any, name: str, places: list[tuple[int, int]]
+    store: Datastore, tokenizer: Any, name: str, spans: list[tuple[int, int]]
 ) -> dict[str, Any]:
-    """Returns a document's text in pieces, some of which are marked."""
+    """Returns a document's text in pieces; the spans, each a token and a length, are marked."""
     numbers = store.documents.numbers_of(name)
     if not numbers:
         raise RequestError("This document does not exist in the datastore: choose another.")
-    spans = [(store.contexts.token_of(entry), length) for entry, length in places]
     number = store.documents.at_token(spans[0][0]) if spans else numbers[0]
     record = store.documents[number if number in numbers else numbers[0]]
     end = record.first + record.length

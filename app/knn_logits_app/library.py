@@ -19,8 +19,10 @@ _SEARCHED, _WORDS = 1500, 9
 _SHOWN = 60
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
-# A question in a text, of up to `_LONG` characters.
-_QUESTION = re.compile(r"(?:^|(?<=[.!?:\n]))\s*([^\W\d_a-z][^.!?:\n]{14,160}\?)", re.MULTILINE)
+# A question in a text: a line or sentence of at least four words, with the signs of prose alone.
+_QUESTION = re.compile(
+    r"(?:^|(?<=[.!?:\n]))\s*([^\W\d_a-z][\w’'-]*(?: [\w’'-]+,?){3,20}\?)(?!\S)", re.MULTILINE
+)
 # A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
 
@@ -46,6 +48,8 @@ class Library:
             slider.
         examples: Prompts that the page offers.
         about: One sentence for the top of the page.
+        questions: Questions that the chat offers about the first datastore. Without any, it offers
+            those that the documents ask themselves.
         sample_text: A text to measure. It is similar to the datastores' texts, but not in them.
         single_sentence: Whether an answer ends with its first sentence by default.
     """
@@ -57,6 +61,7 @@ class Library:
     gates: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()
     about: str = ""
+    questions: tuple[str, ...] = ()
     single_sentence: bool = False
     sample_text: str = ""
 
@@ -93,7 +98,8 @@ class Library:
         ]
         if prompts:
             examples = [Example(prompt, (next(iter(opened)),)) for prompt in prompts]
-        return cls(name, model, tokenizer, opened, examples=tuple(examples))
+        questions = tuple(prompt for prompt in prompts if prompt.endswith("?"))
+        return cls(name, model, tokenizer, opened, examples=tuple(examples), questions=questions)
 
     @classmethod
     def open(cls, model: str, datastores: Iterable[str]) -> Library:
@@ -203,11 +209,11 @@ def titles(store: Datastore, number: int) -> list[str]:
     return [record.title or record.id for record in records]
 
 
-def own_questions(store: Datastore, tokenizer: Any, number: int) -> list[str]:
-    """Returns questions that the documents ask themselves, as examples."""
-    questions: list[str] = []
-    for place in _spread(store, 8):
-        questions += _QUESTION.findall(_text(store, tokenizer, place))
+def questions_about(library: Library, store: Datastore, number: int) -> list[str]:
+    """Returns questions about a datastore: the given ones, or what its documents ask themselves."""
+    questions = list(library.questions) if store is library.store else []
+    for place in _spread(store, 8) if not questions else ():
+        questions += _QUESTION.findall(_text(store, library.tokenizer, place))
         if len(questions) >= number:
             break
     return list(dict.fromkeys(questions))[:number]

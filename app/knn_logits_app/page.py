@@ -20,6 +20,11 @@ ABOUT = (
     "The model below was not trained on the datastores. With kNN it looks up every word in them "
     "while it writes."
 )
+# What the first tab shows.
+_SHOWN = {
+    "chat": "An answer is quoted from the documents; click its source to see the passage.",
+    "generate": "Coloured words come from the memory; click one to see its source.",
+}
 # This JavaScript computes the settings of the chosen datastores and the boxes of the chosen model.
 _SETTINGS_OF_STORES = """
   const mine = all[model] ?? Object.values(all)[0];
@@ -44,8 +49,8 @@ def build_page(server: Server) -> Any:
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 1800)) as page:
         gr.HTML(
             '<header class="kl-title"><h1>A language model with a memory you can read</h1>'
-            f"<p>{text(library.about or ABOUT)} <b>Coloured words come from the memory; click one "
-            "to see its source.</b></p></header>",
+            f"<p>{text(library.about or ABOUT)} "
+            f"<b>{_SHOWN[next(iter(tabs))]}</b></p></header>",
             apply_default_css=False,
         )
         with gr.Row(equal_height=False):

@@ -15,7 +15,7 @@ import gradio as gr
 from knn_logits import Answer, PassageEffect
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
-from knn_logits_app.library import own_questions, titles
+from knn_logits_app.library import questions_about, titles
 from knn_logits_app.questions import Question, Reply, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, RequestError, friendly, whole
 
@@ -159,6 +159,7 @@ def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
         "title": row.title,
         "uri": row.uri,
         "effect": row.effect,
+        "span": row.span,
         "text": marked(row.text, quoted),
     }
 
@@ -181,7 +182,7 @@ def _openings(server: Server) -> dict[str, Any]:
             title: {
                 "documents": titles(store, _NAMED),
                 "number": len(store.documents),
-                "questions": own_questions(store, library.tokenizer, _QUESTIONS),
+                "questions": questions_about(library, store, _QUESTIONS),
             }
             for title, store in library.stores.items()
         }

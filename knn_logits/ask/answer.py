@@ -29,6 +29,7 @@ class PassageEffect:
         score: How well it fits the question, by BM25.
         read: Whether the answer is from it, or was written after reading it.
         effect: The sum of its effects on the answer's tokens, in nats; None if it was not measured.
+        span: Its first token in the datastore's tokens, and the one after its last.
     """
 
     store: str
@@ -40,6 +41,7 @@ class PassageEffect:
     score: float
     read: bool
     effect: float | None
+    span: tuple[int, int]
 
 
 @dataclass(frozen=True)

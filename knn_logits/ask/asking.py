@@ -285,6 +285,7 @@ class Asking:
             score=row.score,
             read=False,
             effect=None,
+            span=(passage.first, passage.end),
         )
 
     def _offset(self, passage: Passage, sentence: str) -> int:

@@ -113,7 +113,7 @@ def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(cha
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     drawer = page.get_by_role("dialog")
-    expect(drawer).to_contain_text(TEXTS[2])
+    expect(drawer.locator("mark")).to_have_text(TEXTS[2])
     page.keyboard.press("Escape")
     expect(drawer).to_have_count(0)
     # The settings of the mixture have no part in an answer.

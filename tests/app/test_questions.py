@@ -10,7 +10,7 @@ import pytest
 from conftest import TEXTS
 
 from knn_logits import Datastore, Deadline, LimitError, Limits, build_datastore
-from knn_logits_app.library import Library, own_questions
+from knn_logits_app.library import Library, questions_about
 from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError
 from knn_logits_app.session import Session
@@ -172,10 +172,16 @@ def test_a_sentence_is_marked_however_its_lines_are_broken(text, sentence, piece
     assert any(is_marked for _, is_marked in found) == bool(sentence and sentence != "Two.")
 
 
-def test_the_documents_own_questions_are_examples(model, tokenizer, tmp_path):
-    text = "A FAQ\n\nQ: How loud is the mill?\nA: Very. Is it? What wax can I use here? Wax.\n"
+def test_the_documents_own_questions_are_offered_unless_others_are_given(
+    model, tokenizer, tmp_path
+):
+    text = (
+        "A FAQ\n\nQ: How loud is the mill?\nA: Very. Is it? What wax can I use here? Wax.\n"
+        "INSERT INTO tab1 VALUES(?1) and many (most of all?) more."
+    )
     store = build_datastore(model, tokenizer, [text], tmp_path / "store")
-    assert own_questions(store, tokenizer, 3) == [
-        "How loud is the mill?",
-        "What wax can I use here?",
-    ]
+    library = Library.of("tiny", model, tokenizer, [store])
+    own = ["How loud is the mill?", "What wax can I use here?"]
+    assert questions_about(library, store, 3) == own
+    library = Library.of("tiny", model, tokenizer, [store], ["The mill", "Who mills?"])
+    assert questions_about(library, store, 3) == ["Who mills?"]

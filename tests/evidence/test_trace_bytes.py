@@ -46,8 +46,9 @@ def test_passages_and_words_are_whole(made):
 def test_the_page_shows_whole_characters(made, tmp_path):
     drawer = pytest.importorskip("knn_logits_app.drawer")
     _, tokenizer, store = made
-    places = [(entry, 4) for entry in range(20, len(store) - 8, 5)]
-    shown = drawer.document(store, tokenizer, "rare", places)
+    entries = range(20, len(store) - 8, 5)
+    spans = [(store.contexts.token_of(entry), 4) for entry in entries]
+    shown = drawer.document(store, tokenizer, "rare", spans)
     assert "".join(text for text, _ in shown["pieces"]) == RARE
 
 

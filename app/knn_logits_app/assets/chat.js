@@ -18,14 +18,14 @@ const effectLine = (effect, tokens) => {
 };
 
 const passageOf = (passage, frame, read) => {
-  const whole = passage.text.map(([text]) => text).join("");
+  const whole = passage.text.map(([text]) => text).join("").replace(/^(#+ .*|.*\n[=\-~^]{3,})$/gm, "").replace(/\s+/g, " ").trim();
   const opened = (event) => {
     const mark = event.target.open && event.target.querySelector("mark");
     if (mark) mark.scrollIntoView({ block: "nearest" });
   };
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
-      frame.answered ? null : h("span", { class: "kl-preview" }, toAWord(whole.replace(/\s+/g, " "), 110))),
+      frame.answered ? null : h("span", { class: "kl-preview" }, toAWord(whole, 110))),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, text) : text))),
     h("p", { class: "kl-hint" }, effectLine(passage.effect, frame.tokens), " ",
       button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri)));
@@ -91,7 +91,8 @@ const chat = (element, props, trigger, watch) => {
     theDrawer.opener = opener;
     theDrawer.turn += 1;
     theDrawer.wait(passage.title);
-    trigger("read", { turn: theDrawer.turn, model: turn.frame.model, store: passage.store, document: passage.document, places: [] });
+    trigger("read", { turn: theDrawer.turn, model: turn.frame.model, store: passage.store, document: passage.document,
+      places: [], passages: [passage.span] });
   };
 
   // Scrolls so far that the end of the last answer is seen above the form, and its question too.
