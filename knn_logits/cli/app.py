@@ -71,7 +71,7 @@ def _version(show: bool) -> None:
 @app.callback()
 def root(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and leave."
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     """A memory for language models: kNN-LM in generate(), with the source of every word."""

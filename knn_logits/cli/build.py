@@ -106,7 +106,7 @@ def build(
     cluster: Ray,
     json: Json = False,
 ) -> None:
-    """Make a datastore from a corpus.
+    """Build a datastore from a corpus.
 
     Every token that another token precedes becomes an entry: the model's hidden state before it,
     and the token itself. With an encoder-decoder model these are the tokens of the targets.

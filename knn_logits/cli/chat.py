@@ -316,7 +316,7 @@ def chat(
     ),
     words: Literal["quote", "write"] = setting("quote", settings_of(AskConfig)["words"].help),
 ) -> None:
-    """Answer one question after another, or continue texts. /help lists commands.
+    """Chat about the documents, or continue texts. /help lists commands.
 
     /why shows the sources of each word.
     """

@@ -54,7 +54,7 @@ def add(
     run: Run,
     json: Json = False,
 ) -> None:
-    """Add documents, without computing the old keys again."""
+    """Add documents without recomputing existing keys."""
     from knn_logits.building.adding import add_documents
 
     report = Report()
@@ -112,7 +112,7 @@ def sync(
     ),
     json: Json = False,
 ) -> None:
-    """Update a datastore to the documents of a folder.
+    """Synchronize a datastore with a folder of documents.
 
     New documents are added, changed ones replaced, and missing ones removed.
 
@@ -207,7 +207,7 @@ def remove(
     ),
     json: Json = False,
 ) -> None:
-    """Remove documents, so that no search finds them any more."""
+    """Remove documents from all searches."""
     from knn_logits.building.removing import remove_documents
 
     prepare()
@@ -224,7 +224,7 @@ def remove(
 
 @command
 def compact(store: Store, run: Threads, json: Json = False) -> None:
-    """Delete removed documents from the disk."""
+    """Delete removed documents from disk."""
     from knn_logits.building.removing import compact as compact_store
 
     run.prepare()
@@ -251,7 +251,7 @@ def merge(
     ),
     json: Json = False,
 ) -> None:
-    """Merge close entries of one token, for a smaller index.
+    """Merge nearby entries of the same token to shrink the index.
 
     Entries are merged within a document.
     """
@@ -280,7 +280,7 @@ def index(
     ),
     json: Json = False,
 ) -> None:
-    """Replace the index by another kind or metric, or index suffixes."""
+    """Replace the index by another type or metric, or index suffixes."""
     if suffixes:
         if index != IndexConfig() or cluster.ray is not None:
             raise ConfigError(
@@ -328,7 +328,7 @@ def cluster(
     sample: int | None = setting(None, "Number of keys that k-means learns from.", least=1),
     json: Json = False,
 ) -> None:
-    """Group the entries into clusters, which --retomaton follows."""
+    """Cluster the entries for --retomaton."""
     from knn_logits.building.clustering import cluster as make_clusters
 
     run.prepare()

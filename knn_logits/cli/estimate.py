@@ -89,7 +89,7 @@ def estimate(
     out: str = setting(".", "Folder whose disk is to hold it.", metavar="STORE"),
     json: Json = False,
 ) -> None:
-    """Say what a datastore would need, by kind of index.
+    """Estimate the size and build time of a datastore, by index type.
 
     With MODEL and CORPUS the text is counted. With --tokens there need be no text yet, and with
     --dim and --layers no model either. Times are measured on this machine, for a few seconds.

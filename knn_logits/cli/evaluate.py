@@ -128,7 +128,7 @@ def evaluate(
     allow_overlap: bool = setting(False, OVERLAP_HELP),
     json: Json = False,
 ) -> None:
-    """Measure how well model, neighbors and mixture predict texts.
+    """Evaluate the perplexity of texts with and without kNN.
 
     Every token is scored once. Documents are read in the datastore's windows unless --window,
     --stride and --concatenate say otherwise. With an encoder-decoder model the command also

@@ -142,7 +142,7 @@ def generate(
     draft: Draft = True,
     json: Json = False,
 ) -> None:
-    """Continue a text with kNN, and show the source of each word."""
+    """Generate text with kNN, and show the source of each word."""
     prompt = read_text(prompt)
     if not prompt:
         raise ConfigError("the prompt is empty: give --prompt some text to continue")

@@ -36,7 +36,7 @@ def pull(
     dry_run: bool = setting(False, _DRY_RUN),
     json: Json = False,
 ) -> None:
-    """Fetch a datastore from the Hub."""
+    """Download a datastore from the Hub."""
     from knn_logits.hub.pull import pull as pull_datastore
 
     prepare()

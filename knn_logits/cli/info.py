@@ -30,7 +30,7 @@ def info(
     limit: int = setting(100, "The most documents to list; 0 lists all.", least=0),
     json: Json = False,
 ) -> None:
-    """Show what a datastore holds and which model it belongs to."""
+    """Show the contents of a datastore, and its model."""
     datastore = open_datastore(store)
     manifest = datastore.manifest
     listed = listing(datastore, search) if documents or search is not None else None

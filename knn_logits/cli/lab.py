@@ -44,7 +44,7 @@ def ablate(
     ),
     json: Json = False,
 ) -> None:
-    """Repeat the papers' studies on your model and texts.
+    """Run the papers' ablation studies on your model and texts.
 
     Store size, k, lmbda, temperature, where the key is read, metric, precision, approximation, the
     oracle, and which tokens the neighbors help, as one report. A run that was stopped goes on with
@@ -103,7 +103,7 @@ def distill(
     epochs: int = setting(6, "How often the corpus is read, at most.", least=1),
     json: Json = False,
 ) -> None:
-    """Learn a few rows a token, in place of a datastore.
+    """Train a small learned memory in place of a datastore.
 
     The folder is used wherever a datastore is: generate, explain, eval, tune, push. It is far
     smaller, and it keeps no text: a vote names a row, and no passage.
@@ -174,7 +174,7 @@ def import_store(
     ),
     json: Json = False,
 ) -> None:
-    """Make a datastore from the files of an earlier system.
+    """Import a datastore of an earlier system.
 
     The windows are those for scoring.
     """

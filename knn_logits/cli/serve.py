@@ -100,7 +100,7 @@ def serve(
         "[NAME=]STORE...", f"{STORE_HELP} Clients ask for one of several as the model MODEL+NAME."
     ),
 ) -> None:
-    """Serve OpenAI's interface, with the source of every word."""
+    """Serve an OpenAI-compatible API, with the source of every word."""
     if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "knn_logits_serve")):
         raise MissingDependencyError('the server needs FastAPI: pip install "knn-logits[serve]"')
     how = answers.keywords()
@@ -157,7 +157,7 @@ def page(
     at_once: int = setting(2, "Visitors answered at the same time; others wait.", least=1),
     examples: str | None = setting(None, "Prompts to begin with, one a line."),
 ) -> None:
-    """Show a page: write, and click a word to see its source."""
+    """Open the page: chat, generate, and inspect the sources."""
     if find_spec("gradio") is None or find_spec("knn_logits_app") is None:
         raise MissingDependencyError(
             'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'

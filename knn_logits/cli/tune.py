@@ -88,7 +88,7 @@ def tune(
     plots: str | None = setting(None, "Write heat map, curve and numbers there.", metavar="FOLDER"),
     json: Json = False,
 ) -> None:
-    """Choose k, lmbda and temperature on texts, and fit a gate.
+    """Tune k, lmbda and temperature on texts, and fit a gate.
 
     The texts should resemble those that the model will meet, and not be part of the datastore. The
     settings are chosen on half of the documents. The perplexity is measured on the other half.
