@@ -23,6 +23,7 @@ from knn_logits_serve.request import Refusal
 
 _MOST_CHOICES = 128
 _MOST_MESSAGES = 4096
+_MOST_BIASES = 1024
 _MOST_STOPS, _LONGEST_STOP = 16, 256
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -34,7 +35,8 @@ _NewTokens = Annotated[int, Field(ge=0, le=1_000_000)] | None
 _Penalty = Annotated[float, Field(ge=-2, le=2)] | None
 _Number = Annotated[int, Field(ge=0, le=20)] | None
 _Token = Annotated[int, Field(ge=0, le=2**31)]
-_Tokens = Annotated[list[_Token], Field(min_length=1, max_length=1_000_000)]
+# Only the first error is said, and each one takes a kilobyte, so that lists stop there.
+_Tokens = Annotated[list[_Token], Field(fail_fast=True, min_length=1, max_length=1_000_000)]
 # These fields are not supported, so they may only have the values of `_NOTHING`. `tools` may have
 # any value, since Open WebUI sends it and a model need not call a tool.
 _UNSUPPORTED = (
@@ -58,7 +60,7 @@ class Knn(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     on: bool = True
-    stores: Annotated[list[_Name], Field(min_length=1, max_length=64)] | None = None
+    stores: Annotated[list[_Name], Field(fail_fast=True, min_length=1, max_length=64)] | None = None
     settings: dict[str, Any] = {}
 
     @model_validator(mode="before")
@@ -85,7 +87,9 @@ class _GenerationBody(_Body):
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: _Stop | Annotated[list[_Stop], Field(max_length=_MOST_STOPS)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(fail_fast=True, max_length=_MOST_STOPS)] | None = (
+        None
+    )
     presence_penalty: _Penalty = None
     frequency_penalty: _Penalty = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
@@ -93,13 +97,14 @@ class _GenerationBody(_Body):
     stream_options: _StreamOptions | None = None
     knn: Knn | bool | None = None
 
-    @field_validator("logit_bias")
+    @field_validator("logit_bias", mode="before")
     @classmethod
-    def _tokens(cls, given: dict[str, float] | None) -> dict[str, float] | None:
-        if given and (
-            len(given) > 1024 or not all(re.fullmatch(r"\d{1,9}", token) for token in given)
+    def _tokens(cls, given: Any) -> Any:
+        if isinstance(given, dict) and (
+            len(given) > _MOST_BIASES
+            or not all(re.fullmatch(r"\d{1,9}", str(token)) for token in given)
         ):
-            raise ValueError("give at most 1,024 tokens by their numbers")
+            raise ValueError(f"give at most {_MOST_BIASES:,} tokens by their numbers")
         return given
 
     @model_validator(mode="after")
@@ -119,9 +124,9 @@ class CompletionBody(_GenerationBody):
 
     prompt: (
         _Text
-        | Annotated[list[_Text], Field(min_length=1, max_length=_MOST_CHOICES)]
+        | Annotated[list[_Text], Field(fail_fast=True, min_length=1, max_length=_MOST_CHOICES)]
         | _Tokens
-        | Annotated[list[_Tokens], Field(min_length=1, max_length=_MOST_CHOICES)]
+        | Annotated[list[_Tokens], Field(fail_fast=True, min_length=1, max_length=_MOST_CHOICES)]
     )
     echo: bool | None = None
     logprobs: _Number = None
@@ -136,7 +141,9 @@ class Message(_Body):
     """One message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: _Text | Annotated[list[_Part], Field(max_length=_MOST_MESSAGES)] | None = None
+    content: (
+        _Text | Annotated[list[_Part], Field(fail_fast=True, max_length=_MOST_MESSAGES)] | None
+    ) = None
 
     @property
     def text(self) -> str:
@@ -154,7 +161,9 @@ class Message(_Body):
 class ChatBody(_GenerationBody):
     """A request for `/v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    messages: Annotated[
+        list[Message], Field(fail_fast=True, min_length=1, max_length=_MOST_MESSAGES)
+    ]
     max_completion_tokens: _NewTokens = None
     ask: bool | None = None  # whether the documents are asked, or the chat is continued
     logprobs: bool | None = None

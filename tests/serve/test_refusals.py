@@ -27,6 +27,33 @@ def refused(answer, status=400):
     return error
 
 
+MESSAGE = {"role": "user", "content": "a"}
+MANY = {
+    "messages": {"messages": [0] * 4000},
+    "parts of many messages": {"messages": [{"role": "user", "content": [{}] * 400}] * 100},
+    "tokens": {"prompt": [-1] * 9000},
+    "lists of tokens": {"prompt": [[1]] * 9000},
+    "stops": {"stop": [""] * 9000},
+    "biases": {"logit_bias": {str(token): "a" for token in range(9000)}},
+    "stores": {"knn": {"stores": [0] * 64}},
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_a_body_is_checked_up_to_its_first_error_only(kind):
+    """Each error takes a kilobyte, and a body may have a million."""
+    from knn_logits_serve import bodies
+
+    body = {"model": "tiny", "prompt": "a", "messages": [MESSAGE], **MANY[kind]}
+    chosen = bodies.CompletionBody if "prompt" in MANY[kind] else bodies.ChatBody
+    with pytest.raises(bodies.ValidationError) as caught:
+        chosen.model_validate(body)
+    # A union has an error of each of its branches.
+    assert caught.value.error_count() <= 6
+    with pytest.raises(bodies.Refusal):
+        bodies.body_of(chosen, json.dumps(body).encode())
+
+
 @pytest.mark.parametrize(
     ("changed", "line", "param"),
     [
