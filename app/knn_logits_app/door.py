@@ -23,6 +23,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 HOSTS = "KNN_LOGITS_APP_HOSTS"
+TWO_LENGTHS = "send either Content-Length or Transfer-Encoding"
 HEAD_SECONDS = 10.0
 _BODY_SECONDS = 30.0
 # The most digits of a length that a client names.
@@ -82,6 +83,11 @@ def header(scope: Message, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
+def has_two_lengths(scope: Message) -> bool:
+    """Whether a request says its length twice, of which a proxy may read the other (RFC 9112)."""
+    return bool(header(scope, b"transfer-encoding") and header(scope, b"content-length"))
+
+
 class Door:
     """The outermost ASGI application. Behind it gradio's CORS headers would allow other sites."""
 
@@ -89,13 +95,18 @@ class Door:
         self._app, self._names = app, names
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        line = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
+        line, status = None, 403
+        if scope["type"] in ("http", "websocket"):
+            line = self._refusal(scope)
+            if line is None and has_two_lengths(scope):
+                line, status = TWO_LENGTHS, 400
         if line is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            await JSONResponse({"detail": line}, 403, {"connection": "close"})(scope, receive, send)
+            answer = JSONResponse({"detail": line}, status, {"connection": "close"})
+            await answer(scope, receive, send)
 
     def _refusal(self, scope: Message) -> str | None:
         foreign = self._names.foreign(scope)

@@ -20,7 +20,18 @@ import uvicorn
 from starlette.responses import JSONResponse
 
 from knn_logits import ConfigError
-from knn_logits_app.door import Message, Names, Receive, Send, again, header, patient, read_body
+from knn_logits_app.door import (
+    TWO_LENGTHS,
+    Message,
+    Names,
+    Receive,
+    Send,
+    again,
+    has_two_lengths,
+    header,
+    patient,
+    read_body,
+)
 from knn_logits_serve.line import Line, log_failure
 from knn_logits_serve.request import Refusal, refusal_of
 from knn_logits_serve.routes import build_app
@@ -100,6 +111,8 @@ class Guard:
             await answer(scope, receive, sending)
 
     def _check(self, scope: Message) -> None:
+        if has_two_lengths(scope):
+            raise Refusal(TWO_LENGTHS)
         if self._key is not None:
             return  # Pages of other sites do not know the key, so no further check is needed.
         foreign = self._names.foreign(scope)

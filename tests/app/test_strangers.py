@@ -88,6 +88,21 @@ def test_foreign_names_and_origins_are_refused(client, path, headers):
         assert "access-control-allow-origin" not in answer.headers
 
 
+def test_a_request_with_two_lengths_ends_its_connection(url):
+    """A proxy before the page may read the other length, and so another next request."""
+    host, port = url.removeprefix("http://").split(":")
+    hidden = f"GET /config HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    head = f"GET /config HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {5 + len(hidden)}\r\n"
+    with socket.create_connection((host, int(port))) as line:
+        line.settimeout(PATIENCE)
+        line.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}".encode())
+        answer = b""
+        while more := line.recv(65536):
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
 def test_the_page_itself_may_call(client, url):
     answer = client.get(f"{API}/info", headers={"origin": url})
     assert answer.status_code == 200

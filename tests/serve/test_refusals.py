@@ -232,6 +232,22 @@ def test_what_is_no_http_is_refused(running, http, text):
     assert http.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_with_two_lengths_ends_its_connection(running, method):
+    """A proxy before the server may read the other length, and so another next request."""
+    hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = f"{method} /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: {5 + len(hidden)}"
+    with socket.create_connection(("127.0.0.1", running.port)) as line:
+        line.settimeout(60)
+        line.sendall(head.encode() + b"\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden)
+        answer = b""
+        while more := line.recv(4096):
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"either Content-Length or Transfer-Encoding" in answer
+    assert answer.count(b"HTTP/1.1") == 1
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (
