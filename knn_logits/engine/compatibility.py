@@ -20,7 +20,7 @@ from torch import nn
 from knn_logits.arrays import Array
 from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import KeyLocation, find_key, is_encoder_decoder
-from knn_logits.engine.pairs import PairTokenizer
+from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.protocol import TRANSFORMERS, engine_of
 from knn_logits.errors import ConfigError, DatastoreError, MismatchError, ModelError
 from knn_logits.metrics import COMPARISONS
@@ -235,6 +235,12 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
         raise MismatchError(
             f"{store.folder} holds the token {largest}, but the model has only {size} tokens: "
             f"load {manifest.model.id}, which built the datastore"
+        )
+    window, context = manifest.windows.window, context_length(model)
+    if manifest.pairs is None and context is not None and window > context:
+        raise MismatchError(
+            f"{store.folder} was built by another model (its windows have {window:,} tokens, and "
+            f"this model reads only {context:,}): load {manifest.model.id}, which built it"
         )
     tokens = store.checks.get(CANARY_TOKENS)
     expected = store.checks.get(CANARY_KEYS)

@@ -19,6 +19,7 @@ from knn_logits import (
     Document,
     KNNLogitsProcessor,
     Memory,
+    MismatchError,
     WindowConfig,
     explain,
 )
@@ -364,6 +365,16 @@ def test_pairs_are_refused(marian, pair_tokenizer, tmp_path):
 def test_another_model_is_refused(bare):
     with pytest.raises(knn_logits.MismatchError, match="built by another model"):
         Memory(make_gpt2(seed=1), bare)
+
+
+def test_passages_longer_than_the_model_reads_are_refused(model, tokenizer, folder):
+    """A hostile folder may say a window of its own, which its passages then fit into."""
+    content = read_content(folder)
+    demand = content["on_demand"] | {"passage": 1 << 20}
+    windows = content["windows"] | {"window": 1 << 21, "stride": 1 << 20}
+    change(folder, on_demand=demand, windows=windows)
+    with pytest.raises(MismatchError, match="windows have 2,097,152 tokens, and this model"):
+        written(model, tokenizer, Datastore(folder), ["word " * 300])
 
 
 @pytest.mark.parametrize("fields", [{"passage": 0}, {"passage": 60, "context": 60}, {"found": -1}])
