@@ -1,4 +1,5 @@
-"""Takes the pictures of the page with the demo: `docs/app.png`, and `docs/app.gif`, a short tour.
+"""Takes pictures of the page: `docs/app.png` and `docs/app.gif`, a tour, with the small demo, and
+`docs/chat.png` with SmolLM2-135M-Instruct.
 
 python docs/figures/page.py [--url http://127.0.0.1:7860]
 
@@ -31,17 +32,17 @@ _LAMBDA = "number input for λ, weight of the memory"
 
 
 @contextmanager
-def served(url: str | None) -> Iterator[str]:
-    """The address of the page with the demo."""
+def served(library: str, url: str | None = None) -> Iterator[str]:
+    """The address of the page with a library of `app.py`."""
     if url is not None:
         yield url
         return
     for folder in (ROOT / "app", ROOT):
         sys.path.insert(0, str(folder))
-    from app import demo_library
+    import app
     from knn_logits_app import launch
 
-    page, server = launch([demo_library()], block=False, quiet=True)
+    page, server = launch([getattr(app, library)()], block=False, quiet=True)
     try:
         yield page.local_url
     finally:
@@ -115,26 +116,45 @@ def tour(page: Any, path: Path) -> None:
     frames.save(path)
 
 
+def chat(page: Any, path: Path) -> None:
+    """A question that a document answers, with its passage, and one that none does."""
+    for question in ("Which browser uses it?", "What is the capital of Italy?"):
+        page.get_by_placeholder("Ask about the documents").fill(question)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".kl-log[aria-busy=false] li:last-child .kl-took")
+    page.locator(".kl-reply summary").first.click()
+    page.wait_for_selector(".kl-reply details[open]")
+    page.evaluate("window.scrollTo(0, 0)")
+    still(page).save(path, optimize=True)
+
+
 def main() -> None:
     """Takes the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", help="of a page with the demo that runs already")
+    parser.add_argument("--url", help="of a page with the small demo that runs already")
+    parser.add_argument("--chat", action="store_true", help="take docs/chat.png alone")
     options = parser.parse_args()
     chromium = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")
-    with served(options.url) as url, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        page.goto(url)
-        page.wait_for_selector("html[data-ready]")
-        page.wait_for_selector("#answers .kl-panel")
-        page.set_viewport_size({"width": WIDTH, "height": STILL_HEIGHT})
-        still(page).save(ROOT / "docs" / "app.png", optimize=True)
-        page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-        page.evaluate("window.scrollTo(0, 0)")
-        tour(page, ROOT / "docs" / "app.gif")
-        browser.close()
+        with served("sqlite_library") as url:
+            page.goto(url)
+            page.wait_for_selector("html[data-ready]")
+            chat(page, ROOT / "docs" / "chat.png")
+        if options.chat:
+            return
+        with served("demo_library", options.url) as url:
+            page.goto(url)
+            page.wait_for_selector("html[data-ready]")
+            page.wait_for_selector("#answers .kl-panel")
+            page.set_viewport_size({"width": WIDTH, "height": STILL_HEIGHT})
+            still(page).save(ROOT / "docs" / "app.png", optimize=True)
+            page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+            page.evaluate("window.scrollTo(0, 0)")
+            tour(page, ROOT / "docs" / "app.gif")
 
 
 if __name__ == "__main__":
