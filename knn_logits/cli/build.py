@@ -14,6 +14,7 @@ from knn_logits.cli.loading import (
     RunOptions,
     compared_kinds,
     index_of,
+    no_lists,
     reads_pairs,
     recall_words,
     size_of,
@@ -164,6 +165,8 @@ def build(
             # The first process prints the error of any of them.
             raise typer.Exit(1) from None
     if not rank:
+        if index.nprobe is not None and store.manifest.index.nprobe is None:
+            tell(no_lists(store.manifest.index.factory))
         _answer_built(store, report, bars.seconds, tokenizer, model, json)
 
 

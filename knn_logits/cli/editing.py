@@ -16,6 +16,7 @@ from knn_logits.cli.loading import (
     folder_of,
     index_of,
     index_words,
+    no_lists,
     open_datastore,
     prepare,
     present,
@@ -298,6 +299,8 @@ def index(
             folder_of(store), config, threads=run.threads, ray=cluster.ray, progress=bars
         )
     record = done.manifest.index
+    if index.nprobe is not None and record.nprobe is None:
+        tell(no_lists(record.factory))
     kinds, lines = compared_kinds(done)
     content = {**index_of(done), "entries": len(done), "tried": kinds}
     line = f"{done.folder}: index {record.factory}{recall_words(done)} in {bars.seconds:.0f} s"

@@ -17,7 +17,7 @@ from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
 from knn_logits.cli.reading import CorpusOptions
-from knn_logits.cli.terminal import Bars, print_json, say
+from knn_logits.cli.terminal import Bars, print_json, say, tell
 from knn_logits.corpus.parsers import looks_like_a_file
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import PassConfig
@@ -139,6 +139,8 @@ def evaluate(
     pairs = reads_pairs(model)
     texts = fields.texts(names, pairs=pairs)
     translates = pairs and translation.bleu
+    if not translates and translation != TranslationOptions(bleu=translation.bleu):
+        tell("--num-beams, --batch-size, --translations: no effect, since nothing is translated")
     if translates:
         from knn_logits.measure.translation import sacrebleu
 

@@ -246,6 +246,11 @@ def index_of(store: Datastore) -> dict[str, Any]:
     return {"index": index.factory, "nprobe": index.nprobe, "recall": recall}
 
 
+def no_lists(kinds: str) -> str:
+    """Says that --nprobe changes nothing."""
+    return f"--nprobe: no effect, since the index ({kinds}) has no lists to visit"
+
+
 def compared_kinds(store: Datastore) -> tuple[list[dict[str, Any]] | None, list[str]]:
     """The kinds of index that one was chosen among, for JSON and as lines of a table."""
     tried = store.manifest.index.tried

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from knn_logits.cli.loading import open_datastore
+from knn_logits.cli.loading import no_lists, open_datastore
 from knn_logits.cli.options import Settable, Without
 from knn_logits.cli.terminal import tell
 from knn_logits.errors import ConfigError
@@ -119,7 +119,7 @@ def _without_effect(opened: OpenStores, scoring: bool) -> Iterator[str]:
     if settings.get("nprobe") and not any(
         store.manifest.index.nprobe or backend_of(store).usual_nprobe for store in opened.stores
     ):
-        yield f"--nprobe: no effect, since the index ({kinds}) has no lists to visit"
+        yield no_lists(kinds)
     if settings.get("refine") and not any(
         backend_of(store).approximate for store in opened.stores if store.manifest.on_demand is None
     ):

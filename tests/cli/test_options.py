@@ -105,6 +105,20 @@ def test_an_option_without_effect_is_said(run, store, model_folder, options, lin
     assert ("no effect" in done.err) == (line is not None)
 
 
+def test_options_of_other_kinds_of_index_and_model_have_no_effect(
+    run, store, model_folder, tmp_path
+):
+    (tmp_path / "a.txt").write_text("The harbour crane lifts the crates. " * 4)
+    lists = "--nprobe: no effect, since the index (exact) has no lists to visit"
+    build = ("build", model_folder, tmp_path / "a.txt", "--out", tmp_path / "s")
+    assert lists in run(*build, "--nprobe", 4).err
+    assert lists in run("index", tmp_path / "s", "--index", "exact", "--nprobe", 4).err
+    assert "no effect" not in run("index", tmp_path / "s", "--index", "exact").err
+    score = ("eval", model_folder, store.folder, tmp_path / "a.txt", "--allow-overlap")
+    assert "since nothing is translated" in run(*score, "--batch-size", 2).err
+    assert "no effect" not in run(*score, "--no-bleu").err
+
+
 def test_under_trust_settings_of_a_search_have_no_effect(run, store, model_folder, tmp_path):
     folder = with_trust(store, 12.0, folder=tmp_path / "s").folder
     write = ("generate", model_folder, folder, "--prompt", "The harbour", "--max-new-tokens", 2)
