@@ -44,7 +44,7 @@ class KeyOptions:
 
     calibrate: bool = setting(
         True,
-        "Choose k, lmbda, temperature and suffix weight on a sample of the corpus.",
+        "Tune k, lmbda, temperature and suffix weight on a sample of the corpus.",
         option="--calibrate/--no-calibrate",
     )
     source_prefix: str = setting("", "Text to put before each source, for models such as T5.")
@@ -69,7 +69,7 @@ class StoreOptions:
     license: str | None = setting(None, "Licence of the text, for the manifest.")
     source: str | None = setting(None, "Where the text is from, for the manifest.")
     overwrite: bool = setting(
-        False, "Replace an existing datastore, or start an unfinished job again."
+        False, "Overwrite an existing datastore, or restart an unfinished build."
     )
 
     def record(self) -> dict[str, Any]:

@@ -305,8 +305,8 @@ def chat(
     stores: Stores,
     memory: MemoryOptions,
     run: RunOptions,
-    max_new_tokens: int = setting(120, "The most tokens of an answer.", least=1),
-    sample: bool = setting(False, "Sample tokens instead of taking the likeliest."),
+    max_new_tokens: int = setting(120, "Maximum number of tokens of an answer.", least=1),
+    sample: bool = setting(False, "Sample instead of greedy decoding."),
     draft: Draft = True,
     continues: bool = setting(
         False,

@@ -204,7 +204,7 @@ def _relative(folders: Sequence[str], shown: str) -> str:
 def remove(
     store: Store,
     document: tuple[str, ...] = setting(
-        ..., "A document's id, title or uri; may be repeated.", metavar="ID|TITLE|URI"
+        ..., "A document's id, title or uri; repeatable.", metavar="ID|TITLE|URI"
     ),
     json: Json = False,
 ) -> None:
@@ -247,9 +247,7 @@ def compact(store: Store, run: Threads, json: Json = False) -> None:
 def merge(
     store: Store,
     run: Threads,
-    keep: float = setting(
-        0.5, "Share of the entries that stay in the index; 1 undoes the merging."
-    ),
+    keep: float = setting(0.5, "Fraction of the entries that stay in the index; 1 undoes merging."),
     json: Json = False,
 ) -> None:
     """Merge nearby entries of the same token to shrink the index.
@@ -326,9 +324,9 @@ def cluster(
     store: Store,
     run: SeededThreads,
     clusters: int = setting(
-        ..., "Number of clusters; a hundredth of the entries is a good number.", least=1
+        ..., "Number of clusters; 1% of the entries is a good choice.", least=1
     ),
-    sample: int | None = setting(None, "Number of keys that k-means learns from.", least=1),
+    sample: int | None = setting(None, "Number of training keys of k-means.", least=1),
     json: Json = False,
 ) -> None:
     """Cluster the entries for --retomaton."""

@@ -42,7 +42,7 @@ class SizeOptions:
     tokens: int | None = setting(
         None, "Number of tokens, such as 3e9, in place of a corpus.", metavar="N", read=_read_tokens
     )
-    dim: int | None = setting(None, "Length of a key, in place of a model.", least=1)
+    dim: int | None = setting(None, "Dimension of the keys, in place of a model.", least=1)
     layers: int | None = setting(None, "Number of the model's layers, with --dim.", least=1)
 
     def check(self, model: str | None, corpus: list[str]) -> None:
@@ -69,7 +69,7 @@ class ShapeOptions:
     key: str = setting("ffn_input", KEY_HELP)
     keys_dtype: Literal["float16", "float32"] = setting("float16", "Precision of the stored keys.")
     calibrate: bool = setting(
-        True, "Count the time to choose settings.", option="--calibrate/--no-calibrate"
+        True, "Include the time to tune the settings.", option="--calibrate/--no-calibrate"
     )
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ def estimate(
     run: RunOptions,
     model: str | None = argument("MODEL", "Hub id or folder of the model.", None),
     corpus: list[str] | None = argument("CORPUS...", "The documents, as for build.", None),
-    out: str = setting(".", "Folder whose disk is to hold it.", metavar="STORE"),
+    out: str = setting(".", "Folder on the disk for the datastore.", metavar="STORE"),
     json: Json = False,
 ) -> None:
     """Estimate the size and build time of a datastore, by index type.

@@ -66,10 +66,8 @@ class TranslationOptions:
     num_beams: tuple[int, ...] = setting(
         (), "Number of beams for --bleu; may be repeated. [default: 1 and 5]", least=1
     )
-    batch_size: int = setting(16, "Number of sources translated at once.", least=1)
-    translations: str | None = setting(
-        None, "Write the translations there, as JSON lines.", metavar="FILE"
-    )
+    batch_size: int = setting(16, "Batch size of translation.", least=1)
+    translations: str | None = setting(None, "Save the translations as JSON lines.", metavar="FILE")
 
     def write(self, measured: list[Translations]) -> list[Path]:
         """Writes the translations: one line for each pair and each number of beams."""
@@ -122,9 +120,7 @@ def evaluate(
     translation: TranslationOptions,
     fields: CorpusOptions,
     run: RunOptions,
-    report: str | None = setting(
-        None, "Write a report with table and plot there.", metavar="FOLDER"
-    ),
+    report: str | None = setting(None, "Save a report with a table and a plot.", metavar="FOLDER"),
     allow_overlap: bool = setting(False, OVERLAP_HELP),
     json: Json = False,
 ) -> None:

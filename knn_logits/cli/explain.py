@@ -19,10 +19,8 @@ from knn_logits.settings.declaration import setting
 class TraceOptions:
     """The files that a trace is written to."""
 
-    save: str | None = setting(None, "Write the whole trace there, as JSON.", metavar="FILE")
-    html: str | None = setting(
-        None, "Write the coloured words there, as a web page.", metavar="FILE"
-    )
+    save: str | None = setting(None, "Save the trace as JSON.", metavar="FILE")
+    html: str | None = setting(None, "Save the highlighted text as a web page.", metavar="FILE")
 
     def check(self) -> None:
         """Refuses files that cannot be written, before anything is computed."""
@@ -63,9 +61,7 @@ def explain(
     files: TraceOptions,
     run: Run,
     text: str = argument("TEXT", "A text, or a file with a text; - reads standard input."),
-    source: str | None = setting(
-        None, "Source that an encoder-decoder model reads; TEXT is its target."
-    ),
+    source: str | None = setting(None, "Input of the encoder; TEXT is the target."),
     sources: int = setting(12, "Number of sources to list.", least=0),
     json: Json = False,
 ) -> None:

@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 class DecodingOptions:
     """How tokens are chosen from the mixture's distribution."""
 
-    max_new_tokens: int = setting(60, "The most tokens to write.", least=1)
+    max_new_tokens: int = setting(60, "Maximum number of new tokens.", least=1)
     num_beams: int = setting(1, "Number of beams; 1 is greedy search.", least=1)
-    sample: bool = setting(False, "Sample tokens instead of taking the likeliest.")
-    top_k: int | None = setting(None, "Sample among the N likeliest tokens.", least=0)
+    sample: bool = setting(False, "Sample instead of greedy decoding.")
+    top_k: int | None = setting(None, "Sample from the N most probable tokens.", least=0)
     top_p: float | None = setting(
-        None, "Sample among the likeliest tokens with this probability.", above=0, most=1
+        None,
+        "Nucleus sampling: sample from the most probable tokens up to this cumulative probability.",
+        above=0,
+        most=1,
     )
-    sampling_temperature: float | None = setting(None, "Temperature of the sampling.", above=0)
+    sampling_temperature: float | None = setting(None, "Sampling temperature.", above=0)
     repetition_penalty: float | None = setting(
-        None, "Above 1, the model avoids tokens that it has used.", above=0
+        None, "Repetition penalty; above 1, tokens that were used become less probable.", above=0
     )
     no_repeat_ngram: int | None = setting(
         None,
@@ -136,8 +139,8 @@ def generate(
     prompt: str = setting(
         ..., "Text to continue, or the source for an encoder-decoder model; - reads standard input."
     ),
-    compare: bool = setting(False, "Also write the text without kNN."),
-    explain: bool = setting(False, "Colour the words and list their sources."),
+    compare: bool = setting(False, "Also generate without kNN."),
+    explain: bool = setting(False, "Highlight words by source, and list the sources."),
     sources: int = setting(12, "Number of sources that --explain lists.", least=0),
     draft: Draft = True,
     json: Json = False,

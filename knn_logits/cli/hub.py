@@ -107,16 +107,16 @@ class UploadOptions:
     """How a datastore is published."""
 
     private: bool | None = setting(
-        None, "Whether everybody may see a new repository.", option="--private/--public"
+        None, "Visibility of a new repository.", option="--private/--public"
     )
     keys: bool = setting(
         True, "Publish the keys, or only the text and the index.", option="--keys/--no-keys"
     )
-    revision: str | None = setting(None, "Branch; it is made if it is missing.")
+    revision: str | None = setting(None, "Branch, created if missing.")
     report: str | None = setting(
         None, "Report that `eval --report` wrote, for the card.", metavar="FOLDER"
     )
-    message: str | None = setting(None, "Message of the commit.")
+    message: str | None = setting(None, "Commit message.")
 
 
 @command
@@ -124,7 +124,7 @@ def push(
     store: Store,
     upload: UploadOptions,
     extras: ExtraOptions,
-    name: str = argument("NAME", "org/name on the Hub; it is made if it is missing."),
+    name: str = argument("NAME", "org/name on the Hub; created if missing."),
     dry_run: bool = setting(False, _DRY_RUN),
     json: Json = False,
 ) -> None:

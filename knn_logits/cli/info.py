@@ -27,7 +27,7 @@ def info(
     search: str | None = setting(
         None, "List only documents with these words in their id, title or uri.", metavar="WORDS"
     ),
-    limit: int = setting(100, "The most documents to list; 0 lists all.", least=0),
+    limit: int = setting(100, "Maximum number of documents to list; 0 lists all.", least=0),
     json: Json = False,
 ) -> None:
     """Show the contents of a datastore, and its model."""

@@ -34,14 +34,12 @@ def ablate(
     ],
     run: RunOptions,
     corpus: str = argument("CORPUS", "Text of the datastore, as for build."),
-    text: str = argument("EVALTEXT", "Other text like it, to be predicted."),
+    text: str = argument("EVALTEXT", "Held-out text of the same kind."),
     out: str = setting(..., "Folder of the report.", metavar="FOLDER"),
-    entries: int = setting(100_000, "Tokens of the corpus, at most.", least=256),
-    tokens: int = setting(20_000, "Tokens of the text, at most.", least=256),
-    k: int = setting(DEFAULT_K, "Neighbors a query, at most.", least=1),
-    study: tuple[str, ...] = setting(
-        (), "Only this study; may be given repeatedly.", metavar="NAME"
-    ),
+    entries: int = setting(100_000, "Maximum number of tokens of the corpus.", least=256),
+    tokens: int = setting(20_000, "Maximum number of tokens of the text.", least=256),
+    k: int = setting(DEFAULT_K, "Maximum number of neighbors per query.", least=1),
+    study: tuple[str, ...] = setting((), "Run only this study; repeatable.", metavar="NAME"),
     json: Json = False,
 ) -> None:
     """Run the papers' ablation studies on your model and texts.
@@ -100,7 +98,7 @@ def distill(
         metavar="STORE",
         option="--from",
     ),
-    epochs: int = setting(6, "How often the corpus is read, at most.", least=1),
+    epochs: int = setting(6, "Maximum number of epochs.", least=1),
     json: Json = False,
 ) -> None:
     """Train a small learned memory in place of a datastore.

@@ -36,7 +36,7 @@ class RunOptions:
     threads: int | None = setting(
         None, "Number of CPU threads; all by default.", least=1, most=MOST_THREADS
     )
-    seed: int = setting(0, "Seed of every random choice.", least=0, most=MOST_SEED)
+    seed: int = setting(0, "Random seed.", least=0, most=MOST_SEED)
 
     def prepare(self) -> None:
         """Sets threads and seed."""

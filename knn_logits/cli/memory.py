@@ -27,14 +27,12 @@ class ClusterOptions:
         None, "Use a Ray cluster: auto, HOST:PORT, or local for this machine.", metavar="ADDRESS"
     )
     shards: int | None = setting(
-        None, "Parts of the index, with --ray; one for each machine.", least=1
+        None, "Number of shards of the index with --ray; by default one per machine.", least=1
     )
     replicas: int | None = setting(
         None, "Machines that hold each part of the index, with --ray. [default: 1]", least=1
     )
-    partial: bool = setting(
-        False, "With --ray, go on without parts of the index that do not answer."
-    )
+    partial: bool = setting(False, "With --ray, continue without shards that do not respond.")
 
     def indexes(self) -> RayIndexes | None:
         """Joins the cluster; None without --ray."""
@@ -64,9 +62,7 @@ class MemoryOptions:
     """How a memory is asked, and where its indexes are."""
 
     settings: Annotated[dict[str, Any], Settable()]
-    gate: str | None = setting(
-        None, "File of a gate, which chooses lmbda at each token.", metavar="FILE"
-    )
+    gate: str | None = setting(None, "Gate file; a gate sets lmbda per token.", metavar="FILE")
     native_index: bool = setting(False, NATIVE_HELP)
     cluster: ClusterOptions = ClusterOptions()
 

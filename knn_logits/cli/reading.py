@@ -84,10 +84,10 @@ class CorpusOptions:
     id_field: str = setting("id", "Field of a row's id.")
     title_field: str = setting("title", "Field of a row's title.")
     encoding: str | None = setting(
-        None, "Encoding of text files, HTML and rows, such as latin-1; by default it is recognised."
+        None, "Encoding of text files, HTML and rows, such as latin-1; detected by default."
     )
-    strict: bool = setting(False, "Stop at a document that cannot be read.")
-    follow_links: bool = setting(False, "Read files outside a folder that links in it lead to.")
+    strict: bool = setting(False, "Fail on documents that cannot be read.")
+    follow_links: bool = setting(False, "Follow symbolic links that lead out of a folder.")
 
     def _read(self, corpus: Sequence[str], **options: Any) -> Iterator[Document]:
         from knn_logits.corpus.reading import read_corpus

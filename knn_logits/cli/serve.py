@@ -31,8 +31,10 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 class ServerOptions:
     """Where the server listens, whom it answers, and how much it does at once."""
 
-    host: str = setting("127.0.0.1", "Address to listen on. By default only this machine can ask.")
-    port: int = setting(8000, "Port; 0 takes a free one.", least=0, most=65535)
+    host: str = setting(
+        "127.0.0.1", "Address to listen on. By default only this machine has access."
+    )
+    port: int = setting(8000, "Port; 0 chooses a free one.", least=0, most=65535)
     key: Annotated[
         str | None,
         typer.Option(
@@ -44,7 +46,7 @@ class ServerOptions:
         "Host name under which clients reach the server, such as knn.example.org; may be repeated.",
         option="--name",
     )
-    at_once: int = setting(2, "Number of groups answered at once.", least=1, most=64)
+    at_once: int = setting(2, "Number of batches processed concurrently.", least=1, most=64)
     together: int = setting(
         8,
         "The most requests that are written in one batch, if their settings agree; 1 writes each "
@@ -52,8 +54,8 @@ class ServerOptions:
         least=1,
         most=256,
     )
-    waiting: int = setting(64, "Number of requests that may wait; more get 503.", least=0)
-    seconds: float = setting(300.0, "Seconds that one request may run.", least=1)
+    waiting: int = setting(64, "Maximum number of queued requests; more receive 503.", least=0)
+    seconds: float = setting(300.0, "Timeout of a request in seconds.", least=1)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class AnswerOptions:
     chat_tokens: int = setting(
         256, "The most tokens of a chat's answer if the client names none.", least=1
     )
-    max_new_tokens: int = setting(4096, "The most tokens of any answer.", least=1)
+    max_new_tokens: int = setting(4096, "Maximum number of tokens of any answer.", least=1)
     chat_template: str | None = setting(
         None, "File with a chat template in Jinja's language.", metavar="FILE"
     )
@@ -152,9 +154,11 @@ def page(
     model: Model,
     stores: Stores,
     run: ModelRun,
-    host: str | None = setting(None, "Address to listen on. By default only this machine can ask."),
+    host: str | None = setting(
+        None, "Address to listen on. By default only this machine has access."
+    ),
     port: int | None = setting(None, "Port; by default the first free one from 7860."),
-    at_once: int = setting(2, "Visitors answered at the same time; others wait.", least=1),
+    at_once: int = setting(2, "Number of visitors served concurrently; others wait.", least=1),
     examples: str | None = setting(None, "Prompts to begin with, one a line."),
 ) -> None:
     """Open the page: chat, generate, and inspect the sources."""

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 class SearchOptions:
     """Which settings are tried, and which gate is fitted."""
 
-    k: int | None = setting(None, "The largest k to try.")
+    k: int | None = setting(None, "Largest k to try.")
     gate: str | None = setting(
         None,
         "Also fit a gate: distance, learned, meta-k, rescorer, or constant with --skip. The word "
         "none removes a stored gate.",
     )
-    skip: float | None = setting(None, "Share of searches that the gate skips.", metavar="SHARE")
+    skip: float | None = setting(None, "Fraction of searches that the gate skips.", metavar="SHARE")
     skip_by: str = setting("learned", "Skip by a learned rule (learned), or by the confidence.")
     bleu: int | None = setting(
         None,
@@ -85,7 +85,7 @@ def tune(
     infini_gram: bool = setting(
         False, "Fit the shares of the ∞-gram in place of the rest, at the settings stored."
     ),
-    plots: str | None = setting(None, "Write heat map, curve and numbers there.", metavar="FOLDER"),
+    plots: str | None = setting(None, "Save a heat map, curves and the numbers.", metavar="FOLDER"),
     json: Json = False,
 ) -> None:
     """Tune k, lmbda and temperature on texts, and fit a gate.

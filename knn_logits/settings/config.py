@@ -45,7 +45,7 @@ class KNNConfig:
 
     k: int = setting(
         DEFAULT_K,
-        "Number of neighbors of each query.",
+        "Number of neighbors per query.",
         details="A datastore with fewer entries returns all of them.",
         least=1,
         limit=4096,
@@ -88,14 +88,14 @@ class KNNConfig:
     )
     nprobe: int | None = setting(
         None,
-        "Inverted lists visited for each query.",
+        "Number of inverted lists searched per query.",
         details="None keeps the number of the index.",
         least=1,
         set_by=("tune",),
     )
     retomaton: bool = setting(
         False,
-        "Follow pointers through the corpus; search when too few are left.",
+        "RetoMaton: follow pointers through the corpus, and search when too few are left.",
         details="Alon et al. (2022), section 3.",
         option="--retomaton/--no-retomaton",
         stored=("writing",),
@@ -104,22 +104,22 @@ class KNNConfig:
     min_knns: int = setting(
         1, "Search when fewer pointers than this are left.", least=1, stored=("writing",)
     )
-    max_knns: int = setting(1024, "The most pointers and cluster members that may vote.", least=1)
+    max_knns: int = setting(1024, "Maximum number of pointers and cluster members.", least=1)
     pointer_weight: float = setting(
         20.0,
-        "How many times as much an entry counts if a pointer led to it (1 in the paper).",
+        "Factor for the vote of an entry reached by a pointer (1 in the paper).",
         details="LOG.md has what the default brings.",
         above=0,
     )
     pointer_distances: Literal["keys", "index"] = setting(
         "keys",
-        "What pointers are compared by.",
+        "Where the distances of pointers come from.",
         details="The index needs no stored keys, and is as approximate as a search.",
     )
     suffix_weight: float = setting(
         1.0,
-        "How many times as much an entry counts for each token before it that is also before the "
-        "query, up to 8 (1 in the papers).",
+        "Factor for the vote of an entry per token of left context that it shares with the query, "
+        "up to 8 tokens (1 in the papers).",
         details="LOG.md has what more brings.",
         above=0,
         limit=1e8,
@@ -129,8 +129,8 @@ class KNNConfig:
     )
     exclude: tuple[str, ...] = setting(
         (),
-        "Leave the document with this id, title or uri out, as if it had never been added; may be "
-        "repeated.",
+        "Exclude the document with this id, title or URI, as if it had never been added; "
+        "repeatable.",
         option="--without",
         metavar="DOCUMENT",
         limit=1024,
@@ -138,8 +138,8 @@ class KNNConfig:
     )
     infini_gram: float | Literal["auto"] | None = setting(
         None,
-        "Let what follows the end of the text in the corpus, word for word, have this share, or "
-        "one by its length.",
+        "Weight of the ∞-gram, which predicts the tokens that follow the longest verbatim match in "
+        "the corpus; auto: by the length of the match.",
         details=(
             '"auto" takes shares by the length of that end, those that were fitted to the '
             "datastore where there are any. None leaves the ∞-gram out. Liu et al. (2024), "
@@ -191,13 +191,13 @@ class MixtureConfig:
 
     preset: Preset | None = setting(
         None,
-        "Where settings come from that are not given: the datastore's for writing or for scoring, "
-        "or the papers' kNN-LM. By default the call decides.",
+        "Defaults of the other settings: the datastore's for writing or scoring, or the papers' "
+        "kNN-LM. By default it depends on the command.",
         set_by=("serve", "request"),
     )
     weights: tuple[float, ...] | None = setting(
         None,
-        "Share of each datastore in the vote, such as 0.7,0.3; by default neighbors are merged by "
+        "Weights of several datastores, such as 0.7,0.3; by default neighbors are merged by "
         "distance.",
         metavar="W,W,...",
         read=read_shares,
@@ -230,41 +230,39 @@ class IndexConfig:
 
     factory: str = setting(
         "auto",
-        "Kind of index; FACTORY is a FAISS factory string such as IVF1024,SQ8.",
+        "Index type; FACTORY is a FAISS factory string such as IVF1024,SQ8.",
         details='"exact" is torch without approximation. "auto" chooses by the number of entries.',
         option="--index",
         metavar="FACTORY|exact|auto",
     )
     metric: Metric | None = setting(
         None,
-        "How keys are compared.",
+        "Metric of the keys.",
         details="None keeps a datastore's metric, and takes squared L2 distance for a new one.",
     )
     nprobe: int | None = setting(
         None,
-        "Inverted lists visited for each query.",
+        "Number of inverted lists searched per query.",
         details="None takes the smallest number that reaches the recall on a sample.",
         least=1,
     )
     train_size: int | None = setting(
         None,
-        "The most keys that the index is trained on; None chooses by the kind of index.",
+        "Maximum number of training keys of the index; None depends on the index type.",
         least=1,
         option="",
     )
-    seed: int = setting(
-        0, "Seed of every random choice while building.", least=0, most=MOST_SEED, option=""
-    )
+    seed: int = setting(0, "Random seed of the build.", least=0, most=MOST_SEED, option="")
     native: bool = setting(
         False,
-        "Allow FAISS's own format for an index that cannot be stored as plain arrays. That format "
-        "cannot be checked.",
+        "Allow FAISS's file format for an index that cannot be stored as plain arrays. That format "
+        "cannot be validated.",
         details="Whoever opens the datastore then has to ask for it as well.",
         option="--native-index",
     )
     budget: int | None = setting(
         None,
-        "The most that the index may take, such as 4GB: the kind that finds most is chosen.",
+        "Maximum size of the index, such as 4GB; the index type with the best recall is chosen.",
         details='In bytes. It is measured on a sample of the keys, for "auto".',
         least=1,
         metavar="SIZE",
@@ -272,7 +270,7 @@ class IndexConfig:
     )
     target_recall: float | None = setting(
         None,
-        "Take the smallest kind of index that finds this share of the true neighbors.",
+        "Choose the smallest index type with this recall.",
         above=0,
         most=1,
     )
@@ -317,13 +315,13 @@ class WindowConfig:
 
     window: int | None = setting(
         None,
-        "Number of tokens that the model sees at once.",
+        "Size of the context window in tokens.",
         details="None takes the model's context length, but at most 1024.",
         least=2,
     )
     stride: int | None = setting(
         None,
-        "Number of tokens by which the window moves on.",
+        "Stride of the window in tokens.",
         details="None takes half the window.",
         least=1,
     )
@@ -348,10 +346,10 @@ class PassConfig:
     window: WindowConfig = WindowConfig()
     concatenate: bool | None = setting(
         None,
-        "Join the documents into one stream, or not. By default as the datastore did, or not.",
+        "Join the documents into one stream. By default as in the datastore, else not.",
         option="--concatenate/--no-concatenate",
     )
-    batch_tokens: int | None = setting(None, "Number of tokens of one forward pass.", least=1)
+    batch_tokens: int | None = setting(None, "Number of tokens per forward pass.", least=1)
 
     def __post_init__(self) -> None:
         check_fields(self)
