@@ -39,6 +39,7 @@ class Reply:
     alone: bool = False  # whether the model is known to answer without a passage
     answer: Answer | None = None
     stopped: str | None = None  # why it ended early
+    full: int | None = None  # the most tokens of an answer, if it ended there
 
 
 def question_of(text: Any, lookup: Lookup, history: Any, own_words: Any) -> Question:
@@ -118,10 +119,11 @@ def ask_steps(
                 names = dict(zip(asking.memory.names, question.lookup.stores, strict=True))
                 passages = [replace(row, store=names[row.store]) for row in step.passages]
                 answer = replace(step, passages=passages)
-                stopped = _reason(deadline) if heard.number and deadline.over else None
-                if heard.number >= asking.config.max_new_tokens:
-                    stopped = f"{heard.number} tokens are the most"
-                reply = Reply(heard.text, not answer.near, answer, stopped)
+                most = asking.config.max_new_tokens
+                full = most if heard.number >= most else None
+                cut = heard.number and not full and deadline.over
+                stopped = _reason(deadline) if cut else None
+                reply = Reply(heard.text, not answer.near, answer, stopped, full)
             yield reply
     finally:
         deadline.cancel()

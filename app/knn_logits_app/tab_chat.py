@@ -115,6 +115,7 @@ def packed(reply: Reply, question: Question) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "done": answer is not None or reply.stopped is not None,
         "stopped": reply.stopped,
+        "full": reply.full,
         "alone": reply.alone,
         "ownWords": question.own_words,
     }
@@ -153,10 +154,12 @@ def _parts(answer: Answer) -> list[list[Any]]:
 
 def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
     quoted = answer.text if answer.quoted and row.read else ""
+    # A passage without a page or line has its heading alone as its place.
+    heading = f", “{row.place}”" if row.place and row.place not in row.title else ""
     return {
         "store": row.store,
         "document": row.document,
-        "title": row.title,
+        "title": f"{row.title}{heading}",
         "uri": row.uri,
         "effect": row.effect,
         "span": row.span,

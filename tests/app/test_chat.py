@@ -3,6 +3,7 @@
 import copy
 import threading
 
+import httpx
 import pytest
 from conftest import TEXTS
 
@@ -10,6 +11,7 @@ from app.conftest import PATIENCE, expect, serving
 from app.payloads import PAYLOADS
 from knn_logits import Document, Limits, build_datastore
 from knn_logits_app.library import Library
+from knn_logits_app.visitors import Quotas
 
 QUEEN = "Which queen founded the town of Oldenport?"
 MISSING = "Who paints the harbour gate valve lock?"
@@ -136,7 +138,7 @@ def test_a_model_that_answers_alone_is_said_to_be_alone_above_its_words(chat):
     expect(reply.locator(".kl-alone")).to_have_text(ALONE)
     expect(reply.locator(".kl-alone")).to_be_visible()
     assert reply.locator(".kl-said").inner_text().strip()
-    expect(reply).to_contain_text("24 tokens are the most")
+    expect(reply).to_contain_text("an answer has 24 tokens at most")
     expect(reply.locator("details")).to_have_count(0)
     expect(chat.page.locator("#chat").get_by_role("status")).to_contain_text(ALONE)
 
@@ -227,20 +229,34 @@ def test_a_request_that_the_server_refuses_is_said_in_its_turn(chat):
     expect(chat.turn()).to_contain_text(TEXTS[2])
 
 
-@pytest.mark.parametrize(
-    ("prepare", "line"),
-    [
-        (lambda page: page.get_by_label("store", exact=True).uncheck(), "at least one datastore"),
-        (lambda page: page.get_by_label("Your question").fill("word " * 400), "shorten"),
-    ],
-    ids=["no datastore", "too long"],
-)
-def test_a_mistake_is_one_friendly_line_in_its_turn(chat, store, prepare, line):
-    chat.box.fill(QUEEN)
-    if line == "shorten":
-        prepare(chat.page)
+def test_one_address_has_only_so_many_questions_at_a_time(chat_page, held):
+    session = chat_page[1].session
+    library = session.first
+    limits = {"quotas": Quotas(waiting=2), "limits": session.limits}
+    with serving(library, **limits) as (url, _), httpx.Client(base_url=url) as client:
+        (ask,) = [
+            one["id"] for one in client.get("/config").json()["dependencies"]
+            if [event for _, event in one["targets"]] == ["ask"] and len(one["inputs"]) == 7
+        ]  # fmt: skip
+        name = next(iter(library.stores))
+        data = ["tiny", [name], 0.5, 4, 1.0, False, False]
+        codes = []
+        for number in range(3):
+            event = {"turn": 1, "question": QUEEN, "history": []}
+            body = {"data": data, "event_data": event, "fn_index": ask}
+            body["session_hash"] = f"somebody{number}"
+            codes.append(client.post("/gradio_api/queue/join", json=body, timeout=60).status_code)
+        assert codes == [200, 200, 503]
+        held.set()
+
+
+@pytest.mark.parametrize("line", ["at least one datastore", "shorten it"])
+def test_a_mistake_is_one_friendly_line_in_its_turn(chat, store, line):
+    if line == "shorten it":
+        chat.box.fill("word " * 400)
     else:
         chat.page.get_by_label(store.name, exact=True).uncheck()
+        chat.box.fill(QUEEN)
     chat.box.press("Enter")
     expect(chat.turn().locator(".kl-error")).to_contain_text(line)
     assert "Traceback" not in chat.page.content()

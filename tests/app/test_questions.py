@@ -71,7 +71,7 @@ def test_a_model_that_answers_alone_is_said_to_be_alone_from_its_first_word_on(a
     assert all(reply.alone and reply.written for reply in some)
     shown = packed(last, question)
     assert (shown["alone"], shown["near"], shown["passages"]) == (True, False, [])
-    assert shown["stopped"] == "12 tokens are the most"
+    assert (shown["stopped"], shown["full"]) == (None, 12)
 
 
 def test_a_written_answer_names_the_passage_of_its_words(asked, name):
@@ -108,6 +108,16 @@ def test_a_stopped_question_ends_and_its_thread_too(asked, name, monkeypatch, wr
     go.set()
     assert list(replies) == []
     assert not [thread for thread in threading.enumerate() if thread.name == "ask"]
+
+
+def test_a_question_ends_when_its_time_is_up(asked, name, monkeypatch):
+    go = threading.Event()
+    monkeypatch.setattr("knn_logits.ask.asking.gain", lambda *_: float(go.wait(60)))
+    _, replies = steps(asked, stores=[name], deadline=Deadline(0.05))
+    next(replies)
+    assert next(replies).stopped == "the time is up"
+    go.set()
+    assert list(replies) == []
 
 
 def test_what_a_visitor_s_text_left_behind_is_forgotten(asked, name, model, tokenizer, tmp_path):

@@ -34,9 +34,10 @@ const passageOf = (passage, frame, read) => {
 // The words of an answer. Of a written one those that stand in a passage are underlined.
 const saidIn = (frame) => {
   const words = frame.parts.map(([text, source], place) => {
-    const bare = place ? text : text.trimStart();
-    return source === null ? bare
-      : h("span", { class: "kl-says", title: `In ${frame.passages[source]?.title ?? "a passage"}` }, bare);
+    const bare = text.trimStart();
+    const space = place ? text.slice(0, text.length - bare.length) : "";
+    return source === null ? space + bare
+      : [space, h("span", { class: "kl-says", title: `In ${frame.passages[source]?.title ?? "a passage"}` }, bare)];
   });
   if (frame.quoted) return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", words, "”");
   return h("p", { class: "kl-said", dir: "auto" }, words, frame.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" }));
@@ -56,6 +57,7 @@ const replyOf = (frame, tools) => {
     missing ? h("p", { class: "kl-alone" }, h("b", {}, frame.text)) : frame.text ? saidIn(frame) : null,
     frame.stopped ? h("p", { class: "kl-hint" }, `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
+    frame.full ? h("p", { class: "kl-hint" }, `ended early: an answer has ${count(frame.full, "token")} at most`) : null,
     sources.length ? h("p", { class: "kl-from" }, missing ? "The nearest passages:" : frame.quoted ? "Quoted word for word from:"
       : "Written by the model, which read this (underlined words stand in it):") : null,
     ...sources,
@@ -195,6 +197,7 @@ const chat = (element, props, trigger, watch) => {
     if (!turn) return;
     end(turn, "stopped");
     draw(turn);
+    follow();
     keep();
   };
   document.addEventListener("click", (event) => {

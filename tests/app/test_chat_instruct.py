@@ -1,0 +1,52 @@
+"""A conversation in a browser with a model that people use."""
+
+import pytest
+
+from app.conftest import expect, serving
+from app.test_chat import ALONE, Chat
+from knn_logits import Document, build_datastore
+from knn_logits_app.library import Library
+
+TEXT = """# The Brindle cider press
+
+The Brindle is a tabletop cider press for apples, pears and quinces.
+
+## Noise
+
+The mill of the Brindle reaches 74 decibels at full speed, about as loud as a vacuum cleaner.
+
+## Weight
+
+The Brindle weighs 38 kilograms when the basket is empty. Two people should carry it.
+
+## Care
+
+Wash the basket of the Brindle in warm water with one spoon of baking soda.
+"""
+
+
+@pytest.fixture(scope="module")
+def address(instruct, tmp_path_factory):
+    """The page of SmolLM2-135M-Instruct with a handbook."""
+    model, tokenizer = instruct
+    handbook = [Document(TEXT, "handbook.md")]
+    store = build_datastore(model, tokenizer, handbook, tmp_path_factory.mktemp("h") / "handbook")
+    with serving(Library.of("SmolLM2", model, tokenizer, [store])) as (url, _):
+        yield url
+
+
+def test_three_turns_a_question_without_an_answer_and_a_general_one(visit, address):
+    chat = Chat(visit(url=address))
+    reply = chat.ask("How loud is the Brindle?")
+    expect(reply.locator(".kl-quoted")).to_contain_text("74 decibels")
+    expect(reply.locator("summary")).to_contain_text("Noise")
+    reply = chat.ask("And how many kilograms does it weigh?")
+    expect(reply.locator(".kl-quoted")).to_contain_text("38 kilograms")
+    reply.locator("summary").click()
+    expect(reply.locator("details mark")).to_contain_text("38 kilograms")
+    expect(reply.locator("details")).to_contain_text("Reading it makes the answer likelier")
+    reply = chat.ask("Which composer wrote a symphony about the Brindle?")
+    expect(reply.locator(".kl-alone")).to_have_text("No document says that.")
+    reply = chat.ask("What is the capital of France?")
+    expect(reply.locator(".kl-alone")).to_have_text(ALONE)
+    expect(reply.locator(".kl-said")).to_contain_text("Paris")
