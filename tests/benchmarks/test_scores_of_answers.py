@@ -1,0 +1,68 @@
+"""What the benchmarks of answers count, worked out by hand."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def test_answers_are_compared_without_case_punctuation_and_articles(script):
+    scores = script("answer_scores")
+    assert scores.normalized("The  Tow-point, of a Kite!") == "towpoint of kite"
+    assert scores.exact_match("The Petrel.", ["petrel"])
+    assert scores.contained("It is 34 people.", ["34"])
+    assert not scores.contained("It is 134 people.", ["34"])
+    assert not scores.contained("anything", ["the"])
+
+
+def test_f1_counts_shared_words_of_the_best_answer(script):
+    # Shared: stone, trough. 2 * 2 / (4 words + 2 words) = 2/3.
+    f1 = script("answer_scores").f1
+    assert f1("behind the big stone trough", ["stone trough", "chapel"]) == pytest.approx(2 / 3)
+    assert f1("", ["chapel"]) == 0
+
+
+def test_an_interval_holds_the_mean_and_is_a_point_without_spread(script):
+    interval = script("answer_scores").interval
+    low, high = interval([0.0, 1.0] * 50)
+    assert 0.38 < low < 0.5 < high < 0.62
+    assert interval([1.0] * 10) == [1.0, 1.0]
+
+
+def test_marks_give_the_characters_and_the_passage_of_a_span(script):
+    text, spans = script("sources").unmarked("The[ 6  clock ] is [ 2 old. ]")
+    assert text == "The clock is old."
+    assert [(text[first:last], passage) for first, last, passage in spans] == [
+        (" clock", 5),
+        ("old.", 1),
+    ]
+
+
+def test_the_clause_of_a_span_tells_between_passages_that_share_its_words(script):
+    sources = script("sources")
+    answer = "The Gannet costs 64 pounds, while the Petrel weighs 64 grams."
+    passages = ["Gannet: it costs 64 pounds.", "Petrel: it weighs 64 grams."]
+    for first, gold in ((answer.index("64"), 0), (answer.rindex("64"), 1)):
+        span = sources.Span("Which has 64?", answer, first, first + 2, passages, gold)
+        scores = sources.shared_words(span, sources.WEIGHTS)
+        assert scores[gold] > scores[1 - gold]
+        equal = sources.shared_words(span, {"sentence": 0.1, "question": 0.1})
+        assert equal[0] == equal[1]
+
+
+def test_each_question_of_the_project_has_its_answer_in_its_document(script):
+    of_file = script("question_sets").of_file
+    contained = script("answer_scores").contained
+    rows = of_file(FOLDER / "ask_questions.jsonl", FOLDER / "ask_documents.jsonl")
+    texts = {document.id: document.text for document in rows.documents}
+    assert sum(row.answerable for row in rows.questions) == 60
+    for row in rows.questions:
+        assert all(contained(texts[name], row.answers) for name in row.gold), row.question
