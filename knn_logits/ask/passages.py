@@ -49,6 +49,12 @@ class Passage:
         record = self.store.documents[self.document].shown
         return record.title or record.id
 
+    @property
+    def above(self) -> str:
+        """Its title and its heading in one line."""
+        heading = " ".join(self.heading.split())
+        return f"{self.title}: {heading}" if heading not in ("", self.title) else self.title
+
 
 def passages_of(tokenizer: Any, store: Datastore) -> list[Passage]:
     """Cuts all documents of a datastore that are not removed, in their order."""

@@ -21,10 +21,10 @@ def reading_text(question: str, passages: Sequence[Passage]) -> str:
 
 def _shown(passage: Passage) -> str:
     heading = " ".join(passage.heading.split())
-    above = [passage.title] if not heading or heading == passage.title else [passage.title, heading]
     begins = passage.text.lstrip("# \n").startswith(heading or passage.title)
-    title = ": ".join(above[:1] if begins and heading else above)
-    return passage.text if begins and not heading else f"{title}\n{passage.text}"
+    if begins and not heading:
+        return passage.text
+    return f"{passage.title if begins else passage.above}\n{passage.text}"
 
 
 def prompt_ids(

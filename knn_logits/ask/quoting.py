@@ -8,7 +8,7 @@ Generation", equation 2.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,15 +21,24 @@ from knn_logits.ask.ranking import Ranked, content_words, words_of
 from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.tokens import text_ids
 
-# So many sentences are scored by the model, those with the most shared words.
-_SCORED = 8
-# The weight of shared words beside the query likelihood, in nats, and that of a sentence before.
-_SHARED, _BEFORE = 1.0, 0.3
+# So many sentences are scored by the model, those with the most shared words, in batches.
+_SCORED, _BATCH = 24, 8
+# Weights beside the query likelihood: of shared words, in nats, and of the passage's BM25 score.
+_SHARED, _PASSAGE = 0.7, 0.6
+# The part of a sentence's shared words that counts for the next.
+_BEFORE = 0.3
+# What stands between two sentences is the group that matches.
 _BOUNDARY = re.compile(
-    r"(?<=[.!?])[\"'”’)\]]*\s+(?=[A-Z0-9\"'“\u2018(\[`*_])|(?<=[。\uff01\uff1f])|\n\s*\n"
+    r"[.!?][\"'”’)\]]*(\s+)(?=[A-Z0-9\"'“\u2018(\[`*_])|[。\uff01\uff1f]()|(\n\s*\n)"
+)
+# After an initial or a usual abbreviation the sentence goes on.
+_ABBREVIATED = re.compile(
+    r"(?:^|[\s.(\[])(?:[A-Z]|e\.g|i\.e|cf|vs|ca|approx|Mr|Mrs|Ms|Dr|Prof|St|No|Fig|Vol|Ch|Sec)\.$"
 )
 _LISTED = re.compile(r"[-*+•|>#]|\d+[.)]\s|[A-Z]:\s")
 _SHORT_LINE = 60
+# "Created: 28-Apr-2007": a block of such lines is a record.
+_FIELD = re.compile(r"\w[\w.-]*(?: [\w.-]+){0,3}:\s")
 # What stands before an item of a list or an answer, and is no part of what it says.
 _MARKER = re.compile(r"(?:[-*+•>]|\d+[.)]|[QA]:)\s+")
 _HEADING = re.compile(r"#{1,6}\s|[=\-~^]{3,}$")
@@ -52,6 +61,11 @@ class Sentence:
     shared: float
     lead: str = ""
 
+    @property
+    def read(self) -> str:
+        """What the model reads before the question. Few sentences say what they are about."""
+        return f"{self.source.passage.above}\n{self.lead} {self.text}"
+
 
 def sentences_of(text: str) -> list[str]:
     """Cuts a passage in sentences. The items of a list and the rows of a table are sentences."""
@@ -59,12 +73,24 @@ def sentences_of(text: str) -> list[str]:
     for block in re.split(r"\n[ \t]*\n", text):
         lines = block.split("\n")
         short = max(map(len, lines)) < _SHORT_LINE
+        record = 2 * sum(_FIELD.match(line) is not None for line in lines) > len(lines)
         joined = lines[0]
         for before, line in pairwise(lines):
             apart = short or _LISTED.match(line.strip()) or _HEADING.match(before.strip())
+            apart = apart or (record and _FIELD.match(line))
             joined += ("\n\n" if apart else "\n") + line
-        parts += [" ".join(part.split()) for part in _BOUNDARY.split(joined) if part]
+        parts += _cut(joined)
     return [part for part in parts if any(map(str.isalnum, part))]
+
+
+def _cut(text: str) -> Iterator[str]:
+    start = 0
+    for match in _BOUNDARY.finditer(text):
+        begin, end = match.span(match.lastindex or 0)
+        if match.lastindex != 1 or not _ABBREVIATED.search(text[start:begin]):
+            yield " ".join(text[start:begin].split())
+            start = end
+    yield " ".join(text[start:].split())
 
 
 def candidates(
@@ -98,18 +124,22 @@ def _without_marker(text: str) -> str:
 
 @torch.no_grad()
 def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequence[str]) -> Array:
-    """Computes log p(question | sentence) for each sentence in one pass, float64 [sentences]."""
+    """Computes log p(question | sentence) for each sentence, float64 [sentences]."""
     ids = text_ids(tokenizer, f" {question}", around=False)
     begins = [text_ids(tokenizer, f"{sentence}\nQuestion:") for sentence in sentences]
-    rows = [np.array([*begin, *ids]) for begin in begins]
-    logits = model(**padded(rows, input_device(model)), use_cache=False).logits
-    tokens = torch.tensor(ids, device=logits.device)[:, None]
-    likelihoods = []
-    for row, begin in enumerate(begins):
-        first = len(begin) - 1
-        scores = logits[row, first : first + len(ids)].float().log_softmax(dim=-1)
-        likelihoods.append(float(scores.gather(1, tokens).sum()))
-    return np.array(likelihoods)
+    tokens = torch.tensor(ids)[:, None]
+    likelihoods = np.zeros(len(sentences))
+    # Sentences of about the same length share a batch.
+    order = sorted(range(len(begins)), key=lambda row: len(begins[row]))
+    for start in range(0, len(order), _BATCH):
+        batch = order[start : start + _BATCH]
+        rows = [np.array([*begins[row], *ids]) for row in batch]
+        logits = model(**padded(rows, input_device(model)), use_cache=False).logits
+        for place, row in enumerate(batch):
+            first = len(begins[row]) - 1
+            log_p = logits[place, first : first + len(ids)].float().log_softmax(dim=-1)
+            likelihoods[row] = float(log_p.gather(1, tokens.to(log_p.device)).sum())
+    return likelihoods
 
 
 def gain(model: Any, tokenizer: Any, question: str, passages: Sequence[str]) -> float:
@@ -125,8 +155,6 @@ def best_sentence(
     if len(listed) < 2:
         return next(iter(listed), None)
     tried = listed[:_SCORED]
-    scores = query_likelihoods(
-        model, tokenizer, question, [f"{row.lead} {row.text}".strip() for row in tried]
-    )
-    scores = scores + _SHARED * np.array([row.shared for row in tried])
+    scores = query_likelihoods(model, tokenizer, question, [row.read for row in tried])
+    scores += [_SHARED * row.shared + _PASSAGE * row.source.score for row in tried]
     return tried[int(scores.argmax())]

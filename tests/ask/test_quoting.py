@@ -11,16 +11,25 @@ from knn_logits.ask.ranking import Ranked
 
 
 def found(text, heading=""):
-    return Ranked(SimpleNamespace(text=text, heading=heading), 1.0)
+    return Ranked(SimpleNamespace(text=text, heading=heading, above=f"Crane: {heading}"), 1.0)
 
 
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
         ("It is 4.8 m long. Here is more.", ["It is 4.8 m long.", "Here is more."]),
+        ("The T. T. Tsui Gallery is by J. A. Hobson (e.g. Plate 3). It is “red.” Dr. Oda "
+         "(see Fig. 2.) painted it.",
+         ["The T. T. Tsui Gallery is by J. A. Hobson (e.g. Plate 3).", "It is “red.”",
+          "Dr. Oda (see Fig. 2.) painted it."]),
         ("A line of text that goes on and on and on, so that it is a long line\nis wrapped here.",
          ["A line of text that goes on and on and on, so that it is a long line is wrapped here."]),
         ("Crane: 12 crowns\nPump: 7 crowns", ["Crane: 12 crowns", "Pump: 7 crowns"]),
+        ("Title: A Crane\nAuthor: Maira of Oldenport, who has written a good many texts,\n"
+         "    Oda of Kenmouth\nCreated: 28-Apr-2007",
+         ["Title: A Crane",
+          "Author: Maira of Oldenport, who has written a good many texts, Oda of Kenmouth",
+          "Created: 28-Apr-2007"]),
         ("- oil the crane, which takes a long while and more than a line\n- open the winch",
          ["- oil the crane, which takes a long while and more than a line", "- open the winch"]),
     ],
@@ -40,7 +49,11 @@ def test_a_document_s_question_is_no_answer_but_leads_to_it():
 
 
 def test_likelihoods_are_those_of_single_passes(model, tokenizer):
-    sentences = ["The crane lifts crates.", "Oil.", "Queen Maira founded the town of Oldenport."]
+    sentences = [
+        "The crane lifts crates.",
+        "Oil.",
+        "Queen Maira founded the town of Oldenport.",
+    ] * 3
     scores = query_likelihoods(model, tokenizer, "Who founded the town?", sentences)
     for sentence, score in zip(sentences, scores, strict=True):
         before = tokenizer(f"{sentence}\nQuestion:")["input_ids"]
@@ -53,6 +66,6 @@ def test_likelihoods_are_those_of_single_passes(model, tokenizer):
 
 def test_the_model_decides_between_sentences_with_the_same_words(model, tokenizer):
     listed = candidates("crane", [found("The crane is old. The crane is red.")], lambda word: 0.0)
-    scores = query_likelihoods(model, tokenizer, "crane", [row.text for row in listed])
+    scores = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
     assert best_sentence(model, tokenizer, "crane", listed) is listed[int(np.argmax(scores))]
     assert best_sentence(model, tokenizer, "crane", []) is None
