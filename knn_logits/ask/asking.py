@@ -17,8 +17,8 @@ from knn_logits.ask.config import AskConfig
 from knn_logits.ask.effects import effects
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of
-from knn_logits.ask.prompting import Message, fitting, prompt_ids
-from knn_logits.ask.quoting import Sentence, best_sentence, candidates, gain
+from knn_logits.ask.prompting import Message, fitting, prompt_ids, shown
+from knn_logits.ask.quoting import BATCH, SCORED, Sentence, best_sentence, candidates, gain
 from knn_logits.ask.ranking import Ranked, Ranking, content_words, refers_back
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
@@ -32,9 +32,6 @@ from knn_logits.generation.arguments import arguments_for_drafts
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.locks import cached_property
 from knn_logits.mixture.memory import Memory
-
-# The model chooses among the sentences that share so much of what the first shares.
-_COMPARED = 0.6
 
 
 class Asking:
@@ -148,13 +145,14 @@ class Asking:
         """Whether a passage is near, the sentence that answers, if any, and the forward passes."""
         if not ranked:
             return False, None, 0
-        texts = [row.passage.text for row in ranked]
+        texts = [shown(row.passage) for row in ranked]
         with evaluating(self.model):
+            passes = math.ceil((len(texts) + 1) / BATCH)
             if gain(self.model, self.tokenizer, query, texts) < self.config.least_gain:
-                return False, None, 1
-            listed = self._sentences(query, ranked)
+                return False, None, passes
+            listed = self._sentences(query, ranked)[:SCORED]
             sentence = best_sentence(self.model, self.tokenizer, query, listed)
-        return True, sentence, 1 + (len(listed) > 1)
+        return True, sentence, passes + (len(listed) > 1) * math.ceil(len(listed) / BATCH)
 
     def _sentences(self, query: str, ranked: Sequence[Ranked]) -> list[Sentence]:
         """The sentences that may answer a question; none if all share too few of its words."""
@@ -162,10 +160,7 @@ class Asking:
         listed = candidates(query, ranked, idf)
         if not words or not listed:
             return []
-        most = listed[0].shared
-        if most < self.config.least_shared * sum(map(idf, words)):
-            return []
-        return [row for row in listed if row.shared >= _COMPARED * most]
+        return listed if listed[0].shared >= self.config.least_shared * sum(map(idf, words)) else []
 
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:

@@ -22,7 +22,7 @@ from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.tokens import text_ids
 
 # So many sentences are scored by the model, those with the most shared words, in batches.
-_SCORED, _BATCH = 24, 8
+SCORED, BATCH = 24, 8
 # Weights beside the query likelihood: of shared words, in nats, and of the passage's BM25 score.
 _SHARED, _PASSAGE = 0.7, 0.6
 # The part of a sentence's shared words that counts for the next.
@@ -69,15 +69,15 @@ class Sentence:
 
 def sentences_of(text: str) -> list[str]:
     """Cuts a passage in sentences. The items of a list and the rows of a table are sentences."""
-    parts = []
+    parts: list[str] = []
     for block in re.split(r"\n[ \t]*\n", text):
         lines = block.split("\n")
         short = max(map(len, lines)) < _SHORT_LINE
         record = 2 * sum(_FIELD.match(line) is not None for line in lines) > len(lines)
         joined = lines[0]
         for before, line in pairwise(lines):
-            apart = short or _LISTED.match(line.strip()) or _HEADING.match(before.strip())
-            apart = apart or (record and _FIELD.match(line))
+            begins = _LISTED.match(line.strip()) or (record and _FIELD.match(line))
+            apart = short or begins or _HEADING.match(before.strip())
             joined += ("\n\n" if apart else "\n") + line
         parts += _cut(joined)
     return [part for part in parts if any(map(str.isalnum, part))]
@@ -131,8 +131,8 @@ def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequ
     likelihoods = np.zeros(len(sentences))
     # Sentences of about the same length share a batch.
     order = sorted(range(len(begins)), key=lambda row: len(begins[row]))
-    for start in range(0, len(order), _BATCH):
-        batch = order[start : start + _BATCH]
+    for start in range(0, len(order), BATCH):
+        batch = order[start : start + BATCH]
         rows = [np.array([*begins[row], *ids]) for row in batch]
         logits = model(**padded(rows, input_device(model)), use_cache=False).logits
         for place, row in enumerate(batch):
@@ -154,7 +154,6 @@ def best_sentence(
     """Chooses the sentence to quote; None if there is none."""
     if len(listed) < 2:
         return next(iter(listed), None)
-    tried = listed[:_SCORED]
-    scores = query_likelihoods(model, tokenizer, question, [row.read for row in tried])
-    scores += [_SHARED * row.shared + _PASSAGE * row.source.score for row in tried]
-    return tried[int(scores.argmax())]
+    scores = query_likelihoods(model, tokenizer, question, [row.read for row in listed])
+    scores += [_SHARED * row.shared + _PASSAGE * row.source.score for row in listed]
+    return listed[int(scores.argmax())]

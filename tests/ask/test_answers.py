@@ -10,6 +10,7 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits.ask.answer import ALONE, NOT_SAID
 from knn_logits.ask.naming import sources_of_words
+from knn_logits.ask.prompting import shown
 
 QUESTION = "Which queen founded the town of Oldenport?"
 
@@ -91,7 +92,7 @@ def test_a_passage_is_near_that_makes_the_question_likelier(asking, model, token
             logits = model(torch.tensor([before + question])).logits[0, len(before) - 1 : -1]
         return float(logits.log_softmax(-1)[range(len(question)), question].sum()) / len(question)
 
-    passages = [row.passage.text for row in asking().find(QUESTION)]
+    passages = [shown(row.passage) for row in asking().find(QUESTION)]
     gain = max(map(log_p, passages)) - log_p("")
     assert asking(least_gain=gain - 0.01).answer(QUESTION).near
     assert not asking(least_gain=gain + 0.01).answer(QUESTION).near
