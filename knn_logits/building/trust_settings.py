@@ -45,7 +45,7 @@ _TAIL = 0.1
 _FEWEST = 200
 # No limit is below this multiple of the logarithm of the number of entries, since among more
 # entries rarer words are shared by chance.
-_BY_CHANCE = 2.0
+_BY_CHANCE = 2.6
 # λ at the limit, and how it grows, where the corpus says nothing else; and what that counts for.
 _OFFSET, _SLOPE, _PRIOR = -3.25, 1.8, 2.0
 _OFFSETS, _SLOPES = np.linspace(-6.0, 0.0, 25), np.linspace(0.2, 4.0, 20)
