@@ -42,7 +42,7 @@ HANDBOOK = [
 @given(st.lists(st.floats(0.0, 60.0), max_size=400), st.integers(1, 10**9))
 def test_the_limit_is_above_chance_and_what_the_models_own_text_meets(met, entries):
     limit = limit_of(np.array(met), entries)
-    assert limit >= 0.999 * 2.0 * math.log(entries + 1)
+    assert limit >= 0.999 * 2.6 * math.log(entries + 1)
     if len(met) >= 200:
         assert limit >= 0.999 * float(np.quantile(met, 0.9))
 
@@ -84,7 +84,7 @@ def test_a_sure_model_is_protected_unless_it_repeats_itself(model, tokenizer, st
     assert with_trust(writing, sure, tokenizer, store, Sample(), WORDS) == writing
     monkeypatch.setattr(trust_settings, "_NEW", 0.0)
     found = with_trust(writing, sure, tokenizer, store, Sample(), WORDS)
-    assert found.trust.limit >= 2.0 * math.log(len(store))
+    assert found.trust.limit >= 0.999 * 2.6 * math.log(len(store))
     assert found.no_repeat_ngram_size is None
 
 
