@@ -167,7 +167,7 @@ def figures(answers, questions, alone, passage):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
+    parser.add_argument("model", help="a model of transformers, or a file NAME.gguf")
     parser.add_argument("--data", type=Path, help="the folder of the public sets")
     parser.add_argument("--set", choices=[*SETS, "documents", "general"], default="documents")
     parser.add_argument("--sample", type=int, help="so many questions (default: all)")
@@ -179,9 +179,13 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     questions = questions_of(options.set, options.data, options.sample)
-    dtype = getattr(torch, options.dtype)
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).eval()
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    if options.model.endswith(".gguf"):
+        model = knn_logits.GGUFModel(options.model)
+        tokenizer = model.tokenizer
+    else:
+        dtype = getattr(torch, options.dtype)
+        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).eval()
+        tokenizer = AutoTokenizer.from_pretrained(options.model)
     asked, answers, seconds = [row.question for row in questions.questions], {}, {}
     documents = best_documents(questions)
     with tempfile.TemporaryDirectory() as room:

@@ -1,13 +1,16 @@
 """Compares llama.cpp with transformers on one set of weights: speed, neighbors, perplexity.
 
-    python benchmarks/gguf.py FOLDER FILE.gguf CORPUS HELD_OUT [--documents 3] [--prompts 6]
+    python benchmarks/gguf.py FOLDER FILE.gguf CORPUS HELD_OUT [--documents 30] [--prompts 12]
 
 FOLDER has the weights for transformers, FILE.gguf for llama.cpp. transformers builds a datastore of
-the first documents of CORPUS, and both engines ask it. Prompts are taken from these documents.
-Neighbors and perplexity are of the beginnings of HELD_OUT's first documents. Everything runs in one
-thread, and speed is by seconds of processor time, in rounds of random order, since other programs
-may run. Both engines build a datastore of the first document for the speed of a build. `chat` is
-started and left, for the time to its first prompt.
+the first documents of CORPUS, unless --store names one, and both engines ask it. Prompts are taken
+from these documents. Neighbors, perplexity and log p are of the beginnings of HELD_OUT's first
+documents. Everything runs in one thread, and speed is by seconds of processor time, in rounds of
+random order, since other programs may run. Both engines build a datastore of the first document for
+the speed of a build. `chat` is started and left, for the time to its first prompt.
+
+llama.cpp alone is measured with its own choice for attention, which on a processor is slow for
+several tokens at a time, and with ours. Ratios are to the faster of both.
 """
 
 import argparse
@@ -29,9 +32,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import knn_logits
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.engine.llama_cpp.context import Context
+from knn_logits.engine.llama_cpp.library import llama
 from knn_logits.engine.location import find_key
 
 K, PROMPT = 64, 48
+ALONE = "llama.cpp alone, as it comes", "llama.cpp alone, our attention"
 
 
 def prompts_in(documents, tokenizer, number):
@@ -61,9 +66,18 @@ def spent(name, what, *given):
     return result, time.process_time() - started
 
 
-def llama_alone(engine, new_tokens):
+def llama_alone(engine, new_tokens, attention):
     """Greedy search with llama.cpp's decode and an argmax, without transformers and callback."""
+    functions, make = llama(), llama().llama_init_from_model
+
+    def with_attention(weights, settings):
+        if attention is not None:
+            settings.flash_attn_type = attention
+        return make(weights, settings)
+
+    functions.llama_init_from_model = with_attention
     context = Context(engine._weights, 1024, 1, (), torch.get_num_threads())
+    functions.llama_init_from_model = make
 
     def write(input_ids):
         context.clear()
@@ -84,8 +98,11 @@ def speeds(models, store, prompts, new_tokens):
     """Returns tokens a second of each way to write, and what is said of drafts."""
     # Each way writes as many tokens, since none of them ends a text.
     settings = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None}
-    alone = run("llama.cpp", llama_alone, models["llama.cpp"], new_tokens)
-    ways = {"llama.cpp alone": alone}
+    automatic = llama().LLAMA_FLASH_ATTN_TYPE_AUTO
+    ways = {
+        name: run("llama.cpp", llama_alone, models["llama.cpp"], new_tokens, attention)
+        for name, attention in zip(ALONE, (automatic, None), strict=True)
+    }
     opened = []
     for name, model in models.items():
         knn = run(name, knn_logits.KNNLogitsProcessor, model, store)
@@ -134,6 +151,17 @@ def neighbors_of(model, store, texts):
         queries = states[0, 1:].float().unsqueeze(1)
         found.append(memory.neighbors(queries, ids[0, 1:].unsqueeze(1)).ids)
     return torch.cat(found)
+
+
+def log_p(model, texts):
+    """The model's log p of each token after the first, float32 [tokens], and its likeliest one."""
+    parts = []
+    for ids in texts:
+        with torch.inference_mode():
+            logits = model(ids, use_cache=False).logits[0, :-1].float()
+        chosen = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        parts.append((chosen, logits.argmax(-1)))
+    return [torch.cat(columns) for columns in zip(*parts, strict=True)]
 
 
 def rederived(engine, store, ids):
@@ -197,12 +225,13 @@ def main():
     parser.add_argument("file")
     parser.add_argument("corpus")
     parser.add_argument("held_out")
-    parser.add_argument("--documents", type=int, default=3)
-    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--documents", type=int, default=30)
+    parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--held", type=int, default=4, help="documents of HELD_OUT")
     parser.add_argument("--held-tokens", type=int, default=256, help="tokens of each of them")
     parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--store", help="a datastore that transformers built of these documents")
     parser.add_argument("--name", default="gguf", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -219,7 +248,11 @@ def main():
             build = partial(knn_logits.build_datastore, one, tokenizer, documents[:1], **given)
             searched, seconds = spent(name, build, Path(scratch) / name)
             small[name] = round(len(searched) / seconds, 1)
-        store = knn_logits.build_datastore(model, tokenizer, documents, Path(scratch) / "store")
+        if args.store:
+            store = knn_logits.Datastore.from_pretrained(args.store)
+        else:
+            folder = Path(scratch) / "store"
+            store = knn_logits.build_datastore(model, tokenizer, documents, folder)
         prompts = prompts_in(documents, tokenizer, args.prompts)
         starts = {
             name: start_of_chat(path, store.folder, args.starts)
@@ -237,15 +270,16 @@ def main():
             scored = run(name, knn_logits.evaluate, one, tokenizer, store, beginnings)
             measured = scored.total.perplexity
             perplexity[name] = {
-                "model": round(measured.lm, 3),
-                "with_knn": round(measured.interpolated, 3),
+                "model": round(measured.lm, 4),
+                "with_knn": round(measured.interpolated, 4),
             }
+        (p, likeliest), (q, other) = (run(name, log_p, one, texts) for name, one in models.items())
         tokens, same = speeds(models, store, prompts[: args.prompts], args.new_tokens)
         # The last of the small datastores is llama.cpp's own, which is searched exactly.
         difference = max(run("llama.cpp", rederived, engine, searched, ids) for ids in prompts[:3])
         entries = len(store)
     best = tokens["llama.cpp, kNN, drafts"]
-    alone = tokens["llama.cpp alone"]
+    alone = max(tokens[name] for name in ALONE)
     record(
         args.name,
         vars(args),
@@ -268,6 +302,11 @@ def main():
                 "positions": len(shared),
             },
             "perplexity": perplexity,
+            "engines_by_token": {
+                "perplexity": [round(float(part.mean().neg().exp()), 4) for part in (p, q)],
+                "mean_difference_of_log_p": round(float((p - q).abs().mean()), 4),
+                "same_likeliest_token": round(float((likeliest == other).float().mean()), 4),
+            },
             "largest_difference_of_log_p": difference,
             "start_of_chat": starts,
         },

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 from pathlib import Path
 from typing import Any
 
-from knn_logits.errors import ConfigError, ModelError
+from knn_logits.errors import ConfigError, MissingDependencyError, ModelError
+
+logger = logging.getLogger(__name__)
 
 SUFFIX = ".gguf"
 
@@ -36,11 +40,44 @@ def gguf_file(name: str) -> Path | None:
 
 
 def open_gguf(path: Path) -> tuple[Any, Any]:
-    """Opens a GGUF file: the model and its tokenizer."""
+    """Opens a GGUF file: the model and its tokenizer.
+
+    Without llama.cpp, transformers reads the file, if the package `gguf` is there.
+
+    Raises:
+        MissingDependencyError: when neither is installed.
+        ModelError: when the file cannot be read.
+    """
     from knn_logits.engine.llama_cpp.model import GGUFModel
 
-    model = GGUFModel(path)
+    try:
+        model = GGUFModel(path)
+    except MissingDependencyError:
+        if importlib.util.find_spec("gguf") is None:
+            raise
+        return _open_by_transformers(path)
     return model, model.tokenizer
+
+
+def _open_by_transformers(path: Path) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    logger.warning(
+        "llama.cpp is missing, so transformers runs %s, in float32 and several times as slowly: "
+        'pip install "knn-logits[gguf]"',
+        path.name,
+    )
+    place: dict[str, Any] = {"gguf_file": path.name}
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path.parent, **place)
+        model: Any = AutoModelForCausalLM.from_pretrained(path.parent, dtype="float32", **place)
+    except Exception as error:  # each architecture and each damage has an error of its own
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"transformers cannot read {path} ({reason}): install llama.cpp, "
+            'pip install "knn-logits[gguf]"'
+        ) from error
+    return model.eval(), tokenizer
 
 
 def _fetched(name: str) -> Path:

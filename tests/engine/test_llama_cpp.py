@@ -1,6 +1,7 @@
 """GGUF files in llama.cpp: the same keys, scores and texts as transformers has of these weights."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import missing
@@ -150,9 +151,7 @@ def test_a_long_prompt_shows_all_its_states(pair):
     hook.remove()
     assert last.shape[1] == 1
     assert (last[0, 0] - logits[0, -1]).abs().max() < 0.01
-    shown = torch.cat(seen, dim=1)
-    assert torch.equal(shown[:, :-1], states[:, :-1])
-    assert (shown[:, -1] - states[:, -1]).abs().max() < 0.01
+    assert torch.equal(torch.cat(seen, dim=1), states)
 
 
 def test_rows_of_a_padded_batch_are_as_alone(pair):
@@ -324,3 +323,24 @@ def test_without_llama_cpp_the_extra_is_named(pair, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "knn-logits\[gguf\]"'):
         llama.__wrapped__()
+
+
+def test_transformers_reads_the_file_without_llama_cpp(pair, monkeypatch, caplog, tmp_path):
+    model, engine = pair
+    path, ids = Path(engine.config._name_or_path), ids_of(engine.tokenizer, TEXTS[0])
+
+    def missing():
+        raise MissingDependencyError("no llama.cpp")
+
+    monkeypatch.setattr("knn_logits.engine.llama_cpp.weights.llama", missing)
+    other, cutter = open_gguf(path)
+    assert len(caplog.records) == 1
+    assert "transformers runs llama.gguf" in caplog.text
+    assert cutter(TEXTS[0])["input_ids"] == ids[0].tolist()
+    assert (other(ids).logits - model(ids).logits).abs().max() < 0.01
+    (tmp_path / "cut.gguf").write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(ModelError, match="transformers cannot read"):
+        open_gguf(tmp_path / "cut.gguf")
+    monkeypatch.setattr("knn_logits.engine.opening.importlib.util.find_spec", lambda _: None)
+    with pytest.raises(MissingDependencyError, match="no llama.cpp"):
+        open_gguf(path)

@@ -109,7 +109,8 @@ class TextCache:
         """
         rows, columns = ids.shape
         context = self._with_room(int(mask.sum(1).max()), tuple(names))
-        parts = list(_parts(mask, columns - keep if last else columns))
+        # Two tokens or more are read by one kernel, and so to the same bits as in any other pass.
+        parts = list(_parts(mask, columns - max(2, keep) if last and keep else columns))
         if len(parts) == 1 and len(parts[0][0]) == rows * columns:  # nothing to put together
             at, places = parts[0]
             found, values = context.decode(at, ids[at, places], logits=rows * keep, last=last)
