@@ -342,5 +342,5 @@ def test_transformers_reads_the_file_without_llama_cpp(pair, monkeypatch, caplog
     with pytest.raises(ModelError, match="transformers cannot read"):
         open_gguf(tmp_path / "cut.gguf")
     monkeypatch.setattr("knn_logits.engine.opening.importlib.util.find_spec", lambda _: None)
-    with pytest.raises(MissingDependencyError, match="no llama.cpp"):
+    with pytest.raises(MissingDependencyError, match=r"no llama\.cpp"):
         open_gguf(path)
