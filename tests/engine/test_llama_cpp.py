@@ -154,6 +154,19 @@ def test_a_long_prompt_shows_all_its_states(pair):
     assert torch.equal(torch.cat(seen, dim=1), states)
 
 
+@pytest.mark.parametrize("key", ["ffn_input", "layer_output", "attn_norm"])
+def test_a_prompt_is_read_whole_wherever_the_key_is(pair, key):
+    """A pass that ends at its key leaves out what follows, which later tokens may look at."""
+    model = pair[1]
+    name = key + model._ending if key == "attn_norm" else key
+    ids, tap = ids_of(model.tokenizer, " ".join(TEXTS * 2))[:, :300], model.find_key(name)
+    expected = model(ids).logits[:, -1]
+    hook = model.get_submodule(tap).register_forward_hook(lambda *_: None)
+    found = model(ids, logits_to_keep=1).logits[:, -1]
+    hook.remove()
+    assert (found - expected).abs().max() < 0.01
+
+
 def test_rows_of_a_padded_batch_are_as_alone(pair):
     model, cutter = pair[1], pair[1].tokenizer
     texts = ["The crane", "Queen Maira founded the town of"]

@@ -30,6 +30,8 @@ _KEYS = {
     "ffn_input": ("ffn_norm", "ffn_inp", "attn_norm"),
     "layer_output": ("l_out",),
 }
+# What the names of tensors after attention begin with.
+_AFTER_ATTENTION = ("ffn_", "l_out")
 
 
 class GGUFConfig(PretrainedConfig):
@@ -90,8 +92,11 @@ class _Decoder(nn.Module):
         if cache is None:
             cache = TextCache(self._contexts, rows, tuple(taps), int(mask.sum(1).max()))
         keep = 0 if keys_only else min(columns, logits_to_keep or columns)
-        # What is not scored ends at the key, such as most of a prompt.
+        # What is not scored ends at the key, such as most of a prompt. Where the text goes on, the
+        # last layer's attention comes first, since later tokens look back at it.
         last = next(iter(taps)) if len(taps) == 1 else None
+        if last is not None and not (keys_only or last.startswith(_AFTER_ATTENTION)):
+            last = None
         scores, states = cache.read(ids, mask, tuple(taps), keep=keep, last=last)
         for name, tap in taps.items():
             tap(torch.from_numpy(states[name]))
