@@ -41,6 +41,8 @@ from knn_logits.mixture.memory import Memory
 from knn_logits.search.neighbors import Neighbors
 
 MAX_NEIGHBORS = 5
+# As many tokens before and after a token say how it is spelt, and which passage goes on alike.
+AROUND = 64
 # With a larger share than this the memory wrote a word, and not the model.
 _MOST = 0.5
 # log p_kNN of a token beyond which no other token can have a larger vote.

@@ -25,7 +25,7 @@ from knn_logits.engine.pieces import InnerText, parts_of, token_texts
 from knn_logits.engine.tokens import text_ids
 from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.evidence.assemble import MAX_NEIGHBORS, Mixed, Tracer
+from knn_logits.evidence.assemble import AROUND, MAX_NEIGHBORS, Mixed, Tracer
 from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.recording import Chosen
 from knn_logits.evidence.trace import (
@@ -185,7 +185,7 @@ class _Reading:
             )
             if self.quotations is not None and lmbda > 0.0:
                 self.quotations.look(ids, at, chosen.neighbors, chosen.log_weights)
-            before, after = self._ids[:at], self._ids[at + 1 :]
+            before, after = self._ids[max(0, at - AROUND) : at], self._ids[at + 1 : at + AROUND]
             token = self._tracer.token(self._words[at], chosen, before, after, mixed[row])
             self._tokens.append(token)
 
