@@ -268,7 +268,7 @@ def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat
     expect(reply.locator(".kl-quoted")).to_contain_text("The ferry leaves Oldenport at noon.")
     expect(reply.locator(".kl-store")).to_have_text("signs")
     reply.locator("summary").click()
-    link = reply.get_by_role("link", name="open")
+    link = reply.get_by_role("link", name="Open the original in a new tab")
     expect(link).to_have_attribute("href", "https://example.org/ferry")
     expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
 

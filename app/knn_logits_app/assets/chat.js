@@ -28,7 +28,7 @@ const passageOf = (passage, frame, read) => {
       frame.answered ? null : h("span", { class: "kl-preview" }, toAWord(whole, 110))),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, text) : text))),
     h("p", { class: "kl-hint" }, effectLine(passage.effect, frame.tokens), " ",
-      button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri)));
+      button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
 
 // The words of an answer. Of a written one those that stand in a passage are underlined.

@@ -52,7 +52,7 @@ const spaces = (space) => {
 };
 
 // Returns a link to a document, or null if its URI is not a web address.
-const link = (uri) => {
+const link = (uri, label = "open") => {
   let safe = false;
   try {
     safe = ["http:", "https:"].includes(new URL(uri ?? "").protocol) && /^https?:\/\//i.test(uri);
@@ -60,8 +60,8 @@ const link = (uri) => {
     safe = false;
   }
   if (!safe) return null;
-  return h("a", { href: uri, target: "_blank", rel: "noopener noreferrer nofollow" }, "open",
-    h("span", { class: "kl-sr" }, " the document in a new tab"));
+  return h("a", { href: uri, target: "_blank", rel: "noopener noreferrer nofollow" }, label,
+    h("span", { class: "kl-sr" }, label === "open" ? " the document in a new tab" : " in a new tab"));
 };
 
 const download = (name, type, content) => {
