@@ -128,6 +128,7 @@ def packed(reply: Reply, question: Question) -> dict[str, Any]:
         "answered": answer.answered,
         "near": answer.near,
         "quoted": answer.quoted,
+        "nearest": answer.nearest,
         "tokens": len(answer.tokens),
         "seconds": round(answer.seconds, 2),
         "passages": [_passage(row, answer) for row in _shown(answer)],
@@ -154,6 +155,8 @@ def _parts(answer: Answer) -> list[list[Any]]:
 
 def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
     quoted = answer.text if answer.quoted and row.read else ""
+    if row is answer.passages[0]:
+        quoted = quoted or answer.nearest or ""
     # A passage without a page or line has its heading alone as its place.
     heading = f", “{row.place}”" if row.place and row.place not in row.title else ""
     return {

@@ -192,15 +192,13 @@ def _ask(
         logits_processor=processors(request.sampling, 0, len(prompt.ids), []),
         stopping_criteria=[_End(writer, deadline)],
     )
+    text = f"{answer.text}\n\n({answer.note})" if answer.note else answer.text
     if writer.written:
         writer.flush()
-        note = f"\n\n({answer.note})" if answer.note else ""
-    else:
-        note = answer.text
-    if note:
-        tell(Piece(0, note, ()))
+    rest = text[len(answer.text) :] if writer.written else text
+    if rest:
+        tell(Piece(0, rest, ()))
     full = writer.written >= request.new_tokens
-    text = answer.text if answer.text == note else answer.text + note
     tokens = writer.written or len(answer.tokens)
     return End(0, "length" if full else "stop", tokens, text, answer=answer)
 

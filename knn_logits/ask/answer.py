@@ -87,9 +87,11 @@ class Answer:
         near: Whether a passage is about the question. If none is, the model answers alone.
         quoted: Whether the text is a sentence of a document, word for word.
         tokens: The answer's tokens.
-        passages: The passages that were found, those that the answer is from first.
+        passages: The passages that were found, those that the answer or `nearest` is from first.
         passes: Forward passes of the model, those for the effects included.
         seconds: The time that it took.
+        nearest: The sentence nearest the question, where passages are about it and none says the
+            answer; else None.
     """
 
     question: str
@@ -101,13 +103,16 @@ class Answer:
     passages: list[PassageEffect]
     passes: int
     seconds: float
+    nearest: str | None = None
 
     @property
     def note(self) -> str:
         """What has to be said beside the text; empty where the documents hold it."""
         if self.answered:
             return ""
-        return NOT_SAID if self.near else ALONE
+        if not self.near:
+            return ALONE
+        return f"The nearest sentence: “{self.nearest}”" if self.nearest else NOT_SAID
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the answer as JSON."""

@@ -17,7 +17,7 @@ from knn_logits.ask.config import AskConfig
 from knn_logits.ask.effects import effects
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of
-from knn_logits.ask.prompting import Message, fitting, prompt_ids, shown
+from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
 from knn_logits.ask.quoting import BATCH, SCORED, Sentence, best_sentence, candidates, gain
 from knn_logits.ask.ranking import Ranked, Ranking, content_words, refers_back
 from knn_logits.engine.compatibility import check_tokenizer
@@ -87,12 +87,11 @@ class Asking:
             raise ConfigError("the question is empty: ask something")
         query = self._query(question, history)
         ranked = self.find(query)
-        near, sentence, passes = self._choose(query, ranked)
-        answered = sentence is not None
-        read: list[Ranked] = []
+        near, answered, sentence, passes = self._choose(query, ranked)
         if sentence is not None:
-            read = [sentence.source, *(row for row in ranked if row is not sentence.source)]
-            read = read[: 1 if self.config.words == "quote" else self.config.read]
+            ranked = [sentence.source, *(row for row in ranked if row is not sentence.source)]
+        most = 1 if self.config.words == "quote" else self.config.read
+        read = ranked[: most if answered else 0]
         room = context_length(self.model)
         room = None if room is None else room - self.config.max_new_tokens
         ids, passages, said = fitting(
@@ -125,10 +124,12 @@ class Asking:
                 tokens = [replace(token, source=0) for token in tokens]
             totals = [float(row.sum()) for row in effect]
         text = "".join(texts).strip()
+        nearest = sentence.text if sentence is not None and near and not answered else ""
         shown = [
             replace(self._shown(row, text if quoted else ""), read=True, effect=effect)
             for row, effect in zip(read, totals, strict=True)
         ]
+        shown += [self._shown(row, nearest) for row in ranked[len(read) :]]
         return Answer(
             question=question,
             text=text if answered or not near else NOT_SAID,
@@ -136,31 +137,30 @@ class Asking:
             near=near,
             quoted=quoted,
             tokens=tokens,
-            passages=[*shown, *(self._shown(row) for row in ranked if row not in read)],
+            passages=shown,
+            nearest=nearest or None,
             passes=passes,
             seconds=time.perf_counter() - started,
         )
 
-    def _choose(self, query: str, ranked: Sequence[Ranked]) -> tuple[bool, Sentence | None, int]:
-        """Whether a passage is near, the sentence that answers, if any, and the forward passes."""
+    def _choose(
+        self, query: str, ranked: Sequence[Ranked]
+    ) -> tuple[bool, bool, Sentence | None, int]:
+        """Whether a passage is near, whether it answers, the best sentence, the forward passes."""
         if not ranked:
-            return False, None, 0
-        texts = [shown(row.passage) for row in ranked]
+            return False, False, None, 0
+        texts = [reading_of(row.passage) for row in ranked]
         with evaluating(self.model):
             passes = math.ceil((len(texts) + 1) / BATCH)
             if gain(self.model, self.tokenizer, query, texts) < self.config.least_gain:
-                return False, None, passes
-            listed = self._sentences(query, ranked)[:SCORED]
+                return False, False, None, passes
+            idf, words = self._ranking.idf, set(content_words(query))
+            listed = candidates(query, ranked, idf)[:SCORED]
             sentence = best_sentence(self.model, self.tokenizer, query, listed)
-        return True, sentence, passes + (len(listed) > 1) * math.ceil(len(listed) / BATCH)
-
-    def _sentences(self, query: str, ranked: Sequence[Ranked]) -> list[Sentence]:
-        """The sentences that may answer a question; none if all share too few of its words."""
-        idf, words = self._ranking.idf, set(content_words(query))
-        listed = candidates(query, ranked, idf)
-        if not words or not listed:
-            return []
-        return listed if listed[0].shared >= self.config.least_shared * sum(map(idf, words)) else []
+        # A question without a word of its own is answered by nothing.
+        least = self.config.least_shared * sum(map(idf, words)) if words else math.inf
+        answered = bool(listed) and listed[0].shared >= least
+        return True, answered, sentence, passes + (len(listed) > 1) * math.ceil(len(listed) / BATCH)
 
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:

@@ -16,10 +16,10 @@ def reading_text(question: str, passages: Sequence[Passage]) -> str:
     """The user's message: the passages with their titles and headings, and the question."""
     if not passages:
         return question
-    return "\n\n".join([*map(shown, passages), question])
+    return "\n\n".join([*map(reading_of, passages), question])
 
 
-def shown(passage: Passage) -> str:
+def reading_of(passage: Passage) -> str:
     """A passage as the model reads it, with its title and heading."""
     heading = " ".join(passage.heading.split())
     begins = passage.text.lstrip("# \n").startswith(heading or passage.title)

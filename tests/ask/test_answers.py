@@ -10,7 +10,7 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits.ask.answer import ALONE, NOT_SAID
 from knn_logits.ask.naming import sources_of_words
-from knn_logits.ask.prompting import shown
+from knn_logits.ask.prompting import reading_of
 
 QUESTION = "Which queen founded the town of Oldenport?"
 
@@ -73,6 +73,8 @@ def test_drafts_change_no_word(asking):
 def test_what_no_document_says(asking):
     answer = asking(least_shared=0.5).answer("Which queen drank?")
     assert (answer.text, answer.answered, answer.near) == (NOT_SAID, False, True)
+    assert answer.nearest in answer.passages[0].text
+    assert answer.note == f"The nearest sentence: “{answer.nearest}”"
     assert answer.passages
     assert all(row.effect is None for row in answer.passages)
 
@@ -92,7 +94,7 @@ def test_a_passage_is_near_that_makes_the_question_likelier(asking, model, token
             logits = model(torch.tensor([before + question])).logits[0, len(before) - 1 : -1]
         return float(logits.log_softmax(-1)[range(len(question)), question].sum()) / len(question)
 
-    passages = [shown(row.passage) for row in asking().find(QUESTION)]
+    passages = [reading_of(row.passage) for row in asking().find(QUESTION)]
     gain = max(map(log_p, passages)) - log_p("")
     assert asking(least_gain=gain - 0.01).answer(QUESTION).near
     assert not asking(least_gain=gain + 0.01).answer(QUESTION).near
@@ -164,7 +166,7 @@ def test_the_command_answers_one_question_and_a_file(
     assert [(row.get("id"), row["answered"]) for row in rows] == [(7, True), (None, True)]
     assert set(rows[0]) == {
         "id", "question", "text", "answered", "near", "quoted", "tokens", "passages", "passes",
-        "seconds", "note",
+        "seconds", "nearest", "note",
     }  # fmt: skip
 
 

@@ -54,7 +54,8 @@ const replyOf = (frame, tools) => {
   const missing = frame.near && !frame.answered;
   return [
     frame.alone ? h("p", { class: "kl-alone" }, h("b", {}, ALONE_LINE)) : null,
-    missing ? h("p", { class: "kl-alone" }, h("b", {}, frame.text)) : frame.text ? saidIn(frame) : null,
+    missing ? h("p", { class: "kl-alone" }, h("b", {}, frame.text), frame.nearest ? ` The nearest sentence: “${frame.nearest}”` : null)
+      : frame.text ? saidIn(frame) : null,
     frame.stopped ? h("p", { class: "kl-hint" }, `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
     frame.full ? h("p", { class: "kl-hint" }, `ended early: an answer has ${count(frame.full, "token")} at most`) : null,
