@@ -33,6 +33,9 @@ from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.locks import cached_property
 from knn_logits.mixture.memory import Memory
 
+# The part that a word of the question before counts in a question that refers back.
+_EARLIER = 0.3
+
 
 class Asking:
     """Answers questions from the documents of a memory.
@@ -87,7 +90,7 @@ class Asking:
             raise ConfigError("the question is empty: ask something")
         query = self._query(question, history)
         ranked = self.find(query)
-        near, answered, sentence, passes = self._choose(query, ranked)
+        near, answered, sentence, passes = self._choose(question, query, ranked)
         if sentence is not None:
             ranked = [sentence.source, *(row for row in ranked if row is not sentence.source)]
         most = 1 if self.config.words == "quote" else self.config.read
@@ -144,7 +147,7 @@ class Asking:
         )
 
     def _choose(
-        self, query: str, ranked: Sequence[Ranked]
+        self, question: str, query: str, ranked: Sequence[Ranked]
     ) -> tuple[bool, bool, Sentence | None, int]:
         """Whether a passage is near, whether it answers, the best sentence, the forward passes."""
         if not ranked:
@@ -155,11 +158,16 @@ class Asking:
             if gain(self.model, self.tokenizer, query, texts) < self.config.least_gain:
                 return False, False, None, passes
             idf, words = self._ranking.idf, set(content_words(query))
-            listed = candidates(query, ranked, idf)[:SCORED]
-            sentence = best_sentence(self.model, self.tokenizer, query, listed)
+            shared = max((row.shared for row in candidates(query, ranked, idf)), default=0.0)
+            # A question that refers back is about what the one before is about, and asks for more.
+            last = set(content_words(question)) or words
+            listed = candidates(
+                query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
+            )[:SCORED]
+            sentence = best_sentence(self.model, self.tokenizer, question, listed)
         # A question without a word of its own is answered by nothing.
         least = self.config.least_shared * sum(map(idf, words)) if words else math.inf
-        answered = bool(listed) and listed[0].shared >= least
+        answered = bool(listed) and shared >= least
         return True, answered, sentence, passes + (len(listed) > 1) * math.ceil(len(listed) / BATCH)
 
     @staticmethod

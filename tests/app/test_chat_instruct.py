@@ -46,7 +46,7 @@ def test_three_turns_a_question_without_an_answer_and_a_general_one(visit, addre
     expect(reply.locator("details mark")).to_contain_text("one spoon of baking soda")
     expect(reply.locator("details")).to_contain_text("Reading it makes the answer likelier")
     reply = chat.ask("Which composer wrote a symphony about the Brindle?")
-    expect(reply.locator(".kl-alone")).to_have_text("No document says that.")
+    expect(reply.locator(".kl-alone")).to_contain_text("No document says that.")
     reply = chat.ask("What is the capital of France?")
     expect(reply.locator(".kl-alone")).to_have_text(ALONE)
     expect(reply.locator(".kl-said")).to_contain_text("Paris")

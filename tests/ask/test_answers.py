@@ -135,6 +135,21 @@ def test_a_follow_up_question_is_asked_with_the_one_before(asking):
     assert "crane" in ranked[0].text
 
 
+def test_a_follow_up_question_is_answered_for_its_own_words(asking, monkeypatch):
+    chosen = []
+
+    def first(model, tokenizer, question, listed):
+        chosen.append((question, listed))
+        return listed[0]
+
+    monkeypatch.setattr("knn_logits.ask.asking.best_sentence", first)
+    history = [{"role": "user", "content": "Which queen founded the town of Oldenport?"}]
+    asking(least_shared=0.0).answer("And when did they flood it?", history)
+    question, listed = chosen[0]
+    assert question == "And when did they flood it?"
+    assert listed[0].text == TEXTS[3]
+
+
 def test_a_question_that_is_too_long_or_empty_is_refused(asking):
     with pytest.raises(knn_logits.ConfigError, match="shorten the question"):
         asking().answer("photosynthesis " * 200)
