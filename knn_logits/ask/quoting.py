@@ -108,7 +108,8 @@ def candidates(
             words = set(words_of(text))
             shared = sum(weight for word, weight in weights.items() if word in words)
             is_question = text.endswith("?")
-            is_heading = bool(_HEADING.match(text)) or text == row.passage.heading
+            headings = (row.passage.heading, row.passage.title, f"Title: {row.passage.title}")
+            is_heading = bool(_HEADING.match(text)) or text in headings
             if not is_question and not is_heading:
                 total = max(shared, before) if lead else shared + _BEFORE * before
                 listed.append(Sentence(_without_marker(text), row, total, lead))

@@ -11,7 +11,9 @@ from knn_logits.ask.ranking import Ranked
 
 
 def found(text, heading=""):
-    return Ranked(SimpleNamespace(text=text, heading=heading, above=f"Crane: {heading}"), 1.0)
+    return Ranked(
+        SimpleNamespace(text=text, heading=heading, title="Crane", above=f"Crane: {heading}"), 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,12 @@ def test_a_document_s_question_is_no_answer_but_leads_to_it():
     assert listed[0].text == "It reaches 74 decibels."
     assert listed[0].lead == "Q: How loud is the crane?"
     assert all(not row.text.endswith("?") for row in listed)
+
+
+def test_a_title_is_no_answer():
+    passage = found("Title: Crane\nAuthor: Oda of Kenmouth\nStatus: Old")
+    listed = candidates("Who is the author of the crane?", [passage], lambda word: 1.0)
+    assert [row.text for row in listed] == ["Author: Oda of Kenmouth", "Status: Old"]
 
 
 def test_likelihoods_are_those_of_single_passes(model, tokenizer):
