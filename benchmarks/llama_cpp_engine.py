@@ -1,6 +1,6 @@
 """Compares llama.cpp with transformers on one set of weights: speed, neighbors, perplexity.
 
-    python benchmarks/llama_cpp_engine.py FOLDER FILE.gguf CORPUS HELD_OUT [--documents 30] [--prompts 12]
+    python benchmarks/llama_cpp_engine.py FOLDER FILE.gguf CORPUS HELD_OUT [--documents 30]
 
 FOLDER has the weights for transformers, FILE.gguf for llama.cpp. transformers builds a datastore of
 the first documents of CORPUS, unless --store names one, and both engines ask it. Prompts are taken
