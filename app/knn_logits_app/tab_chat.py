@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -128,7 +127,7 @@ def packed(reply: Reply, question: Question) -> dict[str, Any]:
         "answered": answer.answered,
         "near": answer.near,
         "quoted": answer.quoted,
-        "nearest": answer.nearest,
+        "note": "" if answer.note == answer.text else answer.note,
         "tokens": len(answer.tokens),
         "seconds": round(answer.seconds, 2),
         "passages": [_passage(row, answer) for row in _shown(answer)],
@@ -166,18 +165,14 @@ def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
         "uri": row.uri,
         "effect": row.effect,
         "span": row.span,
-        "text": marked(row.text, quoted),
+        "text": marked(row, quoted),
     }
 
 
-def marked(text: str, sentence: str) -> list[list[Any]]:
-    """A passage's text in pieces; a sentence of it is marked, however its lines are broken."""
-    words = r"\s+".join(map(re.escape, sentence.split()))
-    match = re.search(words, text) if words else None
-    if match is None:
-        return [[text, False]]
-    first, last = match.span()
-    pieces = [[text[:first], False], [text[first:last], True], [text[last:], False]]
+def marked(row: PassageEffect, sentence: str) -> list[list[Any]]:
+    """A passage's text in pieces, of which a sentence is marked."""
+    first, last = row.find(sentence) or (0, 0)
+    pieces = [[row.text[:first], False], [row.text[first:last], True], [row.text[last:], False]]
     return [piece for piece in pieces if piece[0]]
 
 

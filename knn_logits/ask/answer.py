@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from knn_logits.ask.passages import sentence_span
 from knn_logits.evidence.plain import write_whole
 
 # What is said where passages were read and do not hold the answer.
@@ -42,6 +43,10 @@ class PassageEffect:
     read: bool
     effect: float | None
     span: tuple[int, int]
+
+    def find(self, sentence: str) -> tuple[int, int] | None:
+        """Returns where a sentence stands in the text; None if it does not."""
+        return sentence_span(self.text, sentence)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -16,9 +15,9 @@ from knn_logits.ask.answer import NOT_SAID, Answer, AnswerToken, DocumentEffect,
 from knn_logits.ask.config import AskConfig
 from knn_logits.ask.effects import effects
 from knn_logits.ask.naming import sources_of_words
-from knn_logits.ask.passages import Passage, passages_of
+from knn_logits.ask.passages import Passage, passages_of, sentence_span
 from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
-from knn_logits.ask.quoting import BATCH, SCORED, Sentence, best_sentence, candidates, gain
+from knn_logits.ask.quoting import SCORED, Sentence, best_sentence, candidates, gain, passes_for
 from knn_logits.ask.ranking import Ranked, Ranking, content_words, refers_back
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
@@ -35,6 +34,16 @@ from knn_logits.mixture.memory import Memory
 
 # The part that a word of the question before counts in a question that refers back.
 _EARLIER = 0.3
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Whether a passage is near, whether it answers, its best sentence, and the forward passes."""
+
+    near: bool = False
+    answered: bool = False
+    sentence: Sentence | None = None
+    passes: int = 0
 
 
 class Asking:
@@ -90,7 +99,9 @@ class Asking:
             raise ConfigError("the question is empty: ask something")
         query = self._query(question, history)
         ranked = self.find(query)
-        near, answered, sentence, passes = self._choose(question, query, ranked)
+        choice = self._choose(question, query, ranked)
+        near, answered, sentence = choice.near, choice.answered, choice.sentence
+        passes = choice.passes
         if sentence is not None:
             ranked = [sentence.source, *(row for row in ranked if row is not sentence.source)]
         most = 1 if self.config.words == "quote" else self.config.read
@@ -115,24 +126,19 @@ class Asking:
         tokens: list[AnswerToken] = []
         totals: list[float | None] = [None] * len(read)
         if written and self.config.evidence:
-            without = [
-                prompt_ids(self.tokenizer, question, passages[:left] + passages[left + 1 :], said)
-                for left in range(len(passages))
-            ]
-            with evaluating(self.model):
-                log_p, effect = effects(self.model, ids, without, written)
-            passes += 1 + len(without)
+            log_p, effect = self._left_out(question, ids, written, passages, said)
+            passes += 1 + len(passages)
             tokens = self._tokens(question, written, texts, log_p, effect, passages)
             if quoted:
                 tokens = [replace(token, source=0) for token in tokens]
             totals = [float(row.sum()) for row in effect]
         text = "".join(texts).strip()
-        nearest = sentence.text if sentence is not None and near and not answered else ""
+        nearest = sentence.text if sentence is not None and not answered else None
         shown = [
             replace(self._shown(row, text if quoted else ""), read=True, effect=effect)
             for row, effect in zip(read, totals, strict=True)
         ]
-        shown += [self._shown(row, nearest) for row in ranked[len(read) :]]
+        shown += [self._shown(row, nearest or "") for row in ranked[len(read) :]]
         return Answer(
             question=question,
             text=text if answered or not near else NOT_SAID,
@@ -141,34 +147,35 @@ class Asking:
             quoted=quoted,
             tokens=tokens,
             passages=shown,
-            nearest=nearest or None,
+            nearest=nearest,
             passes=passes,
             seconds=time.perf_counter() - started,
         )
 
-    def _choose(
-        self, question: str, query: str, ranked: Sequence[Ranked]
-    ) -> tuple[bool, bool, Sentence | None, int]:
-        """Whether a passage is near, whether it answers, the best sentence, the forward passes."""
+    def _choose(self, question: str, query: str, ranked: Sequence[Ranked]) -> _Choice:
+        """Chooses the sentence to quote, and whether it answers."""
         if not ranked:
-            return False, False, None, 0
+            return _Choice()
         texts = [reading_of(row.passage) for row in ranked]
+        passes = passes_for(len(texts) + 1)
         with evaluating(self.model):
-            passes = math.ceil((len(texts) + 1) / BATCH)
             if gain(self.model, self.tokenizer, query, texts) < self.config.least_gain:
-                return False, False, None, passes
+                return _Choice(passes=passes)
             idf, words = self._ranking.idf, set(content_words(query))
-            shared = max((row.shared for row in candidates(query, ranked, idf)), default=0.0)
-            # A question that refers back is about what the one before is about, and asks for more.
-            last = set(content_words(question)) or words
-            listed = candidates(
-                query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
-            )[:SCORED]
+            listed = candidates(query, ranked, idf)
+            # A question without a word of its own is answered by nothing.
+            least = self.config.least_shared * sum(map(idf, words)) if words else math.inf
+            answered = bool(listed) and listed[0].shared >= least
+            if query != question:
+                # It is about what the question before is about, and asks for something else.
+                last = set(content_words(question)) or words
+                listed = candidates(
+                    query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
+                )
+            listed = listed[:SCORED]
             sentence = best_sentence(self.model, self.tokenizer, question, listed)
-        # A question without a word of its own is answered by nothing.
-        least = self.config.least_shared * sum(map(idf, words)) if words else math.inf
-        answered = bool(listed) and shared >= least
-        return True, answered, sentence, passes + (len(listed) > 1) * math.ceil(len(listed) / BATCH)
+        passes += passes_for(len(listed)) if len(listed) > 1 else 0
+        return _Choice(True, answered, sentence, passes)
 
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:
@@ -230,6 +237,22 @@ class Asking:
         )
         output = self.model.generate(**drafted, custom_generate=loop)
         return output[0, ids.shape[1] :].tolist(), loop.passes + 1
+
+    def _left_out(
+        self,
+        question: str,
+        ids: list[int],
+        written: list[int],
+        passages: Sequence[Passage],
+        said: Sequence[Message],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The log p of an answer's tokens, and what each passage does to it, by leaving it out."""
+        without = [
+            prompt_ids(self.tokenizer, question, [*passages[:left], *passages[left + 1 :]], said)
+            for left in range(len(passages))
+        ]
+        with evaluating(self.model):
+            return effects(self.model, ids, without, written)
 
     def _tokens(
         self,
@@ -297,7 +320,5 @@ class Asking:
             return 0
         ids = passage.store.tokens[passage.first : passage.end].tolist()
         texts = token_texts(self.tokenizer, ids)
-        words = r"\s+".join(map(re.escape, sentence.split()))
-        match = re.search(words, "".join(texts))
-        ends = accumulate(map(len, texts))
-        return sum(end <= match.start() for end in ends) if match else 0
+        span = sentence_span("".join(texts), sentence)
+        return sum(end <= span[0] for end in accumulate(map(len, texts))) if span else 0

@@ -56,6 +56,13 @@ class Passage:
         return f"{self.title}: {heading}" if heading not in ("", self.title) else self.title
 
 
+def sentence_span(text: str, sentence: str) -> tuple[int, int] | None:
+    """Finds a sentence in a text, however its lines are broken; None if it is empty or missing."""
+    words = r"\s+".join(map(re.escape, sentence.split()))
+    match = re.search(words, text) if words else None
+    return match.span() if match else None
+
+
 def passages_of(tokenizer: Any, store: Datastore) -> list[Passage]:
     """Cuts all documents of a datastore that are not removed, in their order."""
     if store.manifest.learned is not None:

@@ -7,6 +7,7 @@ Generation", equation 2.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.tokens import text_ids
 
 # So many sentences are scored by the model, those with the most shared words, in batches.
-SCORED, BATCH = 24, 8
+SCORED, _BATCH = 24, 8
 # Weights beside the query likelihood: of shared words, in nats, and of the passage's BM25 score.
 _SHARED, _PASSAGE = 0.7, 0.6
 # The part of a sentence's shared words that counts for the next.
@@ -123,6 +124,11 @@ def _without_marker(text: str) -> str:
     return text[marker.end() :] if marker else text
 
 
+def passes_for(sentences: int) -> int:
+    """The forward passes that score so many sentences."""
+    return math.ceil(sentences / _BATCH)
+
+
 @torch.no_grad()
 def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequence[str]) -> Array:
     """Computes log p(question | sentence) for each sentence, float64 [sentences]."""
@@ -132,8 +138,8 @@ def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequ
     likelihoods = np.zeros(len(sentences))
     # Sentences of about the same length share a batch.
     order = sorted(range(len(begins)), key=lambda row: len(begins[row]))
-    for start in range(0, len(order), BATCH):
-        batch = order[start : start + BATCH]
+    for start in range(0, len(order), _BATCH):
+        batch = order[start : start + _BATCH]
         rows = [np.array([*begins[row], *ids]) for row in batch]
         logits = model(**padded(rows, input_device(model)), use_cache=False).logits
         for place, row in enumerate(batch):

@@ -9,7 +9,7 @@ import weakref
 import pytest
 from conftest import TEXTS
 
-from knn_logits import Datastore, Deadline, LimitError, Limits, build_datastore
+from knn_logits import Datastore, Deadline, LimitError, Limits, PassageEffect, build_datastore
 from knn_logits_app.library import Library, questions_about
 from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError
@@ -177,7 +177,8 @@ def test_an_encoder_decoder_model_is_not_asked(pair_session):
     ],
 )
 def test_a_sentence_is_marked_however_its_lines_are_broken(text, sentence, pieces):
-    found = marked(text, sentence)
+    passage = PassageEffect("a", "b", "c", None, None, text, 0.0, False, None, (0, 1))
+    found = marked(passage, sentence)
     assert [piece for piece, _ in found] == pieces
     assert any(is_marked for _, is_marked in found) == bool(sentence and sentence != "Two.")
 

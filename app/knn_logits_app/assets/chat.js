@@ -54,7 +54,7 @@ const replyOf = (frame, tools) => {
   const missing = frame.near && !frame.answered;
   return [
     frame.alone ? h("p", { class: "kl-alone" }, h("b", {}, ALONE_LINE)) : null,
-    missing ? h("p", { class: "kl-alone" }, h("b", {}, frame.text), frame.nearest ? ` The nearest sentence: “${frame.nearest}”` : null)
+    missing ? h("p", { class: "kl-alone" }, h("b", {}, frame.text), ` ${frame.note}`)
       : frame.text ? saidIn(frame) : null,
     frame.stopped ? h("p", { class: "kl-hint" }, `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
