@@ -99,7 +99,7 @@ class Guard:
         answer = _Answer(send, client and scope["path"].startswith(_QUEUE))
         try:
             address = address_of(scope)
-            scope["client"] = (address, 0)
+            scope["client"], scope["arrived"] = (address, 0), time.monotonic()
             await self._pass_on(scope, receive, answer, address)
         except Refused as refused:
             await answer.refuse(refused.status, str(refused))

@@ -138,8 +138,8 @@ def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_C
         )
 
 
-def validator(check: Callable[..., Any], then: Callable[[str | None], Any] | None = None) -> Any:
-    """Makes a check before the queue; where it passes, `then` gets the visitor's session."""
+def validator(check: Callable[..., Any], then: Callable[[gr.Request], Any] | None = None) -> Any:
+    """Makes a check before the queue; where it passes, `then` gets the request."""
 
     def validate(request: gr.Request, *values: Any) -> Any:
         try:
@@ -147,19 +147,25 @@ def validator(check: Callable[..., Any], then: Callable[[str | None], Any] | Non
         except Exception as error:
             raise ValueError(friendly(error)) from None
         if then is not None:
-            then(request.session_hash)
+            then(request)
         return [None] * len(values) if len(values) > 1 else None
 
     return validate
 
 
 def stopping(server: Server, kind: str) -> Callable[[gr.Request], None]:
-    """Makes a handler that stops the visitor's work of a kind."""
+    """Makes a handler that stops the visitor's work of a kind, also what waits in the queue."""
 
     def stop(request: gr.Request) -> None:
-        server.visitors.stop(request.session_hash, kind)
+        server.visitors.stop(request.session_hash, kind, arrived(request))
 
     return stop
+
+
+def arrived(request: gr.Request) -> float:
+    """When a request came to the server, in seconds: it may have waited since then."""
+    scope: Any = request.request and request.request.scope
+    return float(scope["arrived"])
 
 
 def html_place(js: str | None = None, **settings: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -66,17 +65,16 @@ def build(server: Server, controls: Controls) -> Any:
             yield views.message(friendly(error))
             return
         try:
-            yield from replies(server, values, content, turn, request.session_hash)
+            yield from replies(server, values, content, turn, request)
         except Exception as error:
             yield views.json_text({"turn": turn, "done": True, "message": friendly(error)})
 
-    stop_asking = partial(server.visitors.stop, kind="ask")
     asking = output.ask(
         on_ask,
         [*controls.lookup, own_words],
         [output],
         # A new question replaces the one that is being answered, before it waits in the queue.
-        validator=layout.validator(lambda *_: None, then=stop_asking),
+        validator=layout.validator(lambda *_: None, then=layout.stopping(server, "ask")),
         trigger_mode="multiple",
         **layout.MODEL,
     )
@@ -88,24 +86,27 @@ def build(server: Server, controls: Controls) -> Any:
 
 
 def replies(
-    server: Server, values: Sequence[Any], content: dict[str, Any], turn: int, visitor: str | None
+    server: Server, values: Sequence[Any], content: dict[str, Any], turn: int, request: gr.Request
 ) -> Iterator[str]:
     """Yields the reply to a question as it grows, as JSON for the browser."""
     session = server.session
     model, lookup, (own_words,) = layout.split(server, values)
     question = question_of(content.get("question"), lookup(), content.get("history"), own_words)
     library = session.library(model)
-    request = {"turn": turn, "model": library.name, "stores": list(question.lookup.stores)}
+    shown = {"turn": turn, "model": library.name, "stores": list(question.lookup.stores)}
+    visitor, since = request.session_hash, layout.arrived(request)
     private = server.visitors.stores(visitor)
-    with server.visitors.running(visitor, session.limits.deadline(), "ask") as deadline:
+    with server.visitors.running(visitor, session.limits.deadline(), "ask", since) as deadline:
+        if deadline.cancelled:  # it was stopped or replaced while it waited, and the page says so
+            return
         reply, steps = Reply(), server.work.steps("ask", library, private, deadline, question)
         with closing(steps):  # type: ignore[type-var]
             for reply in steps:
-                yield views.json_text({**request, **packed(reply, question)})
+                yield views.json_text({**shown, **packed(reply, question)})
         if reply.answer is None and reply.stopped is None:
             # A Space drops the rest of what was stopped.
             stopped = packed(replace(reply, stopped="stopped"), question)
-            yield views.json_text({**request, **stopped})
+            yield views.json_text({**shown, **stopped})
 
 
 def packed(reply: Reply, question: Question) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -74,7 +74,7 @@ def build(server: Server, controls: Controls) -> Any:
 
     def on_write(request: gr.Request, *values: Any) -> Iterator[str]:
         try:
-            yield from write_json(server, values, request.session_hash)
+            yield from write_json(server, values, request)
         except Exception as error:
             yield views.message(friendly(error))
 
@@ -82,7 +82,7 @@ def build(server: Server, controls: Controls) -> Any:
         try:
             rewriting = rewriting_of(event._data, len(inputs))
             check(*rewriting.values)
-            yield from write_json(server, rewriting.values, request.session_hash, rewriting)
+            yield from write_json(server, rewriting.values, request, rewriting)
         except Exception as error:
             yield views.message(friendly(error))
 
@@ -93,13 +93,12 @@ def build(server: Server, controls: Controls) -> Any:
         writing = writing_of("text", None, **settings)
         server.session.limits.check(new_tokens=writing.new_tokens)
 
-    stop_writing = partial(server.visitors.stop, kind="write")
     run: dict[str, Any] = {
         "fn": on_write,
         "inputs": inputs,
         "outputs": [output],
         # A new answer replaces the one that is being written, before it waits in the queue.
-        "validator": layout.validator(check, then=stop_writing),
+        "validator": layout.validator(check, then=layout.stopping(server, "write")),
         "trigger_mode": "multiple",
         **layout.MODEL,
     }
@@ -158,10 +157,16 @@ def first_answer(server: Server) -> str:
 
 
 def write_json(
-    server: Server, values: Sequence[Any], visitor: str | None, rewriting: Rewriting | None = None
+    server: Server,
+    values: Sequence[Any],
+    request: gr.Request | None,
+    rewriting: Rewriting | None = None,
 ) -> Iterator[str]:
-    """Yields the answers while they are written, as JSON for the browser."""
-    session = server.session
+    """Yields the answers while they are written, as JSON for the browser.
+
+    It yields nothing for a request that was stopped or replaced while it waited.
+    """
+    session, visitor = server.session, request.session_hash if request else None
     model, lookup, (prompt, use, compare, *how) = layout.split(server, values)
     library = session.library(model)
     writing = writing_of(
@@ -171,7 +176,7 @@ def write_json(
         **dict(zip(_HOW, how, strict=True)),
     )
     # The turn tells the frames of this request from those of earlier ones: it grows.
-    request: dict[str, Any] = {
+    content: dict[str, Any] = {
         "values": list(values), "names": list(SETTINGS), "model": library.name,
         "turn": time.monotonic_ns() // 1000,
         "chips": prompts_for(server, library, writing.lookup, visitor),
@@ -179,17 +184,20 @@ def write_json(
     kind: dict[str, Any] = {}
     if rewriting is not None:
         writing = _rewritten(writing, rewriting, session.limits.new_tokens)
-        request |= {"begun": rewriting.begun, "without": rewriting.without}
+        content |= {"begun": rewriting.begun, "without": rewriting.without}
         kind = {"kind": rewriting.kind, "note": rewriting.note}
     private = server.visitors.stores(visitor)
-    with server.visitors.running(visitor, session.limits.deadline(), "write") as deadline:
+    since = layout.arrived(request) if request else math.inf
+    with server.visitors.running(visitor, session.limits.deadline(), "write", since) as deadline:
+        if deadline.cancelled:
+            return
         seen: set[str] = set()
         for answers in server.work.steps("write", library, private, deadline, writing):
             # A trace is large, and is not sent again with each word of the other answer. The last
             # frame is whole, since the browser may leave out frames that come close together.
             if all(answer.done for answer in answers.values()):
                 seen.clear()
-            yield views.frame(answers, request, known=seen, **kind)
+            yield views.frame(answers, content, known=seen, **kind)
             seen |= {side for side, answer in answers.items() if answer.trace is not None}
 
 

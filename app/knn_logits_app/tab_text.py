@@ -129,7 +129,8 @@ def _built(
     if not visitor:
         raise RequestError("The page has no session: reload the page.")
     library, deadline = server.session.library(model), server.session.limits.deadline()
-    with visitors.running(visitor, deadline, "build"):
+    with visitors.running(visitor, deadline, "build", layout.arrived(request)):
+        deadline.check()  # it may have been stopped while it waited
         documents, skipped = documents_of(
             server.session, paths, text, pairs=library.reader.sources, sources=sources,
             deadline=deadline,

@@ -9,6 +9,7 @@ refused: no other visitor's datastore is deleted for it.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import shutil
 import signal
@@ -33,6 +34,8 @@ _UNLOCKED_SECONDS = 60.0
 YOUR_TEXT = "your text"
 # A visitor's datastores are deleted after this time without an open page and without a request.
 AWAY_SECONDS = 300.0
+# As many visitors' last stops are remembered for requests that wait.
+_MOST_STOPS = 10_000
 
 
 class PrivateFolder:
@@ -132,6 +135,7 @@ class Visitors:
         self._lock = threading.Lock()
         self.by_session: dict[str, Visitor] = {}
         self._open: Counter[str] = Counter()
+        self._stops: dict[tuple[str, str], float] = {}
         atexit.register(self.close)
 
     def stores(self, session: str | None) -> Mapping[str, Datastore]:
@@ -144,12 +148,20 @@ class Visitors:
             return dict(visitor.stores)
 
     @contextmanager
-    def running(self, session: str | None, deadline: Deadline, kind: str) -> Iterator[Deadline]:
-        """Lets the visitor stop the work inside, which replaces earlier work of the kind."""
+    def running(
+        self, session: str | None, deadline: Deadline, kind: str, arrived: float = math.inf
+    ) -> Iterator[Deadline]:
+        """Lets the visitor stop the work inside, which replaces earlier work of the kind.
+
+        The deadline of a request that was stopped since it arrived is cancelled already.
+        """
         self.stop(session, kind)
         visitor = self._visitor(session)
         with self._lock:
             visitor.running[deadline] = kind
+            late = arrived < self._stops.get((session or "", kind), -math.inf)
+        if late:
+            deadline.cancel()
         try:
             yield deadline
         finally:
@@ -159,9 +171,16 @@ class Visitors:
                 if not visitor.running and not visitor.stores and visitor.folder is None:
                     self.by_session.pop(session or "", None)
 
-    def stop(self, session: str | None, kind: str | None = None) -> None:
-        """Stops the running work of a visitor of a kind, or of every kind."""
+    def stop(
+        self, session: str | None, kind: str | None = None, arrived: float | None = None
+    ) -> None:
+        """Stops a visitor's work of a kind, or of every kind, and what waits since before then."""
         with self._lock:
+            if session and kind and arrived is not None:
+                self._stops.pop((session, kind), None)
+                self._stops[session, kind] = arrived
+                if len(self._stops) > _MOST_STOPS:
+                    del self._stops[next(iter(self._stops))]
             visitor = self.by_session.get(session or "")
             running = list(visitor.running.items()) if visitor else []
         for deadline, of in running:

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -121,6 +122,14 @@ def chromium():
     """A browser."""
     with missing.browser() as browser:
         yield browser
+
+
+def eventually(condition):
+    """Waits for at most `PATIENCE` seconds until something holds that no page shows."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def expect(what):

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from app.conftest import PATIENCE, expect
+from app.conftest import PATIENCE, eventually, expect
 from knn_logits_app.decoding import TokenStream
 
 
@@ -173,6 +173,34 @@ def test_stop_ends_a_long_text(until_stopped, open_page):
     one.fresh("#answers", ".kl-foot span")
     assert "ended early: stopped" in one.page.locator("#answers").inner_text()
     assert one.page.locator("#answers .kl-w[role=button]").count() > 0
+
+
+def test_what_was_stopped_while_it_waited_is_never_run(served, visit, monkeypatch):
+    write, go, prompts = served[1].session.write, threading.Event(), []
+
+    def held(library, writing, *rest):
+        prompts.append(writing.prompt)
+        if writing.prompt.startswith("Hold"):
+            go.wait(PATIENCE)
+        yield from write(library, writing, *rest)
+
+    monkeypatch.setattr(served[1].session, "write", held)
+    busy = [visit(), visit()]
+    for number, other in enumerate(busy):
+        other.page.locator("#prompt textarea").fill(f"Hold {number}")
+        other.page.locator("#write").click()
+    eventually(lambda: len(prompts) == len(busy))
+    one = visit()
+    one.page.locator("#prompt textarea").fill("Never written")
+    with one.page.expect_response("**/queue/join**"):
+        one.page.locator("#write").click()
+    expect(one.page.locator("#answers")).to_have_attribute("aria-busy", "true")
+    with one.page.expect_response("**/queue/join**"):
+        one.page.locator("#stop").click()
+    expect(one.page.locator("#answers")).to_have_attribute("aria-busy", "false")
+    go.set()
+    one.write("Travellers thank Bishop Korrin for")
+    assert prompts[len(busy) :] == ["Travellers thank Bishop Korrin for"]
 
 
 @pytest.mark.parametrize("how", ["click", "Enter", "example"])

@@ -7,9 +7,9 @@ import httpx
 import pytest
 from conftest import TEXTS
 
-from app.conftest import PATIENCE, expect, serving
+from app.conftest import PATIENCE, eventually, expect, serving
 from app.payloads import PAYLOADS
-from knn_logits import Document, Limits, build_datastore
+from knn_logits import Asking, Document, Limits, build_datastore
 from knn_logits_app.library import Library
 from knn_logits_app.visitors import Quotas
 
@@ -80,8 +80,6 @@ def chat(visit, chat_page):
 @pytest.fixture
 def held(chat_page, monkeypatch):
     """The search for passages waits until it is let go, so that no answer comes before a click."""
-    from knn_logits import Asking
-
     find, go = Asking.find, threading.Event()
 
     def slow(self, query):
@@ -206,6 +204,27 @@ def test_stop_ends_a_question_and_another_one_replaces_it(chat, held):
     # The replaced question was ended by this one, unless its answer was quicker.
     text = chat.turn(1).inner_text()
     assert "another question was asked" in text or TEXTS[2] in text
+
+
+def test_a_question_that_is_stopped_while_it_waits_is_never_asked(
+    chat, chat_page, visit, held, monkeypatch
+):
+    find, queries = Asking.find, []
+    monkeypatch.setattr(
+        Asking, "find", lambda self, query: queries.append(query) or find(self, query)
+    )
+    others = [Chat(visit(url=chat_page[0])) for _ in range(2)]
+    for other in others:
+        other.send(QUEEN)
+    eventually(lambda: len(queries) == len(others))
+    with chat.page.expect_response("**/queue/join**"):
+        chat.send("Is this ever asked?")
+    with chat.page.expect_response("**/queue/join**"):
+        chat.page.locator("#chat-stop").click()
+    expect(chat.turn()).to_contain_text("ended early: stopped")
+    held.set()
+    expect(chat.ask(MISSING)).to_contain_text("No document says that.")
+    assert queries[len(others) :] == [MISSING]
 
 
 def test_a_replaced_question_takes_no_turn_in_the_conversation(chat, held):

@@ -2,13 +2,13 @@
 
 import gzip
 import re
-import time
 import zlib
 from copy import copy
 from dataclasses import replace
 
 import pytest
 
+from app.conftest import eventually
 from knn_logits import Deadline, LimitError
 from knn_logits.store.records import WritingRecord
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
@@ -36,13 +36,6 @@ def steps_of(session, visitors, visitor, documents, deadline):
     room = visitors.new_folder(visitor)
     steps = build_steps(session, session.first, documents, room, deadline)
     return build_for(steps, session.first, visitors, visitor)
-
-
-def eventually(condition):
-    end = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_it_is_written_with_like_the_first_datastore(session, visitors):
@@ -206,6 +199,17 @@ def test_stopping_reaches_the_visitors_own_work_only(visitors):
         with visitors.running("two", Deadline(60), "write"):
             assert two.cancelled
     assert not visitors.by_session
+
+
+def test_what_waited_when_it_was_stopped_is_stopped_when_it_begins(visitors):
+    visitors.stop("one", "write", arrived=5.0)
+    cancelled = []
+    for session, kind, arrived in (
+        ("one", "write", 4.0), ("one", "write", 5.0), ("one", "ask", 4.0), ("two", "write", 4.0)
+    ):  # fmt: skip
+        with visitors.running(session, Deadline(60), kind, arrived) as deadline:
+            cancelled.append(deadline.cancelled)
+    assert cancelled == [True, False, False, False]
 
 
 def test_files_of_text_and_json_lines_are_read(session, tmp_path):

@@ -32,7 +32,11 @@ const writing = (yes) => {
   document.getElementById("answers")?.setAttribute("aria-busy", String(yes));
   if (yes) awaited = setTimeout(() => writing(false), AWAITED);
 };
-document.addEventListener("click", (event) => event.target.closest?.("#write") && writing(true));
+document.addEventListener("click", (event) => {
+  if (event.target.closest?.("#write")) writing(true);
+  // Of a request that is stopped while it waits the server says nothing.
+  if (event.target.closest?.("#stop")) writing(false);
+});
 
 const settings = (open) => document.getElementById("open-settings")?.setAttribute("aria-expanded", String(open));
 const areOpen = () => document.getElementById("open-settings")?.getAttribute("aria-expanded") === "true";
