@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import (
     LogitsProcessor,
+    MinPLogitsWarper,
     StoppingCriteria,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -175,7 +176,9 @@ class PositionSampler(LogitsProcessor):
         return torch.log_softmax(scores.float(), dim=-1) + gumbel.to(scores.device)
 
 
-def samplers(seed: int, temperature: float, top_p: float, top_k: int = 0) -> list[LogitsProcessor]:
+def samplers(
+    seed: int, temperature: float, top_p: float, top_k: int = 0, min_p: float = 0.0
+) -> list[LogitsProcessor]:
     """Returns the processors that sample a token, in their order."""
     warpers: list[LogitsProcessor] = []
     if temperature != 1.0:
@@ -184,6 +187,8 @@ def samplers(seed: int, temperature: float, top_p: float, top_k: int = 0) -> lis
         warpers.append(TopKLogitsWarper(top_k))
     if top_p < 1.0:
         warpers.append(TopPLogitsWarper(top_p))
+    if min_p:
+        warpers.append(MinPLogitsWarper(min_p))
     return [*warpers, PositionSampler(seed)]
 
 

@@ -6,11 +6,11 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from knn_logits import Answer as Asked
 from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
-from knn_logits_serve.request import GenerationRequest
+from knn_logits_serve.request import GenerationRequest, Refusal
 
 # The most spans and the most documents of an answer, and the least share of a document.
 _SPANS, _DOCUMENTS, _LEAST = 32, 16, 0.01
@@ -131,11 +131,43 @@ def _document(document: DocumentShare) -> dict[str, Any]:
     return {**asdict(document), "share": round(document.share, 4)}
 
 
+class Reply(Protocol):
+    """The answer to one request, in the form of one interface.
+
+    Attributes:
+        request: The request.
+        named: Whether each event of a stream has its type as its name.
+        closing: What ends a stream.
+    """
+
+    request: GenerationRequest
+    named: bool
+    closing: bytes | None
+
+    def note(self, part: AnswerPart) -> None:
+        """Takes a part of an answer that is sent as a whole."""
+
+    def whole(self) -> dict[str, Any]:
+        """Returns the whole answer, once `note` has got its last part."""
+
+    def chunks(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
+        """Yields the events of a stream for a part of an answer."""
+
+    def failed(self, refusal: Refusal) -> Iterable[dict[str, Any]]:
+        """Yields the events for a request that fails while it is answered."""
+
+    def last(self) -> dict[str, Any] | None:
+        """Returns the last event of a stream, if another one follows its parts."""
+
+
 class Answer:
-    """The answer to one request."""
+    """The answer to a request for a completion or a chat."""
+
+    named = False
+    closing: bytes | None = b"[DONE]"
 
     def __init__(self, request: GenerationRequest) -> None:
-        self._request, self._chat = request, request.chat
+        self.request, self._chat = request, request.chat
         self._id = ("chatcmpl-" if request.chat else "cmpl-") + uuid.uuid4().hex
         self._created = int(time.time())
         self._pieces: dict[int, list[Piece]] = {}
@@ -149,12 +181,12 @@ class Answer:
             "id": self._id,
             "object": chat_kind if self._chat else "text_completion",
             "created": self._created,
-            "model": self._request.model,
+            "model": self.request.model,
             "choices": choices,
         }
 
     def _usage(self) -> dict[str, dict[str, int]]:
-        read, written = self._request.prompt_tokens, self._written
+        read, written = self.request.prompt_tokens, self._written
         counts = {"prompt_tokens": read, "completion_tokens": written}
         return {"usage": {**counts, "total_tokens": read + written}}
 
@@ -195,9 +227,13 @@ class Answer:
         nothing: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
         yield self._frame([self._choice(number, nothing, end=part)])
 
+    def failed(self, refusal: Refusal) -> Iterable[dict[str, Any]]:
+        """Yields the event for a request that fails while it is answered."""
+        yield refusal.content
+
     def last(self) -> dict[str, Any] | None:
         """Returns the last chunk of a stream, which has the usage; None if it is not wanted."""
-        return self._frame([]) | self._usage() if self._request.usage else None
+        return self._frame([]) | self._usage() if self.request.usage else None
 
     def _choice(
         self, number: int, content: dict[str, Any], logprobs: Any = None, end: End | None = None
@@ -207,15 +243,10 @@ class Answer:
         return choice if sources is None else {**choice, "sources": sources}
 
     def _logprobs(self, number: int, tokens: Sequence[Token]) -> dict[str, Any] | None:
-        if self._request.logprobs is None:
+        if self.request.logprobs is None:
             return None
         if self._chat:
-            content = [
-                _chat_token(token.text, token.logprob)
-                | {"top_logprobs": [_chat_token(*pair) for pair in token.likeliest]}
-                for token in tokens
-            ]
-            return {"content": content, "refusal": None}
+            return {"content": [chat_token(token) for token in tokens], "refusal": None}
         offsets, at = [], self._lengths.get(number, 0)
         for token in tokens:
             offsets.append(at)
@@ -225,7 +256,7 @@ class Answer:
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": likeliest if self._request.logprobs else None,
+            "top_logprobs": likeliest if self.request.logprobs else None,
             "text_offset": offsets,
         }
 
@@ -237,7 +268,13 @@ def _by_text(token: Token) -> dict[str, float]:
     return by_text
 
 
-def _chat_token(text: str, logprob: float | None) -> dict[str, Any]:
+def chat_token(token: Token) -> dict[str, Any]:
+    """Returns a token of a chat with its probabilities."""
+    likeliest = [_with_bytes(*pair) for pair in token.likeliest]
+    return _with_bytes(token.text, token.logprob) | {"top_logprobs": likeliest}
+
+
+def _with_bytes(text: str, logprob: float | None) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor
 
 from knn_logits import LimitError, Memory, Pieces, explain
 from knn_logits_app.decoding import samplers
@@ -66,16 +67,60 @@ def _likeliest(scores: Tensor, token: int, number: int) -> tuple[float, list[tup
     return float(row[token]), list(pairs)
 
 
+class Repetition(LogitsProcessor):
+    """Lowers tokens of the text as transformers' `repetition_penalty` does, also in the mixture.
+
+    The penalty is a factor of the model's logits, which the mixture no longer has. So what it takes
+    from each logit is noted before the memory votes, and taken from the mixture's log-probability.
+    Without a memory the result is the same as that of transformers.
+    """
+
+    def __init__(self, penalty: float) -> None:
+        self._penalty = RepetitionPenaltyLogitsProcessor(penalty)
+        self._change: Tensor | None = None
+
+    def before(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Notes the change of each score, and changes nothing."""
+        self._change = self._penalty(input_ids, scores.clone()) - scores
+        return scores
+
+    def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
+        """Changes the scores of the mixture."""
+        return scores if self._change is None else scores + self._change
+
+
+class Before(LogitsProcessor):
+    """Calls a function with the model's own scores, as a processor before that of the memory."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._function = function
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Returns the function's scores."""
+        return self._function(input_ids, scores)
+
+
 def processors(
-    sampling: Sampling, choice: int, written: int, first: list[Any]
+    sampling: Sampling, choice: int, written: int, first: list[Any], mask: Any = None
 ) -> list[LogitsProcessor]:
-    """Returns the processors of one text, in their order."""
-    chain: list[LogitsProcessor] = list(first)
+    """Returns the processors of one text, in their order.
+
+    Args:
+        sampling: How tokens are chosen.
+        choice: The number of the answer.
+        written: The tokens of the prompt.
+        first: What mixes or reads the probabilities.
+        mask: Forbids tokens before these, so that neither the memory nor a bias brings one back.
+    """
+    chain: list[LogitsProcessor] = list(first) if mask is None else [mask, *first]
+    if sampling.repetition != 1.0:
+        repetition = Repetition(sampling.repetition)
+        chain = [Before(repetition.before), *chain, repetition]
     if sampling.presence or sampling.frequency or sampling.bias:
         chain.append(Penalties(sampling, written))
     if sampling.temperature > 0:
         temperature, seed = max(sampling.temperature, 1e-4), sampling.seed + choice
-        chain += samplers(seed, temperature, sampling.top_p, sampling.top_k)
+        chain += samplers(seed, temperature, sampling.top_p, sampling.top_k, sampling.min_p)
     return chain
 
 

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 from knn_logits import PassageEffect, Source
 from knn_logits_app.views import chat_page
 from knn_logits_serve.answers import Answer, AnswerPart, End, Span, spans_of, within
-from knn_logits_serve.bodies import ChatBody, Message
+from knn_logits_serve.bodies import ChatBody
+from knn_logits_serve.messages import Message
 from knn_logits_serve.request import GenerationRequest
 from knn_logits_serve.served import Served
 
@@ -37,27 +38,28 @@ _NOTHING: dict[str, Any] = {"follow_ups": [], "tags": [], "queries": [], "text":
 _TITLE_WORDS = 6
 
 
-class Speech:
-    """Makes the events of a stream for Open WebUI."""
+class OpenWebUIAnswer(Answer):
+    """The answer to a chat of Open WebUI, with events for its page in a stream."""
 
-    def __init__(self, served: Served, request: GenerationRequest, answer: Answer) -> None:
-        self._served, self._request, self._answer = served, request, answer
+    def __init__(self, served: Served, request: GenerationRequest) -> None:
+        super().__init__(request)
+        self._served = served
 
-    def __call__(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
+    def chunks(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
         """Yields the events for a part of an answer."""
         if isinstance(part, End) and part.answer is not None:
             read = [row for row in part.answer.passages if row.read or not part.answer.answered]
             for passage in read if part.answer.near else ():
                 yield _event("source", _passage(passage))
-        if isinstance(part, End) and part.trace is not None and self._request.n == 1:
+        if isinstance(part, End) and part.trace is not None and self.request.n == 1:
             yield from self._sources(part)
-        yield from self._answer.chunks(part)
+        yield from super().chunks(part)
 
     def _sources(self, end: End) -> Iterable[dict[str, Any]]:
         sequence = within(end)
         if sequence is None or not sequence.tokens:
             return
-        store = self._served.stores[self._request.stores[0]]
+        store = self._served.stores[self.request.stores[0]]
         yield _event("embeds", {"embeds": [chat_page(sequence, store.manifest.metric)]})
         spans = [span for span in spans_of(end) if span.source.document.share >= _LEAST]
         numbers: dict[tuple[str, str], int] = {}

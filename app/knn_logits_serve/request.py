@@ -77,6 +77,8 @@ class Sampling:
     temperature: float = 0.0  # 0 takes the likeliest token
     top_p: float = 1.0
     top_k: int = 0  # 0 allows all tokens
+    min_p: float = 0.0  # the least share of the likeliest token's probability
+    repetition: float = 1.0
     seed: int = 0  # of the first choice; each further one has the next number
     presence: float = 0.0
     frequency: float = 0.0
@@ -96,6 +98,7 @@ class GenerationRequest:
     new_tokens: int = 16
     sampling: Sampling = Sampling()
     stops: tuple[str, ...] = ()
+    grammar: str | None = None  # that the answer follows
     logprobs: int | None = None  # likeliest tokens at each position; None: no probabilities
     echo: bool = False
     stream: bool = False

@@ -5,28 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from knn_logits_serve.answers import Answer, AnswerPart, message_json
+from knn_logits_serve.answers import Answer, AnswerPart, Reply, message_json
 from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
 from knn_logits_serve.line import Job, Line
-from knn_logits_serve.open_webui import Speech, task_answer, task_of, without_numbers
-from knn_logits_serve.request import GenerationRequest, Refusal
+from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, task_of, without_numbers
+from knn_logits_serve.request import Refusal
+from knn_logits_serve.responses import ResponseAnswer, ResponseBody
 from knn_logits_serve.served import Served
 from knn_logits_serve.writing import LEAST, LEAST_WITH_DRAFTS, kind_of, run
 
-# Turns a part of an answer into the events of a stream.
-Speak: TypeAlias = Callable[[AnswerPart], Iterable[dict[str, Any]]]
-# Turns a body into a request, or directly into its answer.
-Parse = Callable[[bytes], "GenerationRequest | Response"]
+# Turns a body into the answer to fill, or one that is complete.
+Parse = Callable[[bytes], "Reply | Response"]
+_ENDPOINTS = (
+    "POST /v1/chat/completions, /v1/responses and /v1/completions, GET /v1/models and /health"
+)
 # The addresses for Open WebUI begin with this.
 OPEN_WEBUI = "/open-webui"
 
@@ -70,40 +72,43 @@ async def _departure(receive: Receive) -> None:
 
 
 class Stream(Response):
-    """Sends an answer as server-sent events while it is written, as `speak` makes them."""
+    """Sends an answer as server-sent events while it is written."""
 
-    def __init__(
-        self, first: AnswerPart | None, listening: Listening, answer: Answer, speak: Speak
-    ) -> None:
+    def __init__(self, first: AnswerPart | None, listening: Listening, reply: Reply) -> None:
         super().__init__(media_type="text/event-stream")
         del self.headers["content-length"]
-        self._first, self._listening, self._answer = first, listening, answer
-        self._speak = speak
+        self._first, self._listening, self._reply = first, listening, reply
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """Sends events until the answer ends or the client disconnects."""
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            part = self._first
+            part, reply = self._first, self._reply
             try:
                 while part is not None:
-                    for chunk in self._speak(part):
-                        await _event(send, _dumped(chunk))
+                    for chunk in reply.chunks(part):
+                        await self._send(send, chunk)
                     part = await self._listening.next()
-                if (last := self._answer.last()) is not None:
-                    await _event(send, _dumped(last))
+                if (last := reply.last()) is not None:
+                    await self._send(send, last)
             except Refusal as refusal:
-                await _event(send, _dumped(refusal.content))
-            await _event(send, b"[DONE]")
+                for chunk in reply.failed(refusal):
+                    await self._send(send, chunk)
+            if reply.closing is not None:
+                await _event(send, b"data: " + reply.closing)
             await send({"type": "http.response.body", "body": b""})
         except (Gone, OSError):
             pass
         finally:
             self._listening.close()
 
+    async def _send(self, send: Send, content: dict[str, Any]) -> None:
+        name = f"event: {content['type']}\n".encode() if self._reply.named else b""
+        await _event(send, name + b"data: " + _dumped(content))
 
-async def _event(send: Send, data: bytes) -> None:
-    body = b"data: " + data + b"\n\n"
+
+async def _event(send: Send, lines: bytes) -> None:
+    body = lines + b"\n\n"
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
@@ -118,15 +123,20 @@ class Routes:
         self.served, self.line = served, line
         self.created = int(time.time())
 
-    def completion(self, body: bytes) -> GenerationRequest:
+    def completion(self, body: bytes) -> Reply:
         """Checks the body of a completion."""
-        return self.served.completion(body_of(CompletionBody, body))
+        return Answer(self.served.completion(body_of(CompletionBody, body)))
 
-    def conversation(self, body: bytes) -> GenerationRequest:
+    def conversation(self, body: bytes) -> Reply:
         """Checks the body of a chat."""
-        return self.served.conversation(body_of(ChatBody, body))
+        return Answer(self.served.conversation(body_of(ChatBody, body)))
 
-    def open_webui(self, body: bytes) -> GenerationRequest | Response:
+    def response(self, body: bytes) -> Reply:
+        """Checks the body of a response."""
+        given = body_of(ResponseBody, body)
+        return ResponseAnswer(given, self.served.conversation(given.chat()))
+
+    def open_webui(self, body: bytes) -> Reply | Response:
         """Checks a chat of Open WebUI, and answers its own requests, where no template can."""
         chat = without_numbers(body_of(ChatBody, body))
         task = task_of(chat)
@@ -134,8 +144,10 @@ class Routes:
             return JSONResponse(message_json(chat.model, task_answer(task)))
         generation = self.served.conversation(chat)
         if task is None:
-            return replace(generation, drawn=generation.stream)
-        return replace(generation, stores=(), settings={})  # a title needs no datastore
+            drawn = replace(generation, drawn=generation.stream)
+            return OpenWebUIAnswer(self.served, drawn)
+        # A title needs no datastore.
+        return Answer(replace(generation, stores=(), settings={}))
 
     async def models(self) -> dict[str, Any]:
         """Lists the model alone, with each of its datastores, and with all of them."""
@@ -155,17 +167,22 @@ class Routes:
         """Answers a chat."""
         return await self.answer(request, self.conversation)
 
+    async def responses(self, request: Request) -> Response:
+        """Answers a chat in the form of responses."""
+        return await self.answer(request, self.response)
+
     async def chat_of_open_webui(self, request: Request) -> Response:
         """Answers a chat of Open WebUI."""
-        return await self.answer(request, self.open_webui, dialect=True)
+        return await self.answer(request, self.open_webui)
 
-    async def answer(self, request: Request, parse: Parse, dialect: bool = False) -> Response:
+    async def answer(self, request: Request, parse: Parse) -> Response:
         """Answers a request."""
         body = await request.body()
         # Tokenizing a long text takes time, so it must not block the event loop.
-        generation = await asyncio.to_thread(parse, body)
-        if isinstance(generation, Response):
-            return generation
+        reply = await asyncio.to_thread(parse, body)
+        if isinstance(reply, Response):
+            return reply
+        generation = reply.request
         job = self.line.join(
             generation,
             partial(run, self.served),
@@ -173,17 +190,16 @@ class Routes:
             least=LEAST_WITH_DRAFTS if generation.stores else LEAST,
         )
         listening = Listening(self.line, job, request.receive)
-        answer, stream = Answer(generation), None
-        speak = Speech(self.served, generation, answer) if dialect else answer.chunks
+        stream = None
         try:
             first = await listening.next()
             if generation.stream:
-                stream = Stream(first, listening, answer, speak)
+                stream = Stream(first, listening, reply)
                 return stream
             while first is not None:
-                answer.note(first)
+                reply.note(first)
                 first = await listening.next()
-            return Response(_dumped(answer.whole()), media_type="application/json")
+            return Response(_dumped(reply.whole()), media_type="application/json")
         except Gone:
             return Response(status_code=499)
         finally:
@@ -203,7 +219,7 @@ def build_app(served: Served, line: Line) -> FastAPI:
     @app.exception_handler(HTTPException)
     async def lost(request: Request, error: HTTPException) -> Response:
         address = f"{request.method} {request.url.path[:80]}"
-        line = f"this server does not answer {address}: check the path and the method"
+        line = f"this server does not answer {address}: it has {_ENDPOINTS}"
         refusal = Refusal(line, error.status_code)
         return JSONResponse(refusal.content, error.status_code, headers=error.headers)
 
@@ -216,5 +232,6 @@ def build_app(served: Served, line: Line) -> FastAPI:
         app.get(f"{prefix}/v1/models/{{name:path}}")(routes.model)
         app.post(f"{prefix}/v1/completions")(routes.completions)
     app.post("/v1/chat/completions")(routes.chat)
+    app.post("/v1/responses")(routes.responses)
     app.post(f"{OPEN_WEBUI}/v1/chat/completions")(routes.chat_of_open_webui)
     return app

@@ -14,7 +14,9 @@ import torch
 from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
 from knn_logits_app.decoding import context_of, end_tokens
 from knn_logits_app.library import by_name
-from knn_logits_serve.bodies import Chat, ChatBody, CompletionBody, Knn
+from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn
+from knn_logits_serve.grammar import Grammars
+from knn_logits_serve.messages import Chat
 from knn_logits_serve.request import GenerationRequest, Prompt, Refusal, Sampling, too_long
 
 # The number of tokens that a completion writes by default, as with OpenAI.
@@ -66,6 +68,7 @@ class Served:
         self._cutting = threading.Lock()
         self.ends = end_tokens(model)
         # Special tokens are not part of the text.
+        self.grammars = Grammars(tokenizer, self.ends, self.words)
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
         self.rows_are_alone = _rows_are_alone(model)
         # Each datastore's index is read now, so that the first request does not wait for it.
@@ -99,6 +102,11 @@ class Served:
         """The token before shorter texts of a batch, which searches know as padding."""
         pad = getattr(self.model.generation_config, "pad_token_id", None)
         return pad if pad is not None else min(self.ends, default=None)
+
+    @property
+    def words(self) -> int:
+        """The number of tokens that the model can write."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
 
     def memory_of(self, request: GenerationRequest) -> Memory:
         """Returns the memory with the settings of a request. Its indexes are open already."""
@@ -153,10 +161,11 @@ class Served:
         """Asks the documents, where the request or the server says so and where it is possible."""
         *before, last = body.messages
         can = bool(request.stores) and last.role == "user" and not self.reads_sources
-        can = can and request.n == 1 and request.logprobs is None
+        can = can and request.n == 1 and request.logprobs is None and request.grammar is None
         if body.ask and not can:
             raise Refusal(
-                "ask needs a datastore, a last message of the user, one answer and no logprobs",
+                "ask needs a datastore, a last message of the user, one answer, no logprobs and no "
+                "response_format",
                 param="ask",
             )
         if not can or not (self.asks if body.ask is None else body.ask):
@@ -167,7 +176,7 @@ class Served:
 
     def _request(
         self,
-        body: CompletionBody | ChatBody,
+        body: GenerationBody,
         prompts: tuple[Prompt, ...],
         new_tokens: int,
         *,
@@ -190,6 +199,7 @@ class Served:
             echo=echo,
             stream=bool(body.stream),
             usage=bool(body.stream_options and body.stream_options.include_usage),
+            grammar=self.grammars.of(form) if (form := body.schema_of_answer) else None,
         )
 
     def stores_of(self, name: str, param: str | None = None) -> tuple[str, ...]:
@@ -223,19 +233,21 @@ class Served:
             stores = tuple(dict.fromkeys(knn.stores))
         return stores or tuple(self.stores), knn.settings
 
-    def _sampling(self, body: CompletionBody | ChatBody) -> Sampling:
+    def _sampling(self, body: GenerationBody) -> Sampling:
         """Returns the request's sampling settings. The model's own settings are the defaults."""
         defaults = self.model.generation_config
         sampled = bool(getattr(defaults, "do_sample", False))
-        temperature, top_p, top_k = body.temperature, body.top_p, 0
+        temperature, top_p, top_k, min_p = body.temperature, body.top_p, body.top_k, body.min_p
         if temperature is None:
             default = getattr(defaults, "temperature", None) if sampled else None
-            temperature = default or (1.0 if sampled or top_p is not None else 0.0)
+            drawn = sampled or any(limit is not None for limit in (top_p, top_k, min_p))
+            temperature = default or (1.0 if drawn else 0.0)
         if sampled:
             top_p = top_p if top_p is not None else getattr(defaults, "top_p", None)
-            top_k = getattr(defaults, "top_k", None) or 0
+            top_k = top_k if top_k is not None else getattr(defaults, "top_k", None)
+            min_p = min_p if min_p is not None else getattr(defaults, "min_p", None)
         bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
-        words = int(self.model.get_output_embeddings().weight.shape[0])
+        words = self.words
         if any(token >= words for token in bias):
             raise Refusal(
                 f"logit_bias has a token id that is too large: the model has {words:,} tokens",
@@ -244,7 +256,9 @@ class Served:
         return Sampling(
             temperature,
             top_p if top_p is not None else 1.0,
-            top_k,
+            max(0, top_k or 0),
+            min_p or 0.0,
+            body.repetition_penalty or 1.0,
             random.SystemRandom().getrandbits(62) if body.seed is None else body.seed,
             body.presence_penalty or 0.0,
             body.frequency_penalty or 0.0,

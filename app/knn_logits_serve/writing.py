@@ -23,7 +23,7 @@ from knn_logits_app.session import renamed
 from knn_logits_serve.answers import AnswerPart, End, Piece, Token
 from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
 from knn_logits_serve.line import Turn
-from knn_logits_serve.request import GenerationRequest, Prompt
+from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 from knn_logits_serve.served import Served
 
 Tell: TypeAlias = Callable[[AnswerPart], None]
@@ -211,7 +211,10 @@ def _attached(
         return nullcontext()
     # The likeliest tokens cost a tenth of an answer's time, and only a drawn answer shows them.
     candidates = CANDIDATES if request.drawn else 0
-    return KNNLogitsProcessor(served.model, memory, candidates=candidates)
+    knn = KNNLogitsProcessor(served.model, memory, candidates=candidates)
+    if request.grammar is not None:
+        knn.loop_size = None  # an answer that is ended within a loop has not the form
+    return knn
 
 
 def _generate(served: Served, knn: KNNLogitsProcessor | None, **arguments: Any) -> Any:
@@ -243,12 +246,14 @@ def _write_text(
     overheard = Overheard() if request.logprobs is not None else None
     writer = AnswerWriter(served, request, prompt, choice, tell, overheard)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
+    written = len(prompt.ids)
+    mask = None if request.grammar is None else served.grammars.mask(request.grammar, written)
     output = _generate(
         served,
         knn,
         **prompt.inputs,
         max_new_tokens=request.new_tokens,
-        logits_processor=processors(request.sampling, choice, len(prompt.ids), first),
+        logits_processor=processors(request.sampling, choice, written, first, mask),
         stopping_criteria=[_End(writer, deadline)],
         streamer=TokenStream(writer.add),
     )
@@ -262,11 +267,11 @@ def kind_of(served: Served, request: GenerationRequest) -> Hashable | None:
     requests for several texts, for long ones, for probabilities and for penalties.
     """
     sampling, plain = request.sampling, request.logprobs is None and not request.echo
-    if request.question is not None:
+    if request.question is not None or request.grammar is not None:
         return None
     if not plain or request.n > 1 or len(request.prompts) > 1 or not served.rows_are_alone:
         return None
-    if sampling.temperature > 0 or sampling.presence or sampling.frequency or sampling.bias:
+    if replace(sampling, seed=0, top_p=1.0, top_k=0, min_p=0.0) != Sampling():
         return None
     ids = request.prompts[0].ids
     if len(ids) + request.new_tokens > LONGEST:

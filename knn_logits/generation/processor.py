@@ -131,15 +131,19 @@ class KNNLogitsProcessor(LogitsProcessor):
             inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.
             draft: Whether to use drafts.
             settings: Arguments of `generate()`. Where neither these nor their `generation_config`
-                have a `no_repeat_ngram_size`, `generation_settings` holds.
+                have a `no_repeat_ngram_size`, `generation_settings` holds. This processor comes
+                first in `logits_processor`, unless the list has it in another place. A token that
+                an earlier one forbids, as a grammar does, gets no vote.
 
         Returns:
             The result of `generate()`.
         """
         model: Any = self.memory.model
         settings = with_defaults(settings, generation_settings(self.memory.stores[0]))
-        processors = settings.pop("logits_processor", None) or ()
-        settings["logits_processor"] = [self, *(other for other in processors if other is not self)]
+        processors = list(settings.pop("logits_processor", None) or ())
+        # A list with this processor keeps its order: what stands before it is a constraint.
+        is_placed = any(other is self for other in processors)
+        settings["logits_processor"] = processors if is_placed else [self, *processors]
         if inputs is not None:
             settings["input_ids"] = inputs
         ids = checked_ids(settings)

@@ -34,11 +34,45 @@ def test_a_chat_without_a_template_goes_on_with_its_text(client, by_library):
 
 
 def test_the_plain_template_makes_paragraphs():
-    from knn_logits_serve.bodies import Message, plain_text
+    from knn_logits_serve.messages import Message, plain_text, turns_of
 
     chat = [Message(role="system", content="Short."), Message(role="user", content="The crane")]
     chat += [Message(role="assistant", content="lifts."), Message(role="user", content="Then")]
-    assert plain_text(chat) == "Short.\n\nThe crane lifts.\n\nThen"
+    assert plain_text(turns_of(chat)) == "Short.\n\nThe crane lifts.\n\nThen"
+
+
+TOOLS = [
+    {"role": "user", "content": "Where?"},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "find", "arguments": '{"x": 1}'}},
+        {"id": "b", "type": "custom", "custom": {"name": "look", "input": "up"}}]},
+    {"role": "tool", "tool_call_id": "a", "content": "There."},
+    {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "Here."}]},
+]  # fmt: skip
+
+
+def test_calls_of_tools_and_what_they_return_are_turns_that_every_template_knows():
+    from knn_logits_serve.messages import Message, turns_of
+
+    messages = [Message.model_validate(message) for message in [*TOOLS, said("And?")[0]]]
+    assert turns_of(messages) == [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "content": 'find({"x": 1})\nlook(up)'},
+        {"role": "user", "content": "find: There.\nlook: Here.\nAnd?"},
+    ]
+    older = {"role": "function", "name": "find", "content": "There."}
+    call = {"role": "assistant", "function_call": {"name": "find", "arguments": "{}"}}
+    assert turns_of([Message.model_validate(call), Message.model_validate(older)]) == [
+        {"role": "assistant", "content": "find({})"},
+        {"role": "user", "content": "find: There."},
+    ]
+
+
+def test_a_history_with_tools_is_answered(model, tokenizer, store, openai, by_library):
+    with serving(templated(model, tokenizer, store)) as running, running.client() as client:
+        found = client.chat.completions.create(model=MODEL, messages=TOOLS, max_tokens=8)
+    text = '<user>Where?\n<assistant>find({"x": 1})\nlook(up)\n<user>find: There.\nlook: Here.\n'
+    assert found.choices[0].message.content == by_library(f"{text}<assistant>", 8)[0]
 
 
 def test_a_streamed_chat_is_the_whole_one(client):

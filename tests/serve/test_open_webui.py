@@ -140,13 +140,13 @@ def test_its_own_requests_ask_a_chat_model_without_the_datastore(model, tokenize
     routes = Routes(served, Line.__new__(Line))
     task = {"role": "user", "content": '### Task: "title"'}
     body = asked(messages=[task], stream=False)
-    assert routes.open_webui(json.dumps(body).encode()).stores == ()
+    assert routes.open_webui(json.dumps(body).encode()).request.stores == ()
     body = asked(messages=[task])
-    wanted = routes.open_webui(json.dumps(body).encode())
+    wanted = routes.open_webui(json.dumps(body).encode()).request
     assert wanted.stores == ("texts",)
     # Only an answer that is drawn needs the likeliest other tokens.
     assert wanted.drawn
-    assert not routes.conversation(json.dumps(body).encode()).drawn
+    assert not routes.conversation(json.dumps(body).encode()).request.drawn
 
 
 def test_words_in_a_row_from_one_document_have_one_number():

@@ -104,10 +104,13 @@ def test_a_field_that_makes_no_sense_is_named(http, changed, line, param):
         ({"messages": [{"role": "user", "content": "  "}]}, "no text"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "role"),
         ({"messages": [{"content": "a"}]}, "role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url'"),
+        ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "has no text"),
+        ({"messages": [{"role": "tool", "content": [{"type": "input_audio"}]}]}, "'input_audio'"),
         ({"messages": "a"}, "messages"),
         ({"tool_choice": "required"}, "tool_choice is not supported"),
-        ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
+        ({"response_format": {"type": "robot"}}, "response_format.type"),
         ({"top_logprobs": 2}, "needs logprobs"),
         ({"max_completion_tokens": 0}, "ask for a token"),
     ],
@@ -135,6 +138,9 @@ def test_unknown_models_and_places_are_not_found(http):
     assert "tiny+texts" in error["message"]
     refused(http.get("/v1/models/gpt-4"), 404)
     refused(http.get("/v1/nothing"), 404)
+    error = refused(http.post("/v1/embeddings", json={"model": "tiny", "input": "a"}), 404)
+    assert "POST /v1/embeddings" in error["message"]
+    assert "/v1/chat/completions" in error["message"]
     refused(http.get(COMPLETIONS), 405)
     refused(http.get("/docs"), 404)
     assert http.get("/health").json() == {"status": "ok", "running": 0, "waiting": 0}

@@ -128,6 +128,10 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
         added = self._weights.settings.get("tokenizer.ggml.add_space_prefix", "true")
         return kind == _SENTENCEPIECE and added == "true"
 
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that a token writes, which may be part of a character."""
+        return self._spelled.get(token) or self._spelled_of(token)
+
     def _spelled_of(self, token: int) -> bytes:
         if not 0 <= token < len(self._words):
             return b""

@@ -1,0 +1,120 @@
+"""Keeps an answer to a JSON schema: tokens that would leave its grammar are forbidden.
+
+The library llguidance says which tokens are allowed next. It is loaded by the first request that
+needs it. JSON is written on one line, since a model that may write any white space can write
+nothing else for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from knn_logits_serve.request import Refusal
+
+_ON_ONE_LINE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_FIELD = "response_format"
+_MOST_CHARACTERS = 200_000
+
+
+class Grammars:
+    """The grammars of schemas, for one tokenizer.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        ends: The tokens that end a text.
+        words: The number of tokens that the model can write.
+    """
+
+    def __init__(self, tokenizer: Any, ends: Collection[int], words: int) -> None:
+        self._tokenizer, self._ends, self._words = tokenizer, sorted(ends), words
+        self._lock = threading.Lock()
+        self._vocabulary: Any = None
+
+    def of(self, schema: dict[str, Any]) -> str:
+        """Returns the grammar of a JSON schema, or refuses what the library does not know."""
+        if find_spec("llguidance") is None:
+            raise Refusal(
+                "response_format needs llguidance on the server: pip install knn-logits[serve]",
+                param=_FIELD,
+            )
+        if not self._ends:
+            raise Refusal("this model has no token that ends an answer in JSON", param=_FIELD)
+        from llguidance import LLMatcher
+
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_ON_ONE_LINE)
+            if len(grammar) > _MOST_CHARACTERS:
+                raise Refusal("the schema is too large: make it smaller", param=_FIELD)
+            failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+        except ValueError as error:
+            failed, messages = True, [str(error)]
+        if failed or messages:
+            reason = " ".join(" ".join(messages).split())[:200]
+            raise Refusal(f"the schema cannot be followed ({reason}): change it", param=_FIELD)
+        return str(grammar)
+
+    def mask(self, grammar: str, written: int) -> GrammarMask:
+        """Returns the processor of a text after a prompt of so many tokens."""
+        from llguidance import LLMatcher
+
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = self._opened()
+        return GrammarMask(LLMatcher(self._vocabulary, grammar), written)
+
+    def _opened(self) -> Any:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            return LLTokenizer(backend.to_str(), n_vocab=self._words, eos_token=self._ends)
+        return LLTokenizer(TokenizerWrapper(_Spelled(self._tokenizer, self._ends, self._words)))
+
+
+class _Spelled:
+    """The vocabulary of a tokenizer of llama.cpp, in the form that llguidance reads."""
+
+    def __init__(self, tokenizer: Any, ends: list[int], words: int) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id, self.bos_token_id = ends[0], tokenizer.bos_token_id
+        self.special_token_ids = sorted({*ends, *tokenizer.all_special_ids})
+        self.tokens = [tokenizer.bytes_of(token) for token in range(words)]
+
+    def __call__(self, text: str) -> list[int]:
+        if not isinstance(text, str):
+            raise TypeError
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+class GrammarMask(LogitsProcessor):
+    """Forbids each token that would leave a grammar, in one row of text."""
+
+    def __init__(self, matcher: Any, written: int) -> None:
+        self._matcher, self._written = matcher, written
+        self._read: list[int] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Gives forbidden tokens the score -inf."""
+        text = input_ids[0, self._written :].tolist()
+        same = min(len(text), len(self._read))
+        while text[:same] != self._read[:same]:
+            same -= 1
+        self._matcher.rollback(len(self._read) - same)
+        self._matcher.consume_tokens(text[same:])
+        self._read = text
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        allowed = torch.from_numpy(np.unpackbits(bits, bitorder="little").astype(bool))
+        if self._matcher.is_error():
+            raise RuntimeError(f"the grammar failed: {self._matcher.get_error()}")
+        forbidden = torch.ones(scores.shape[-1], dtype=torch.bool)
+        width = min(len(forbidden), len(allowed))
+        forbidden[:width] = ~allowed[:width]
+        return scores.masked_fill(forbidden.to(scores.device), float("-inf"))

@@ -1,0 +1,199 @@
+"""The messages of a chat, and what a model continues after them.
+
+A model without a chat template was never trained to chat. It continues a text, and its datastore
+contains texts but no chats. So the plain template adds no names of speakers, which would move the
+model away from the passages. Each message of the user begins a paragraph, which the model
+continues.
+
+Templates differ in how they show calls of tools, or refuse them. So a call becomes a line of the
+answer that made it, and a result a message of the user, which every template can show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from knn_logits import ConfigError, chat_ids
+from knn_logits_serve.request import Refusal
+
+MOST_MESSAGES = 4096
+_LONGEST_KIND = 40
+Text = Annotated[str, Field(max_length=4_000_000)]
+Name = Annotated[str, Field(min_length=1, max_length=512)]
+# The kinds of parts that have a text, by the names of both interfaces, and the field it is in.
+_TEXT_IN = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+
+class Strict(BaseModel):
+    """A part of a body. Fields that are not named here are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class Part(Strict):
+    """A part of a message, which has to be text."""
+
+    type: Literal["text", "input_text", "output_text", "refusal"]
+    text: Text = ""
+    refusal: Text = ""
+
+    @property
+    def content(self) -> str:
+        """The text, whatever its field is called."""
+        return str(getattr(self, _TEXT_IN[self.type]))
+
+
+# Only the first error is said, and each one takes a kilobyte, so that lists stop there.
+Content = Text | Annotated[list[Part], Field(fail_fast=True, max_length=MOST_MESSAGES)] | None
+
+
+def check_parts(content: Any) -> Any:
+    """Refuses images, sounds and files by name."""
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind not in _TEXT_IN:
+            raise ValueError(
+                f"a part of the type {kind[:_LONGEST_KIND]!r} cannot be read, since the model "
+                "reads text only: leave it out"
+            )
+        if isinstance(part, dict) and kind in _TEXT_IN and _TEXT_IN[kind] not in part:
+            raise ValueError(f"a part of the type {kind!r} has no {_TEXT_IN[kind]}: give it")
+    return content
+
+
+def text_of(content: str | list[Part] | None) -> str:
+    """The text of a message's parts."""
+    if isinstance(content, list):
+        return "".join(part.content for part in content)
+    return content or ""
+
+
+class Called(Strict):
+    """A function that a model called, or a tool of another kind."""
+
+    name: Name
+    arguments: Text = ""
+    input: Text = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.arguments or self.input})"
+
+
+class ToolCall(Strict):
+    """A call of a tool in an answer."""
+
+    id: Text = ""
+    function: Called | None = None
+    custom: Called | None = None
+
+    @property
+    def called(self) -> Called | None:
+        """What was called."""
+        return self.function or self.custom
+
+
+class Message(Strict):
+    """One message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Content = None
+    name: Text | None = None
+    tool_call_id: Text | None = None
+    tool_calls: (
+        Annotated[list[ToolCall], Field(fail_fast=True, max_length=MOST_MESSAGES)] | None
+    ) = None
+    function_call: Called | None = None
+
+    _check_parts = field_validator("content", mode="before")(check_parts)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls of tools in this message."""
+        old = [] if self.function_call is None else [ToolCall(function=self.function_call)]
+        return [*(self.tool_calls or ()), *old]
+
+    @property
+    def text(self) -> str:
+        """The text of the message, with a line for each call of a tool."""
+        calls = (str(call.called) for call in self.calls if call.called is not None)
+        return "\n".join(part for part in (text_of(self.content), *calls) if part)
+
+    @property
+    def is_result(self) -> bool:
+        """Whether this is what a tool returned."""
+        return self.role in ("tool", "function")
+
+
+def turns_of(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Returns the turns that a template shows, which knows "developer" by its older name."""
+    turns: list[dict[str, str]] = []
+    names: dict[str, str] = {}
+    result_before = False
+    for message in messages:
+        names |= {call.id: call.called.name for call in message.calls if call.called is not None}
+        role, text = message.role, message.text
+        if message.is_result:
+            role, name = "user", message.name or names.get(message.tool_call_id or "")
+            text = f"{name}: {text}" if name else text
+        if result_before and role == "user":
+            # Some templates want questions and answers by turns.
+            turns[-1]["content"] += f"\n{text}"
+        else:
+            turns.append({"role": "system" if role == "developer" else role, "content": text})
+        result_before = message.is_result
+    return turns
+
+
+class Chat:
+    """Turns messages into the text, or the tokens, that a model continues."""
+
+    def __init__(self, tokenizer: Any, template: str | None = None) -> None:
+        self._tokenizer, self._template = tokenizer, template
+        # Whether the plain template is used.
+        self.plain = template is None and not getattr(tokenizer, "chat_template", None)
+        if template is not None:
+            try:
+                self.given([Message(role="user", content="a")])
+            except Refusal as error:
+                raise ConfigError(f"the chat template cannot be used: {error}") from error
+
+    def given(self, messages: Sequence[Message]) -> str | list[int]:
+        """Returns what the model continues: the tokens of a template, or a plain text."""
+        if not any(message.text.strip() for message in messages):
+            raise Refusal("the messages have no text: write something first", param="messages")
+        turns = turns_of(messages)
+        if self.plain:
+            return plain_text(turns)
+        answered = messages[-1].role == "assistant"
+        try:
+            return chat_ids(
+                self._tokenizer,
+                turns,
+                chat_template=self._template,
+                add_generation_prompt=not answered,
+                continue_final_message=answered,
+            )
+        except Exception as error:  # A template can raise any error, with any message.
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise Refusal(
+                f"the chat template does not accept these messages ({reason}): change them",
+                param="messages",
+            ) from error
+
+
+def plain_text(turns: Sequence[dict[str, str]]) -> str:
+    """Makes a paragraph of each turn. An answer continues the turn before it."""
+    text = ""
+    for turn in turns:
+        content = turn["content"]
+        if not content.strip():
+            continue
+        if turn["role"] == "assistant":
+            joined = not text or text[-1].isspace() or content[0].isspace()
+            text += content if joined else f" {content}"
+        else:
+            text += f"\n\n{content}" if text else content
+    return text

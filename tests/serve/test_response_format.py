@@ -1,0 +1,139 @@
+"""Answers in JSON: they match the schema, whatever the memory and the sampler prefer."""
+
+import json
+
+import jsonschema
+import pytest
+
+from serve.conftest import PROMPT
+
+pytest.importorskip("llguidance", reason="pip install 'knn-logits[serve]'")
+MODEL = "tiny+texts"
+STRONG = {"lmbda": 0.95, "k": 4, "temperature": 0.05}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["crane", "pump"]},
+        "codes": {"type": "array", "items": {"type": "integer", "maximum": 99}, "maxItems": 2},
+        "open": {"type": "boolean"},
+    },
+    "required": ["kind", "codes", "open"],
+    "additionalProperties": False,
+}
+
+
+def of_schema(schema):
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
+
+
+FORM = of_schema(SCHEMA)
+
+
+def answer(client, form=FORM, model=MODEL, **settings):
+    extra = {"knn": STRONG if model == MODEL else False, **settings.pop("extra_body", {})}
+    return client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": PROMPT}],
+        response_format=form,
+        max_tokens=120,
+        extra_body=extra,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("name", ["tiny", MODEL])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        *({"temperature": 1.5, "seed": seed} for seed in range(4)),
+        {"extra_body": {"repetition_penalty": 1.6}},
+        {"frequency_penalty": 2, "logit_bias": {"5": 100}},
+    ],
+    ids=str,
+)
+def test_an_answer_matches_its_schema(client, name, settings):
+    found = answer(client, model=name, **settings).choices[0]
+    assert found.finish_reason == "stop"
+    jsonschema.validate(json.loads(found.message.content), SCHEMA)
+
+
+def test_the_memory_would_have_written_other_words(client):
+    """Without the grammar it does, so the test above is not met by chance."""
+    plain = answer(client, form={"type": "text"}).choices[0].message.content
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(plain)
+
+
+def test_no_forbidden_token_has_a_probability(client):
+    found = answer(client, logprobs=True, top_logprobs=20).choices[0]
+    first = found.logprobs.content[0]
+    allowed = [token.token for token in first.top_logprobs if token.logprob > -100]
+    assert allowed
+    assert all('{"kind": '.startswith(token) for token in allowed)
+
+
+def test_a_stream_has_the_same_json_and_its_sources(client):
+    whole = answer(client).choices[0].message.content
+    chunks = list(answer(client, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
+    assert chunks[-1].choices[0].model_extra["sources"] is not None
+
+
+def test_the_clients_parser_gets_its_model(client):
+    from typing import Literal
+
+    from pydantic import BaseModel
+
+    class Machine(BaseModel):
+        kind: Literal["crane", "pump"]
+        open: bool
+
+    request = {"model": MODEL, "max_output_tokens": 120, "extra_body": {"knn": STRONG}}
+    found = client.responses.parse(input=PROMPT, text_format=Machine, **request)
+    assert isinstance(found.output_parsed, Machine)
+    chat = client.chat.completions.parse(
+        model=MODEL,
+        messages=[{"role": "user", "content": PROMPT}],
+        response_format=Machine,
+        max_tokens=120,
+        extra_body={"knn": STRONG},
+    )
+    assert chat.choices[0].message.parsed == found.output_parsed
+
+
+def test_any_object_will_do(client):
+    found = answer(client, form={"type": "json_object"}, temperature=1, seed=3).choices[0]
+    if found.finish_reason == "stop":
+        assert isinstance(json.loads(found.message.content), dict)
+    assert found.message.content.startswith("{")
+
+
+def test_an_answer_that_goes_round_in_circles_is_not_cut(client):
+    """Its loop would end it before the last brace."""
+    schema = {"type": "array", "items": {"const": 7}, "minItems": 30, "maxItems": 30}
+    assert json.loads(answer(client, form=of_schema(schema)).choices[0].message.content) == [7] * 30
+
+
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [
+        ({"type": "json_schema"}, "json_schema is missing"),
+        ({"type": "xml"}, "response_format"),
+        (of_schema({"type": "robot"}), "cannot be followed"),
+        (of_schema({"$ref": "http://a/b"}), "cannot be followed"),
+        (of_schema({"type": "string", "not": {}}), "cannot be followed"),
+    ],
+    ids=str,
+)
+def test_a_schema_that_cannot_be_followed_is_refused(client, openai, form, line):
+    with pytest.raises(openai.BadRequestError, match=line):
+        answer(client, form=form)
+
+
+def test_without_the_library_it_is_refused_in_one_line(client, openai, monkeypatch):
+    from knn_logits_serve import grammar
+
+    monkeypatch.setattr(grammar, "find_spec", lambda _: None)
+    with pytest.raises(openai.BadRequestError, match=r"pip install knn-logits\[serve\]"):
+        answer(client)
