@@ -106,18 +106,17 @@ class Asking:
             ranked = [sentence.source, *(row for row in ranked if row is not sentence.source)]
         most = 1 if self.config.words == "quote" else self.config.read
         read = ranked[: most if answered else 0]
+        quoted = answered and self.config.words == "quote"
+        written: list[int] = []
+        if sentence is not None and quoted:
+            written = text_ids(self.tokenizer, sentence.text, around=False)
         room = context_length(self.model)
-        room = None if room is None else room - self.config.max_new_tokens
+        room = None if room is None else room - (len(written) or self.config.max_new_tokens)
         ids, passages, said = fitting(
             self.tokenizer, question, [row.passage for row in read], history, room
         )
         read = read[: len(passages)]
-        quoted = answered and self.config.words == "quote"
-        if sentence is not None and quoted:
-            written = text_ids(self.tokenizer, sentence.text, around=False)
-        elif near and not answered:
-            written = []
-        else:
+        if not quoted and not (near and not answered):
             written, more = self._write(ids, streamer, settings)
             passes += more
         special = special_ids(self.tokenizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from knn_logits.ask.passages import ENDS_SENTENCE
 from knn_logits.ask.ranking import content_words
@@ -33,15 +34,12 @@ def sources_of_words(
         The number of a passage for each word; None where no passage has it.
     """
     holds = [set(content_words(text)) for text in passages]
-    clauses, sentences = _groups(words)
+    clauses, sentences = map(_content, (words, words), _groups(words))
     names: list[int | None] = []
-    for place, word in enumerate(words):
+    in_question = set(content_words(question))
+    for word, clause, sentence in zip(words, clauses, sentences, strict=True):
         content = set(content_words(word.strip(PUNCTUATION)))
-        around = (
-            (_CLAUSE, _content(words, clauses, place)),
-            (_SENTENCE, _content(words, sentences, place)),
-            (_QUESTION, set(content_words(question))),
-        )
+        around = ((_CLAUSE, clause), (_SENTENCE, sentence), (_QUESTION, in_question))
         scores = {
             number: sum(weight * sum(map(idf, part & held)) for weight, part in around)
             for number, held in enumerate(holds)
@@ -64,6 +62,10 @@ def _groups(words: Sequence[str]) -> tuple[list[int], list[int]]:
     return clauses, sentences
 
 
-def _content(words: Sequence[str], groups: Sequence[int], place: int) -> set[str]:
-    group = [word for word, number in zip(words, groups, strict=True) if number == groups[place]]
-    return set(content_words(" ".join(group)))
+def _content(words: Sequence[str], groups: Sequence[int]) -> list[set[str]]:
+    """For each word the content words of its group, whose words stand side by side."""
+    contents: list[set[str]] = []
+    for _, group in groupby(zip(words, groups, strict=True), lambda pair: pair[1]):
+        texts = [word for word, _ in group]
+        contents += [set(content_words(" ".join(texts)))] * len(texts)
+    return contents

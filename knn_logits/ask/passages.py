@@ -131,6 +131,12 @@ def _sentence_ends(ids: Array, marks: _Marks) -> Array:
     return np.unique(np.append(np.flatnonzero(ends) + 1, len(ids)))
 
 
+def _finer(ends: Array, more: Array) -> Array:
+    """Adds those of more ends that lie in a part which is too long for a passage."""
+    long = np.diff(ends, prepend=0) > MOST_TOKENS
+    return np.union1d(ends, more[long[np.searchsorted(ends, more)] & (more > 0)])
+
+
 def _packed(ends: Array, most: int) -> Iterator[tuple[int, int]]:
     """Spans of whole parts that have at most so many tokens, or a single part."""
     first = last = 0
@@ -193,10 +199,13 @@ def _long(
     pending: tuple[int, int, str, list[str]],
     marks: _Marks,
 ) -> Iterator[Passage]:
-    """Cuts a paragraph that is too long at its sentences, or at its lines if it has none."""
+    """Cuts a paragraph that is too long: at sentences and lines, else between words or tokens."""
     begin, end, heading, _ = pending
     span = ids[begin:end]
     ends = np.union1d(_sentence_ends(span, marks), np.flatnonzero(marks.breaks[span]) + 1)
+    # No passage is longer than that, whatever a stranger wrote: the model reads it as a whole.
+    ends = _finer(ends, np.flatnonzero(marks.spaced[span]))
+    ends = _finer(ends, np.arange(PASSAGE_TOKENS, len(span), PASSAGE_TOKENS))
     for start, stop in _packed(ends, PASSAGE_TOKENS):
         part = span[start:stop]
         text = decoded(tokenizer, part[~marks.special[part]].tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,16 +67,21 @@ def fitting(
         ConfigError: when the question alone is too long.
     """
     read, said = list(passages), list(history)
+
+    def too_long(turns: int) -> bool:
+        ids = prompt_ids(tokenizer, question, read, said[2 * turns :])
+        return room is not None and len(ids) > room
+
+    # A stranger's chat may have thousands of turns, so that they are not tried one by one.
+    turns = range((len(said) + 1) // 2)
+    said = said[2 * bisect_left(turns, True, key=lambda left_out: not too_long(left_out)) :]
     while True:
         ids = prompt_ids(tokenizer, question, read, said)
         if room is None or len(ids) <= room:
             return ids, read, said
-        if said:
-            said = said[2:]
-        elif read:
-            read.pop()
-        else:
+        if not read:
             raise ConfigError(
                 f"the question has {len(ids)} tokens, and the model reads {room} at most beside "
                 "its answer: shorten the question"
             )
+        read.pop()

@@ -20,6 +20,7 @@ import torch
 from knn_logits.arrays import Array
 from knn_logits.ask.ranking import Ranked, content_words, words_of
 from knn_logits.engine.forward import input_device, padded
+from knn_logits.engine.pairs import context_length
 from knn_logits.engine.tokens import text_ids
 
 # So many sentences are scored by the model, those with the most shared words, in batches.
@@ -28,6 +29,8 @@ SCORED, _BATCH = 24, 8
 _SHARED, _PASSAGE = 0.7, 0.6
 # The part of a sentence's shared words that counts for the next.
 _BEFORE = 0.3
+# The model scores the end of a longer question, and reads the end of a longer text before it.
+_LONGEST_QUESTION, _LONGEST_TEXT = 256, 512
 # What stands between two sentences is the group that matches.
 _BOUNDARY = re.compile(
     r"[.!?][\"'”’)\]]*(\s+)(?=[A-Z0-9\"'“\u2018(\[`*_])|[。\uff01\uff1f]()|(\n\s*\n)"
@@ -36,6 +39,7 @@ _BOUNDARY = re.compile(
 _ABBREVIATED = re.compile(
     r"(?:^|[\s.(\[])(?:[A-Z]|e\.g|i\.e|cf|vs|ca|approx|Mr|Mrs|Ms|Dr|Prof|St|No|Fig|Vol|Ch|Sec)\.$"
 )
+_LONGEST_ABBREVIATION = 10
 _LISTED = re.compile(r"[-*+•|>#]|\d+[.)]\s|[A-Z]:\s")
 _SHORT_LINE = 60
 # "Created: 28-Apr-2007": a block of such lines is a record.
@@ -88,7 +92,8 @@ def _cut(text: str) -> Iterator[str]:
     start = 0
     for match in _BOUNDARY.finditer(text):
         begin, end = match.span(match.lastindex or 0)
-        if match.lastindex != 1 or not _ABBREVIATED.search(text[start:begin]):
+        before = text[max(start, begin - _LONGEST_ABBREVIATION) : begin]
+        if match.lastindex != 1 or not _ABBREVIATED.search(before):
             yield " ".join(text[start:begin].split())
             start = end
     yield " ".join(text[start:].split())
@@ -132,8 +137,10 @@ def passes_for(sentences: int) -> int:
 @torch.no_grad()
 def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequence[str]) -> Array:
     """Computes log p(question | sentence) for each sentence, float64 [sentences]."""
-    ids = text_ids(tokenizer, f" {question}", around=False)
-    begins = [text_ids(tokenizer, f"{sentence}\nQuestion:") for sentence in sentences]
+    ids = _question_ids(model, tokenizer, question)
+    context = context_length(model)
+    most = _LONGEST_TEXT if context is None else min(_LONGEST_TEXT, max(1, context - len(ids)))
+    begins = [text_ids(tokenizer, f"{sentence}\nQuestion:")[-most:] for sentence in sentences]
     tokens = torch.tensor(ids)[:, None]
     likelihoods = np.zeros(len(sentences))
     # Sentences of about the same length share a batch.
@@ -149,10 +156,17 @@ def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequ
     return likelihoods
 
 
+def _question_ids(model: Any, tokenizer: Any, question: str) -> list[int]:
+    """The tokens of a question that are scored."""
+    context = context_length(model)
+    most = _LONGEST_QUESTION if context is None else min(_LONGEST_QUESTION, context // 2)
+    return text_ids(tokenizer, f" {question}", around=False)[-most:]
+
+
 def gain(model: Any, tokenizer: Any, question: str, passages: Sequence[str]) -> float:
     """Computes how much likelier a question is after the best of some passages, in nats a token."""
     *after, alone = query_likelihoods(model, tokenizer, question, [*passages, ""])
-    return float(max(after) - alone) / len(text_ids(tokenizer, f" {question}", around=False))
+    return float(max(after) - alone) / len(_question_ids(model, tokenizer, question))
 
 
 def best_sentence(
