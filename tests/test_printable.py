@@ -84,11 +84,11 @@ def test_a_trace_does_not_steer(hostile, monkeypatch, capsys):
 
 
 def test_a_phase_with_a_foreign_name_does_not_steer(monkeypatch):
-    from knn_logits.cli import terminal
+    from knn_logits.cli import bars as module
 
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
-    monkeypatch.setattr(terminal, "stderr", console)
-    with terminal.Bars("") as bars:
+    monkeypatch.setattr(module, "stderr", console)
+    with module.Bars("") as bars:
         bars(f"[red]{CLIPBOARD}name.txt", 1, 2)
     written = console.file.getvalue()
     assert "[red]" in written

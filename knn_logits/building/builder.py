@@ -305,6 +305,7 @@ class _Build:
             )
             writing = with_suffixes(writing, settings)
             if fixed.lmbda is None:
+                progress("settings for trust", 0, None)
                 words = word_marks(steps.tokenizer, vocabulary_size(steps.model))
                 writing = with_trust(writing, steps.model, steps.tokenizer, store, sample, words)
                 if writing is not None and writing.trust is not None:

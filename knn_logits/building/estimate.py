@@ -204,7 +204,7 @@ def forecast(
     """
     check_keywords("forecast", settings, PlanSettings)
     tokens = whole_number("tokens", tokens, 2)
-    progress("measuring", 0, None)
+    progress("measuring the speed", 0, None)
     canary = 0
     if model is not None:
         keys = planned(model, tokenizer, settings).keys
@@ -244,7 +244,7 @@ def estimated(
 ) -> Estimate:
     """Estimates what a build will need once its text is known."""
     keys, contexts = build.keys, text.contexts
-    progress("measuring", 0, None)
+    progress("measuring the speed", 0, None)
     dim, canary = _key_shape(model, tokenizer, keys)
     tokens, metric = int(contexts.length.sum()), build.index.metric or DEFAULT_METRIC
     extent = Extent(

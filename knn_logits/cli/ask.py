@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from knn_logits.ask.config import AskConfig
+from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, argument, command
-from knn_logits.cli.terminal import interruptible, print_json, say
+from knn_logits.cli.terminal import doing, print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.printable import printable
 from knn_logits.settings.declaration import setting
@@ -53,6 +54,7 @@ def ask(
         opened_memory = Memory(loaded, opened.stores, **opened.keywords(run.threads))
         asker = Asking(loaded, tokenizer, opened_memory, asking)
         for row in rows:
+            doing("answering")
             answer = asker.answer(row["question"])
             if json:
                 named = {"id": row["id"]} if "id" in row else {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.loading import (
     RunOptions,
     compared_kinds,
@@ -22,7 +22,7 @@ from knn_logits.cli.loading import (
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.reading import Corpus, CorpusOptions, Report
-from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, picked, tell
+from knn_logits.cli.terminal import answer, in_bytes, in_time, picked, shell, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
 from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig, PassConfig
@@ -244,7 +244,7 @@ def _answer_built(
         f"{in_time(seconds)} ({manifest.entries / seconds:,.0f} a second), "
         f"{in_bytes(size_of(store))}, index {manifest.index.factory}{recall_words(store)}"
     )
-    following = None if json else f"next: {_next_command(store, model, tokenizer)}"
+    following = None if json else _next_command(store, model, tokenizer)
     few = _few(manifest.entries)
     lines = (*table, line, report.summary, few, chosen, note, following)
     answer(json, content, *lines, seconds=seconds)
@@ -274,7 +274,7 @@ def _next_command(store: Datastore, model: str, tokenizer: Any) -> str:
         # The document has to go on after these words.
         prompt = " ".join(words[: max(1, min(5, len(words) - 2))])
     call = ["knn-logits", "generate", model, str(store.folder), "--prompt", prompt]
-    return " ".join(shlex.quote(printable(word)) for word in call) + " --compare --explain"
+    return shell("next:", [printable(word) for word in [*call, "--compare", "--explain"]])
 
 
 def _typical(store: Datastore) -> int:

@@ -13,7 +13,8 @@ from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Draft, Model, Stores, command
-from knn_logits.cli.terminal import Printed, on_stdout, say, tell
+from knn_logits.cli.streaming import Printed
+from knn_logits.cli.terminal import Output, doing, say, status, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line, printable
 from knn_logits.settings.declaration import setting, settings_of
@@ -58,6 +59,8 @@ class Chat:
     with_knn: bool = True
     asks: bool = False
     words: Literal["quote", "write"] = "quote"
+    # Whether the next answer is followed by how to see its sources.
+    hints: bool = False
     reply: Answer | None = None
     trace: Trace | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -95,6 +98,9 @@ class Chat:
             self._ask(prompt)
         else:
             self._continue(prompt)
+        if self.hints and (self.reply or self.trace):
+            self.console.print("/why shows where each word comes from.", style="dim")
+            self.hints = False
 
     def _ask(self, question: str) -> None:
         import transformers
@@ -109,15 +115,16 @@ class Chat:
             words=self.words, max_new_tokens=self.tokens, sample=self.sample, draft=self.draft
         )
         transformers.set_seed(self.seed)
-        printed = Printed(self.console, self.tokenizer, None)
+        printed = Printed(self.console, self.tokenizer)
+        doing("answering")
         asking = Asking(self.model, self.tokenizer, memory, config)
         self.reply, self.trace = asking.answer(question, self.messages, printed), None
         if not printed.begun:
-            self.console.print(printable(self.reply.text), markup=False, soft_wrap=True)
+            say(self.reply.text)
         sources = [f"[{row.title}]" for row in self.reply.passages if row.read]
         for line in [*notes_of(self.reply), *sources]:
             style = "dim" if line in sources else "yellow"
-            self.console.print(printable(line), style=style, markup=False, soft_wrap=True)
+            self.console.print(printable(line), style=style, markup=False)
         self.messages += [
             {"role": "user", "content": question},
             {"role": "assistant", "content": self.reply.text},
@@ -132,9 +139,10 @@ class Chat:
 
         self.reply = None
         settings = self._request(prompt)
+        doing("writing")
         transformers.set_seed(self.seed)
         if not self.with_knn:
-            streamer = Printed(self.console, self.tokenizer, None)
+            streamer = Printed(self.console, self.tokenizer)
             output = self.model.generate(**settings, streamer=streamer)
             self.trace = None
         else:
@@ -147,7 +155,7 @@ class Chat:
                 self.trace = knn.trace(output, self.tokenizer, prompt=prompt)
             if line := nearness_line(self.trace[0]):
                 style = "dim" if self.trace[0].alone else "yellow"
-                self.console.print(line, style=style, markup=False, soft_wrap=True)
+                self.console.print(line, style=style, markup=False)
         if self.messages:
             new = output[0, settings["input_ids"].shape[1] :]
             text = self.tokenizer.decode(new, skip_special_tokens=True)
@@ -190,7 +198,8 @@ class Chat:
         return torch.tensor([ids], device=self.model.device)
 
     def _on_help(self) -> None:
-        self.console.print(_HELP, markup=False)
+        for line in _HELP.splitlines():
+            say(line, hang=18 if line.startswith("  ") else 0)
 
     def _on_why(self, *words: str) -> None:
         from knn_logits.cli.ask import passages_shown, tokens_of_word, word_lines
@@ -200,7 +209,7 @@ class Chat:
             tokens = tokens_of_word(self.reply, " ".join(words)) if words else []
             lines = word_lines(self.reply, tokens) if words else passages_shown(self.reply)
             for line in lines:
-                self.console.print(line, markup=False, soft_wrap=True)
+                say(line)
             return
         trace = self._latest()
         if not words:
@@ -266,7 +275,7 @@ class Chat:
         parts += [f"tokens {self.tokens}", f"the memory is {'on' if self.with_knn else 'off'}"]
         if self.without:
             parts.append("without " + ", ".join(one_line(id) for id in self.without))
-        self.console.print("; ".join(parts), style="dim", markup=False, soft_wrap=True)
+        self.console.print("; ".join(parts), style="dim", markup=False)
 
     def _on_save(self, file: str) -> None:
         if self.reply is None:
@@ -331,10 +340,11 @@ def chat(
     from knn_logits.mixture.memory import Memory
 
     check_tokenizer(tokenizer, opened.stores[0])
+    doing("checking the datastore")
     with opened.searching():
         keywords = opened.keywords(run.threads)
         without = list(keywords.pop("exclude", ()))
-        console = on_stdout()
+        console = Output()
         talk = Chat(
             loaded,
             tokenizer,
@@ -346,6 +356,7 @@ def chat(
             draft,
             asks=bool(getattr(tokenizer, "chat_template", None)) and not continues,
             words=words,
+            hints=sys.stdin.isatty(),
             without=without,
         )
         if sys.stdin.isatty():
@@ -363,6 +374,7 @@ def _converse(talk: Chat) -> None:
         sys.stdin.reconfigure(errors="surrogateescape")
     while True:
         try:
+            status.clear()
             line = input("> " if sys.stdin.isatty() else "")
         except EOFError:
             return

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from knn_logits.cli.bars import AGAIN, UNCHANGED, Bars
 from knn_logits.cli.loading import (
     Run,
     SeededThreads,
@@ -27,7 +28,7 @@ from knn_logits.cli.loading import (
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
 from knn_logits.cli.reading import Corpus, CorpusOptions, Report
-from knn_logits.cli.terminal import AGAIN, UNCHANGED, Bars, answer, picked, tell
+from knn_logits.cli.terminal import answer, picked, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import one_line
 from knn_logits.settings.config import IndexConfig, PassConfig

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.table import Table
 
+from knn_logits.cli.bars import Bars
 from knn_logits.cli.build import KEY_HELP
 from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.options import Json, Without, argument, command
 from knn_logits.cli.reading import CorpusOptions, Report
-from knn_logits.cli.terminal import Bars, in_bytes, in_time, picked, print_json, say, stdout_table
+from knn_logits.cli.terminal import in_bytes, in_time, picked, print_json, say, stdout_table
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig, KNNConfig, PassConfig
 from knn_logits.settings.declaration import check_fields, setting, settings_of
@@ -140,7 +141,7 @@ def _answer(result: Estimate, out: Path, report: Report, *, json: bool) -> None:
         say(report.summary)
     table = Table(box=None, pad_edge=False)
     for name in _COLUMNS:
-        table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name == "index" else "right")
     for need in result.needs:
         table.add_row(
             need.index + (" *" if need.chosen else ""),

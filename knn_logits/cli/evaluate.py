@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from knn_logits.cli.bars import Bars
 from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
 from knn_logits.cli.reading import CorpusOptions
-from knn_logits.cli.terminal import Bars, print_json, say, tell
+from knn_logits.cli.terminal import print_json, say, tell
 from knn_logits.corpus.parsers import looks_like_a_file
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import PassConfig

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import Run, text_or_file
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, Stores, argument, command
-from knn_logits.cli.terminal import interruptible, print_json, tell
+from knn_logits.cli.terminal import Output, doing, print_json, tell
 from knn_logits.errors import StorageError
 from knn_logits.settings.declaration import setting
 
@@ -72,7 +73,9 @@ def explain(
     loaded, tokenizer = run.load(model)
     from knn_logits.evidence.explanation import explain as explain_text
     from knn_logits.evidence.plain import token_dict
+    from knn_logits.evidence.render import show
 
+    doing("looking for passages")
     with interruptible("nothing was written"), opened.searching():
         settings = opened.keywords(run.threads)
         trace = explain_text(loaded, tokenizer, opened.stores, text, source=source, **settings)
@@ -88,4 +91,4 @@ def explain(
             content["unchecked"] = list(trace[0].unchecked)
             print_json({**content, **partial, "tokens": tokens})
         else:
-            trace.show(sources)
+            show(trace, sources, Output())

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from knn_logits.cli.bars import interruptible
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions, OpenStores
 from knn_logits.cli.options import Draft, Json, Model, Stores, command
-from knn_logits.cli.terminal import interruptible, print_json, printed, say
+from knn_logits.cli.streaming import Printed
+from knn_logits.cli.terminal import Output, doing, print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.registry import settings_for
@@ -153,8 +155,10 @@ def generate(
     files.check()
     opened = memory.open(stores, scoring=False)
     loaded, tokenizer = run.load(model)
+    from knn_logits.evidence.render import show
     from knn_logits.generation.processor import KNNLogitsProcessor
 
+    doing("checking the datastore")
     request = _request((loaded, tokenizer), opened, prompt, settings, run.seed)
     pairs = request.pairs is not None
     # The text is printed while it is written, unless something else is to be shown with it.
@@ -166,7 +170,9 @@ def generate(
                 knn.loop_size = None
             arguments: dict[str, Any] = {}
             if streams:
-                arguments["streamer"] = printed(prompt, tokenizer)
+                arguments["streamer"] = Printed(Output(), tokenizer, prompt=prompt)
+            else:
+                doing("writing")
             output, text = request.write(knn.generate, draft=draft, **arguments)
             trace = knn.trace(output, tokenizer)
     partial = opened.partial_answers()
@@ -179,7 +185,7 @@ def generate(
         elif alone is not None:
             say(f"--- without kNN\n{shown}{alone}\n\n--- with kNN")
         if not json and explain:
-            trace.show(sources)
+            show(trace, sources, Output())
         elif not json and not streams:
             say(shown + text)
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.loading import open_datastore, prepare
 from knn_logits.cli.options import Json, Store, argument, command
-from knn_logits.cli.terminal import AGAIN, Bars, answer
+from knn_logits.cli.terminal import answer
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from knn_logits.cli.bars import Bars
 from knn_logits.cli.loading import folder_of, open_datastore, prepare, recall_words, size_of
 from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Store, command
-from knn_logits.cli.terminal import Bars, picked, print_json, say, tell
+from knn_logits.cli.terminal import picked, print_json, say, tell
 from knn_logits.printable import one_line
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.registry import settings_line
@@ -53,7 +54,7 @@ def info(
     else:
         for name, value in _rows(datastore).items():
             if value:
-                say(f"{name:10} {one_line(str(value))}")
+                say(f"{name:11} {one_line(str(value))}", hang=12)
 
 
 def _rows(datastore: Datastore) -> dict[str, object]:

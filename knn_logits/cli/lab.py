@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.build import StoreOptions
 from knn_logits.cli.loading import Run, RunOptions, index_of, open_datastore, recall_words, size_of
 from knn_logits.cli.options import Json, Model, Settable, Without, argument, command
 from knn_logits.cli.reading import CorpusOptions, Report
-from knn_logits.cli.terminal import AGAIN, Bars, answer, in_bytes, in_time, picked, tell
+from knn_logits.cli.terminal import answer, in_bytes, in_time, picked, tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import DEFAULT_K, IndexConfig, PassConfig, WindowConfig
 from knn_logits.settings.declaration import setting

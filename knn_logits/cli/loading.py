@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from knn_logits.cli.bars import Bars
 from knn_logits.cli.options import Without
-from knn_logits.cli.terminal import Bars, tell
+from knn_logits.cli.terminal import doing, tell
 from knn_logits.corpus.documents import with_line_feeds
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits.printable import one_line
@@ -21,6 +22,7 @@ from knn_logits.settings.declaration import setting
 if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
 
+LOADING = "loading the model"
 # "report.txt", "./notes.md", "C:\\texts\\a.pdf"; not "Hello." and not "U.S.A."
 _FILE_NAME = re.compile(r"\S+\.(txt|md|rst|html?|json|jsonl|csv|py|pdf|docx)", re.IGNORECASE)
 
@@ -44,6 +46,7 @@ class RunOptions:
 
     def load(self, name: str, resumes: Path | str | None = None) -> tuple[Any, Any]:
         """Sets threads and seed, and loads a causal or encoder-decoder model and its tokenizer."""
+        doing(LOADING)
         self.prepare()
         place, dtype = _device_of(self.device), self.dtype
         if dtype == "auto" and resumes is not None:
@@ -179,6 +182,7 @@ def reads_pairs(name: str) -> bool:
     """Whether a model is an encoder-decoder."""
     from knn_logits.engine.opening import gguf_file
 
+    doing(LOADING)
     return gguf_file(name) is None and bool(_config_of(name).is_encoder_decoder)
 
 
@@ -275,9 +279,10 @@ def folder_of(name: str) -> Path:
 
 def open_datastore(name: str, *, keys: bool = False) -> Datastore:
     """Opens a datastore, and shows a progress bar if it has to be fetched or read."""
-    from knn_logits.store.datastore import Datastore
+    with Bars("what arrived is kept", transient=True) as bars:
+        bars("opening the datastore", 0, None)
+        from knn_logits.store.datastore import Datastore
 
-    with Bars("what arrived is kept") as bars:
         store = Datastore.from_pretrained(name, progress=bars)
         if keys:
             store.fetch_keys(bars)

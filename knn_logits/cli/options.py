@@ -18,6 +18,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from knn_logits.cli.terminal import doing, status
 from knn_logits.settings.declaration import Place, Setting, settings_of
 from knn_logits.settings.registry import check_settings, settings_for
 
@@ -75,7 +76,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         (alone if [option.name for option in options] == [name] else grouped).extend(options)
 
     def run(**values: Any) -> None:
-        function(**{name: reader(values) for name, reader in readers.items()})
+        given = {name: reader(values) for name, reader in readers.items()}
+        # The libraries that a command imports take seconds.
+        doing("loading libraries")
+        try:
+            function(**given)
+        finally:
+            status.clear()
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__module__ = function.__module__

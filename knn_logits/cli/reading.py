@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli.terminal import Bars, tell
+from knn_logits.cli.bars import Bars
+from knn_logits.cli.terminal import tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 

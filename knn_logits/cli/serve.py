@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import ModelRun, open_datastore
 from knn_logits.cli.memory import ServedMemoryOptions
 from knn_logits.cli.options import STORE_HELP, Model, Stores, argument, command
-from knn_logits.cli.terminal import interruptible, say, tell
+from knn_logits.cli.terminal import doing, say, status, tell
 from knn_logits.errors import ConfigError, MissingDependencyError
 from knn_logits.settings.declaration import setting
 
@@ -115,6 +116,7 @@ def serve(
     limits = Settings(**vars(server))
     loaded, tokenizer = run.load(model)
     name = answers.model_name or (Path(model).resolve().name if Path(model).is_dir() else model)
+    doing("checking the datastore")
     with opened.searching():
         settings = opened.keywords()
         del settings["threads"]  # the server has its own number
@@ -169,11 +171,13 @@ def page(
     prompts = _prompts(Path(examples)) if examples is not None else []
     datastores = [open_datastore(store) for store in stores]
     loaded, tokenizer = run.load(model)
+    doing("starting the page")
     from knn_logits_app import Library, launch
 
     name = Path(model).name if Path(model).is_dir() else model
     library = Library.of(name, loaded, tokenizer, datastores, prompts)
     with interruptible("the page is closed"):
+        status.clear()
         try:
             launch([library], host=host, port=port, at_once=at_once)
         except OSError as error:

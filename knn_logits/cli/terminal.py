@@ -1,54 +1,155 @@
-"""Prints answers, warnings, progress and sizes, and ends a command on Ctrl-C."""
+"""Prints answers, warnings and sizes, and says on a terminal what a command is doing."""
 
 from __future__ import annotations
 
 import io
 import logging
 import os
-import signal
+import re
+import shlex
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.cells import cell_len
+from rich.console import Console, ConsoleDimensions
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.text import Text
 
 from knn_logits.printable import Encoded, json_line, one_line, printable
-from knn_logits.progress import WHOLE
-
-if TYPE_CHECKING:
-    from knn_logits.generation.processor import KNNLogitsProcessor
-
-# What a job says to do when Ctrl-C has stopped it.
-AGAIN = "run the same command again, and it goes on here"
-UNCHANGED = "the datastore is as it was"
-
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+from knn_logits.progress import Progress
 
 
-def say(text: str = "") -> None:
-    """Prints an answer on stdout, whatever characters it has."""
-    print(printable(text))
+class _Status:
+    """What the command does until it prints something: a line on a terminal, or a bar."""
+
+    def __init__(self) -> None:
+        self.bars: Progress | None = None
+        self._line: Live | None = None
+
+    def set(self, what: str) -> None:
+        """Says what the command does now."""
+        if self.bars is not None:
+            self.bars(what, 0, None)
+            return
+        self.clear()
+        self._line = Live(
+            Spinner("dots", Text(one_line(what))),
+            console=stderr,
+            refresh_per_second=8,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        if stderr.is_terminal:
+            self._line.start(refresh=True)
+
+    def clear(self) -> None:
+        """Erases the line."""
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+
+
+status = _Status()
+doing = status.set
+
+# A line is never wider than this, since a wider one is hard to read.
+_WIDEST = 100
+_WORD = re.compile(r"(\s*)(\S+)")
+
+
+def broken(text: Text, width: int, column: int = 0) -> list[Text]:
+    """The lines of a text that begins at a column, broken between words.
+
+    A word that is wider than a line, such as a path, stays whole.
+    """
+    rows: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        first = 0
+        for match in _WORD.finditer(line.plain):
+            if column and column + cell_len(match[0]) > width:
+                rows.append(line[first : match.start()])
+                first, column = match.start(2), cell_len(match[2])
+            else:
+                column += cell_len(match[0])
+        rows.append(line[first:])
+        column = 0
+    return rows
+
+
+class _Console(Console):
+    """Wraps lines at words on a terminal. A file or pipe gets each line whole."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        width, height = super().size
+        return ConsoleDimensions(min(width, _WIDEST), height)
+
+    @size.setter
+    def size(self, size: tuple[int, int]) -> None:
+        self._width, self._height = size
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Prints objects. A single text is broken into lines, unless another goes on after it."""
+        options.setdefault("soft_wrap", True)
+        whole = len(objects) == 1 and isinstance(objects[0], str | Text) and "end" not in options
+        if whole and self.is_terminal:
+            rows = broken(Text.assemble(objects[0]), self.width)
+            objects = (Text("\n").join(rows),)
+        super().print(*objects, **options)
+
+
+class Output(_Console):
+    """Standard output. What the command was doing is over when it prints its answer."""
+
+    def __init__(self) -> None:
+        stream: Any = Encoded(sys.stdout)
+        super().__init__(file=stream, highlight=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Prints below what the command was doing, which is erased."""
+        status.clear()
+        super().print(*objects, **options)
+
+
+stderr = _Console(stderr=True, highlight=False)
+
+
+def say(text: str = "", hang: int = 0) -> None:
+    """Prints an answer on stdout, whatever characters it has.
+
+    On a terminal a line goes on below its first character that is no space, or at column `hang`.
+    """
+    status.clear()
+    console = Output()
+    text = printable(text)
+    if not console.is_terminal:
+        print(text)
+        return
+    for line in text.split("\n"):
+        words = line.lstrip(" ")
+        indent = hang or len(line) - len(words)
+        first, rest = (line[:indent], line[indent:]) if hang else (" " * indent, words)
+        rows = [row.plain for row in broken(Text(rest), console.width - indent)]
+        console.print(first + ("\n" + " " * indent).join(rows), markup=False)
 
 
 def tell(text: str, style: str | None = "yellow") -> None:
-    """Prints a warning as one line on stderr, below any progress bar."""
+    """Prints a warning as one line on stderr, above any progress bar."""
     stderr.print(f"knn-logits: {one_line(text).strip()}", style=style, markup=False)
+
+
+def shell(label: str, words: Sequence[str]) -> str:
+    """A command to copy. On a terminal it may be several lines, each ended by a backslash."""
+    console, lines = Output(), [label]
+    for word in map(shlex.quote, words):
+        if console.is_terminal and cell_len(f"{lines[-1]} {word} \\") > console.width:
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}"
+    return " \\\n".join(lines)
 
 
 class _OneLine(logging.Handler):
@@ -70,6 +171,7 @@ def listen() -> None:
 
 def print_json(content: dict[str, Any]) -> None:
     """Prints one JSON object on one line of stdout."""
+    status.clear()
     sys.stdout.write(json_line(content, sys.stdout.encoding) + "\n")
     sys.stdout.flush()
 
@@ -91,44 +193,11 @@ def answer(
             say(line)
 
 
-# Ctrl-C sets this. Python drops an exception that is raised while it collects garbage. The next
-# report of progress then ends the job.
-_interrupted = threading.Event()
-
-
-def _on_interrupt(number: int, frame: Any) -> None:
-    _interrupted.set()
-    signal.default_int_handler(number, frame)
-
-
-@contextmanager
-def _noticing_interrupts() -> Iterator[None]:
-    _interrupted.clear()
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        yield
-        return
-    before = signal.signal(signal.SIGINT, _on_interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def interruptible(advice: str) -> Iterator[None]:
-    """Ends with one line and the exit status 130 when the user presses Ctrl-C."""
-    try:
-        with _noticing_interrupts():
-            yield
-    except KeyboardInterrupt:
-        tell(f"stopped; {advice}", style=None)
-        raise typer.Exit(130) from None
-
-
 def stdout_table(table: Any) -> None:
-    """Prints a table on stdout, which is part of an answer. It is never cut to a terminal."""
-    lines = Console(width=200, highlight=False, color_system=None)
+    """Prints a table on stdout, which is part of an answer. On a terminal its cells are broken."""
+    output = Output()
+    width = output.width if output.is_terminal else 200
+    lines = Console(width=width, highlight=False, color_system=None)
     with lines.capture() as held:
         lines.print(table)
     for line in held.get().rstrip("\n").splitlines():
@@ -151,130 +220,3 @@ def in_time(seconds: float) -> str:
         return f"{seconds / 60:.0f} min"
     hours = seconds / 3600
     return f"{hours:.1f} h" if hours < 100 else f"{hours / 24:,.0f} days"
-
-
-class _Steps(MofNCompleteColumn):
-    """Shows the steps done of all steps, or a percentage where progress is a share."""
-
-    def render(self, task: Task) -> Text:
-        if task.total == WHOLE:
-            return Text(f"{task.percentage:.1f}%", style="progress.download")
-        return super().render(task)
-
-
-# A job whose stderr is no terminal says so often how far it is. A shorter job says nothing.
-_EVERY = 15.0
-
-
-class Bars:
-    """A bar on stderr for each phase of a job; a line now and then where that is a file or pipe."""
-
-    def __init__(self, advice: str) -> None:
-        self._advice = advice
-        self._started, self._ended = time.monotonic(), 0.0
-        self._next_line = self._started + _EVERY
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            _Steps(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=stderr,
-            disable=not stderr.is_terminal,
-        )
-        self._tasks: dict[str, TaskID] = {}
-        self._last: str | None = None
-
-    @property
-    def seconds(self) -> float:
-        """The time since the job began, up to its end."""
-        return (self._ended or time.monotonic()) - self._started
-
-    def __enter__(self) -> Bars:
-        self._ending = ExitStack()
-        self._ending.enter_context(interruptible(self._advice))
-        self._progress.start()
-        self._ending.callback(self._stop)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._ending.__exit__(*error)
-
-    def _stop(self) -> None:
-        self._finish()
-        self._progress.stop()
-        self._ended = time.monotonic()
-
-    def __call__(self, phase: str, done: int, total: int | None) -> None:
-        """See `knn_logits.progress.Progress`."""
-        if _interrupted.is_set():
-            _interrupted.clear()
-            raise KeyboardInterrupt
-        if phase not in self._tasks:
-            self._finish()
-            self._tasks[phase] = self._progress.add_task(one_line(phase), total=total)
-            self._last = phase
-        self._progress.update(self._tasks[phase], completed=done, total=total)
-        if not stderr.is_terminal and time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + _EVERY
-            of = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-            tell(f"{phase}: {f'{done / WHOLE:.0%}' if total == WHOLE else of}", style=None)
-
-    def _finish(self) -> None:
-        if self._last is None:
-            return
-        task = next(task for task in self._progress.tasks if task.id == self._tasks[self._last])
-        if task.total is None:
-            self._progress.update(
-                task.id, total=max(1, task.completed), completed=max(1, task.completed)
-            )
-
-
-class Printed:
-    """A streamer of `generate()`, which prints each token in the colour of the memory's share."""
-
-    def __init__(self, console: Console, tokenizer: Any, knn: KNNLogitsProcessor | None) -> None:
-        from knn_logits.engine.pieces import Pieces
-        from knn_logits.engine.tokens import special_ids
-
-        self._console, self._knn = console, knn
-        self._begin = partial(Pieces, tokenizer)
-        self._special = special_ids(tokenizer)
-        self._pieces: Any = None
-
-    def put(self, value: Any) -> None:
-        """Takes the prompt's ids first, then each token."""
-        ids = value.flatten().tolist()
-        if self._pieces is None:
-            self._pieces = self._begin(ids)
-            return
-        from knn_logits.evidence.render import level_style
-
-        for token in ids:
-            if token not in self._special:
-                text = printable(self._pieces.add(token))
-                vote = self._knn.vote if self._knn is not None else None
-                style = level_style(vote.influence(0, token)) if vote is not None else ""
-                self._console.print(Text(text, style=style), end="", soft_wrap=True)
-
-    @property
-    def begun(self) -> bool:
-        """Whether it has printed anything."""
-        return self._pieces is not None
-
-    def end(self) -> None:
-        """Ends the line."""
-        self._console.print()
-
-
-def on_stdout() -> Console:
-    """A console on standard output, which takes every character."""
-    stream: Any = Encoded(sys.stdout)
-    return Console(file=stream, highlight=False)
-
-
-def printed(prompt: str, tokenizer: Any) -> Printed:
-    """Prints a prompt on standard output, and then its continuation, without colours."""
-    console = on_stdout()
-    console.print(printable(prompt), end="", markup=False, soft_wrap=True)
-    return Printed(console, tokenizer, None)

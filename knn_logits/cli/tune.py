@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from knn_logits.cli.bars import Bars
 from knn_logits.cli.evaluate import OVERLAP_HELP, Paths, check_files, json_at_last, stores_and_texts
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
 from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.reading import CorpusOptions
-from knn_logits.cli.terminal import Bars, answer, say
+from knn_logits.cli.terminal import answer, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import PassConfig
 from knn_logits.settings.declaration import setting

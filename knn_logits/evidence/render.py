@@ -111,18 +111,18 @@ def _notes(sequence: SequenceTrace) -> Iterator[tuple[str, bool]]:
 def show(trace: Trace, sources: int, console: Console | None = None) -> None:
     """Prints a trace, with the main passages of each sequence."""
     stream: Any = Encoded(sys.stdout)
-    console = console or Console(file=stream, highlight=False)
+    console = console or Console(file=stream, highlight=False, soft_wrap=True)
     for sequence in with_store_names(trace):
-        console.print(_coloured(sequence), soft_wrap=True)
+        console.print(_coloured(sequence))
         listed = main_sources(sequence, sources)
         if listed:
-            console.print(_legend(), soft_wrap=True)
+            console.print(_legend())
         _print_sources(listed, console)
         for tokens in _objections(sequence):
             _print_contradiction(tokens, console)
         for note, warns in _notes(sequence):
             style = "yellow" if warns else "dim"
-            console.print(Text(printable(note), style=style), soft_wrap=True)
+            console.print(Text(printable(note), style=style))
         console.print()
 
 
@@ -168,19 +168,19 @@ def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) 
     rival = tokens[0].by_model
     if rival is not None:
         line = f"the model alone: {_quoted(rival.token)} ({rival.p:.0%})"
-        console.print(Text(line, style="dim"), soft_wrap=True)
+        console.print(Text(line, style="dim"))
     _print_contradiction(tokens, console)
 
 
 def _print_contradiction(tokens: Sequence[TokenTrace], console: Console) -> None:
     if line := _contradiction(tokens):
         style = "red" if contradiction(tokens) else "dim"
-        console.print(Text(line, style=style), soft_wrap=True)
+        console.print(Text(line, style=style))
 
 
 def _print_sources(listed: Sequence[Source], console: Console) -> None:
     for source in listed:
-        console.print(_heading(source), soft_wrap=True)
+        console.print(_heading(source))
         neighbor = source.neighbor
         if neighbor is None:
             continue
@@ -190,10 +190,10 @@ def _print_sources(listed: Sequence[Source], console: Console) -> None:
             words = words.replace(words.strip(), f"»{words.strip()}«")
         before, after = one_line(neighbor.before)[-120:].lstrip(), one_line(source.after)[:60]
         passage = Text("    … ", style="dim").append(before).append(words, style="reverse")
-        console.print(passage.append(after), soft_wrap=True)
+        console.print(passage.append(after))
         if neighbor.source is not None:
             line = Text(f"    ⇐ {one_line(neighbor.source)[:200]}", style="dim")
-            console.print(line, soft_wrap=True)
+            console.print(line)
 
 
 def _contradiction(tokens: Sequence[TokenTrace]) -> str:

@@ -290,7 +290,7 @@ def _score_text(
             )
             done += len(batch.places)
             tally.searches += batch.searches
-            progress(name, done, text.tokens)
+            progress(name, done, None)
     if not done:
         raise CorpusError(
             f"no token of {name} follows another, so nothing can be predicted; give a longer text"

@@ -21,9 +21,9 @@ def asked_folder(model_folder, tmp_path_factory):
 
 @pytest.fixture
 def talk(run, asked_folder, store, monkeypatch, near_passages):
-    def typed(*lines, options=()):
+    def typed(*lines, options=(), by_hand=False):
         text = io.StringIO("".join(f"{line}\n" for line in lines))
-        text.isatty = lambda: False
+        text.isatty = lambda: by_hand
         monkeypatch.setattr(sys, "stdin", text)
         return run(
             "chat", asked_folder, str(store.folder), "--max-new-tokens", "12", *options
@@ -59,3 +59,11 @@ def test_written_answers_are_streamed_once(talk):
     out = talk(QUESTION, options=["--words", "write"]).out
     assert out.count("[2]") == 1
     assert out.splitlines()[0]
+
+
+def test_a_person_is_told_once_how_to_see_the_sources(talk):
+    hint = "/why shows where each word comes from"
+    assert talk(QUESTION, QUESTION, by_hand=True).out.count(hint) == 1
+    assert talk("/ask off", QUESTION, QUESTION, by_hand=True).out.count(hint) == 1
+    assert hint not in talk("/knn off", QUESTION, by_hand=True).out
+    assert hint not in talk(QUESTION).out

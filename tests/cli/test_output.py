@@ -4,13 +4,14 @@ import io
 import json
 import shutil
 import sys
+import time
 
 import pytest
 from conftest import TEXTS
 
 import knn_logits
 from knn_logits import Datastore, IndexConfig
-from knn_logits.cli import terminal
+from knn_logits.cli.bars import Bars
 from knn_logits.measure.figures import check_writable
 from knn_logits.progress import WHOLE
 
@@ -187,8 +188,8 @@ def test_a_mistyped_folder_is_named_as_such(run, copy, text, name):
 
 def test_progress_that_is_piped_is_whole_lines_now_and_then(monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
-    with terminal.Bars("again") as bars:
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Bars("again") as bars:
         for now[0], *steps in (
             (0.1, "index exact", 0, WHOLE),
             (1.0, "keys", 0, 20_000),

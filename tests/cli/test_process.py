@@ -7,7 +7,7 @@ import sys
 from conftest import TEXTS
 from forked import Fork, command
 
-from knn_logits.cli import terminal
+from knn_logits.cli import bars
 
 
 def test_the_installed_command_prints_one_line(tmp_path):
@@ -34,7 +34,7 @@ def test_what_reads_files_only_starts_without_torch(store):
 
 
 def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(terminal, "_EVERY", 0.0)
+    monkeypatch.setattr(bars, "_EVERY", 0.0)
     (tmp_path / "long.txt").write_text("\n".join(TEXTS * 250))
     words = ("build", model_folder, tmp_path / "long.txt", "--out", tmp_path / "store")
     with Fork(command(*words)) as build:

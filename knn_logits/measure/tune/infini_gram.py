@@ -187,7 +187,7 @@ def _scored(
             for part, rows in zip(parts, (~second, second), strict=True):
                 part.append(_Tokens(*(field[rows] for field in vars(tokens).values())))
             done += len(batch.places)
-            progress("tuning", done, text.tokens)
+            progress("tuning", done, None)
     columns = [zip(*(vars(tokens).values() for tokens in part), strict=True) for part in parts]
     joined = [_Tokens(*(np.concatenate(column) for column in half)) for half in columns if parts[0]]
     if not joined or not all(len(half.lm) for half in joined):

@@ -338,7 +338,7 @@ class _Pass:
                             neighbors if rows.all() else neighbors[chosen.to(neighbors.ids.device)],
                         )
                 done += len(second)
-                self.progress("tuning", done, text.tokens)
+                self.progress("tuning", done, None)
         if not done or not all(part.tokens for part in self.halves):
             raise CorpusError(
                 "the texts are too short to choose on one part and report on another: give more "
