@@ -19,9 +19,14 @@ from knn_logits.cli.streaming import Printed
 LONG = "  The harbour of Oldenport, λλλλ 起重機, was dug in 1204 for Queen Maira the Second. " * 3
 
 
+@pytest.fixture(autouse=True)
+def kind_of_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
+
 @pytest.fixture(params=[20, 80, 200])
 def screen(request, monkeypatch):
-    """Makes a terminal of some columns, to be called in the test; what is written, and its width."""
+    """Makes a terminal in the test; returns what is written there, and its width."""
 
     class Screen(io.StringIO):
         encoding = "utf-8"
@@ -32,7 +37,6 @@ def screen(request, monkeypatch):
     def begin():
         stream = Screen()
         monkeypatch.setenv("COLUMNS", str(request.param))
-        monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("NO_COLOR", "1")
         for name in ("stdout", "stderr"):
             monkeypatch.setattr(sys, name, stream)
@@ -76,7 +80,7 @@ def test_a_word_that_is_too_wide_stays_whole(screen):
 
 def test_warnings_break_between_words(screen):
     stream, width = screen()
-    terminal.tell(LONG)
+    terminal.tell(LONG, style=None)
     whole_words(stream.getvalue(), width, f"knn-logits: {LONG}")
 
 
