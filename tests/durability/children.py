@@ -38,9 +38,14 @@ def fork(work, *arguments):
         os._exit(status)
 
 
+def ended(number):
+    """Waits for a process; returns whether it ended without an error."""
+    return os.waitpid(number, 0)[1] == 0
+
+
 def ends_well(work, *arguments):
     """Whether `work(*arguments)` ends without an error in a process of its own."""
-    return os.waitpid(fork(work, *arguments), 0)[1] == 0
+    return ended(fork(work, *arguments))
 
 
 def virtual_size():

@@ -19,8 +19,9 @@ pytestmark = [
 
 
 # The short runs meet each job, each attack and each command once.
-SHORT = ("kills=11", "hostile=19", "extremes=11")
+SHORT = ("kills=11", "hostile=19", "extremes=11", "writers=8")
 LONG = [("kills", 100), ("damage", 2000), ("hostile", 560), ("extremes", 330), ("sync_rounds", 50)]
+LONG += [("writers", 200)]
 
 
 def ended_well(script, *arguments):
