@@ -131,7 +131,8 @@ def both(jobs, kinds, folder, schedule):
         children.fork(write, jobs, kind, folder, meeting, place == 0)
         for place, kind in enumerate(kinds)
     ]
-    return meeting, all([children.ended(number) for number in started])
+    well = [children.ended(number) for number in started]
+    return meeting, all(well)
 
 
 def run(number, seed, say=print):
