@@ -57,10 +57,18 @@ def head() -> str:
     )
 
 
-def alone(content: str) -> str:
-    """Returns an answer, the JSON of `views.frame`, as a whole HTML document."""
+def alone(content: str, folded: str | None = None) -> str:
+    """Returns an answer, the JSON of `views.frame`, as a whole HTML document.
+
+    With a line in `folded` only that line is seen, until it is opened.
+    """
+    opening, closing = "", ""
+    if folded is not None:
+        opening, closing = f"<details><summary>{escape(folded)}</summary>", "</details>"
     parts = {"style": asset("answer.css"), "content": content, "script": script()}
-    return re.sub(r"\[(style|content|script)\]", lambda match: parts[match[1]], asset("alone.html"))
+    parts |= {"opening": opening, "closing": closing}
+    names = "|".join(parts)
+    return re.sub(rf"\[({names})\]", lambda match: parts[match[1]], asset("alone.html"))
 
 
 @cache

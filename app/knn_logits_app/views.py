@@ -40,11 +40,12 @@ def frame(
     return json_text({"kind": kind, "asked": request, "note": list(note), "sides": sides})
 
 
-def chat_page(sequence: SequenceTrace, metric: str = "l2") -> str:
+def chat_page(sequence: SequenceTrace, metric: str = "l2", folded: str | None = None) -> str:
     """Returns the HTML document of an answer in a chat, where no further requests can be made.
 
     It loads nothing from elsewhere. So it works in any program that shows a page in a frame. Only
-    the first tokens have their sources, since a program keeps the page with its chat.
+    the first tokens have their sources, since a program keeps the page with its chat. Where the
+    program shows the answer as well, only the line in `folded` is seen until it is opened.
     """
     tokens = [
         token
@@ -57,7 +58,8 @@ def chat_page(sequence: SequenceTrace, metric: str = "l2") -> str:
         "tokens": len(tokens), "seconds": 0, "live": None, "metric": metric,
         "trace": packed(replace(sequence, prompt="", tokens=tokens)),
     }  # fmt: skip
-    return alone(json_text({"kind": "chat", "asked": {}, "note": [], "sides": {"knn": side}}))
+    content = {"kind": "chat", "asked": {}, "note": [], "sides": {"knn": side}}
+    return alone(json_text(content), folded)
 
 
 def message(line: str, *, kind: str = "error") -> str:

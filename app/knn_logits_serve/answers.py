@@ -23,6 +23,7 @@ class Token:
     text: str
     logprob: float | None = None
     likeliest: tuple[tuple[str, float], ...] = ()
+    document: DocumentShare | None = None  # with the largest share in it, in a stream
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Piece:
     choice: int
     text: str
     tokens: tuple[Token, ...]
+    answer: Asked | None = None  # whose words these are
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,7 @@ def within(end: End) -> SequenceTrace | None:
 def sources_json(end: End) -> dict[str, Any] | None:
     """Returns the sources of an answer for a client."""
     if end.answer is not None:
-        said = end.answer.to_dict()
-        named = {name: said[name] for name in ("near", "answered", "quoted", "note", "passages")}
-        return {"alone": not end.answer.near, **named}
+        return asked_json(end.answer)
     sequence = within(end)
     if sequence is None:
         return None
@@ -125,6 +125,28 @@ def sources_json(end: End) -> dict[str, Any] | None:
     listed = [_document(document) for document in documents if document.share >= _LEAST]
     nearness = {"near": sequence.near, "alone": sequence.alone}
     return {**nearness, "spans": spans, "documents": listed}
+
+
+def asked_json(answer: Asked) -> dict[str, Any]:
+    """Returns the sources of an answer to a question."""
+    said = answer.to_dict()
+    named = {name: said[name] for name in ("near", "answered", "quoted", "note", "passages")}
+    return {"alone": not answer.near, **named}
+
+
+def piece_json(piece: Piece, at: int) -> dict[str, Any] | None:
+    """Returns the sources of the next words, which begin at a place in the answer."""
+    if piece.answer is not None:
+        return asked_json(piece.answer)
+    spans = []
+    for token in piece.tokens:
+        text = piece.text[: len(token.text)] if len(piece.tokens) == 1 else token.text
+        if token.document is not None and text:
+            about = {"start": at, "end": at + len(text), "text": text}
+            share = round(token.document.share, 4)
+            spans.append({**about, "share": share, "document": _document(token.document)})
+        at += len(text)
+    return {"spans": spans} if spans else None
 
 
 def _document(document: DocumentShare) -> dict[str, Any]:
@@ -172,6 +194,7 @@ class Answer:
         self._created = int(time.time())
         self._pieces: dict[int, list[Piece]] = {}
         self._lengths: dict[int, int] = {}
+        self._sent: dict[int, int] = {}
         self._ends: dict[int, End] = {}
         self._written = 0
 
@@ -220,8 +243,11 @@ class Answer:
         if isinstance(part, Piece):
             content: dict[str, Any] = {"text": part.text}
             content = {"delta": {"content": part.text}} if self._chat else content
-            logprobs = self._logprobs(number, part.tokens)
-            yield self._frame([self._choice(number, content, logprobs)])
+            choice = self._choice(number, content, self._logprobs(number, part.tokens))
+            at = self._sent.get(number, 0)
+            self._sent[number] = at + len(part.text)
+            sources = piece_json(part, at)
+            yield self._frame([choice if sources is None else {**choice, "sources": sources}])
             return
         self._written += part.tokens
         nothing: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}

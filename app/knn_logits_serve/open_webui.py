@@ -1,19 +1,20 @@
 """Adds to OpenAI's interface what Open WebUI understands, at the address /open-webui.
 
-The server of Open WebUI passes chunks {"event": ...} on to its page. Each document becomes a
-source, and the coloured words become a frame above the answer. A "[1]" after the words of a
-document becomes a chip. The sources are known only after the words are written. So the text with
-its numbers is sent again at the end, in an event of OpenAI's responses interface, which Open WebUI
-accepts among the chunks of a chat.
+The server of Open WebUI passes chunks {"event": ...} on to its page. Each place in a document
+becomes a source. A "[1]" behind a sentence with words of that place becomes a chip, and a folded
+frame above the answer has the coloured words. The sources are known only after the words are
+written. So the text with its numbers is sent again at the end, in an event of OpenAI's responses
+interface, which Open WebUI accepts among the chunks of a chat.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from itertools import zip_longest
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from knn_logits import PassageEffect, Source
@@ -24,9 +25,17 @@ from knn_logits_serve.messages import Message
 from knn_logits_serve.request import GenerationRequest
 from knn_logits_serve.served import Served
 
+# A datastore, a document, and a place in it as a title.
+_Place: TypeAlias = tuple[str, str, str]
 # Words get a number only if the document's share in them is at least this large.
 _LEAST = 0.25
 _PASSAGES = 4
+# What is seen of the coloured words until they are opened, since the answer stands below.
+_FOLDED = "Where each word comes from"
+# The end of a sentence, with the signs that close it, or the end of a line.
+_SENTENCE_END = re.compile(r"[.!?…][.!?…)\]*_\"'”’»]*(?=\s|$)|(?=\n)")
+# Signs of Markdown that words in bold may not have.
+_MARKUP = re.compile(r"[*_`#|<>\[\]]|^\s*[-+>\d]", re.MULTILINE)
 # This sign before each number marks it, so that it can be removed when the chat comes back.
 _SIGN = "\u2060"
 _NUMBER = re.compile(f"{_SIGN}\\[\\d+\\]")
@@ -35,6 +44,7 @@ _NUMBER = re.compile(f"{_SIGN}\\[\\d+\\]")
 _TASK = "### Task:"
 _HISTORY, _HISTORY_END, _USER = "<chat_history>", "</chat_history>", "USER:"
 _NOTHING: dict[str, Any] = {"follow_ups": [], "tags": [], "queries": [], "text": ""}
+_TITLE = "title"
 _TITLE_WORDS = 6
 
 
@@ -60,72 +70,125 @@ class OpenWebUIAnswer(Answer):
         if sequence is None or not sequence.tokens:
             return
         store = self._served.stores[self.request.stores[0]]
-        yield _event("embeds", {"embeds": [chat_page(sequence, store.manifest.metric)]})
+        page = chat_page(sequence, store.manifest.metric, _FOLDED)
+        yield _event("embeds", {"embeds": [page]})
         spans = [span for span in spans_of(end) if span.source.document.share >= _LEAST]
-        numbers: dict[tuple[str, str], int] = {}
-        of_document: dict[int, list[Source]] = {}
-        for span in spans:
-            number = numbers.setdefault(_document(span), len(numbers) + 1)
-            of_document.setdefault(number, []).append(span.source)
-        for sources in of_document.values():
+        parts = [part for span in spans for part in parts_of(span)]
+        numbers: dict[_Place, int] = {}
+        of_place: dict[int, list[Source]] = {}
+        for span in parts:
+            number = numbers.setdefault(_place(span.source), len(numbers) + 1)
+            of_place.setdefault(number, []).append(span.source)
+        for sources in of_place.values():
             yield _event("source", _source(sources))
-        if spans:
-            text = numbered(end.text, spans, numbers)
+        if parts:
+            text = numbered(end.text, [(span.end, numbers[_place(span.source)]) for span in parts])
             part = {"type": "output_text", "text": text}
             yield {"type": "response.content_part.done", "content_index": 0, "part": part}
 
 
-def numbered(text: str, spans: list[Span], numbers: dict[tuple[str, str], int]) -> str:
-    """Inserts the number of a document after the words that it gave, once for spans in a row."""
-    parts, at = [], 0
-    for span, following in zip_longest(spans, spans[1:]):
-        number = numbers[_document(span)]
-        goes_on = following is not None and numbers[_document(following)] == number
-        if goes_on and not text[span.end : following.start].strip():
-            continue
-        parts += [text[at : span.end], f"{_SIGN}[{number}]"]
-        at = span.end
-    return "".join([*parts, text[at:]])
+def parts_of(span: Span) -> list[Span]:
+    """Cuts words that run on under another heading of their document there."""
+    source, passage = span.source, span.source.neighbor
+    document = source.document.store, source.document.document
+    places = []
+    for token in source.tokens:
+        of_document = (row for row in token.neighbors if (row.store, row.document) == document)
+        passage = next(of_document, passage)
+        places.append((token, passage))
+    parts = []
+    at = span.start - (len(source.words) - len(source.words.lstrip()))
+    for _, group in groupby(places, key=lambda place: place[1] and place[1].title):
+        tokens, passages = zip(*group, strict=True)
+        words = "".join(token.token for token in tokens)
+        after = "" if passages[-1] is None else passages[-1].after
+        part = replace(source, words=words, tokens=list(tokens), neighbor=passages[0], after=after)
+        if any(map(str.isalnum, words)):
+            parts.append(Span(at, at + len(words.rstrip()), part))
+        at += len(words)
+    return parts
 
 
-def _document(span: Span) -> tuple[str, str]:
-    return span.source.document.store, span.source.document.document
+def numbered(text: str, places: Sequence[tuple[int, int]]) -> str:
+    """Puts numbers of sources behind the sentences in which their words end.
+
+    Args:
+        text: The answer.
+        places: The end of some words, and the number of their source.
+    """
+    ends: dict[int, list[int]] = {}
+    for at, number in places:
+        # The last of the words may be the sign that ends the sentence.
+        found = _SENTENCE_END.search(text, max(0, at - 1))
+        end = len(text) if found is None else found.end()
+        numbers = ends.setdefault(len(text[:end].rstrip()), [])
+        if number not in numbers:
+            numbers.append(number)
+    parts, last = [], 0
+    for end, numbers in sorted(ends.items()):
+        parts += [text[last:end], *(f"{_SIGN}[{number}]" for number in numbers)]
+        last = end
+    return "".join([*parts, text[last:]])
+
+
+def _place(source: Source) -> _Place:
+    """The datastore and the document of words, and their place in it as a title."""
+    document, passage = source.document, source.neighbor
+    title = None if passage is None else passage.title
+    return document.store, document.document, title or document.title or document.document
 
 
 def _source(sources: list[Source]) -> dict[str, Any]:
-    """Describes a document with its passages for Open WebUI's list of sources."""
-    document = sources[0].document
-    name = document.title or document.document
-    uri = document.uri if _is_web(document.uri) else ""
-    passages = [
-        f"… {source.neighbor.before}**{source.words}**{source.after} …"
-        for source in sources[:_PASSAGES]
-        if source.neighbor is not None
-    ] or [name]
-    # Open WebUI distinguishes sources by this name.
-    about = {"source": uri or f"{document.store}: {name}", "name": name}
-    return {
-        "source": {"name": name, "url": uri, "id": about["source"]},
-        "document": passages,
-        "metadata": [about] * len(passages),
-        "distances": [round(source.document.share, 3) for source in sources[: len(passages)]],
-    }
+    """Describes a place in a document with its passages for Open WebUI's list of sources."""
+    store, _, name = _place(sources[0])
+    passages = [_excerpt(source) for source in sources[:_PASSAGES] if source.neighbor is not None]
+    passage = sources[0].neighbor
+    uri = sources[0].document.uri if passage is None else passage.uri
+    return _listed(
+        store,
+        name,
+        uri,
+        passages or [name],
+        distances=[round(source.document.share, 3) for source in sources[: len(passages) or 1]],
+    )
+
+
+def _excerpt(source: Source) -> str:
+    """The words in bold, with the whole words around them, in Markdown."""
+    assert source.neighbor is not None
+    before, words, after = source.neighbor.before, source.words, source.after
+    if not _MARKUP.search(words) and "\n" not in words.strip():
+        # Signs of bold stand at the words themselves: beside a blank they are signs like others.
+        inner = words.strip()
+        words = words.replace(inner, f"**{inner}**") if inner else words
+    # The first and the last word of an excerpt may be cut.
+    before = before.partition(" ")[2] if " " in before else before
+    after = after.rpartition(" ")[0] if " " in after else after
+    return f"… {before}{words}{after} …"
 
 
 def _passage(passage: PassageEffect) -> dict[str, Any]:
     """Describes a passage that was read for Open WebUI's list of sources."""
-    uri = passage.uri if _is_web(passage.uri) else ""
-    about = {"source": uri or f"{passage.store}: {passage.title}", "name": passage.title}
+    return _listed(passage.store, passage.title, passage.uri, [passage.text])
+
+
+def _listed(
+    store: str, name: str, uri: str | None, passages: list[str], **about: Any
+) -> dict[str, Any]:
+    """An entry of Open WebUI's list of sources, which its name distinguishes from others."""
+    web = uri if uri is not None and _is_web(uri) else ""
+    metadata = {"source": web or f"{store}: {name}", "name": name}
     return {
-        "source": {"name": passage.title, "url": uri, "id": about["source"]},
-        "document": [passage.text],
-        "metadata": [about],
+        "source": {"name": name, "url": web, "id": metadata["source"]},
+        "document": passages,
+        "metadata": [metadata] * len(passages),
+        **about,
     }
 
 
-def _is_web(uri: str | None) -> bool:
+def _is_web(uri: str) -> bool:
     try:
-        return urlsplit(uri or "").scheme.lower() in ("http", "https")
+        return urlsplit(uri).scheme.lower() in ("http", "https")
     except ValueError:
         return False
 
@@ -145,20 +208,26 @@ def without_numbers(body: ChatBody) -> ChatBody:
     return body.model_copy(update={"messages": messages})
 
 
-def task_of(body: ChatBody) -> str | None:
-    """Returns a request of Open WebUI itself, such as for a title; None for a person's message."""
+def task_answer(body: ChatBody) -> str | None:
+    """Answers what Open WebUI itself asks for; None for a person's message.
+
+    A title is the beginning of the first message, and all else is empty. No model is asked: a small
+    one copies the example of the task, and each message would wait for three answers more.
+    """
     last = body.messages[-1]
-    text = last.text
-    return text if last.role == "user" and text.startswith(_TASK) and not body.stream else None
-
-
-def task_answer(task: str) -> str:
-    """Answers without the model: a title is the beginning of the message, all else is empty."""
+    task = last.text
+    if last.role != "user" or body.stream or not task.startswith(_TASK):
+        return None
     for field, nothing in _NOTHING.items():
         if f'"{field}"' in task:
             return json.dumps({field: nothing})
+    return title_of(task) if f'"{_TITLE}"' in task else None
+
+
+def title_of(task: str) -> str:
+    """Returns the first words of the first message in the history of a chat."""
     history = task.partition(_HISTORY)[2].partition(_HISTORY_END)[0]
     lines = (line for line in history.splitlines() if line.strip().startswith(_USER))
     words = next((line.strip().removeprefix(_USER).split() for line in lines), []) or ["Chat"]
-    title = " ".join(words[:_TITLE_WORDS])
-    return json.dumps({"title": title + (" …" if len(words) > _TITLE_WORDS else "")})
+    title = " ".join(words[:_TITLE_WORDS]).replace("*", "")
+    return json.dumps({_TITLE: title + (" …" if len(words) > _TITLE_WORDS else "")})

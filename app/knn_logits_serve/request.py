@@ -68,6 +68,8 @@ class Prompt:
     ids: list[int]  # the text so far; for an encoder-decoder model the beginning of the target
     tokens: int  # that the request gave
     text: str = ""
+    message: str | None = None  # the person's words, where a template put others around them
+    opens: bool = False  # whether the answer is a text of its own, which begins without a blank
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from knn_logits_serve.answers import AnswerPart, End, Piece, Token, chat_token, sources_json
+from knn_logits_serve.answers import (
+    AnswerPart,
+    End,
+    Piece,
+    Token,
+    chat_token,
+    piece_json,
+    sources_json,
+)
 from knn_logits_serve.bodies import ChatBody, GenerationBody, NewTokens, Number, ResponseFormat
 from knn_logits_serve.messages import (
     MOST_MESSAGES,
@@ -196,13 +204,14 @@ class ResponseAnswer:
             opening = self._message("in_progress") | {"content": []}
             yield self._event("output_item.added", output_index=0, item=opening)
             yield self._event("content_part.added", **self._place, part=self._part())
+        at = sum(len(text) for text in self._texts)
         self.note(part)
         if isinstance(part, Piece):
-            logprobs = self._logprobs(part.tokens)
-            event = self._event(
-                "output_text.delta", **self._place, delta=part.text, logprobs=logprobs
-            )
-            yield event
+            content: dict[str, Any] = {"delta": part.text}
+            content["logprobs"] = self._logprobs(part.tokens)
+            if (sources := piece_json(part, at)) is not None:
+                content["sources"] = sources
+            yield self._event("output_text.delta", **self._place, **content)
             return
         for number, annotation in enumerate(self._annotations()):
             yield self._event(

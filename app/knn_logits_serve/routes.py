@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from knn_logits_serve.answers import Answer, AnswerPart, Reply, message_json
 from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
 from knn_logits_serve.line import Job, Line
-from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, task_of, without_numbers
+from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, without_numbers
 from knn_logits_serve.request import Refusal
 from knn_logits_serve.responses import ResponseAnswer, ResponseBody
 from knn_logits_serve.served import Served
@@ -137,17 +137,13 @@ class Routes:
         return ResponseAnswer(given, self.served.conversation(given.chat()))
 
     def open_webui(self, body: bytes) -> Reply | Response:
-        """Checks a chat of Open WebUI, and answers its own requests, where no template can."""
+        """Checks a chat of Open WebUI, and answers its own requests."""
         chat = without_numbers(body_of(ChatBody, body))
-        task = task_of(chat)
-        if task is not None and self.served.chat.plain:
-            return JSONResponse(message_json(chat.model, task_answer(task)))
+        answered = task_answer(chat)
+        if answered is not None:
+            return JSONResponse(message_json(chat.model, answered))
         generation = self.served.conversation(chat)
-        if task is None:
-            drawn = replace(generation, drawn=generation.stream)
-            return OpenWebUIAnswer(self.served, drawn)
-        # A title needs no datastore.
-        return Answer(replace(generation, stores=(), settings={}))
+        return OpenWebUIAnswer(self.served, replace(generation, drawn=generation.stream))
 
     async def models(self) -> dict[str, Any]:
         """Lists the model alone, with each of its datastores, and with all of them."""

@@ -149,6 +149,10 @@ class Served:
         if requested == 0:
             raise Refusal("max_tokens is 0: ask for a token", param="max_tokens")
         prompt = self._prompt(text, requested or 1)
+        last = body.messages[-1]
+        if last.role != "assistant":
+            words = None if self.chat.plain or self._pairs else last.text
+            prompt = replace(prompt, message=words, opens=True)
         if requested is None:
             written = 1 if self._pairs else prompt.tokens
             room = self._chat_tokens if self.context is None else self.context - written
@@ -313,7 +317,7 @@ class Served:
         self._check_room(len(opening), new_tokens)
         with self._cutting:
             inputs = self._pairs.inputs([content], self.model.device)
-        return Prompt(inputs, opening[:1], tokens, content)
+        return Prompt(inputs, opening[:1], tokens, content, opens=True)
 
     def _cut(self, text: str) -> list[int]:
         # A fast tokenizer fails when two threads use it at the same time.

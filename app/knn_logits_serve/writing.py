@@ -27,6 +27,8 @@ from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 from knn_logits_serve.served import Served
 
 Tell: TypeAlias = Callable[[AnswerPart], None]
+# A document with a smaller share in a token is not named beside it.
+LEAST_SHARE = 0.05
 # The most passages that are kept for a token, and the most of the likeliest tokens in its place.
 PASSAGES, CANDIDATES = 3, 5
 # With kNN a text alone is drafted, which a batch is not. A batch of fewer rows takes longer than
@@ -52,7 +54,13 @@ class AnswerWriter:
         choice: int,
         tell: Tell,
         overheard: Overheard | None = None,
+        knn: KNNLogitsProcessor | None = None,
+        row: int = 0,
     ) -> None:
+        self._knn, self._row = knn, row
+        self._names: dict[str, str] = {}  # of datastores, for clients, by their names in a trace
+        if knn is not None:
+            self._names = dict(zip(knn.memory.names, request.stores, strict=True))
         self._served, self._request, self._prompt = served, request, prompt
         self._choice, self._tell, self._overheard = choice, tell, overheard
         self._pieces = Pieces(served.tokenizer, prompt.ids)
@@ -80,6 +88,11 @@ class AnswerWriter:
         if self._overheard is not None:
             scores = self._overheard.at(position, token, self._request.logprobs or 0)
             piece = scored(self._served.tokenizer, text, *scores)
+        if self._knn is not None and self._request.stream:
+            largest = next(iter(self._knn.documents(token, self._row)), None)
+            if largest is not None and largest.share >= LEAST_SHARE:
+                store = self._names[largest.store]
+                piece = replace(piece, document=replace(largest, store=store))
         self._unsure.append(piece)
         text = "".join(token.text for token in self._unsure)
         stops = self._request.stops
@@ -88,15 +101,20 @@ class AnswerWriter:
         held = max((_overlap(text, stop) for stop in stops), default=0)
         self._release(len(text) - held if end is None else end)
 
-    def end(self, ids: Tensor, row: int, knn: KNNLogitsProcessor | None) -> End:
-        """Tells the rest of the text, and returns the answer's end with the sources by `knn`."""
+    def end(self, ids: Tensor, *, cancelled: bool = False) -> End:
+        """Tells the rest of the text, and returns the answer's end with its sources."""
         self.flush()
-        trace, served = None, self._served
-        if knn is not None:
-            trace = knn.trace(ids, served.tokenizer, max_neighbors=PASSAGES, rows=[row])[0]
+        trace, served, row = None, self._served, self._row
+        if self._knn is not None and not cancelled:
+            trace = self._knn.trace(
+                ids,
+                served.tokenizer,
+                max_neighbors=PASSAGES,
+                prompt=self._prompt.message,
+                rows=[row],
+            )[0]
             words = [token for token in trace.tokens if token.token_id not in served.silent]
-            names = dict(zip(knn.memory.names, self._request.stores, strict=True))
-            trace = renamed(replace(trace, tokens=words), names)
+            trace = renamed(replace(trace, tokens=words), self._names)
         reason = "stop" if self.over or int(ids[row, -1]) in served.ends else "length"
         text = "".join(self._texts)
         places = [at for stop in self._request.stops if (at := text.find(stop)) >= 0]
@@ -114,8 +132,8 @@ class AnswerWriter:
             self._tell(Piece(self._choice, "".join(piece.text for piece in self._held), tokens))
 
     def _text(self, text: str) -> str:
-        # The target of a source begins without the space that its first token may have.
-        if self._served.reads_sources and not any(self._texts):
+        # Neither a chat's answer nor the target of a source continues a text.
+        if self._prompt.opens and not any(self._texts):
             text = text.lstrip()
         self._texts.append(text)
         return text
@@ -197,7 +215,7 @@ def _ask(
         writer.flush()
     rest = text[len(answer.text) :] if writer.written else text
     if rest:
-        tell(Piece(0, rest, ()))
+        tell(Piece(0, rest, (), None if writer.written else answer))
     full = writer.written >= request.new_tokens
     tokens = writer.written or len(answer.tokens)
     return End(0, "length" if full else "stop", tokens, text, answer=answer)
@@ -244,7 +262,7 @@ def _write_text(
     deadline: Deadline,
 ) -> End:
     overheard = Overheard() if request.logprobs is not None else None
-    writer = AnswerWriter(served, request, prompt, choice, tell, overheard)
+    writer = AnswerWriter(served, request, prompt, choice, tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
     written = len(prompt.ids)
     mask = None if request.grammar is None else served.grammars.mask(request.grammar, written)
@@ -257,7 +275,7 @@ def _write_text(
         stopping_criteria=[_End(writer, deadline)],
         streamer=TokenStream(writer.add),
     )
-    return writer.end(output, 0, None if deadline.cancelled else knn)
+    return writer.end(output, cancelled=deadline.cancelled)
 
 
 def kind_of(served: Served, request: GenerationRequest) -> Hashable | None:
@@ -294,16 +312,12 @@ class _Row:
     writer: AnswerWriter
     ended: bool = False
 
-    @property
-    def ids(self) -> list[int]:
-        return self.turn.request.prompts[0].ids
-
 
 class _Rows(StoppingCriteria):
     """Passes the tokens of a batch on to its requests, and ends each row by itself."""
 
-    def __init__(self, served: Served, rows: list[_Row], knn: KNNLogitsProcessor | None) -> None:
-        self._served, self._rows, self._knn = served, rows, knn
+    def __init__(self, served: Served, rows: list[_Row]) -> None:
+        self._served, self._rows = served, rows
 
     def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
         for number, row in enumerate(self._rows):
@@ -314,31 +328,30 @@ class _Rows(StoppingCriteria):
             full = writer.written >= turn.request.new_tokens
             row.ended = full or token in self._served.ends or writer.over or turn.deadline.over
             if row.ended:
-                knn = None if turn.deadline.cancelled else self._knn
-                turn.tell(writer.end(input_ids, number, knn))
+                turn.tell(writer.end(input_ids, cancelled=turn.deadline.cancelled))
                 turn.finish()
         return torch.tensor([row.ended for row in self._rows], device=input_ids.device)
 
 
 def _write_batch(served: Served, turns: Sequence[Turn]) -> None:
-    rows = []
-    for turn in turns:
-        request = turn.request
-        writer = AnswerWriter(served, request, request.prompts[0], 0, turn.tell)
-        rows.append(_Row(turn, writer))
-    longest = max(len(row.ids) for row in rows)
-    ids = torch.full((len(rows), longest), served.padding or 0)
+    request, prompts = turns[0].request, [turn.request.prompts[0].ids for turn in turns]
+    longest = max(len(prompt) for prompt in prompts)
+    ids = torch.full((len(prompts), longest), served.padding or 0)
     mask = torch.zeros_like(ids)
-    for number, row in enumerate(rows):
-        ids[number, longest - len(row.ids) :] = torch.tensor(row.ids)
-        mask[number, longest - len(row.ids) :] = 1
+    for number, prompt in enumerate(prompts):
+        ids[number, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[number, longest - len(prompt) :] = 1
     memory = served.memory_of(request) if request.stores else None
     with _attached(served, request, memory) as knn:
+        rows = []
+        for number, turn in enumerate(turns):
+            about = turn.request, turn.request.prompts[0], 0, turn.tell
+            rows.append(_Row(turn, AnswerWriter(served, *about, knn=knn, row=number)))
         _generate(
             served,
             knn,
             input_ids=ids.to(served.model.device),
             attention_mask=mask.to(served.model.device),
             max_new_tokens=max(row.turn.request.new_tokens for row in rows),
-            stopping_criteria=[_Rows(served, rows, knn)],
+            stopping_criteria=[_Rows(served, rows)],
         )

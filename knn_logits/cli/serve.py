@@ -115,7 +115,7 @@ def serve(
 
     limits = Settings(**vars(server))
     loaded, tokenizer = run.load(model)
-    name = answers.model_name or (Path(model).resolve().name if Path(model).is_dir() else model)
+    name = answers.model_name or _name_of(model)
     doing("checking the datastore")
     with opened.searching():
         settings = opened.keywords()
@@ -132,6 +132,13 @@ def serve(
 
         with interruptible("the server has ended"):
             start(engine, limits, on_ready=ready)
+
+
+def _name_of(model: str) -> str:
+    """A model's name for those who ask for it: of a folder or a file, its own without the path."""
+    if not Path(model).exists():
+        return model
+    return Path(model).resolve().name.removesuffix(".gguf")
 
 
 def _opened(arguments: list[str]) -> dict[str, Datastore]:
@@ -174,7 +181,7 @@ def page(
     doing("starting the page")
     from knn_logits_app import Library, launch
 
-    name = Path(model).name if Path(model).is_dir() else model
+    name = _name_of(model)
     library = Library.of(name, loaded, tokenizer, datastores, prompts)
     with interruptible("the page is closed"):
         status.clear()

@@ -38,6 +38,7 @@ from knn_logits.locks import cached_property
 from knn_logits.metrics import as_distance
 from knn_logits.mixture.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.mixture.memory import Memory
+from knn_logits.mixture.vote import Vote
 from knn_logits.search.neighbors import Neighbors
 
 MAX_NEIGHBORS = 5
@@ -325,6 +326,22 @@ class Tracer:
                 store, entry = self.memory.retriever.locate(int(choice.neighbors.ids[0, best]))
                 return names_alike(self.tokenizer, sequence.prompt, store, entry)
         return False
+
+
+def documents_behind(memory: Memory, vote: Vote, row: int, token: int) -> list[DocumentShare]:
+    """The documents behind a token that is chosen now, the largest share first."""
+    part, chosen = slice(row, row + 1), vote.log_p[row : row + 1, token]
+    neighbors, lmbda = vote.neighbors[part], vote.lmbdas[part]
+    tokens = torch.tensor([token], device=chosen.device)
+    shares = influences(vote.log_weights[part], neighbors.values, tokens, chosen, lmbda)[0]
+    ids = neighbors.ids[0].cpu().numpy()
+    votes = votes_by_document(ids, shares.cpu().numpy(), memory.retriever.locate)
+    return [_named_share(memory, document) for document in votes]
+
+
+def _named_share(memory: Memory, votes: DocumentVotes) -> DocumentShare:
+    document, name = votes.store.documents[votes.number], memory.name_of(votes.store)
+    return DocumentShare(name, document.id, document.title, document.uri, votes.share)
 
 
 def with_trust(trace: Trace) -> Trace:

@@ -18,9 +18,9 @@ from knn_logits.engine.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.engine.hooks import StateCapture, Window
 from knn_logits.engine.tokens import end_tokens
 from knn_logits.errors import ConfigError, ModelError, TraceError
-from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer
+from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer, documents_behind
 from knn_logits.evidence.recording import Recording, Recordings, inputs_of, sources_of
-from knn_logits.evidence.trace import Trace
+from knn_logits.evidence.trace import DocumentShare, Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.generation.looping import LoopEnd
@@ -110,6 +110,19 @@ class KNNLogitsProcessor(LogitsProcessor):
     def vote(self) -> Vote | None:
         """The memory's vote at this thread's latest step; None before the first step."""
         return getattr(self._current, "vote", None)
+
+    def documents(self, token: int, row: int = 0) -> list[DocumentShare]:
+        """Returns the documents behind a token, while it is written, the largest share first.
+
+        Args:
+            token: The token that was chosen at this thread's latest step, as a streamer gets it.
+            row: Its row of the batch.
+
+        Returns:
+            Each document's share in the token's probability. They are those that `trace` has later;
+            empty before the first step, and where the memory had no part.
+        """
+        return [] if self.vote is None else documents_behind(self.memory, self.vote, row, token)
 
     def close(self) -> None:
         """Removes the hooks from the model, which is then as it was before."""

@@ -42,7 +42,11 @@ def test_a_document_s_sentence_is_the_answer(asked):
 def test_a_stream_has_the_same_text_and_ends_with_the_sources(asked):
     chunks = list(ask(asked, stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == TEXTS[2]
-    assert chunks[-1].choices[0].model_extra["sources"]["answered"]
+    sources = chunks[-1].choices[0].model_extra["sources"]
+    assert sources["answered"]
+    # They come with the words, and again at the end.
+    (words,) = [chunk.choices[0] for chunk in chunks if chunk.choices[0].delta.content]
+    assert words.model_extra["sources"] == sources
 
 
 def test_the_model_alone_is_said_to_be_alone(asked):

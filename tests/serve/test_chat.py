@@ -23,7 +23,7 @@ def test_a_chat_without_a_template_goes_on_with_its_text(client, by_library):
     found = client.chat.completions.create(
         model=MODEL, messages=said(PROMPT), max_tokens=12, temperature=0
     )
-    assert found.choices[0].message.content == by_library()[0]
+    assert found.choices[0].message.content == by_library()[0].lstrip()
     assert found.choices[0].message.role == "assistant"
     assert found.choices[0].sources["documents"]
     parts = [{"type": "text", "text": PROMPT[:9]}, {"type": "text", "text": PROMPT[9:]}]
@@ -72,7 +72,7 @@ def test_a_history_with_tools_is_answered(model, tokenizer, store, openai, by_li
     with serving(templated(model, tokenizer, store)) as running, running.client() as client:
         found = client.chat.completions.create(model=MODEL, messages=TOOLS, max_tokens=8)
     text = '<user>Where?\n<assistant>find({"x": 1})\nlook(up)\n<user>find: There.\nlook: Here.\n'
-    assert found.choices[0].message.content == by_library(f"{text}<assistant>", 8)[0]
+    assert found.choices[0].message.content == by_library(f"{text}<assistant>", 8)[0].lstrip()
 
 
 def test_a_streamed_chat_is_the_whole_one(client):
@@ -91,6 +91,80 @@ def test_a_streamed_chat_is_the_whole_one(client):
     assert tokens == whole.logprobs.content
     assert len(tokens) == 12
     assert all(len(one.top_logprobs) == 2 for one in tokens)
+
+
+def test_only_an_answer_that_goes_on_with_a_text_begins_with_a_blank(client):
+    def begin(messages, **settings):
+        request = {"model": MODEL, "messages": messages, "max_tokens": 6, **settings}
+        return client.chat.completions.create(**request).choices[0]
+
+    completion = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6)
+    text = completion.choices[0].text
+    assert text[0] == " "
+    answer = begin(said(PROMPT), logprobs=True)
+    assert answer.message.content == text[1:]
+    assert "".join(token.token for token in answer.logprobs.content) == text[1:]
+    for span in answer.sources["spans"]:
+        assert answer.message.content[span["start"] : span["end"]] == span["text"]
+    first, rest = PROMPT.split(" ", 1)
+    assert begin(said(first, f" {rest}")).message.content == text
+
+
+def test_the_words_of_a_stream_come_with_their_documents(client):
+    strong = {"knn": {"lmbda": 0.95, "k": 4, "temperature": 0.05}}
+    request = {"model": MODEL, "messages": said(PROMPT), "max_tokens": 12, "extra_body": strong}
+    *chunks, last = client.chat.completions.create(**request, stream=True)
+    text, spans = "", []
+    for chunk in chunks:
+        sources = chunk.choices[0].model_extra.get("sources") or {"spans": []}
+        delta = chunk.choices[0].delta.content or ""
+        for span in sources["spans"]:
+            assert (span["start"], span["end"]) == (len(text), len(text + delta))
+            assert span["text"] == delta
+        text += delta
+        spans += sources["spans"]
+    whole = last.choices[0].model_extra["sources"]["spans"]
+    assert whole
+    for span in whole:
+        inside = [part for part in spans if span["start"] <= part["start"] < span["end"]]
+        assert "".join(part["text"] for part in inside).strip() == span["text"]
+        assert {part["document"]["document"] for part in inside} == {span["document"]["document"]}
+        # A span has the mean over its words, each with the share in its weakest token.
+        shares = [part["share"] for part in inside]
+        assert min(shares) - 1e-3 <= span["document"]["share"] <= max(shares) + 1e-3
+
+
+def test_the_rows_of_a_batch_have_the_documents_of_a_text_alone(served):
+    """A batch has a row for each request, and its own place in the memory's vote."""
+    from knn_logits import Deadline
+    from knn_logits_serve.answers import Piece
+    from knn_logits_serve.bodies import ChatBody
+    from knn_logits_serve.line import Turn
+    from knn_logits_serve.writing import run
+
+    strong = {"lmbda": 0.95, "k": 4, "temperature": 0.05}
+
+    def turn(words, parts):
+        body = {"model": MODEL, "messages": said(words), "max_tokens": 8, "stream": True}
+        request = served.conversation(ChatBody.model_validate({**body, "knn": strong}))
+        return Turn(request, parts.append, Deadline(60), lambda: None)
+
+    def documents(parts):
+        return [
+            (token.text, token.document and token.document.document)
+            for part in parts
+            if isinstance(part, Piece)
+            for token in part.tokens
+        ]
+
+    prompts = [PROMPT, "The harbour crane lifts", "Each morning the crew"]
+    together = [[] for _ in prompts]
+    run(served, [turn(*pair) for pair in zip(prompts, together, strict=True)])
+    for prompt, parts in zip(prompts, together, strict=True):
+        alone = []
+        run(served, [turn(prompt, alone)])
+        assert documents(parts) == documents(alone)
+        assert any(name for _, name in documents(parts))
 
 
 def test_chats_and_completions_have_the_same_probabilities(client):
@@ -129,7 +203,7 @@ def test_the_tokenizers_template_makes_the_prompt(model, tokenizer, store, opena
         chat = [{"role": "developer", "content": "Be short."}, *said("Where?", "There.", "When?")]
         found = client.chat.completions.create(model=MODEL, messages=chat, max_tokens=8)
         text = "<system>Be short.\n<user>Where?\n<assistant>There.\n<user>When?\n<assistant>"
-        assert found.choices[0].message.content == by_library(text, 8)[0]
+        assert found.choices[0].message.content == by_library(text, 8)[0].lstrip()
 
 
 def test_a_template_that_says_no_is_told_in_one_line(model, tokenizer, store):

@@ -6,7 +6,7 @@ import re
 import missing
 import pytest
 
-from knn_logits_serve.open_webui import task_answer
+from knn_logits_serve.open_webui import title_of
 from serve.conftest import PROMPT
 
 CHAT = "/open-webui/v1/chat/completions"
@@ -71,6 +71,7 @@ def test_the_coloured_words_are_a_page_of_their_own(events):
                  if one.get("event", {}).get("type") == "embeds"]  # fmt: skip
     (page,) = embeds
     assert page.startswith("<!doctype html>")
+    assert "<details><summary>Where each word comes from</summary>" in page
     assert not re.search(r"""(src|href)=["']?(http|//)|@import|url\(""", page)
     content = re.search(r'id="content">(.*?)</script>', page, re.DOTALL)[1]
     side = json.loads(content)["sides"]["knn"]
@@ -89,7 +90,10 @@ def test_text_of_others_is_escaped_in_the_page(chromium_page):
     token = TokenTrace(" word", 1, 0.9, 0.1, 1.0, 0.9, 0.9, [neighbor], documents=[share])
     script = TokenTrace(f" {bad}</script>", 2, 0.9, 0.1, 1.0, 0.9, 0.9, [], documents=[share])
     page = chromium_page
-    page.set_content(frame(SequenceTrace(bad, [token, script])))
+    page.set_content(frame(SequenceTrace(bad, [token, script]), folded="Where each word is from"))
+    # The chat has the answer already, so these words are seen when they are asked for.
+    assert not page.get_by_role("button", name="word", exact=True).is_visible()
+    page.get_by_text("Where each word is from").click()
     page.get_by_role("button", name="word", exact=True).click()
     assert page.locator(".kl-panel:visible mark").inner_text() == "word"
     assert page.get_by_role("button", name="word", exact=True).get_attribute("aria-expanded")
@@ -117,52 +121,130 @@ def test_numbers_of_earlier_answers_are_no_words_of_the_chat(http):
     assert ask("The crane", " lifts [7] crates.\u2060[1]", "The pump") == without
 
 
-def test_its_own_requests_ask_no_model_that_never_chats(http, served, monkeypatch):
-    monkeypatch.setattr(served.model, "generate", None)
-    message = {"role": "user", "content": TITLE}
-    body = asked(messages=[message], stream=False, max_tokens=1000)
-    answer = http.post(CHAT, json=body).json()
-    title = json.loads(answer["choices"][0]["message"]["content"])
-    assert title == {"title": "When error code E42 appears, what …"}
-    for field, task in (("tags", "Generate 1-3 broad tags"), ("follow_ups", "Suggest questions")):
-        wish = f'{{ "{field}": ["a"] }}'
-        message["content"] = f"### Task:\n{task}\n{wish}\n<chat_history></chat_history>"
-        answer = http.post(CHAT, json=body).json()
-        assert json.loads(answer["choices"][0]["message"]["content"]) == {field: []}
+def test_words_of_a_template_are_not_the_persons(model, tokenizer, store):
+    """The system message that templates add named a product that stands in no document."""
+    import copy
+
+    import httpx
+
+    from knn_logits_serve import Served
+    from serve.conftest import serving
+
+    other = copy.deepcopy(tokenizer)
+    other.chat_template = "You are Zorblax by Quuxford.\n{{ messages[0].content }}"
+    served = Served("tiny", model, other, {"texts": store})
+    with serving(served) as running:
+        answer = httpx.post(f"{running.url}{CHAT}", json=asked(), timeout=60).text
+    lines = [line.removeprefix("data: ") for line in answer.split("\n\n") if "embeds" in line]
+    (page,) = json.loads(lines[0])["event"]["data"]["embeds"]
+    content = re.search(r'id="content">(.*?)</script>', page, re.DOTALL)[1]
+    unknown = json.loads(content)["sides"]["knn"]["trace"]["unknown"]
+    assert "Quuxford" not in json.dumps(unknown)
 
 
-def test_its_own_requests_ask_a_chat_model_without_the_datastore(model, tokenizer, store):
+TASKS = {
+    "title": (TITLE, "When error code E42 appears, what …"),
+    "tags": ('### Task:\nGenerate 1-3 broad tags\n{ "tags": ["a"] }', []),
+    "follow_ups": ('### Task:\nSuggest questions\n{ "follow_ups": ["a"] }', []),
+}
+
+
+@pytest.mark.parametrize("templated_model", [False, True])
+@pytest.mark.parametrize("field", TASKS)
+def test_its_own_requests_ask_no_model(
+    model, tokenizer, store, served, templated_model, field, monkeypatch
+):
+    """A small model of chats copied the example of the task: "Your Concise Title Here"."""
     from knn_logits_serve.line import Line
     from knn_logits_serve.routes import Routes
     from serve.test_chat import templated
 
-    served = templated(model, tokenizer, store)
+    monkeypatch.setattr(served.model, "generate", None)
+    served = templated(model, tokenizer, store) if templated_model else served
     routes = Routes(served, Line.__new__(Line))
-    task = {"role": "user", "content": '### Task: "title"'}
-    body = asked(messages=[task], stream=False)
-    assert routes.open_webui(json.dumps(body).encode()).request.stores == ()
-    body = asked(messages=[task])
-    wanted = routes.open_webui(json.dumps(body).encode()).request
-    assert wanted.stores == ("texts",)
+    task, expected = TASKS[field]
+    body = asked(messages=[{"role": "user", "content": task}], stream=False, max_tokens=1000)
+    answer = json.loads(routes.open_webui(json.dumps(body).encode()).body)
+    assert json.loads(answer["choices"][0]["message"]["content"]) == {field: expected}
+
+
+def test_a_message_that_looks_like_a_task_is_a_message(served):
+    from knn_logits_serve.line import Line
+    from knn_logits_serve.routes import Routes
+
+    routes = Routes(served, Line.__new__(Line))
+
+    def request(content, stream):
+        body = asked(messages=[{"role": "user", "content": content}], stream=stream)
+        return routes.open_webui(json.dumps(body).encode()).request
+
+    assert request("### Task:\nAnswer with the context.", False).stores == ("texts",)
     # Only an answer that is drawn needs the likeliest other tokens.
-    assert wanted.drawn
-    assert not routes.conversation(json.dumps(body).encode()).request.drawn
+    assert request(TITLE, True).drawn
+    assert not request("### Task: again", False).drawn
 
 
-def test_words_in_a_row_from_one_document_have_one_number():
-    from types import SimpleNamespace
-
-    from knn_logits_serve.answers import Span
+@pytest.mark.parametrize(
+    ("text", "places", "expected"),
+    [
+        ("One two. Three four", [(3, 1)], "One two.[1] Three four"),
+        ("One two. Three four", [(3, 1), (7, 1), (14, 2)], "One two.[1] Three four[2]"),
+        ("One two. Three four", [(8, 1), (7, 2)], "One two.[1][2] Three four"),
+        ("It is **E42.** Then", [(10, 1)], "It is **E42.**[1] Then"),
+        ("- 3.5 mm\n- 4 mm", [(4, 1)], "- 3.5 mm[1]\n- 4 mm"),
+        ("One two \n", [(3, 3)], "One two[3] \n"),
+    ],
+)
+def test_numbers_stand_behind_whole_sentences(text, places, expected):
     from knn_logits_serve.open_webui import numbered
 
-    def span(start, end, name):
-        document = SimpleNamespace(store="s", document=name)
-        return Span(start, end, SimpleNamespace(document=document))
+    assert numbered(text, places).replace("\u2060", "") == expected
 
-    text = "one two three four"
-    spans = [span(0, 3, "a"), span(4, 7, "a"), span(8, 13, "b")]
-    found = numbered(text, spans, {("s", "a"): 1, ("s", "b"): 2})
-    assert found == "one two\u2060[1] three\u2060[2] four"
+
+def test_words_that_run_on_under_another_heading_name_both():
+    from knn_logits import DocumentShare, NeighborTrace, Source, TokenTrace
+    from knn_logits_serve.answers import Span
+    from knn_logits_serve.open_webui import _place, parts_of
+
+    share = DocumentShare("s", "d", None, None, 0.9)
+
+    def token(text, title, after):
+        row = NeighborTrace("", text, after, "d", title, None, "s", 1, 0.9, 0.1, 0.9)
+        return TokenTrace(text, 1, 0.9, 0.1, 1.0, 0.9, 0.9, [row])
+
+    tokens = [
+        token(" One", "d, A", " two.\nThree"),
+        token(" two.", "d, A", "\nThree"),
+        token("\nThree", "d, B", "."),
+        token(".", "d, B", ""),
+    ]
+    words = "".join(part.token for part in tokens)
+    source = Source(words, tokens, 0.9, share, tokens[0].neighbors[0])
+    parts = parts_of(Span(7, 7 + len(words.strip()), source))
+    assert [(part.start, part.end) for part in parts] == [(6, 15), (15, 22)]
+    assert [_place(part.source)[2] for part in parts] == ["d, A", "d, B"]
+    assert [part.source.words for part in parts] == [" One two.", "\nThree."]
+    assert parts[0].source.after == "\nThree"
+
+
+@pytest.mark.parametrize(
+    ("words", "marked"),
+    [
+        (" winch cover", "Open the **winch cover** and go"),
+        ("\nwinch\n", "Open the\n**winch**\n and go"),
+        (" **E42** means", "Open the **E42** means and go"),
+        ("\n## Pumps\nOne", "Open the\n## Pumps\nOne and go"),
+        (" ", "Open the  and go"),
+    ],
+)
+def test_bold_signs_stand_at_words_and_never_among_others(words, marked):
+    from types import SimpleNamespace
+
+    from knn_logits_serve.open_webui import _excerpt
+
+    neighbor = SimpleNamespace(before="utting Open the")
+    source = SimpleNamespace(neighbor=neighbor, words=words, after=" and go on")
+    assert _excerpt(source) == f"… {marked} …"
 
 
 @pytest.mark.parametrize(
@@ -175,4 +257,4 @@ def test_words_in_a_row_from_one_document_have_one_number():
 )
 def test_a_long_history_of_blanks_or_openings_is_read_once(task):
     """Regular expressions that try each blank as a beginning took hours for these."""
-    assert json.loads(task_answer(f"### Task:\n{task}")) == {"title": "Chat"}
+    assert json.loads(title_of(f"### Task:\n{task}")) == {"title": "Chat"}

@@ -8,8 +8,10 @@ const alonePage = (data) => {
     "[style]": document.getElementById("kl-style").textContent,
     "[content]": JSON.stringify(data).replaceAll("<", "\\u003c"),
     "[script]": SELF,
+    "[opening]": "",
+    "[closing]": "",
   };
-  return ALONE.split(/(\[style\]|\[content\]|\[script\])/).map((one) => parts[one] ?? one).join("");
+  return ALONE.split(/(\[[a-z]+\])/).map((one) => parts[one] ?? one).join("");
 };
 
 const alone = () => {
