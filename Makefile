@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 REQUIREMENTS ?= requirements.txt
 PYTEST_ARGS ?=
+FUZZ_ARGS ?=
 # Processes that run tests. Each begins with a part of the files in their order, and takes over tests
 # of another that has more left, so that all end at the same time. On two cores three are faster than
 # two, since the tests of the page wait for the browser half of their time.
@@ -33,7 +34,7 @@ QUICK := building/test_given_documents.py corpus/test_corpus_hub.py corpus/test_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test tests soak wheel bench pins lint style types quick format docs demo app space clean
+.PHONY: help setup check test tests soak fuzz wheel bench pins lint style types quick format docs demo app space clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +56,9 @@ tests: setup $(VENV)/.instruct
 
 soak: setup $(VENV)/.instruct ## Run the long tests of faults, attacks and threads, which `make test` runs a part of
 	$(PYTEST) -m soak --durations=20 $(PYTEST_ARGS)
+
+fuzz: setup ## Give every parser and request body changed inputs: FUZZ_ARGS="--number 100000 --seed 3"
+	$(BIN)/python tests/fuzz/fuzz.py $(FUZZ_ARGS)
 
 wheel: ## Build the package, and try the wheel with the lowest and the newest requirements
 	PYTHON=$(PYTHON) .ci/wheel

@@ -54,12 +54,14 @@ def check_parts(content: Any) -> Any:
     """Refuses images, sounds and files by name."""
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(kind, str) and kind not in _TEXT_IN:
+        if not isinstance(kind, str):
+            continue  # the part's own check refuses it
+        if kind not in _TEXT_IN:
             raise ValueError(
                 f"a part of the type {kind[:_LONGEST_KIND]!r} cannot be read, since the model "
                 "reads text only: leave it out"
             )
-        if isinstance(part, dict) and kind in _TEXT_IN and _TEXT_IN[kind] not in part:
+        if _TEXT_IN[kind] not in part:
             raise ValueError(f"a part of the type {kind!r} has no {_TEXT_IN[kind]}: give it")
     return content
 

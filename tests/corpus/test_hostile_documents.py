@@ -15,8 +15,9 @@ from corpus_files import failure, read, write, write_table
 from office_files import ENTITIES, archive, docx, docx_members, paragraph, pdf, pptx
 
 from knn_logits.corpus import files
+from knn_logits.corpus.parsers import mail
 from knn_logits.corpus.reading import read_corpus
-from knn_logits.corpus.rows import Row
+from knn_logits.corpus.rows import Row, Schema
 from knn_logits.corpus.texts import plain_rows
 
 
@@ -183,6 +184,27 @@ def test_the_parts_that_are_left_out_are_named_up_to_a_number(tmp_path):
     _, skipped = read(path, on_note=lambda *note: notes.append(note))
     assert len(notes) == 100
     assert skipped == [(path, "200 other parts are left out as well")]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Content-Type: multipart/mixed; boundary=a{}",
+        "Content-Disposition: attachment{}",
+        "Content-Type: text/plain{}",
+    ],
+)
+def test_the_time_of_a_mail_header_is_bounded(tmp_path, header):
+    def seconds(number):
+        path = tmp_path / "a.eml"
+        path.write_text(f"{header.format('; c=d' * number)}\nSubject: Winch\n\nText.\n")
+        since = time.process_time()
+        parts = list(mail.read(path, Schema()))
+        assert "Winch" in parts[1].text
+        return time.process_time() - since
+
+    short, long = (min(seconds(number) for _ in range(3)) for number in (2_000, 8_000))
+    assert long < 3 * short  # it was six times as long, at 40 KB two seconds
 
 
 @pytest.mark.parametrize("line", ["# x{}y", "# x {}#y", "#{}", "# {}x"])

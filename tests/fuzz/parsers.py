@@ -1,0 +1,504 @@
+"""The parsers that read what strangers give: documents, datastores, requests, GGUF files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tempfile
+import zlib
+from contextlib import ExitStack, suppress
+from email.message import EmailMessage
+from functools import cache
+from pathlib import Path
+
+import above  # noqa: F401 (puts the tests' folders on the path)
+import office_files as office
+import psutil
+from running import SECONDS, Target
+
+from knn_logits.corpus.rows import display_name
+from knn_logits.errors import KNNLogitsError
+
+TEXT = "# The crane\n\nWhen error code E42 appears, open the winch cover.\n\n- oil of grade nine\n"
+ROWS = [
+    {"text": TEXT, "id": "a", "title": "Crane", "uri": "https://example.org/a", "n": [1, {"b": 2}]},
+    {"text": "Second text. É", "id": 7, "title": None},
+]
+
+
+def folder():
+    """Where an input lies: in memory, in a folder of this process."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=place))
+
+
+# Documents
+
+
+def reads_documents(name):
+    """Opens `read_corpus` with one sandbox for all inputs, which a file may end."""
+
+    def open_():
+        import atexit
+        import shutil
+
+        from knn_logits.corpus import reading, sandbox
+
+        class Kept(sandbox.Sandbox):
+            def __exit__(self, *_):
+                pass
+
+        place = folder()
+        kept = Kept()
+        reading.Sandbox = lambda beat: kept
+        atexit.register(shutil.rmtree, place)
+        path = place / name
+
+        def read(data):
+            path.write_bytes(data)
+            skipped, before = [], spent(kept.child)
+
+            def skip(where, reason):
+                skipped.append(where)
+                assert display_name(reason) == reason, (where, reason)
+                assert "GiB" not in reason, reason
+                assert "took longer" not in reason, reason
+
+            corpus = reading.read_corpus([str(path)], on_skip=skip, on_note=lambda *_: None)
+            for document in corpus:
+                checked(document)
+            assert spent(kept.child) - before < SECONDS, "the child takes long"
+            return "skipped" if skipped else "accepted"
+
+        return read
+
+    return open_
+
+
+def spent(number):
+    """Seconds of processor time of the child that parses; 0 if there is none."""
+    try:
+        return sum(psutil.Process(number).cpu_times()[:2]) if number else 0.0
+    except psutil.Error:
+        return 0.0
+
+
+def checked(document):
+    """What holds of every document, whatever its file."""
+    document.text.encode()
+    assert document.text.strip()
+    starts = [place.start for place in document.places]
+    assert starts == sorted(starts)
+    assert all(0 <= start < max(1, len(document.text)) for start in starts)
+    assert all(display_name(place.name) == place.name for place in document.places)
+
+
+def _written(make, *arguments, **settings):
+    """The bytes of a file that a function writes."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "file"
+        make(path, *arguments, **settings)
+        return path.read_bytes()
+
+
+def _pdfs():
+    plain = [office.pdf(TEXT, "Second page."), office.pdf("(a) Tj" * 50)]
+    with ExitStack() as stack:
+        try:
+            from pypdf import PdfReader, PdfWriter
+        except ImportError:
+            return plain
+        writer = stack.enter_context(PdfWriter(clone_from=PdfReader(io.BytesIO(plain[0]))))
+        writer.add_outline_item("Chapter", 0)
+        writer.add_metadata({"/Title": "Crane"})
+        out = io.BytesIO()
+        writer.write(out)
+    content = b"BT /F1 12 Tf 20 380 Td [(Wi) -200 (nch)] TJ T* (a) ' /X Do ET BI /W 1 ID x EI"
+    open_ = [content, zlib.compress(content * 20)]
+    locked = _written(lambda path: office.encrypted_pdf(path, "", "Text."))
+    return [*plain, out.getvalue(), office.pdf(streams=[open_[1], open_[1]]), locked]
+
+
+def _mails():
+    message = EmailMessage()
+    message["Subject"] = "Winch é"
+    message["From"] = "a@example.org"
+    message.set_content("The winch.\n")
+    message.add_alternative("<p>The <b>winch</b>.</p>", subtype="html")
+    message.add_attachment(b"x" * 99, maintype="image", subtype="png", filename="a.png")
+    return [message.as_bytes(), b"Subject: a\n\nText.\n"]
+
+
+RTF = (
+    rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}{\info{\title A}}\pard\b Winch\b0\par "
+    rb"E42 \'e9 \u233? {\*\generator x}\bin3 abc\tab text\par}"
+)
+HTML = (
+    b"<!doctype html><html><head><title>Crane</title><meta charset=utf-8><style>p{}</style></head>"
+    b"<body><nav>x</nav><h1 id=a>Winch</h1><p>Open <b>it</b> &amp; wait.<br>Now.</p><ul>"
+    b"<li>one<li>two</ul><table><tr><td>a<td>b</table><pre>if x:\n  y</pre>"
+    b"<script>1</script></body></html>"
+)
+MARKDOWN = (
+    b"---\ntitle: x\n---\n# One\n\nText *a* `b`.\n\nTwo\n---\n\n```py\n# no\n```\n\n"
+    b"| a | b |\n|---|---|\n> quote\n\n### Three ###\n"
+)
+
+
+def _tables():
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table(
+        {
+            "text": [row["text"] for row in ROWS] * 9,
+            "id": [str(row["id"]) for row in ROWS] * 9,
+            "n": pa.array([1, None] * 9, pa.int32()),
+            "tags": [["a", "b"], None] * 9,
+        }
+    )
+    words = table.set_column(0, "text", table["text"].combine_chunks().dictionary_encode())
+    made = []
+    for one, packing in ((table, "snappy"), (table, "zstd"), (words, "none")):
+        out = io.BytesIO()
+        pq.write_table(one, out, compression=packing, row_group_size=7)
+        made.append(out.getvalue())
+    return made
+
+
+def documents():
+    """A target for each format of documents."""
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    book = _written(office.epub, "<h1>One</h1><p>Text.</p>", "<p>Two &amp; three.</p>")
+    word = office.paragraph("Winch", "berschrift1") + office.paragraph("Open it.")
+    word += office.table(("code", "meaning"), ("E42", "blocked"))
+    pages = _written(office.pptx, [(["Winch", "Open it."], ["Say it."]), (["Two"], [])])
+    mails = _mails()
+    box = b"".join(b"From a@b Mon Jan  1 00:00:00 2024\n" + mail + b"\n\n" for mail in mails)
+    notebook = office.notebook(("markdown", "# One\n\nText."), ("code", "x = 1\n")).encode()
+    plain = [TEXT.encode(), TEXT.encode("utf-16"), "Käse\r\nÖl\r\n".encode("latin-1") * 20]
+    listed = [json.dumps(ROWS).encode(), json.dumps(ROWS[0]).encode(), lines]
+    given = {
+        "pdf": (_pdfs(), "a.pdf", "raw"),
+        "docx": ([_written(office.docx, word)], "a.docx", "zip"),
+        "pptx": ([pages], "a.pptx", "zip"),
+        "epub": ([book], "a.epub", "zip"),
+        "ipynb": ([notebook], "a.ipynb", "json"),
+        "eml": (mails, "a.eml", "raw"),
+        "mbox": ([box], "a.mbox", "raw"),
+        "rtf": ([RTF], "a.rtf", "raw"),
+        "html": ([HTML], "a.html", "raw"),
+        "markdown": ([MARKDOWN], "a.md", "raw"),
+        "text": (plain, "a", "raw"),
+        "csv": ([b"a,b\n1,x\n", b'"a;b";c\r\n'], "a.csv", "raw"),
+        "jsonl": ([lines], "a.jsonl", "raw"),
+        "json": (listed, "a.json", "json"),
+        "gzip": ([gzip.compress(lines), gzip.compress(TEXT.encode())], "a.jsonl.gz", "gzip"),
+        "gzip text": ([gzip.compress(one) for one in (TEXT.encode(), RTF)], "a.gz", "gzip"),
+        "parquet": (_tables(), "a.parquet", "raw"),
+    }
+    return [
+        Target(name, seeds, reads_documents(file), form)
+        for name, (seeds, file, form) in given.items()
+    ]
+
+
+# What a question reads of a document
+
+
+def _asks():
+    from knn_logits.ask.naming import sources_of_words
+    from knn_logits.ask.passages import _heading_of, sentence_span
+    from knn_logits.ask.quoting import sentences_of
+    from knn_logits.ask.ranking import content_words, refers_back, words_of
+
+    def read(data):
+        text = data.decode("utf-8", "replace")
+        sentences = sentences_of(text)
+        for sentence in sentences[:50]:
+            assert sentence_span(text, sentence) is not None
+        words = words_of(text)
+        content_words(text)
+        refers_back(text)
+        _heading_of(text)
+        sources_of_words(text.split()[:5000], text[:500], [text], lambda _: 1.0)
+        return "accepted" if words else "skipped"
+
+    return read
+
+
+def questions():
+    """The functions that cut a document's text for a question."""
+    return [Target("ask", [TEXT.encode(), MARKDOWN, "Dr. A. said: 1.5 (e.g. é)".encode()], _asks)]
+
+
+# Datastores
+
+
+@cache
+def _stores(place):
+    import children
+    import damage
+
+    damage.quiet()
+    base = Path(place)
+    assert children.ends_well(_build_stores, base), "the datastores could not be built"
+    return sorted(base.iterdir())
+
+
+def _build_stores(base):
+    import stores
+
+    from knn_logits import build_datastore
+    from knn_logits.building.clustering import cluster
+    from knn_logits.building.indexing import build_suffixes
+    from knn_logits.building.merging import merge_entries
+    from knn_logits.building.removing import remove_documents
+
+    stores.quiet()
+    first = stores.Jobs(6, 6000, "IVF4,SQ8")
+    first.build(base / "clustered")
+    cluster(base / "clustered", 6)
+    build_suffixes(base / "clustered")
+    first.gate(base / "clustered")
+    first.build(base / "merged")
+    merge_entries(base / "merged", 0.9)
+    exact = stores.Jobs(6, 6000, "exact")
+    exact.build(base / "exact")
+    remove_documents(base / "exact", ["0-1"])
+    build_datastore(
+        stores.model(),
+        stores.tokenizer(),
+        stores.DOCUMENTS[:6],
+        base / "on-demand",
+        window=stores.WINDOW,
+        store_keys=False,
+        batch_tokens=stores.BATCH_TOKENS,
+    )
+
+
+def reads_store(whole, name, checksum):
+    """Opens a datastore of which a file is another, whose hash fits."""
+
+    def open_():
+        import atexit
+        import shutil
+
+        import damage
+        import hostile
+        import stores
+        from folders import refit, write_content
+
+        from knn_logits import Datastore, MismatchError, explain
+        from knn_logits.ask.passages import passages_of
+
+        damage.quiet()
+        model, tokenizer = stores.model(), stores.tokenizer()
+        has_keys = "keys-00000.npy" in {path.name for path in whole.iterdir()}
+        place = folder() / "store"
+        shutil.copytree(whole, place)
+        atexit.register(shutil.rmtree, place.parent)
+        manifest = (place / "datastore.json").read_bytes()
+
+        def read(data):
+            (place / "datastore.json").write_bytes(manifest)
+            (place / name).write_bytes(data)
+            if not checksum:
+                refit(place)
+            else:
+                with suppress(ValueError, AttributeError, UnicodeError, RecursionError):
+                    write_content(place, json.loads(data))
+            hostile.search(place) if has_keys else None
+            store = Datastore(place)
+            passages_of(tokenizer, store)
+            try:
+                explain(model, tokenizer, store, stores.TEXTS[1])
+            except MismatchError:
+                return "refused"
+            return "accepted"
+
+        return read
+
+    return open_
+
+
+# A shard of keys is read as any other.
+_LATER_KEYS = {f"keys-{number:05}" for number in range(1, 10)}
+
+
+_FORMS = {".json": "json", ".npy": "array", ".safetensors": "array"}
+
+
+def datastores(place):
+    """A target for each file of datastores of several kinds."""
+    targets = []
+    for whole in _stores(str(place)):
+        for path in sorted(whole.iterdir()):
+            if path.name.startswith(".") or path.name[:10] in _LATER_KEYS:
+                continue
+            is_manifest = path.name == "datastore.json"
+            form = {".json": "json", ".npy": "array", ".safetensors": "array"}.get(
+                path.suffix, "raw"
+            )
+            name = f"{whole.name}-{path.name}"
+            targets.append(
+                Target(name, [path.read_bytes()], reads_store(whole, path.name, is_manifest), form)
+            )
+    return targets
+
+
+# Requests
+
+
+def _body(**fields):
+    return json.dumps({"model": "tiny", "max_tokens": 1, **fields}).encode()
+
+
+def _served():
+    import torch
+    from conftest import make_gpt2
+    from stores import tokenizer
+
+    from knn_logits import Datastore
+    from knn_logits_serve import Served
+
+    torch.set_num_threads(1)
+    place = next(path for path in _stores(_PLACE[0]) if path.name == "exact")
+    return Served(
+        "tiny", make_gpt2(layers=1, width=32), tokenizer(), {"texts": Datastore(place)}, asks=True
+    )
+
+
+_PLACE = [""]
+
+
+def answers(route):
+    """Opens the check of a request's body."""
+
+    def open_():
+        from knn_logits_serve.routes import Routes
+
+        routes = Routes(_served(), None)
+
+        def read(data):
+            getattr(routes, route)(data)
+            return "accepted"
+
+        return read
+
+    return open_
+
+
+def refusal(check, *errors):
+    """Why a check refuses something; None if it does not."""
+    try:
+        check()
+    except errors as error:
+        return str(error)
+    return None
+
+
+def _page():
+    from knn_logits_app.guard import Refused, _with_paths, check_body
+    from knn_logits_app.questions import question_of
+    from knn_logits_app.requests import SETTINGS, lookup_of, rewriting_of, writing_of
+
+    def read(data):
+        reasons = [
+            refusal(lambda: check_body(data), Refused),
+            refusal(lambda: _with_paths(data, "/uploads"), Refused),
+        ]
+        try:
+            content = json.loads(data)
+        except (ValueError, RecursionError):
+            return "refused"
+        values = content.get("data") if isinstance(content, dict) else None
+        values = (values if isinstance(values, list) else [content]) + [None] * 6
+        given = values[1] if isinstance(values[1], dict) else {}
+        settings = {name: given.get(name) for name in SETTINGS}
+        for check in (
+            lambda: lookup_of(values[0], settings),
+            lambda: question_of(values[2], None, values[3], values[4]),
+            lambda: rewriting_of(values[5], 3),
+            lambda: writing_of(values[2], None, seed=values[4], top_p=values[0]),
+        ):
+            reasons.append(refusal(check, KNNLogitsError))
+        assert not any(reason and "\n" in reason for reason in reasons), reasons
+        return "accepted" if None in reasons[2:] else "refused"
+
+    return read
+
+
+def requests():
+    """A target for each body that the server and the page read."""
+    from knn_logits_serve.request import Refusal
+
+    completion = [
+        _body(prompt="The crane", stop=["a"], logit_bias={"1": 1}, n=2, seed=3, top_p=0.5),
+        _body(prompt=[1, 2, 3], knn={"k": 4, "lmbda": 0.5, "stores": ["texts"]}, echo=True),
+    ]
+    said = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+    parts = [{"role": "user", "content": [{"type": "text", "text": "The crane"}]}]
+    chat = [
+        _body(messages=[*said, {"role": "user", "content": "And?"}], ask=True, stream=True),
+        _body(messages=parts, knn=False, response_format={"type": "text"}, tools=[]),
+    ]
+    task = "### Task:\n<chat_history>\nUSER: Why the crane?\n</chat_history>\n"
+    tasks = [_body(messages=[{"role": "user", "content": task}]), *chat]
+    response = [_body(input="The crane", instructions="Be short.", max_output_tokens=2), *chat]
+    rewriting = {"kind": "branch", "values": [1, 2, 3], "begun": [1], "note": ["a", "b"]}
+    asked = {
+        "data": [["texts"], {"k": 4, "lmbda": 0.5}, "Why?", said, True, rewriting],
+        "session_hash": "abc",
+        "fn_index": 1,
+        "trigger_id": 2,
+    }
+    file = {"data": [{"path": f"{'0' * 64}/a.txt", "meta": {"_type": "gradio.FileData"}}]}
+    bodies = {
+        "completion": completion,
+        "conversation": chat,
+        "open_webui": tasks,
+        "response": response,
+    }
+    return [
+        *(
+            Target(f"serve-{route}", seeds, answers(route), "json", (Refusal,))
+            for route, seeds in bodies.items()
+        ),
+        Target("page", [json.dumps(one).encode() for one in (asked, file)], _page, "json"),
+    ]
+
+
+# GGUF
+
+
+def _gguf():
+    from knn_logits.engine.llama_cpp.model import GGUFModel
+
+    path = folder() / "a.gguf"
+
+    def read(data):
+        path.write_bytes(data)
+        GGUFModel(path)
+        return "accepted"
+
+    return read
+
+
+def gguf():
+    """A GGUF file, whose header and weights llama.cpp reads in the process itself."""
+    import stores
+    from gguf_files import tiny, write_gguf
+
+    def small(path):
+        write_gguf(path, tiny("llama", dim=16, layers=1), stores.tokenizer())
+
+    return [Target("gguf", [_written(small)], _gguf, may_crash=True)]
+
+
+def every(place):
+    """All targets; datastores are built in a folder."""
+    _PLACE[0] = str(place)
+    return [*documents(), *questions(), *datastores(place), *requests(), *gguf()]

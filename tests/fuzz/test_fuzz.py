@@ -1,0 +1,78 @@
+"""Every parser on inputs that are changed at random, and on those that once broke one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import running
+from running import Result, Target, smaller
+
+from knn_logits.errors import KNNLogitsError
+
+HERE = Path(__file__).parent
+
+# A process of its own, which forks; and limits that only Linux has.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="other systems may not limit the memory"),
+]
+
+
+def fuzzed(*arguments):
+    process = subprocess.run(
+        [sys.executable, HERE / "fuzz.py", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-2000:]
+    return process.stdout
+
+
+def test_no_parser_breaks_on_a_few_inputs_and_on_those_that_once_broke_it():
+    printed = fuzzed("--number", "400", "--seed", "1")
+    assert "failures: 0" in printed
+    for name in ("pdf", "jsonl", "exact-datastore.json", "serve-response", "page"):
+        assert f"\n{name}: " in f"\n{printed}"
+
+
+@pytest.mark.soak
+def test_no_parser_breaks():
+    fuzzed("--number", "20000", "--seed", "7")
+
+
+def breaks(data):
+    if data == b"loop":
+        while True:
+            pass
+    if data == b"memory":
+        bytearray(3 << 30)
+    if data == b"crash":
+        os._exit(3)
+    if data == b"lines":
+        raise KNNLogitsError("one\ntwo")
+    if data == b"refused":
+        raise KNNLogitsError("one line")
+    assert b"!" not in data, "a mark"
+    return "accepted"
+
+
+def test_each_kind_of_failure_is_seen(monkeypatch):
+    monkeypatch.setattr(running, "SECONDS", 1)
+    inputs = [b"loop", b"a", b"memory", b"crash", b"lines", b"refused", b"!"]
+    target, result = Target("breaks", inputs, lambda: breaks), Result()
+    wrong = {
+        inputs[place]: kind
+        for place, kind, _ in result.counted(target, range(len(inputs)), inputs.__getitem__)
+    }
+    assert wrong == {
+        b"loop": "hang",
+        b"memory": "memory",
+        b"crash": "crash",
+        b"lines": "lines",
+        b"!": "exception",
+    }
+    assert result.inputs == len(inputs)
+    assert smaller(target, b"a long ! text", "exception") == b"!"
