@@ -23,19 +23,21 @@ IMPOSSIBLE = -9999.0
 class Penalties(LogitsProcessor):
     """Applies OpenAI's penalties of tokens that were written before, and its bias of tokens."""
 
-    def __init__(self, sampling: Sampling, written: int) -> None:
+    def __init__(self, sampling: Sampling) -> None:
         self._presence, self._frequency = sampling.presence, sampling.frequency
-        self._written = written
+        self._prompt: int | None = None  # its tokens, which are all of the first call
         self._tokens = torch.tensor(list(sampling.bias), dtype=torch.int64)
         self._bias = torch.tensor(list(sampling.bias.values()), dtype=torch.float32)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Changes the scores of one row."""
+        if self._prompt is None:
+            self._prompt = input_ids.shape[1]
         scores = scores.float().clone()
         if len(self._tokens):
             scores[:, self._tokens.to(scores.device)] += self._bias.to(scores.device)
         if self._presence or self._frequency:
-            before = input_ids[0, self._written :].to(scores.device)
+            before = input_ids[0, self._prompt :].to(scores.device)
             tokens, often = before.unique(return_counts=True)
             scores[:, tokens] -= self._presence + self._frequency * often.float()
         return scores
@@ -101,14 +103,13 @@ class Before(LogitsProcessor):
 
 
 def processors(
-    sampling: Sampling, choice: int, written: int, first: list[Any], mask: Any = None
+    sampling: Sampling, choice: int, first: list[Any], mask: Any = None
 ) -> list[LogitsProcessor]:
     """Returns the processors of one text, in their order.
 
     Args:
         sampling: How tokens are chosen.
         choice: The number of the answer.
-        written: The tokens of the prompt.
         first: What mixes or reads the probabilities.
         mask: Forbids tokens before these, so that neither the memory nor a bias brings one back.
     """
@@ -117,7 +118,7 @@ def processors(
         repetition = Repetition(sampling.repetition)
         chain = [Before(repetition.before), *chain, repetition]
     if sampling.presence or sampling.frequency or sampling.bias:
-        chain.append(Penalties(sampling, written))
+        chain.append(Penalties(sampling))
     if sampling.temperature > 0:
         temperature, seed = max(sampling.temperature, 1e-4), sampling.seed + choice
         chain += samplers(seed, temperature, sampling.top_p, sampling.top_k, sampling.min_p)

@@ -61,14 +61,14 @@ class Grammars:
             raise Refusal(f"the schema cannot be followed ({reason}): change it", param=_FIELD)
         return str(grammar)
 
-    def mask(self, grammar: str, written: int) -> GrammarMask:
-        """Returns the processor of a text after a prompt of so many tokens."""
+    def mask(self, grammar: str) -> GrammarMask:
+        """Returns the processor of one text."""
         from llguidance import LLMatcher
 
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = self._opened()
-        return GrammarMask(LLMatcher(self._vocabulary, grammar), written)
+        return GrammarMask(LLMatcher(self._vocabulary, grammar))
 
     def _opened(self) -> Any:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -97,13 +97,16 @@ class _Spelled:
 class GrammarMask(LogitsProcessor):
     """Forbids each token that would leave a grammar, in one row of text."""
 
-    def __init__(self, matcher: Any, written: int) -> None:
-        self._matcher, self._written = matcher, written
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+        self._prompt: int | None = None  # its tokens, which are all of the first call
         self._read: list[int] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Gives forbidden tokens the score -inf."""
-        text = input_ids[0, self._written :].tolist()
+        if self._prompt is None:
+            self._prompt = input_ids.shape[1]
+        text = input_ids[0, self._prompt :].tolist()
         same = min(len(text), len(self._read))
         while text[:same] != self._read[:same]:
             same -= 1

@@ -16,7 +16,7 @@ from knn_logits_app.decoding import context_of, end_tokens
 from knn_logits_app.library import by_name
 from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn
 from knn_logits_serve.grammar import Grammars
-from knn_logits_serve.messages import Chat
+from knn_logits_serve.messages import Chat, turns_of
 from knn_logits_serve.request import GenerationRequest, Prompt, Refusal, Sampling, too_long
 
 # The number of tokens that a completion writes by default, as with OpenAI.
@@ -165,18 +165,15 @@ class Served:
         """Asks the documents, where the request or the server says so and where it is possible."""
         *before, last = body.messages
         can = bool(request.stores) and last.role == "user" and not self.reads_sources
-        can = can and request.n == 1 and request.logprobs is None and request.grammar is None
+        can = can and request.n == 1 and request.logprobs is None
         if body.ask and not can:
             raise Refusal(
-                "ask needs a datastore, a last message of the user, one answer, no logprobs and no "
-                "response_format",
+                "ask needs a datastore, a last message of the user, one answer and no logprobs",
                 param="ask",
             )
         if not can or not (self.asks if body.ask is None else body.ask):
             return request
-        turns = (message for message in before if message.role in ("user", "assistant"))
-        history = tuple({"role": message.role, "content": message.text} for message in turns)
-        return replace(request, question=last.text, history=history)
+        return replace(request, question=last.text, history=tuple(turns_of(before)))
 
     def _request(
         self,

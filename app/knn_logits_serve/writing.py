@@ -200,17 +200,21 @@ def _ask(
     """Answers a question from the documents. What a model writes is told while it is written."""
     prompt = request.prompts[0]
     writer = AnswerWriter(served, request, prompt, 0, tell)
-    asking = Asking(
-        served.model, served.tokenizer, memory, AskConfig(max_new_tokens=request.new_tokens)
-    )
+    config, mask = AskConfig(max_new_tokens=request.new_tokens), None
+    if request.grammar is not None:
+        # A quotation is no JSON, and neither is a line that says that no document has the answer.
+        config = replace(config, words="write", least_shared=0.0)
+        mask = served.grammars.mask(request.grammar)
+    asking = Asking(served.model, served.tokenizer, memory, config)
     answer = asking.answer(
         request.question or "",
         request.history,
         TokenStream(writer.add),
-        logits_processor=processors(request.sampling, 0, len(prompt.ids), []),
+        logits_processor=processors(request.sampling, 0, [], mask),
         stopping_criteria=[_End(writer, deadline)],
     )
-    text = f"{answer.text}\n\n({answer.note})" if answer.note else answer.text
+    said = answer.note and request.grammar is None
+    text = f"{answer.text}\n\n({answer.note})" if said else answer.text
     if writer.written:
         writer.flush()
     rest = text[len(answer.text) :] if writer.written else text
@@ -264,14 +268,13 @@ def _write_text(
     overheard = Overheard() if request.logprobs is not None else None
     writer = AnswerWriter(served, request, prompt, choice, tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
-    written = len(prompt.ids)
-    mask = None if request.grammar is None else served.grammars.mask(request.grammar, written)
+    mask = None if request.grammar is None else served.grammars.mask(request.grammar)
     output = _generate(
         served,
         knn,
         **prompt.inputs,
         max_new_tokens=request.new_tokens,
-        logits_processor=processors(request.sampling, choice, written, first, mask),
+        logits_processor=processors(request.sampling, choice, first, mask),
         stopping_criteria=[_End(writer, deadline)],
         streamer=TokenStream(writer.add),
     )

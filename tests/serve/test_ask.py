@@ -68,3 +68,40 @@ def test_a_question_that_cannot_be_asked_is_refused(asked):
 
     with pytest.raises(BadRequestError, match="ask needs a datastore"):
         ask(asked, model="tiny", extra_body={"ask": True})
+
+
+def test_json_is_written_from_the_passage_that_is_near(asked):
+    import json
+
+    pytest.importorskip("llguidance", reason="pip install 'knn-logits[serve]'")
+    schema = {"type": "object", "properties": {"queen": {"enum": ["Mairead", "Oda"]}},
+              "required": ["queen"], "additionalProperties": False}  # fmt: skip
+    form = {"type": "json_schema", "json_schema": {"name": "queen", "schema": schema}}
+    messages = [{"role": "user", "content": QUESTION}]
+    for question, near in ((QUESTION, True), ("Explain photosynthesis", False)):
+        messages[0]["content"] = question
+        request = {"model": MODEL, "messages": messages, "response_format": form}
+        found = asked.chat.completions.create(**request, max_tokens=40).choices[0]
+        # Neither a quotation nor a note about the documents stands in it.
+        assert json.loads(found.message.content)["queen"] in ("Mairead", "Oda")
+        sources = found.model_extra["sources"]
+        assert (sources["near"], sources["quoted"]) == (near, False)
+        read = [passage["document"] for passage in sources["passages"] if passage["read"]]
+        assert read == (["2"] if near else [])
+        chunks = asked.chat.completions.create(**request, max_tokens=40, stream=True)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert text == found.message.content
+
+
+def test_the_model_reads_the_system_message(model, tokenizer, store):
+    from knn_logits_serve import Served
+    from knn_logits_serve.bodies import ChatBody
+
+    own = copy.deepcopy(tokenizer)
+    own.chat_template = TEMPLATE
+    served = Served("tiny", model, own, {"texts": store}, asks=True)
+    roles = ("system", "user", "assistant", "user")
+    messages = [{"role": role, "content": f"A {role}?"} for role in roles]
+    request = served.conversation(ChatBody.model_validate({"model": MODEL, "messages": messages}))
+    assert request.question == "A user?"
+    assert [turn["role"] for turn in request.history] == list(roles[:-1])
