@@ -95,8 +95,10 @@ class Answer:
         passages: The passages that were found, those that the answer or `nearest` is from first.
         passes: Forward passes of the model, those for the effects included.
         seconds: The time that it took.
-        nearest: The sentence nearest the question, where passages are about it and none says the
-            answer; else None.
+        sentence: The sentence that was quoted, or the nearest one where passages are about the
+            question and none says the answer; None where the model wrote.
+        span: Where in the quoted sentence the words stand that answer, as the model picks them;
+            None if it picked none.
     """
 
     question: str
@@ -108,7 +110,15 @@ class Answer:
     passages: list[PassageEffect]
     passes: int
     seconds: float
-    nearest: str | None = None
+    sentence: str | None = None
+    span: tuple[int, int] | None = None
+
+    @property
+    def short(self) -> str:
+        """The words of the quoted sentence that answer; the text if there are none."""
+        if self.sentence is None or self.span is None:
+            return self.text
+        return self.sentence[slice(*self.span)]
 
     @property
     def note(self) -> str:
@@ -117,7 +127,7 @@ class Answer:
             return ""
         if not self.near:
             return ALONE
-        return f"The nearest sentence: “{self.nearest}”" if self.nearest else NOT_SAID
+        return f"The nearest sentence: “{self.sentence}”" if self.sentence else NOT_SAID
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the answer as JSON."""

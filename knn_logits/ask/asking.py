@@ -19,6 +19,7 @@ from knn_logits.ask.passages import Passage, passages_of, sentence_span
 from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
 from knn_logits.ask.quoting import SCORED, Sentence, best_sentence, candidates, gain, passes_for
 from knn_logits.ask.ranking import Ranked, Ranking, content_words, refers_back
+from knn_logits.ask.spans import Span
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.pairs import context_length
@@ -43,7 +44,14 @@ class _Choice:
     near: bool = False
     answered: bool = False
     sentence: Sentence | None = None
+    span: Span | None = None
     passes: int = 0
+
+    @property
+    def short(self) -> str:
+        """The words of the sentence that answer, or all of it."""
+        text = self.sentence.text if self.sentence else ""
+        return text[self.span.start : self.span.end] if self.span else text
 
 
 class Asking:
@@ -104,12 +112,14 @@ class Asking:
         passes = choice.passes
         if sentence is not None:
             ranked = [sentence.source, *(row for row in ranked if row is not sentence.source)]
-        most = 1 if self.config.words == "quote" else self.config.read
+        writes = self.config.words == "write"
+        most = self.config.read if writes else 1
         read = ranked[: most if answered else 0]
-        quoted = answered and self.config.words == "quote"
+        quoted = answered and sentence is not None and not writes
         written: list[int] = []
         if sentence is not None and quoted:
-            written = text_ids(self.tokenizer, sentence.text, around=False)
+            quotation = sentence.text if self.config.words == "quote" else choice.short
+            written = text_ids(self.tokenizer, quotation, around=False)
         room = context_length(self.model)
         room = None if room is None else room - (len(written) or self.config.max_new_tokens)
         ids, passages, said = fitting(
@@ -132,12 +142,12 @@ class Asking:
                 tokens = [replace(token, source=0) for token in tokens]
             totals = [float(row.sum()) for row in effect]
         text = "".join(texts).strip()
-        nearest = sentence.text if sentence is not None and not answered else None
-        shown = [
-            replace(self._shown(row, text if quoted else ""), read=True, effect=effect)
-            for row, effect in zip(read, totals, strict=True)
+        chosen = sentence if quoted or not answered else None
+        shown = [self._shown(row, chosen) for row in ranked]
+        shown[: len(read)] = [
+            replace(row, read=True, effect=effect)
+            for row, effect in zip(shown, totals, strict=False)
         ]
-        shown += [self._shown(row, nearest or "") for row in ranked[len(read) :]]
         return Answer(
             question=question,
             text=text if answered or not near else NOT_SAID,
@@ -146,7 +156,8 @@ class Asking:
             quoted=quoted,
             tokens=tokens,
             passages=shown,
-            nearest=nearest,
+            sentence=chosen and chosen.text,
+            span=(choice.span.start, choice.span.end) if quoted and choice.span else None,
             passes=passes,
             seconds=time.perf_counter() - started,
         )
@@ -172,9 +183,8 @@ class Asking:
                     query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
                 )
             listed = listed[:SCORED]
-            sentence = best_sentence(self.model, self.tokenizer, question, listed)
-        passes += passes_for(len(listed)) if len(listed) > 1 else 0
-        return _Choice(True, answered, sentence, passes)
+            sentence, span, more = best_sentence(self.model, self.tokenizer, question, listed)
+        return _Choice(True, answered, sentence, span, passes + more)
 
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:
@@ -293,10 +303,11 @@ class Asking:
         ]
         return named or tokens
 
-    def _shown(self, row: Ranked, sentence: str = "") -> PassageEffect:
+    def _shown(self, row: Ranked, sentence: Sentence | None) -> PassageEffect:
         passage = row.passage
         record = passage.store.documents[passage.document]
-        first = passage.first + self._offset(passage, sentence)
+        inside = sentence is not None and sentence.source is row
+        first = passage.first + self._offset(passage, sentence.text if inside else "")
         title, uri = place_of(passage.store, first, self.tokenizer)
         plain = record.shown.title or record.id
         place = title[len(plain) + 2 :] if title and title.startswith(f"{plain}, ") else None

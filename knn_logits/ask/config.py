@@ -12,9 +12,10 @@ from knn_logits.settings.declaration import check_fields, setting
 class AskConfig:
     """How a question is answered."""
 
-    words: Literal["quote", "write"] = setting(
+    words: Literal["quote", "span", "write"] = setting(
         "quote",
-        "Quote the sentence that answers the question, or let the model read passages and write.",
+        "Quote the sentence that answers the question, or only its words that answer, or let the "
+        "model read passages and write.",
     )
     passages: int = setting(3, "Passages that are searched for the answer.", least=1, most=64)
     read: int = setting(1, "Passages that the model reads before it writes.", least=1, most=64)

@@ -19,6 +19,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.ask.ranking import Ranked, content_words, words_of
+from knn_logits.ask.spans import Span, answer_spans
 from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.tokens import text_ids
@@ -27,6 +28,8 @@ from knn_logits.engine.tokens import text_ids
 SCORED, _BATCH = 24, 8
 # Weights beside the query likelihood: of shared words, in nats, and of the passage's BM25 score.
 _SHARED, _PASSAGE = 0.7, 0.6
+# Of so many sentences, those with the best scores, the likeliest answer is weighed too.
+SPANS, _ANSWER = 3, 1.0
 # The part of a sentence's shared words that counts for the next.
 _BEFORE = 0.3
 # The model scores the end of a longer question, and reads the end of a longer text before it.
@@ -171,10 +174,17 @@ def gain(model: Any, tokenizer: Any, question: str, passages: Sequence[str]) -> 
 
 def best_sentence(
     model: Any, tokenizer: Any, question: str, listed: Sequence[Sentence]
-) -> Sentence | None:
-    """Chooses the sentence to quote; None if there is none."""
-    if len(listed) < 2:
-        return next(iter(listed), None)
+) -> tuple[Sentence | None, Span | None, int]:
+    """Chooses the sentence to quote and its words that answer, and counts the forward passes."""
+    if not listed:
+        return None, None, 0
     scores = query_likelihoods(model, tokenizer, question, [row.read for row in listed])
     scores += [_SHARED * row.shared + _PASSAGE * row.source.score for row in listed]
-    return listed[int(scores.argmax())]
+    best = [listed[row] for row in (-scores).argsort()[:SPANS]]
+    spans, passes = answer_spans(model, tokenizer, question, [row.text for row in best])
+    totals = [
+        score + _ANSWER * (span.score if span else 0)
+        for score, span in zip(sorted(scores, reverse=True), spans, strict=False)
+    ]
+    chosen = totals.index(max(totals))
+    return best[chosen], spans[chosen], passes_for(len(listed)) + passes

@@ -1,0 +1,150 @@
+"""Finds the words of a sentence that answer a question: the span that the model would answer with.
+
+After a few examples the model scores spans of the sentence as answers: the log-probability of a
+span's tokens and of the line break after them, over the root of their number, which is the length
+penalty of Wu et al. (2016), "Google's Neural Machine Translation System", equation 14.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from knn_logits.engine.forward import input_device
+from knn_logits.engine.pairs import context_length
+from knn_logits.engine.pieces import token_texts
+from knn_logits.engine.tokens import text_ids
+from knn_logits.generation.arguments import can_draft
+
+# They show the model how short an answer is.
+_EXAMPLES = """\
+The old bridge over the Lenne was opened in 1932 by the mayor of Altena and closed in 1984.
+Question: When was the bridge over the Lenne opened?
+Answer: 1932
+
+Marta Lindqvist, who studied botany at Uppsala, founded the garden with a gift from her aunt.
+Question: Who founded the garden?
+Answer: Marta Lindqvist
+
+The filter must be rinsed with warm water every two weeks to keep it free of lime.
+Question: Why must the filter be rinsed?
+Answer: to keep it free of lime
+
+"""
+# The spans that are scored begin at so many words of a sentence, and have so many words at most.
+_STARTS, _WORDS = 6, 12
+# No span has more tokens, and no longer sentence with its question is read.
+_TOKENS, _LONGEST = 32, 512
+_WORD = re.compile(r"[$€£#§]?\w(?:\w|[.,:'’/@&+-](?=\w))*[%°]?")
+
+
+@dataclass(frozen=True)
+class Span:
+    """The words of a sentence that answer a question.
+
+    Attributes:
+        start: Position of their first character in the sentence.
+        end: Position after their last character.
+        score: How likely the model answers with them, in nats; at most 0.
+    """
+
+    start: int
+    end: int
+    score: float
+
+
+@torch.no_grad()
+def answer_spans(
+    model: Any, tokenizer: Any, question: str, sentences: Sequence[str]
+) -> tuple[list[Span | None], int]:
+    """Finds the likeliest answer in each sentence.
+
+    Returns:
+        The spans and the number of forward passes. There is no span, but None, in a sentence that
+        has no words or is too long, and for a model whose cache cannot be cut.
+    """
+    examples = text_ids(tokenizer, _EXAMPLES)
+    if not can_draft(model, torch.tensor([examples]), {}):
+        return [None] * len(sentences), 0
+    room = context_length(model)
+    most = _LONGEST if room is None else min(_LONGEST, room - len(examples) - _TOKENS)
+    if most < 1:
+        return [None] * len(sentences), 0
+    line_break = text_ids(tokenizer, "\n", around=False)[0]
+    reader = _Reader(model)
+    reader.read(examples, last=1)
+    spans: list[Span | None] = []
+    for sentence in sentences:
+        asked = text_ids(tokenizer, f"{sentence}\nQuestion: {question}\nAnswer:", around=False)
+        if len(asked) > most:
+            spans.append(None)
+            continue
+        first = reader.read(asked, last=1)[0]
+        spans.append(max(
+            _scored(reader, tokenizer, sentence, first, line_break),
+            key=lambda span: span.score,
+            default=None,
+        ))  # fmt: skip
+        reader.forget(len(asked))
+    return spans, reader.passes
+
+
+def _scored(
+    reader: _Reader, tokenizer: Any, sentence: str, first: Tensor, line_break: int
+) -> Iterator[Span]:
+    """Scores the spans of a sentence that the model may answer with after what was read."""
+    words = [match.span() for match in _WORD.finditer(sentence)]
+    texts = [
+        f" {sentence[start : words[min(place + _WORDS, len(words)) - 1][1]]}"
+        for place, (start, _) in enumerate(words)
+    ]
+    rows = [text_ids(tokenizer, text, around=False)[:_TOKENS] for text in texts]
+    begins = sorted(range(len(rows)), key=lambda row: -float(first[rows[row][0]]))[:_STARTS]
+    ends = {end for _, end in words}
+    for row in begins:
+        ids = rows[row]
+        after = reader.read(ids)
+        reader.forget(len(ids))
+        log_p = torch.cat([first[None], after[:-1]]).gather(1, torch.tensor(ids)[:, None])[:, 0]
+        totals = (log_p.cumsum(0) + after[:, line_break]).tolist()
+        start = words[row][0]
+        lengths = accumulate(map(len, token_texts(tokenizer, ids)))
+        for number, (total, length) in enumerate(zip(totals, lengths, strict=True), 1):
+            # The tokens' text begins with a blank.
+            end = start + length - 1
+            if end in ends:
+                yield Span(start, end, total / (number + 1) ** 0.5)
+
+
+class _Reader:
+    """Reads a text piece by piece, and forgets its end."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._device = model, input_device(model)
+        self._cache: Any = None
+        self._length = 0
+        self.passes = 0
+
+    def read(self, ids: Sequence[int], last: int = 0) -> Tensor:
+        """Returns log p after each token or after the last ones, float32 [tokens, vocabulary]."""
+        self._length += len(ids)
+        self.passes += 1
+        output = self._model(
+            input_ids=torch.tensor([ids], device=self._device),
+            attention_mask=torch.ones(1, self._length, dtype=torch.long, device=self._device),
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=last,
+        )
+        self._cache = output.past_key_values
+        return output.logits[0].float().log_softmax(dim=-1).cpu()
+
+    def forget(self, tokens: int) -> None:
+        self._cache.crop(-tokens)
+        self._length -= tokens
