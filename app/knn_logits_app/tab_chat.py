@@ -124,7 +124,8 @@ def packed(reply: Reply, question: Question) -> dict[str, Any]:
     return {
         **shown,
         "text": answer.text,
-        "parts": _parts(answer) if _is_written(answer) else [[answer.text, None]],
+        "parts": _parts(answer),
+        "short": answer.span,
         "answered": answer.answered,
         "near": answer.near,
         "quoted": answer.quoted,
@@ -135,10 +136,6 @@ def packed(reply: Reply, question: Question) -> dict[str, Any]:
     }
 
 
-def _is_written(answer: Answer) -> bool:
-    return answer.answered and not answer.quoted
-
-
 def _shown(answer: Answer) -> list[PassageEffect]:
     """The passages that were read, or the nearest where no document says the answer."""
     return [row for row in answer.passages if answer.near and (row.read or not answer.answered)]
@@ -146,6 +143,8 @@ def _shown(answer: Answer) -> list[PassageEffect]:
 
 def _parts(answer: Answer) -> list[list[Any]]:
     """An answer's text in parts, each with the number of the passage that has its words."""
+    if answer.quoted or not answer.answered:
+        return [[answer.text, None]]
     parts = [
         ["".join(token.token for token in group), source]
         for source, group in groupby(answer.tokens, lambda token: token.source)
@@ -154,9 +153,7 @@ def _parts(answer: Answer) -> list[list[Any]]:
 
 
 def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
-    quoted = answer.text if answer.quoted and row.read else ""
-    if row is answer.passages[0]:
-        quoted = quoted or answer.nearest or ""
+    quoted = (answer.sentence or "") if row is answer.passages[0] else ""
     # A passage without a page or line has its heading alone as its place.
     heading = f", “{row.place}”" if row.place and row.place not in row.title else ""
     return {

@@ -130,8 +130,8 @@ def sources_json(end: End) -> dict[str, Any] | None:
 def asked_json(answer: Asked) -> dict[str, Any]:
     """Returns the sources of an answer to a question."""
     said = answer.to_dict()
-    named = {name: said[name] for name in ("near", "answered", "quoted", "note", "passages")}
-    return {"alone": not answer.near, **named}
+    names = ("near", "answered", "quoted", "note", "sentence", "span", "passages")
+    return {"alone": not answer.near, **{name: said[name] for name in names}}
 
 
 def piece_json(piece: Piece, at: int) -> dict[str, Any] | None:

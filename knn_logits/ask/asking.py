@@ -156,7 +156,7 @@ class Asking:
             quoted=quoted,
             tokens=tokens,
             passages=shown,
-            sentence=chosen and chosen.text,
+            sentence=chosen.text if chosen else None,
             span=(choice.span.start, choice.span.end) if quoted and choice.span else None,
             passes=passes,
             seconds=time.perf_counter() - started,
@@ -306,8 +306,8 @@ class Asking:
     def _shown(self, row: Ranked, sentence: Sentence | None) -> PassageEffect:
         passage = row.passage
         record = passage.store.documents[passage.document]
-        inside = sentence is not None and sentence.source is row
-        first = passage.first + self._offset(passage, sentence.text if inside else "")
+        inside = sentence.text if sentence is not None and sentence.source is row else ""
+        first = passage.first + self._offset(passage, inside)
         title, uri = place_of(passage.store, first, self.tokenizer)
         plain = record.shown.title or record.id
         place = title[len(plain) + 2 :] if title and title.startswith(f"{plain}, ") else None

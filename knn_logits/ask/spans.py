@@ -143,7 +143,8 @@ class _Reader:
             logits_to_keep=last,
         )
         self._cache = output.past_key_values
-        return output.logits[0].float().log_softmax(dim=-1).cpu()
+        logits: Tensor = output.logits[0]
+        return logits.float().log_softmax(dim=-1).cpu()
 
     def forget(self, tokens: int) -> None:
         self._cache.crop(-tokens)

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rich.text import Text
+
 from knn_logits.ask.config import AskConfig
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, argument, command
-from knn_logits.cli.terminal import doing, print_json, say
+from knn_logits.cli.terminal import Output, doing, print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.printable import printable
 from knn_logits.settings.declaration import setting
@@ -102,13 +104,21 @@ def _questions(file: str) -> Iterator[dict[str, Any]]:
 def _print(answer: Answer, *, numbered: bool) -> None:
     if numbered:
         say(f"> {printable(answer.question)}")
-    say(printable(answer.text))
+    Output().print(answer_text(answer))
     for line in notes_of(answer):
         say(line)
     for line in passages_shown(answer):
         say(f"\n{line}")
     if numbered:
         say()
+
+
+def answer_text(answer: Answer) -> Text:
+    """An answer's text for a terminal. The words of a quoted sentence that answer are bold."""
+    text = Text(printable(answer.text))
+    if answer.span is not None and text.plain == answer.sentence:
+        text.stylize("bold", *answer.span)
+    return text
 
 
 def notes_of(answer: Answer) -> list[str]:

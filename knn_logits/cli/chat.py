@@ -107,7 +107,7 @@ class Chat:
 
         from knn_logits.ask.asking import Asking
         from knn_logits.ask.config import AskConfig
-        from knn_logits.cli.ask import notes_of
+        from knn_logits.cli.ask import answer_text, notes_of
 
         exclude = tuple(self.without) or None
         memory = self.memory.asked(scoring=False, **{**self.settings, "exclude": exclude})
@@ -120,7 +120,7 @@ class Chat:
         asking = Asking(self.model, self.tokenizer, memory, config)
         self.reply, self.trace = asking.answer(question, self.messages, printed), None
         if not printed.begun:
-            say(self.reply.text)
+            self.console.print(answer_text(self.reply))
         sources = [f"[{row.title}]" for row in self.reply.passages if row.read]
         for line in [*notes_of(self.reply), *sources]:
             style = "dim" if line in sources else "yellow"

@@ -11,6 +11,7 @@ import knn_logits
 from knn_logits.ask.answer import ALONE, NOT_SAID
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.prompting import reading_of
+from knn_logits.ask.spans import Span
 
 QUESTION = "Which queen founded the town of Oldenport?"
 
@@ -37,6 +38,26 @@ def test_a_sentence_is_quoted_and_each_word_has_its_source(asking):
     assert answer.passages[0].document == "2"
     assert [row.effect is None for row in answer.passages] == [False, True, True]
     assert [row.read for row in answer.passages] == [True, False, False]
+
+
+def test_the_words_that_answer_are_marked_or_alone(asking, monkeypatch):
+    words = "Maira"
+    first = TEXTS[2].index(words)
+
+    def spans(model, tokenizer, question, texts):
+        at = [text.find(words) for text in texts]
+        return [Span(start, start + len(words), 0.0) if start >= 0 else None for start in at], 3
+
+    monkeypatch.setattr("knn_logits.ask.quoting.answer_spans", spans)
+    answer = asking().answer(QUESTION)
+    assert (answer.text, answer.sentence) == (TEXTS[2], TEXTS[2])
+    assert answer.span == (first, first + len(words))
+    assert answer.short == words
+    answer = asking(words="span").answer(QUESTION)
+    assert (answer.text, answer.short, answer.sentence) == (words, words, TEXTS[2])
+    assert answer.quoted
+    assert {token.source for token in answer.tokens} == {0}
+    assert answer.passages[0].document == "2"
 
 
 def test_effects_are_differences_of_single_passes(asking, model, tokenizer):
@@ -73,8 +94,8 @@ def test_drafts_change_no_word(asking):
 def test_what_no_document_says(asking):
     answer = asking(least_shared=0.5).answer("Which queen drank?")
     assert (answer.text, answer.answered, answer.near) == (NOT_SAID, False, True)
-    assert answer.nearest in answer.passages[0].text
-    assert answer.note == f"The nearest sentence: “{answer.nearest}”"
+    assert answer.sentence in answer.passages[0].text
+    assert answer.note == f"The nearest sentence: “{answer.sentence}”"
     assert answer.passages
     assert all(row.effect is None for row in answer.passages)
 
@@ -140,7 +161,7 @@ def test_a_follow_up_question_is_answered_for_its_own_words(asking, monkeypatch)
 
     def first(model, tokenizer, question, listed):
         chosen.append((question, listed))
-        return listed[0]
+        return listed[0], None, 1
 
     monkeypatch.setattr("knn_logits.ask.asking.best_sentence", first)
     history = [{"role": "user", "content": "Which queen founded the town of Oldenport?"}]
@@ -170,7 +191,7 @@ def test_the_command_answers_one_question_and_a_file(
     run, model_folder, store, tmp_path, near_passages
 ):
     done = run("ask", model_folder, str(store.folder), QUESTION)
-    assert done.code == 0
+    assert done.code == 0, done.err
     assert done.out.splitlines()[0] == TEXTS[2]
     assert "[2" in done.out
     assert "log p" in done.out
@@ -181,7 +202,7 @@ def test_the_command_answers_one_question_and_a_file(
     assert [(row.get("id"), row["answered"]) for row in rows] == [(7, True), (None, True)]
     assert set(rows[0]) == {
         "id", "question", "text", "answered", "near", "quoted", "tokens", "passages", "passes",
-        "seconds", "nearest", "note",
+        "seconds", "sentence", "span", "note",
     }  # fmt: skip
 
 

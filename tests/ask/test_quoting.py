@@ -8,6 +8,7 @@ import torch
 
 from knn_logits.ask.quoting import best_sentence, candidates, query_likelihoods, sentences_of
 from knn_logits.ask.ranking import Ranked
+from knn_logits.ask.spans import Span
 
 
 def found(text, heading=""):
@@ -75,5 +76,20 @@ def test_likelihoods_are_those_of_single_passes(model, tokenizer):
 def test_the_model_decides_between_sentences_with_the_same_words(model, tokenizer):
     listed = candidates("crane", [found("The crane is old. The crane is red.")], lambda word: 0.0)
     scores = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
-    assert best_sentence(model, tokenizer, "crane", listed) is listed[int(np.argmax(scores))]
-    assert best_sentence(model, tokenizer, "crane", []) is None
+    best = listed[int(np.argmax(scores))]
+    assert best_sentence(model, tokenizer, "crane", listed) == (best, None, 1)
+    assert best_sentence(model, tokenizer, "crane", []) == (None, None, 0)
+
+
+def test_the_likeliest_answer_is_weighed_among_the_best_sentences(model, tokenizer, monkeypatch):
+    listed = candidates("crane", [found("It is old. It is red. It is big. It is.")], lambda _: 0.0)
+    scores = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
+    second, third = (listed[row] for row in np.argsort(-scores)[1:3])
+    score = {second.text: -1.0, third.text: -0.5}
+
+    def spans(model, tokenizer, question, texts):
+        return [Span(0, 2, score.get(text, -1e3)) for text in texts], 5
+
+    monkeypatch.setattr("knn_logits.ask.quoting.answer_spans", spans)
+    monkeypatch.setattr("knn_logits.ask.quoting._ANSWER", 1e6)
+    assert best_sentence(model, tokenizer, "crane", listed) == (third, Span(0, 2, -0.5), 6)

@@ -39,7 +39,12 @@ const saidIn = (frame) => {
     return source === null ? space + bare
       : [space, h("span", { class: "kl-says", title: `In ${frame.passages[source]?.title ?? "a passage"}` }, bare)];
   });
-  if (frame.quoted) return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", words, "”");
+  if (frame.quoted) {
+    // The words that answer, which tab_chat.py counts in code points.
+    const letters = [...frame.text], [first, last] = frame.short ?? [0, 0];
+    const part = (from, to) => letters.slice(from, to).join("");
+    return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", part(0, first), h("strong", {}, part(first, last)), part(last), "”");
+  }
   return h("p", { class: "kl-said", dir: "auto" }, words, frame.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" }));
 };
 

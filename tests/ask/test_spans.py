@@ -1,0 +1,71 @@
+"""The words of a sentence that answer a question: which spans are scored, and how."""
+
+import copy
+import re
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+from knn_logits.ask import spans
+from knn_logits.ask.spans import answer_spans
+
+QUESTION = "How long is the crane?"
+SENTENCE = "The crane (built in 1932) is 4.8 m long, they say."
+
+
+@pytest.fixture(scope="module")
+def roomy(model):
+    """A model that has room for the examples, of tokens that the small tokenizer makes short."""
+    torch.manual_seed(1)
+    config = copy.deepcopy(model.config)
+    config.n_positions = 2048
+    return GPT2LMHeadModel(config).eval()
+
+
+def scored(model, tokenizer, text):
+    """The score of a text as the answer, by one pass over all."""
+    prompt = tokenizer(spans._EXAMPLES)["input_ids"]
+    prompt += tokenizer(f"{SENTENCE}\nQuestion: {QUESTION}\nAnswer:")["input_ids"]
+    ids = tokenizer(f" {text}")["input_ids"] + tokenizer("\n")["input_ids"][:1]
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+    return float(logits.log_softmax(-1)[range(len(ids)), ids].sum()) / len(ids) ** 0.5
+
+
+def test_the_best_of_all_spans_is_that_of_single_passes(roomy, tokenizer, monkeypatch):
+    monkeypatch.setattr(spans, "_STARTS", 100)
+    (span,), passes = answer_spans(roomy, tokenizer, QUESTION, [SENTENCE])
+    words = list(re.finditer(r"\w(?:\w|\.(?=\w))*", SENTENCE))
+    texts = [
+        SENTENCE[first.start() : last.end()]
+        for place, first in enumerate(words)
+        for last in words[place : place + spans._WORDS]
+    ]
+    # A span ends where one of its tokens does.
+    best = max((scored(roomy, tokenizer, text), text) for text in texts)
+    assert SENTENCE[span.start : span.end] == best[1]
+    assert span.score == pytest.approx(best[0], abs=1e-4)
+    assert passes == 2 + len(words)
+
+
+def test_a_sentence_after_another_is_scored_as_if_it_were_the_first(roomy, tokenizer):
+    other = "A queen of Oldenport drank nothing at all."
+    both, _ = answer_spans(roomy, tokenizer, QUESTION, [other, SENTENCE])
+    alone, _ = answer_spans(roomy, tokenizer, QUESTION, [SENTENCE])
+    assert (both[1].start, both[1].end) == (alone[0].start, alone[0].end)
+    assert both[1].score == pytest.approx(alone[0].score, abs=1e-4)
+
+
+@pytest.mark.parametrize("sentence", ["", "… — !", "word " * 3000, "x" * 100_000])
+def test_no_span_without_words_or_in_what_is_too_long(roomy, tokenizer, sentence):
+    assert answer_spans(roomy, tokenizer, QUESTION, [sentence])[0] == [None]
+
+
+def test_a_model_without_room_for_the_examples_picks_no_words(model, tokenizer):
+    assert answer_spans(model, tokenizer, QUESTION, [SENTENCE]) == ([None], 0)
+
+
+def test_a_model_whose_cache_cannot_be_cut_picks_no_words(roomy, tokenizer, monkeypatch):
+    monkeypatch.setattr(roomy.config, "layer_types", ["sliding_attention"], raising=False)
+    assert answer_spans(roomy, tokenizer, QUESTION, [SENTENCE]) == ([None], 0)
