@@ -21,7 +21,7 @@ from knn_logits_serve.request import Refusal
 
 _ON_ONE_LINE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _FIELD = "response_format"
-_MOST_CHARACTERS = 200_000
+_MOST_CHARACTERS, _LONGEST_REASON = 200_000, 160
 
 
 class Grammars:
@@ -50,25 +50,32 @@ class Grammars:
         from llguidance import LLMatcher
 
         try:
-            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_ON_ONE_LINE)
-            if len(grammar) > _MOST_CHARACTERS:
-                raise Refusal("the schema is too large: make it smaller", param=_FIELD)
+            grammar = str(LLMatcher.grammar_from_json_schema(schema, overrides=_ON_ONE_LINE))
             failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
         except ValueError as error:
-            failed, messages = True, [str(error)]
+            raise _refusal(str(error)) from error
         if failed or messages:
-            reason = " ".join(" ".join(messages).split())[:200]
-            raise Refusal(f"the schema cannot be followed ({reason}): change it", param=_FIELD)
-        return str(grammar)
+            raise _refusal(" ".join(messages))
+        if len(grammar) > _MOST_CHARACTERS:
+            raise Refusal("the schema is too large: make it smaller", param=_FIELD)
+        # Some limits of the library are met by the first token only.
+        matcher = self._matcher(grammar)
+        matcher.compute_bitmask()
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        return grammar
 
     def mask(self, grammar: str) -> GrammarMask:
         """Returns the processor of one text."""
+        return GrammarMask(self._matcher(grammar))
+
+    def _matcher(self, grammar: str) -> Any:
         from llguidance import LLMatcher
 
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = self._opened()
-        return GrammarMask(LLMatcher(self._vocabulary, grammar))
+        return LLMatcher(self._vocabulary, grammar, log_level=0)
 
     def _opened(self) -> Any:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -77,6 +84,11 @@ class Grammars:
         if backend is not None:
             return LLTokenizer(backend.to_str(), n_vocab=self._words, eos_token=self._ends)
         return LLTokenizer(TokenizerWrapper(_Spelled(self._tokenizer, self._ends, self._words)))
+
+
+def _refusal(reason: str) -> Refusal:
+    line = " ".join(reason.partition("<state>")[0].split())[:_LONGEST_REASON]
+    return Refusal(f"the schema cannot be followed ({line}): change it", param=_FIELD)
 
 
 class _Spelled:
@@ -116,7 +128,7 @@ class GrammarMask(LogitsProcessor):
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         allowed = torch.from_numpy(np.unpackbits(bits, bitorder="little").astype(bool))
         if self._matcher.is_error():
-            raise RuntimeError(f"the grammar failed: {self._matcher.get_error()}")
+            raise _refusal(self._matcher.get_error())
         forbidden = torch.ones(scores.shape[-1], dtype=torch.bool)
         width = min(len(forbidden), len(allowed))
         forbidden[:width] = ~allowed[:width]

@@ -21,6 +21,10 @@ from knn_logits_serve.request import Refusal
 
 MOST_MESSAGES = 4096
 _LONGEST_KIND = 40
+# This sign, which is not seen, marks what the server adds to an answer. So it can be removed when
+# the chat comes back: a model would write the like of it.
+SIGN = "\u2060"
+NOTE = f"\n\n{SIGN}("
 Text = Annotated[str, Field(max_length=4_000_000)]
 Name = Annotated[str, Field(min_length=1, max_length=512)]
 # The kinds of parts that have a text, by the names of both interfaces, and the field it is in.
@@ -140,6 +144,8 @@ def turns_of(messages: Sequence[Message]) -> list[dict[str, str]]:
         if message.is_result:
             role, name = "user", message.name or names.get(message.tool_call_id or "")
             text = f"{name}: {text}" if name else text
+        if role == "assistant":
+            text = text.partition(NOTE)[0]
         if result_before and role == "user":
             # Some templates want questions and answers by turns.
             turns[-1]["content"] += f"\n{text}"

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from textwrap import shorten
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ from knn_logits import PassageEffect, Source
 from knn_logits_app.views import chat_page
 from knn_logits_serve.answers import Answer, AnswerPart, End, Span, spans_of, within
 from knn_logits_serve.bodies import ChatBody
-from knn_logits_serve.messages import Message
+from knn_logits_serve.messages import SIGN, Message
 from knn_logits_serve.request import GenerationRequest
 from knn_logits_serve.served import Served
 
@@ -36,16 +37,15 @@ _FOLDED = "Where each word comes from"
 _SENTENCE_END = re.compile(r"[.!?…][.!?…)\]*_\"'”’»]*(?=\s|$)|(?=\n)")
 # Signs of Markdown that words in bold may not have.
 _MARKUP = re.compile(r"[*_`#|<>\[\]]|^\s*[-+>\d]", re.MULTILINE)
-# This sign before each number marks it, so that it can be removed when the chat comes back.
-_SIGN = "\u2060"
-_NUMBER = re.compile(f"{_SIGN}\\[\\d+\\]")
+# The sign before each number marks it, so that it can be removed when the chat comes back.
+_NUMBER = re.compile(f"{SIGN}\\[\\d+\\]")
 # Open WebUI makes requests of its own after an answer, which begin with this line. The empty answer
 # to each is listed by the field that the request wants.
 _TASK = "### Task:"
 _HISTORY, _HISTORY_END, _USER = "<chat_history>", "</chat_history>", "USER:"
 _NOTHING: dict[str, Any] = {"follow_ups": [], "tags": [], "queries": [], "text": ""}
 _TITLE = "title"
-_TITLE_WORDS = 6
+_LONGEST_TITLE = 50  # characters
 
 
 class OpenWebUIAnswer(Answer):
@@ -126,7 +126,7 @@ def numbered(text: str, places: Sequence[tuple[int, int]]) -> str:
             numbers.append(number)
     parts, last = [], 0
     for end, numbers in sorted(ends.items()):
-        parts += [text[last:end], *(f"{_SIGN}[{number}]" for number in numbers)]
+        parts += [text[last:end], *(f"{SIGN}[{number}]" for number in numbers)]
         last = end
     return "".join([*parts, text[last:]])
 
@@ -229,5 +229,5 @@ def title_of(task: str) -> str:
     history = task.partition(_HISTORY)[2].partition(_HISTORY_END)[0]
     lines = (line for line in history.splitlines() if line.strip().startswith(_USER))
     words = next((line.strip().removeprefix(_USER).split() for line in lines), []) or ["Chat"]
-    title = " ".join(words[:_TITLE_WORDS]).replace("*", "")
-    return json.dumps({_TITLE: title + (" …" if len(words) > _TITLE_WORDS else "")})
+    title = " ".join(words[:_LONGEST_TITLE]).replace("*", "")
+    return json.dumps({_TITLE: shorten(title, _LONGEST_TITLE, placeholder=" …")})

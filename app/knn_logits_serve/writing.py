@@ -23,6 +23,7 @@ from knn_logits_app.session import renamed
 from knn_logits_serve.answers import AnswerPart, End, Piece, Token
 from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
 from knn_logits_serve.line import Turn
+from knn_logits_serve.messages import NOTE
 from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 from knn_logits_serve.served import Served
 
@@ -214,7 +215,7 @@ def _ask(
         stopping_criteria=[_End(writer, deadline)],
     )
     said = answer.note and request.grammar is None
-    text = f"{answer.text}\n\n({answer.note})" if said else answer.text
+    text = f"{answer.text}{NOTE}{answer.note})" if said else answer.text
     if writer.written:
         writer.flush()
     rest = text[len(answer.text) :] if writer.written else text

@@ -5,7 +5,8 @@ import random
 import string
 from dataclasses import dataclass
 
-PATHS = ("/v1/completions", "/v1/chat/completions")
+# The field of each path that has the text.
+PATHS = {"/v1/completions": "prompt", "/v1/chat/completions": "messages", "/v1/responses": "input"}
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,17 @@ _FIELDS = {
     "frequency_penalty": ("x", [], {}, 3, -3, 1e308, True),
     "logit_bias": ("x", [1], 7, {"a": 1}, {"1": "a"}, {"1": 1000}, {"-1": 1}, {"9999999": 1}),
     "knn": ("x", [1], 7, {"k": 0}, {"k": 1.5}, {"lmbda": 2}, {"lmbda": "a"}, {"stores": []},
-            {"stores": ["x"]}, {"stores": "texts"}, {"exclude": "0"}, {"exclude": [0]},
+            {"stores": ["x"]}, {"stores": "texts"}, {"exclude": {}}, {"exclude": [0]},
             {"temperature": 0}, {"temperature": -1}, {"on": "yes"}, {"other": 1}, {"k": 2**70}),
     "tool_choice": ([{}], {"a": 1}, "x", 7, True),
     "best_of": ("x", [], {}, -1, 0, 7, True),
+    "top_k": ("x", [], {}, -2, 2**70, 1e308, True, 0.5, "1"),
+    "min_p": ("x", [], {}, -1, 1.5, 1e308, True, "1"),
+    "repetition_penalty": ("x", [], {}, -1, 0, 1e308, True, "1"),
+    "typical_p": ("x", 0.5, -1, 1e308),
+    "response_format": ("x", [1], 7, True, {"type": "x"}, {"type": "json_schema"}, {"type": []},
+                        {"type": "json_schema", "json_schema": {"schema": "x"}},
+                        {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}),
 }  # fmt: skip
 _PROMPTS = (None, [], {}, "", 7, -1, True, [[]], [""], [-1], [2**40], [1, "a"], [[1], "a"],
             [[1], []], {"a": 1}, [1.5], [None], ["a"] * 200)  # fmt: skip
@@ -55,15 +63,19 @@ _MESSAGES = (
     [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
     [{"role": "user", "content": ["a"]}], [{"role": ["user"], "content": "a"}],
     [{"role": "user", "content": " \n"}],
-    [{"role": "tool", "content": "a"}], [{"role": "user", "content": "a"}] * 5000,
+    [{"role": "tool", "content": 7}], [{"role": "user", "content": "a"}] * 5000,
+    [{"role": "assistant", "tool_calls": 7}],
+    [{"role": "assistant", "tool_calls": [{"function": 7}]}],
 )  # fmt: skip
+_INPUTS = (*_MESSAGES, [{"type": "x"}], [{"type": "item_reference", "id": "a"}])
 
 
-def _values(name: str, model: Model, chat: bool) -> tuple:
+def _values(name: str, model: Model, field: str) -> tuple:
     """Returns values of a field that are wrong for this model; "main" is the text."""
     long = "crane " * (model.context + 1)
-    if name == "main" and chat:
-        return (*_MESSAGES, [{"role": "user", "content": long}])
+    if name == "main" and field != "prompt":
+        wrong = _MESSAGES if field == "messages" else _INPUTS
+        return (*wrong, [{"role": "user", "content": long}])
     if name == "main":
         return (*_PROMPTS, long, [model.tokens], [1] * model.context)
     if name == "max_tokens":
@@ -74,14 +86,14 @@ def _values(name: str, model: Model, chat: bool) -> tuple:
 
 
 def _body(picked: random.Random, path: str, model: Model) -> bytes:
-    content = {"model": model.name, "max_tokens": 1}
-    chat = "chat" in path
-    content["messages" if chat else "prompt"] = (
-        [{"role": "user", "content": "The crane"}] if chat else "The crane"
-    )
+    field = PATHS[path]
+    most = "max_output_tokens" if field == "input" else "max_tokens"
+    content = {"model": model.name, most: 1, field: "The crane"}
+    if field == "messages":
+        content[field] = [{"role": "user", "content": "The crane"}]
     name = picked.choice(["main", *_FIELDS])
-    wrong = picked.choice(_values(name, model, chat))
-    content[("messages" if chat else "prompt") if name == "main" else name] = wrong
+    wrong = picked.choice(_values(name, model, field))
+    content[{"main": field, "max_tokens": most}.get(name, name)] = wrong
     # What is right or unknown beside it changes nothing.
     for _ in range(picked.randrange(3)):
         unknown = "".join(picked.choices(string.ascii_letters, k=12))
@@ -91,7 +103,7 @@ def _body(picked: random.Random, path: str, model: Model) -> bytes:
 
 def malformed(picked: random.Random, model: Model = Model()):
     """Draws a path, headers and a body, which the server of this model has to refuse."""
-    path = picked.choice(PATHS)
+    path = picked.choice(list(PATHS))
     body = _body(picked, path, model)
     headers = {"content-type": "application/json"}
     kind = picked.random()

@@ -105,3 +105,12 @@ def test_the_model_reads_the_system_message(model, tokenizer, store):
     request = served.conversation(ChatBody.model_validate({"model": MODEL, "messages": messages}))
     assert request.question == "A user?"
     assert [turn["role"] for turn in request.history] == list(roles[:-1])
+
+
+def test_a_note_about_the_documents_is_no_part_of_the_chat(asked):
+    """A model would write the like of it."""
+    from knn_logits_serve.messages import Message, turns_of
+
+    answer = ask(asked, "Explain photosynthesis").choices[0].message.content
+    (turn,) = turns_of([Message(role="assistant", content=answer)])
+    assert turn["content"] == answer.partition("\n\n\u2060(No document")[0] != answer

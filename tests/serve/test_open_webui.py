@@ -143,10 +143,15 @@ def test_words_of_a_template_are_not_the_persons(model, tokenizer, store):
 
 
 TASKS = {
-    "title": (TITLE, "When error code E42 appears, what …"),
+    "title": (TITLE, "When error code E42 appears, what is to be opened?"),
     "tags": ('### Task:\nGenerate 1-3 broad tags\n{ "tags": ["a"] }', []),
     "follow_ups": ('### Task:\nSuggest questions\n{ "follow_ups": ["a"] }', []),
 }
+
+
+def test_a_long_title_ends_with_a_whole_word():
+    task = f"### Task:\n<chat_history>\nUSER: **Which** {'long ' * 30}question?\n</chat_history>"
+    assert json.loads(title_of(task)) == {"title": f"Which {'long ' * 8}…"}
 
 
 @pytest.mark.parametrize("templated_model", [False, True])

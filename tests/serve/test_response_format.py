@@ -27,6 +27,7 @@ def of_schema(schema):
 
 
 FORM = of_schema(SCHEMA)
+LOOP = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
 
 
 def answer(client, form=FORM, model=MODEL, **settings):
@@ -123,8 +124,10 @@ def test_an_answer_that_goes_round_in_circles_is_not_cut(client):
         (of_schema({"type": "robot"}), "cannot be followed"),
         (of_schema({"$ref": "http://a/b"}), "cannot be followed"),
         (of_schema({"type": "string", "not": {}}), "cannot be followed"),
+        (of_schema(LOOP), "cannot be followed"),
+        (of_schema({"enum": [f"value {number}" for number in range(20_000)]}), "too large"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 def test_a_schema_that_cannot_be_followed_is_refused(client, openai, form, line):
     with pytest.raises(openai.BadRequestError, match=line):
