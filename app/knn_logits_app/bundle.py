@@ -23,7 +23,7 @@ ASSETS = Path(__file__).parent / "assets"
 ICON = ASSETS / "icon.svg"
 # The scripts, each after those that it needs.
 _SCRIPTS = (
-    "dom", "trace", "words", "live", "answer", "panel", "documents", "take", "page", "mount",
+    "dom", "trace", "words", "live", "answer", "panel", "documents", "card", "take", "page", "mount",
     "chat", "alone",
 )  # fmt: skip
 _NAMES = (
@@ -37,23 +37,27 @@ _GRADIO_TAG = re.compile(
 
 
 @cache
-def script() -> str:
-    """Returns the JavaScript that draws answers. It defines the object `knnLogits`."""
+def script(originals: str = "") -> str:
+    """Returns the JavaScript that draws answers. It defines the object `knnLogits`.
+
+    `originals` is the address under which the documents stand that have no whole address.
+    """
     form = json.dumps(asset("alone.html")).replace("</", "<\\/")
     parts = "\n".join(asset(f"{name}.js") for name in _SCRIPTS)
     return (
-        f"window.knnLogits = (() => {{\nconst ALONE = {form};\n{parts}\n"
+        f"window.knnLogits = (() => {{\nconst ALONE = {form};\n"
+        f"const ORIGINALS = {json.dumps(originals)};\n{parts}\n"
         f"return {{ {_NAMES} }};\n}})();"
     )
 
 
-def head() -> str:
+def head(originals: str = "") -> str:
     """Returns the elements for the head of the page."""
     return (
         # This copy of the style is for answers that are saved as pages. The page itself gets its
         # style through gradio, so that it has precedence over gradio's own.
         f'<style id="kl-style" media="not all">{asset("answer.css")}</style>'
-        f'<script id="kl-script">{script()}</script>'
+        f'<script id="kl-script">{script(originals)}</script>'
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from knn_logits import ConfigError, Datastore, Memory, use_fastest_dtype
 from knn_logits_app.decoding import Reader, context_of
+from knn_logits_app.requests import MOST_STORES
 
 # The most characters of a source that is used as an example.
 _LONG = 160
@@ -132,8 +133,13 @@ class Library:
 
     @property
     def store(self) -> Datastore:
-        """The first datastore, which the page chooses at first."""
+        """The first datastore, whose settings hold at first."""
         return next(iter(self.stores.values()))
+
+    @property
+    def chosen(self) -> list[str]:
+        """The datastores that the page chooses at first: all, unless a gate rules one alone."""
+        return list(self.stores)[: 1 if self.gates else MOST_STORES]
 
     @cached_property
     def memory(self) -> Memory:

@@ -34,7 +34,7 @@ _SETTINGS_OF_STORES = """
   const gated = names.includes(chosen ?? first) && mine.gates.includes(first);
   const own = [...mine.stores[first], gated];
   const boxes = {
-    __type__: "update", choices: names.map((one) => [one, one]), value: names.slice(0, 1),
+    __type__: "update", choices: names.map((one) => [one, one]), value: mine.chosen,
   };
 """
 
@@ -106,7 +106,7 @@ def _controls(server: Server) -> Controls:
     model = gr.Dropdown(list(libraries), value=library.name, label="Model", interactive=True)
     stores = gr.CheckboxGroup(
         list(library.stores),
-        value=[first],
+        value=library.chosen,
         label="Datastores",
         info="The memory searches these texts. Several are searched as one.",
         elem_id="stores",
@@ -131,6 +131,7 @@ def _controls(server: Server) -> Controls:
     all_settings = {
         name: {
             "gates": list(each.gates),
+            "chosen": each.chosen,
             "stores": {
                 title: list(values_of(store).values()) for title, store in each.stores.items()
             },

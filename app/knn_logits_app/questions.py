@@ -65,13 +65,36 @@ def asking_of(
     session.limits.check(
         prompt_tokens=len(text_ids(library.tokenizer, question.text)), new_tokens=new_tokens
     )
-    stores = session.stores(library, question.lookup, private)
+    config = AskConfig("write" if question.own_words else "quote", max_new_tokens=new_tokens)
+    return _asking(session, library, question.lookup, private, config)
+
+
+def _asking(
+    session: Session,
+    library: Library,
+    lookup: Lookup,
+    private: Stores | None,
+    config: AskConfig | None = None,
+) -> Asking:
+    stores = session.stores(library, lookup, private)
     memory = library.memory.over(stores)
-    if set(question.lookup.stores) & set(private or {}):
+    if set(lookup.stores) & set(private or {}):
         # An open memory keeps the passages that it has cut, and a visitor's text must not stay.
         memory = Memory(library.model, stores, threads=session.threads, check=False)
-    config = AskConfig("write" if question.own_words else "quote", max_new_tokens=new_tokens)
     return Asking(library.model, library.tokenizer, memory, config)
+
+
+def knowing(
+    session: Session, library: Library, text: str, lookup: Lookup, private: Stores | None = None
+) -> list[str]:
+    """Names datastores that are not searched and have a sentence about a text, by words alone."""
+    names = []
+    for name in {**library.stores, **(private or {})}:
+        if name not in lookup.stores:
+            asking = _asking(session, library, replace(lookup, stores=(name,)), private)
+            if asking.shared(text) >= asking.config.least_shared:
+                names.append(name)
+    return names
 
 
 def ask_steps(

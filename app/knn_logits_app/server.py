@@ -15,7 +15,7 @@ import torch
 from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
-from knn_logits import Limits
+from knn_logits import ConfigError, Limits
 from knn_logits_app.api import json_for_tools
 from knn_logits_app.bundle import ASSETS, ICON, asset, head
 from knn_logits_app.door import Names, close_door
@@ -102,6 +102,7 @@ def launch(
     host: str | None = None,
     port: int | None = None,
     names: Sequence[str] = (),
+    originals: str | None = None,
     block: bool = True,
     quiet: bool = False,
 ) -> tuple[Any, Server]:
@@ -117,12 +118,18 @@ def launch(
         port: The port to listen on; None takes the first free port from 7860.
         names: Further names under which visitors reach the page, such as "knn.example.org". The
             environment variable KNN_LOGITS_APP_HOSTS adds names too, separated by commas.
+        originals: The address under which the original documents can be read, such as
+            `https://docs.example.org/`. Documents whose own address is no whole one, such as files
+            that were read from a folder, are linked there, with the page in a PDF.
         block: Whether to wait until the server ends.
         quiet: Whether to print nothing.
 
     Returns:
         The page, and the models and visitors that it works with.
     """
+    originals = f"{originals.rstrip('/')}/" if originals else ""
+    if originals and not originals.startswith(("http://", "https://")):
+        raise ConfigError(f"{originals} is no address of the web: begin it with https://")
     quotas = quotas or Quotas()
     page, server = prepare(libraries, limits, at_once, waiting, quotas)
     # Only gradio's description of the API has the names of the endpoints' arguments.
@@ -147,7 +154,7 @@ def launch(
         show_error=False,
         theme=theme(),
         css_paths=[ASSETS / f"{name}.css" for name in ("answer", "app", "chat")],
-        head=head(),
+        head=head(originals),
         favicon_path=str(ICON),
         js=asset("ready.js"),
         footer_links=["api"],

@@ -26,6 +26,7 @@ from knn_logits import (
     Pieces,
     SequenceTrace,
     Trace,
+    Vote,
     explain,
 )
 from knn_logits_app.decoding import Inputs, SentenceEnd, TokenStream, samplers
@@ -49,6 +50,7 @@ class Piece(NamedTuple):
     text: str
     share: float
     changed: bool = False
+    far: bool = False  # whether no neighbor was near
 
 
 @dataclass(frozen=True)
@@ -227,16 +229,17 @@ def _write(
             nonlocal last
             if token in reader.silent:
                 return
-            share, changed = 0.0, False
+            share, changed, far = 0.0, False, False
             vote = knn.vote if knn else None
             if vote is not None and live is not None:
                 share = vote.influence(0, token)
                 changed = int(vote.log_p_lm[0].argmax()) != token
+                far = is_far(vote)
                 live.add(vote, [token])
             piece = pieces.add(token)
             if not inputs.begun and not any(word.text for word in words):
                 piece = reader.first_piece(piece)
-            words.append(Piece(piece, share, changed))
+            words.append(Piece(piece, share, changed, far))
             now = time.monotonic()
             if now - last >= FRAME_SECONDS:
                 last = now
@@ -259,6 +262,13 @@ def _write(
             trace, packed = _for_page(trace, live, library, lookup)
             answer = replace(answer, trace=trace, live=packed)
         emit(side, replace(answer, done=True))
+
+
+def is_far(vote: Vote) -> bool:
+    """Whether a step's neighbors are known to be far, and none was found word for word."""
+    matched = vote.neighbors.matched
+    near = vote.near is None or bool(vote.near[0])
+    return not near and (matched is None or not bool((matched[0] > 0).any()))
 
 
 def _generate(
@@ -317,7 +327,8 @@ def renamed(sequence: SequenceTrace, names: Mapping[str, str]) -> SequenceTrace:
     for token in sequence.tokens:
         rival = token.by_memory
         if rival is not None and rival.document is not None:
-            rival = replace(rival, document=of(rival.document))
+            passage = rival.passage and of(rival.passage)
+            rival = replace(rival, document=of(rival.document), passage=passage)
         neighbors, documents = map(of, token.neighbors), map(of, token.documents)
         tokens.append(
             replace(token, neighbors=list(neighbors), documents=list(documents), by_memory=rival)

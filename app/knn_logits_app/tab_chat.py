@@ -14,7 +14,7 @@ from knn_logits import Answer, PassageEffect
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
 from knn_logits_app.library import questions_about, titles
-from knn_logits_app.questions import Question, Reply, question_of
+from knn_logits_app.questions import Question, Reply, knowing, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, RequestError, friendly, whole
 
 # The documents and questions that a chat without a turn names for each datastore.
@@ -102,7 +102,11 @@ def replies(
         reply, steps = Reply(), server.work.steps("ask", library, private, deadline, question)
         with closing(steps):  # type: ignore[type-var]
             for reply in steps:
-                yield views.json_text({**shown, **packed(reply, question)})
+                frame = packed(reply, question)
+                if reply.answer is not None and not reply.answer.answered:
+                    names = knowing(session, library, question.text, question.lookup, private)
+                    frame["elsewhere"] = names
+                yield views.json_text({**shown, **frame})
         if reply.answer is None and reply.stopped is None:
             # A Space drops the rest of what was stopped.
             stopped = packed(replace(reply, stopped="stopped"), question)

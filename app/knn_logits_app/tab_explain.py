@@ -9,6 +9,7 @@ import gradio as gr
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
 from knn_logits_app.requests import MOST_CHARACTERS, SETTINGS, friendly, text_of
+from knn_logits_app.tab_generate import elsewhere
 
 
 def build(server: Server, controls: Controls) -> Any:
@@ -48,12 +49,16 @@ def build(server: Server, controls: Controls) -> Any:
             library = server.session.library(model)
             private = server.visitors.stores(request.session_hash)
             source = text_of(source, "source") if library.reader.sources else None
-            answer = server.work.result(
-                "explain", library, private, server.session.limits.deadline(), text_of(text),
-                lookup(), source,
-            )  # fmt: skip
+            text, searched = text_of(text), lookup()
+            answers = {
+                "text": server.work.result(
+                    "explain", library, private, server.session.limits.deadline(), text, searched,
+                    source,
+                )
+            }  # fmt: skip
             content = {"values": values, "names": list(SETTINGS), "model": library.name}
-            return views.frame({"text": answer}, content, kind="explain")
+            content |= elsewhere(server, library, text, searched, answers, private)
+            return views.frame(answers, content, kind="explain")
         except Exception as error:
             return views.message(friendly(error))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import gradio as gr
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
 from knn_logits_app.library import Library, first_words
+from knn_logits_app.questions import knowing
 from knn_logits_app.requests import (
     MOST_CHARACTERS,
     SETTINGS,
@@ -24,6 +25,7 @@ from knn_logits_app.requests import (
     rewriting_of,
     writing_of,
 )
+from knn_logits_app.session import Answer, Stores
 
 PROMPT_LABEL = "Begin a text, or choose one below, and the model continues it"
 SOURCE_LABEL = "The source: what the model reads, such as a sentence to translate"
@@ -112,9 +114,13 @@ def build(server: Server, controls: Controls) -> Any:
     write.click(**run)
     output.ask(on_ask, outputs=[output], trigger_mode="multiple", **layout.MODEL)
     for button, example in zip(examples, library.examples, strict=True):
+        values = json.dumps([example.prompt, example.stores])
         button.click(
+            inputs=[controls.stores],
             outputs=[prompt, controls.stores],
-            js=f"() => {json.dumps([example.prompt, list(example.stores)])}",
+            # Datastores that are chosen beside the example's stay chosen.
+            js=f"(chosen) => {{ const [text, stores] = {values}; "
+            "return [text, stores.every((one) => chosen.includes(one)) ? chosen : stores]; }",
             **layout.INSTANT,
         ).then(**run)
 
@@ -143,11 +149,10 @@ def first_answer(server: Server) -> str:
     if not library.examples:
         return ""
     example = library.examples[0]
-    store = example.stores[0]
     # These are the first values of the page's form.
     values = [
-        library.name, list(example.stores), *layout.values_of(library.stores[store]).values(),
-        store in library.gates, example.prompt, True, True,
+        library.name, library.chosen, *layout.values_of(library.store).values(),
+        library.chosen[0] in library.gates, example.prompt, True, True,
         min(40, server.session.limits.new_tokens),
         # The target of a source may have several sentences.
         not library.reader.sources, False, 1, 0.95, 0,
@@ -197,8 +202,26 @@ def write_json(
             # frame is whole, since the browser may leave out frames that come close together.
             if all(answer.done for answer in answers.values()):
                 seen.clear()
+                content |= elsewhere(
+                    server, library, writing.prompt, writing.lookup, answers, private
+                )
             yield views.frame(answers, content, known=seen, **kind)
             seen |= {side for side, answer in answers.items() if answer.trace is not None}
+
+
+def elsewhere(
+    server: Server,
+    library: Library,
+    text: str,
+    lookup: Lookup | None,
+    answers: Mapping[str, Answer],
+    private: Stores,
+) -> dict[str, Any]:
+    """Where nothing is near a text, names the datastores that would have had something."""
+    near = [answer.trace[0].near for answer in answers.values() if answer.trace is not None]
+    if lookup is None or library.reader.sources or False not in near:
+        return {}
+    return {"elsewhere": knowing(server.session, library, text, lookup, private)}
 
 
 def _rewritten(writing: Writing, rewriting: Rewriting, most: int) -> Writing:

@@ -72,7 +72,9 @@ def _side(answer: Answer) -> dict[str, Any]:
     content = {name: getattr(answer, name) for name in names}
     content["seconds"] = round(answer.seconds, 3)
     if answer.trace is None:
-        pieces = [[piece.text, round(piece.share, 3), piece.changed] for piece in answer.words]
+        pieces = [
+            [piece.text, round(piece.share, 3), piece.changed, piece.far] for piece in answer.words
+        ]
         return {**content, "words": pieces}
     live, documents = answer.live or (None, [])
     trace = {**packed(answer.trace[0], documents), "stores": list(answer.trace.stores)}
@@ -137,7 +139,8 @@ def _rival(rival: Rival | None, table: _Table) -> list[Any] | None:
         return None
     document = rival.document
     behind = [None, None] if document is None else [table.number(document), _short(document.share)]
-    return [rival.token, _short(rival.p), *behind, rival.entry]
+    passage = rival.passage and _neighbor(rival.passage, table)
+    return [rival.token, _short(rival.p), *behind, rival.entry, passage, rival.length]
 
 
 def _neighbor(neighbor: NeighborTrace, table: _Table) -> list[Any]:

@@ -36,6 +36,8 @@ SUFFIXES = (
     ".txt", ".md", ".jsonl", ".pdf", ".docx", ".pptx", ".epub", ".html", ".rst", ".json", ".csv",
     ".tex", ".py", ".rtf", ".ipynb", ".eml", ".mbox",
 )  # fmt: skip
+# How the uri of an uploaded file begins (`addressOf` in assets/dom.js).
+UPLOAD = "upload:"
 # Files that begin like this are packed, and could grow a thousandfold when they are read.
 _PACKED = (b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
@@ -108,9 +110,12 @@ def _read(
             on_skip=lambda *_: skipped.append(name),
             on_bytes=lambda _: deadline.check() if deadline else None,
         ):
-            # The path of an uploaded file is no address, and its lines are no places to name.
-            web = (document.uri or "").lower().startswith(("http://", "https://"))
-            document = replace(document, uri=document.uri if web else None)
+            # The browser still has an uploaded file, and finds it by its name. No other uri is an
+            # address, and lines are no places to name.
+            uri = document.uri or ""
+            web = uri.lower().startswith(("http://", "https://"))
+            original = f"{UPLOAD}{name}" if uri == name else None
+            document = replace(document, uri=uri if web else original)
             if not document.title:
                 places = document.places if name.lower().endswith(_PLACED) else ()
                 document = replace(document, title=document.id, places=places, metadata={})

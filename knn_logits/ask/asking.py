@@ -196,6 +196,16 @@ class Asking:
         """Finds the passages that fit a question best, the best first."""
         return self._ranking.rank(query, self.config.passages, self._hidden)
 
+    def shared(self, query: str) -> float:
+        """The largest share of a query's words, weighed by idf, that a sentence has, in [0, 1].
+
+        It takes no pass of the model. With `config.least_shared` a document may say the answer.
+        """
+        idf = self._ranking.idf
+        total = sum(map(idf, set(content_words(query))))
+        listed = candidates(query, self.find(query), idf) if total else []
+        return min(1.0, listed[0].shared / total) if listed else 0.0
+
     @cached_property
     def _ranking(self) -> Ranking:
         """The passages of all datastores that have a share in the vote, in one ranking."""

@@ -169,6 +169,7 @@ def page(
     port: int | None = setting(None, "Port; by default the first free one from 7860."),
     at_once: int = setting(2, "Number of visitors served concurrently; others wait.", least=1),
     examples: str | None = setting(None, "Prompts to begin with, one a line."),
+    originals: str | None = setting(None, "Address under which the documents' files stand."),
 ) -> None:
     """Open the page: chat, generate, and inspect the sources."""
     if find_spec("gradio") is None or find_spec("knn_logits_app") is None:
@@ -186,7 +187,7 @@ def page(
     with interruptible("the page is closed"):
         status.clear()
         try:
-            launch([library], host=host, port=port, at_once=at_once)
+            launch([library], host=host, port=port, at_once=at_once, originals=originals)
         except OSError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(

@@ -40,10 +40,13 @@ from knn_logits.mixture.distribution import influences, log_p_knn_of, mix_one
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.vote import Vote
 from knn_logits.search.neighbors import Neighbors
+from knn_logits.store.datastore import Datastore
 
 MAX_NEIGHBORS = 5
 # As many tokens before and after a token say how it is spelt, and which passage goes on alike.
 AROUND = 64
+# As many tokens follow the word of a passage.
+_AFTER = 11
 # With a larger share than this the memory wrote a word, and not the model.
 _MOST = 0.5
 # log p_kNN of a token beyond which no other token can have a larger vote.
@@ -186,10 +189,19 @@ class Tracer:
         return Rival(text + rest, p, self._share(first))
 
     def _neighbor(
-        self, number: int, distance: float, matched: int, **shares: float
+        self, number: int, distance: float, matched: int, *, weight: float, influence: float
     ) -> NeighborTrace:
         store, entry = self.memory.retriever.locate(number)
-        passage = store.passage(entry)
+        # The ∞-gram compares no keys.
+        near = distance if math.isfinite(distance) else None
+        passage = self.passage(store, entry, weight, influence=influence)
+        return replace(passage, distance=near, matched=matched or None)
+
+    def passage(
+        self, store: Datastore, entry: int, weight: float, *, length: int = 1, influence: float = 0
+    ) -> NeighborTrace:
+        """The passage around an entry; its word has so many tokens, from the entry on."""
+        passage = store.passage(entry, after=_AFTER + length)
         # The tokens that start and end a document for the model are not part of its text.
         special = self._special
         before, after = (
@@ -199,7 +211,7 @@ class Tracer:
         ids = [*before, passage.token, *after]
         first, end = whole_characters(self.tokenizer, ids, len(before), len(after))
         at = len(before) - first
-        text, word, rest = parts_of(self.tokenizer, ids[first:end], (at, at + 1))
+        text, word, rest = parts_of(self.tokenizer, ids[first:end], (at, at + length))
         title, uri = where(store, entry, self.tokenizer)
         return NeighborTrace(
             # A document may have bytes that are no character.
@@ -211,11 +223,10 @@ class Tracer:
             uri=uri,
             store=self.memory.name_of(store),
             entry=entry,
-            # The ∞-gram compares no keys.
-            distance=distance if math.isfinite(distance) else None,
+            weight=weight,
+            distance=None,
+            influence=influence,
             source=passage.document.source,
-            matched=matched or None,
-            **shares,
         )
 
     def sequence(self, ids: list[int], first: int, chosen: Sequence[Chosen]) -> SequenceTrace:

@@ -220,11 +220,15 @@ class _Reading:
             # A document's first token is not an entry.
             begin = np.array([max(difference.begin, document.first + 1)])
             p = quotations.p_knn(difference.first, words[0])
+            entry = int(store.contexts.entries_of(begin, np.ones(1, np.int64))[0])
+            length = difference.end - int(begin[0])
             by_memory = Rival(
                 parts_of(tokenizer, [*before, *words], (len(before),))[1],
                 p,
                 DocumentShare(memory.name_of(store), document.id, document.title, document.uri, p),
-                int(store.contexts.entries_of(begin, np.ones(1, np.int64))[0]),
+                entry,
+                self._tracer.passage(store, entry, p, length=length),
+                length,
             )
             for place in range(max(difference.first, 1) - 1, difference.last - 1):
                 # White space in a token of its own is no word.

@@ -54,8 +54,12 @@ def read_sequence(content: dict[str, Any]) -> SequenceTrace:
 def _rival(content: dict[str, Any] | None) -> Rival | None:
     if content is None:
         return None
-    document = content.get("document")
-    return Rival(**{**content, "document": DocumentShare(**document) if document else None})
+    document, passage = content.get("document"), content.get("passage")
+    parts: dict[str, Any] = {
+        "document": DocumentShare(**document) if document else None,
+        "passage": NeighborTrace(**passage) if passage else None,
+    }
+    return Rival(**{**content, **parts})
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:

@@ -204,7 +204,7 @@ def _contradiction(tokens: Sequence[TokenTrace]) -> str:
     word = one_line("".join(token.token for token in tokens)).strip()
     by = ""
     if rival.document is not None:
-        by = f", by {one_line(rival.document.title or rival.document.document)}"
+        by = f", by {one_line((rival.passage or rival.document).title or rival.document.document)}"
     if rival.quoted:
         words = _quoted(rival.token)
         return f"{word}: the memory says {words} (the words around are the same{by})"
@@ -258,7 +258,8 @@ def with_store_names(trace: Trace) -> Trace:
             token,
             neighbors=[titled(item) for item in token.neighbors],
             documents=[titled(item) for item in token.documents],
-            by_memory=rival and replace(rival, document=titled(rival.document)),
+            by_memory=rival
+            and replace(rival, document=titled(rival.document), passage=titled(rival.passage)),
         )
 
     sequences = [replace(item, tokens=[renamed(token) for token in item.tokens]) for item in trace]

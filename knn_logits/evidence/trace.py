@@ -100,12 +100,16 @@ class Rival:
             its document.
         entry: The entry of the passage's first word that differs. None if this is not the text of a
             passage.
+        passage: The passage with its words that differ, and the text around them.
+        length: Number of the passage's tokens that differ.
     """
 
     token: str
     p: float
     document: DocumentShare | None = None
     entry: int | None = None
+    passage: NeighborTrace | None = None
+    length: int = 1
 
     @property
     def quoted(self) -> bool:

@@ -84,7 +84,7 @@ def test_a_changed_word_has_a_colour_and_a_line_by_its_share(drawing, share, lev
     page = drawing(views.frame({"knn": answer(token(" cover", share, changed=True))}, {}))
     word = words(page)
     assert word.get_attribute("class") == f"kl-w kl-changed kl-l{level}"
-    assert f"{share:.0%} by the memory" in word.get_attribute("title")
+    assert f"{share:.0%} by the memory" in word.get_attribute("aria-description")
     border = page.evaluate(
         "getComputedStyle(document.querySelector('#answer .kl-text .kl-w')).borderBottomWidth"
     )
@@ -101,7 +101,7 @@ def test_tokens_become_words_with_the_share_of_their_weakest(drawing):
     pieces = [(" K", 1.0), ("-", 0.5), ("96", 0.3), (".", 0.2), (" After", 0.4), ("", 0.35)]
     page = drawing(views.frame({"knn": answer(*(token(*one, changed=True) for one in pieces))}, {}))
     assert [one.inner_text() for one in words(page).all()] == ["K-96", ".", "After"]
-    titles = [one.get_attribute("title") for one in words(page).all()]
+    titles = [one.get_attribute("aria-description") for one in words(page).all()]
     assert [one.split(": ")[1][:3] for one in titles] == ["30%", "20%", "35%"]
     assert shown(page, ".kl-headline").startswith("The memory changed 2 of 2 words")
 
@@ -138,7 +138,9 @@ def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed(drawing):
     pieces = [token(" K", 0.9, documents=shares, changed=True), token("-96", 0.003, documents=[])]
     page = drawing(views.frame({"knn": answer(*pieces)}, {}))
     assert shown(page, ".kl-headline") == "The memory changed 1 of 1 word."
-    assert words(page).get_attribute("title") == "brought by the memory: 90% by the memory"
+    assert (
+        words(page).get_attribute("aria-description") == "brought by the memory: 90% by the memory"
+    )
     assert "90% of the probability of its piece “K” comes from the memory" in shown(
         page, ".kl-panel"
     )
@@ -152,7 +154,11 @@ def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed(drawing):
 def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it(drawing):
     one = token(" cover", 0.3, p=0.4, p_lm=0.6)
     page = drawing(views.frame({"knn": answer(one)}, {}))
-    assert words(page).get_attribute("title").startswith("the memory makes it less likely: 30%")
+    assert (
+        words(page)
+        .get_attribute("aria-description")
+        .startswith("the memory makes it less likely: 30%")
+    )
 
 
 def test_pieces_of_different_documents_are_no_source_of_the_word(drawing):
@@ -192,14 +198,21 @@ def test_an_outvoted_word_says_what_the_neighbors_would_have_written(drawing):
 
 def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     document = DocumentShare("s", "d", "Error E941", None, 0.001)
-    rival = Rival(" straighten the cover", 0.001, document, entry=17)
+    passage = neighbor(
+        title="Error E941, page 3", before="First of all", word=" straighten the cover"
+    )
+    rival = Rival(" straighten the cover", 0.001, document, 17, passage, length=3)
     against = token(" bend", 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival)
     frame = views.frame({"text": answer(token(" to", 0.9), against)}, {}, kind="explain")
     page = drawing(frame)
     assert words(page).nth(1).get_attribute("class") == "kl-w kl-not"
-    around = "the words around it are the same in Error E941."
-    said = f"The memory says straighten the cover here: {around}"
-    assert shown(page, ".kl-panel .kl-against") == said
+    said = "The memory says straighten the cover here."
+    assert shown(page, ".kl-panel .kl-against p").startswith(said)
+    # The passage comes first, with its place and all of its words, and no other document beside it.
+    assert shown(page, ".kl-panel .kl-against .kl-doc b") == "Error E941, page 3"
+    assert shown(page, ".kl-panel .kl-against mark") == "straighten the cover"
+    assert page.locator(".kl-panel .kl-sources").count() == 0
+    assert page.locator(".kl-docs [data-document]").count() == 0
 
 
 def test_a_passage_of_a_pair_is_shown_with_its_source(drawing):

@@ -74,7 +74,7 @@ def test_a_click_opens_the_sources_of_a_word_and_another_closes_them(open_page):
     assert panel.locator("h3").inner_text() == word.inner_text()
     text = panel.inner_text()
     for part in ("Error E529", "weight", "similarity", "p_LM", "p_kNN", "by the memory"):
-        assert part.lower() in (text + (word.get_attribute("title") or "")).lower()
+        assert part.lower() in (text + (word.get_attribute("aria-description") or "")).lower()
     assert word.get_attribute("aria-expanded") == "true"
     word.click()
     assert panel.count() == 0

@@ -17,15 +17,16 @@ const effectLine = (effect, tokens) => {
     + `${times(factor)} times as likely, on average (${change}).`;
 };
 
+// A passage's text without its heading, in one line.
+const wholeOf = (passage) => passage.text.map(([text]) => text).join("").replace(/^(#+ .*|.*\n[=\-~^]{3,})$/gm, "").replace(/\s+/g, " ").trim();
 const passageOf = (passage, frame, read) => {
-  const whole = passage.text.map(([text]) => text).join("").replace(/^(#+ .*|.*\n[=\-~^]{3,})$/gm, "").replace(/\s+/g, " ").trim();
   const opened = (event) => {
     const mark = event.target.open && event.target.querySelector("mark");
     if (mark) mark.scrollIntoView({ block: "nearest" });
   };
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
-      frame.answered ? null : h("span", { class: "kl-preview" }, toAWord(whole, 110))),
+      frame.answered ? null : h("span", { class: "kl-preview" }, toAWord(wholeOf(passage), 110))),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, text) : text))),
     h("p", { class: "kl-hint" }, effectLine(passage.effect, frame.tokens), " ",
       button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
@@ -37,7 +38,7 @@ const saidIn = (frame) => {
     const bare = text.trimStart();
     const space = place ? text.slice(0, text.length - bare.length) : "";
     return source === null ? space + bare
-      : [space, h("span", { class: "kl-says", title: `In ${frame.passages[source]?.title ?? "a passage"}` }, bare)];
+      : [space, h("span", { class: "kl-says", "data-passage": source }, bare)];
   });
   if (frame.quoted) {
     // The words that answer, which tab_chat.py counts in code points.
@@ -64,6 +65,8 @@ const replyOf = (frame, tools) => {
     frame.stopped ? h("p", { class: "kl-hint" }, `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
     frame.full ? h("p", { class: "kl-hint" }, `ended early: an answer has ${count(frame.full, "token")} at most`) : null,
+    ...(frame.elsewhere ?? []).map((name) => h("p", { class: "kl-hint" }, "A datastore that is not chosen has a sentence about this: ",
+      button(`search “${name}” too`, () => { tick(name); requestAnimationFrame(() => requestAnimationFrame(tools.again)); }, { class: "kl-link" }), ".")),
     sources.length ? h("p", { class: "kl-from" }, missing ? "The nearest passages:" : frame.quoted ? "Quoted word for word from:"
       : "Written by the model, which read this (underlined words stand in it):") : null,
     ...sources,
@@ -229,6 +232,12 @@ const chat = (element, props, trigger, watch) => {
     turns = [];
   }
   turns.filter((one) => !one.frame?.done).forEach((one) => end(one, "the page was loaded again"));
+  cards(log, ".kl-says", (of) => {
+    const turn = turns.find((one) => places.get(one)?.contains(of));
+    const passage = turn?.frame.passages[of.dataset.passage];
+    return passage && [h("p", {}, h("b", {}, passage.title), h("span", { class: "kl-store" }, passage.store)),
+      h("blockquote", { dir: "auto" }, toAWord(wholeOf(passage), 300))];
+  });
   views.push({ follow: begin });
   drawAll();
   watch("value", show);

@@ -21,7 +21,9 @@ const documentsAside = (view) => {
   const readables = known.words.filter((each) => readable(each) && each.tokens.some((at) => known.states[at].p !== 0));
   const words = one ? [word] : readables.length ? readables : known.words;
   const all = partsOf(words, known.states);
-  const shown = all.slice(0, LISTED).filter((one, place) => place < 1 || one.share >= 0.005);
+  // Beside a word that a passage contradicts, other documents that hardly speak for it would mislead.
+  const against = one && word.against;
+  const shown = all.slice(0, LISTED).filter((each, place) => each.share >= (against ? LEAST : place && 0.005));
   const rest = all.slice(shown.length);
   // The server lists the first documents of each word. Of several words the others are not counted.
   const unlisted = words.map((each) => known.states[each.decisive[0]].rest);
@@ -40,10 +42,9 @@ const documentsAside = (view) => {
     onclick: (event) => view.readDocument(number, null, event.currentTarget),
     onmouseenter: () => view.light(number), onmouseleave: () => view.light(null),
     onfocus: () => view.light(number), onblur: () => view.light(null),
-    title: "Lights its words; click to read it",
   }));
   const own = 1 - mean(words.map((each) => each.share));
-  return h("aside", { class: "kl-docs", "aria-label": "Documents" },
+  return h("aside", { class: `kl-docs${known.side.trace.near === false ? " kl-afar" : ""}`, "aria-label": "Documents" },
     h("h2", {}, one ? `Documents of “${word.text}”` : "Documents"),
     word ? button(view.everything ? `only those of “${word.text}”` : "those of the whole text",
       () => view.all(!view.everything), { class: "kl-link" }) : null,

@@ -51,16 +51,38 @@ const spaces = (space) => {
   return ["\n", h("span", { class: "kl-breaks" }, `⏎ ×${breaks}`), "\n", space.slice(space.lastIndexOf("\n") + 1)];
 };
 
-// Returns a link to a document, or null if its URI is not a web address.
-const link = (uri, label = "open") => {
-  let safe = false;
+// The files that the visitor uploaded, by name, which the browser can still show. It must not read them
+// as HTML, which would be a part of this page.
+const uploads = new Map();
+const SHOWN_AS = { pdf: "application/pdf", txt: "text/plain;charset=utf-8", md: "text/plain;charset=utf-8" };
+const upload = (files) => [...files ?? []].forEach((file) => {
+  const type = SHOWN_AS[file.name.split(".").at(-1).toLowerCase()];
+  if (type) uploads.set(`upload:${file.name}`, URL.createObjectURL(new Blob([file], { type })));
+});
+document.addEventListener("change", ({ target }) => target.closest?.("#own-files") && upload(target.files), true);
+document.addEventListener("drop", ({ target, dataTransfer }) => target.closest?.("#own-files") && upload(dataTransfer.files), true);
+
+// The address of a document's original, which may be a file that the visitor uploaded or stand under
+// the address of all originals; null if it is not known. `#page=2` leads to a page of a PDF.
+const addressOf = (uri) => {
+  const [name, place] = (uri ?? "").split("#");
+  const at = place === undefined ? "" : `#${place}`;
+  if (uploads.has(name)) return uploads.get(name) + at;
   try {
-    safe = ["http:", "https:"].includes(new URL(uri ?? "").protocol) && /^https?:\/\//i.test(uri);
+    if (/^https?:\/\//i.test(uri) && new URL(uri)) return uri;
+    if (!ORIGINALS || !name || /^[\w+.-]+:/.test(name)) return null;
+    const { href } = new URL(name.split("/").map(encodeURIComponent).join("/"), ORIGINALS);
+    return href.startsWith(ORIGINALS) ? href + at : null;
   } catch {
-    safe = false;
+    return null;
   }
-  if (!safe) return null;
-  return h("a", { href: uri, target: "_blank", rel: "noopener noreferrer nofollow" }, label,
+};
+
+// Returns a link to a document's original, or null if its address is not known.
+const link = (uri, label = "open") => {
+  const address = addressOf(uri);
+  if (!address) return null;
+  return h("a", { href: address, target: "_blank", rel: "noopener noreferrer nofollow" }, label,
     h("span", { class: "kl-sr" }, label === "open" ? " the document in a new tab" : " in a new tab"));
 };
 

@@ -84,6 +84,9 @@ const mount = (element, props, trigger, watch) => {
     });
   };
 
+  // The page knows of what was changed last a moment later.
+  const again = () => requestAnimationFrame(() => requestAnimationFrame(() =>
+    document.querySelector(view.data.kind === "explain" ? "#explain" : "#write")?.click()));
   const notice = () => {
     const { changed, stale, known } = view;
     if (!changed && !stale) return null;
@@ -92,10 +95,9 @@ const mount = (element, props, trigger, watch) => {
       : `Colours and bars show λ ${short(changed.lmbda)}, k ${changed.k}, τ ${short(changed.temperature)}. `
         + (flips ? `${count(flips, "word")} would be different (dotted). `
           : known.live.greedy ? "The words would be the same. " : "");
-    const again = view.data.kind === "explain" ? "explain" : "write";
     return h("p", { class: "kl-stale", role: "status" }, line,
-      view.asks || stale ? button(again === "write" ? "Write again" : "Explain again",
-        () => document.querySelector(`#${again}`)?.click(), { class: "kl-link" }) : null);
+      view.asks || stale ? button(view.data.kind === "explain" ? "Explain again" : "Write again",
+        again, { class: "kl-link" }) : null);
   };
 
   // Says that nothing is near, and shows the nearest passage and prompts to try instead.
@@ -117,6 +119,8 @@ const mount = (element, props, trigger, watch) => {
           ? "its words may be about something else" : "it has no part in these words"}.`),
       passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
         ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
+      ...(view.data.asked?.elsewhere ?? []).map((name) => h("p", {}, "A datastore that is not chosen has a sentence about this: ",
+        button(`search “${name}” too`, () => { tick(name); again(); }, { class: "kl-link" }), ".")),
       chips.length ? h("p", {}, "You can ask it: ", chips) : null);
   };
 
@@ -136,7 +140,7 @@ const mount = (element, props, trigger, watch) => {
       if (!shown) return;
       const names = look(word, same?.[word.number]);
       if (shown.className !== names) shown.className = names;
-      shown.title = hint(word);
+      shown.setAttribute("aria-description", hint(word));
     });
     out.querySelector(".kl-headline").replaceChildren(...headline(view.data, known, same));
     out.querySelector(".kl-notes").replaceChildren(...[notice()].filter(Boolean));
@@ -280,7 +284,7 @@ const mount = (element, props, trigger, watch) => {
     else
       out.replaceChildren(
         h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, view.known, view.same) : null),
-        h("div", { class: "kl-notes" }, traced ? notice() : null), grid, ...[nothingNear(), unknownNames()].filter(Boolean), legend(data.kind),
+        h("div", { class: "kl-notes" }, traced ? notice() : null), ...[nothingNear(), unknownNames()].filter(Boolean), grid, legend(data.kind, view.known),
         h("div", { class: "kl-panels", id: panel }), ...[trigger && earlierOf(view, draw)].filter(Boolean));
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");
@@ -335,6 +339,8 @@ const mount = (element, props, trigger, watch) => {
     else return;
     event.preventDefault();
   });
+  cards(out, ".kl-w[data-word], [data-document]", ({ dataset }) => view.known?.side.trace && (dataset.word
+    ? cardOfWord(view.known.words[dataset.word], view) : cardOfDocument(Number(dataset.document), view)));
   views.push(view);
   watch("value", show);
   show();

@@ -9,6 +9,10 @@ const fill = (selector, text) => {
   field.dispatchEvent(new Event("input", { bubbles: true }));
 };
 
+// Chooses a datastore, if it is not chosen yet.
+const tick = (name) => [...document.querySelectorAll("#stores label")].find((one) => one.textContent.trim() === name)
+  ?.querySelector("input:not(:checked)")?.click();
+
 // Makes Enter write or send, and Shift+Enter break the line. In gradio it is the other way round.
 const SENDS = { "#prompt textarea": "#write", "#chat-question textarea": "#chat-send" };
 const enter = (event) => {

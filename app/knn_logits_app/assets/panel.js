@@ -31,17 +31,32 @@ const shareLine = (word, states) => {
   return [...parts, "."];
 };
 
+// The line of a document: its title, which opens it at a place, its datastore and its address.
+const documentLine = (number, passage, place, view) => {
+  const document = documentOf(view.known.side.trace, number);
+  const title = h("b", {}, passage?.title ?? document.name);
+  const read = (event) => view.readDocument(number, place, event.currentTarget);
+  return h("div", { class: "kl-doc" },
+    view.reads ? button(title, read, { class: "kl-open", title: place ? "Read the passage" : "Read the document" }) : title,
+    h("span", { class: "kl-store" }, document.store), link(passage?.uri ?? document.uri));
+};
+
+// Says what the memory has in a word's place, and shows the passage that says it.
 const objection = (word, view) => {
   if (!word.against) return null;
-  const { token, p, document, entry } = word.against;
-  const says = ["The memory says ", h("b", {}, visible(token).trim())];
-  const name = document === null ? null : h("b", {}, documentOf(view.known.side.trace, document).name);
-  if (entry === null)
-    return h("p", { class: "kl-against" }, "The memory’s neighbors would have written ",
-      h("b", {}, visible(token).trim()), ` here, with ${percent(p)} of its vote`, name && [", ", name], ".");
-  const read = (event) => view.readDocument(document, [entry, 1], event.currentTarget);
-  const where = view.reads ? button(name, read, { class: "kl-open", title: "Read the passage" }) : name;
-  return h("p", { class: "kl-against" }, says, " here: the words around it are the same in ", where, ".");
+  const { token, p, document, entry, passage, length } = word.against;
+  const said = h("b", {}, visible(token).trim());
+  const line = entry === null ? ["The memory’s neighbors would have written ", said, ` here, with ${percent(p)} of its vote.`]
+    : ["The memory says ", said, " here. The words around it are the same in this passage:"];
+  return h("div", { class: "kl-against" }, h("p", {}, line),
+    document === null ? null : documentLine(document, passage, entry === null ? null : [entry, length], view),
+    passage && h("blockquote", { dir: "auto" }, excerpt(passage)));
+};
+
+// The text of a passage around its word, in whole words.
+const excerpt = ({ before, word, after }) => {
+  const bare = word.trimStart();
+  return [fromAWord(before), word.slice(0, word.length - bare.length), h("mark", {}, bare), toAWord(after)];
 };
 
 // Finds a document's passage that contains the word. If the word is in a span, the span's passage
@@ -82,12 +97,7 @@ const sourceItem = (word, one, view) => {
   const { trace } = view.known.side;
   const document = documentOf(trace, one.number);
   const found = passageFor(word, one.number, view.spanOf(word), trace);
-  const title = found?.passage.title ?? document.name;
   const place = found && [found.passage.entry, found.span ? found.span.tokens : word.tokens.length];
-  const head = h("div", { class: "kl-doc" },
-    view.reads ? button(h("b", {}, title), (event) => view.readDocument(one.number, place, event.currentTarget),
-      { class: "kl-open", title: "Read the whole document" }) : h("b", {}, title),
-    h("span", { class: "kl-store" }, document.store), link(found?.passage.uri ?? document.uri));
   const parts = [h("span", {}, `${percent(one.share)} of the word`)];
   if (found) {
     parts.push(h("span", {}, `weight ${percent(found.passage.weight)} of the vote`),
@@ -97,13 +107,14 @@ const sourceItem = (word, one, view) => {
   if (view.asks)
     parts.push(button("Write without it", () => view.ask("without", { without: [document.document], note: [document.name] }),
       { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }));
-  return h("li", {}, head, found && quote(word, found), found && sourceRead(found.passage.source),
+  return h("li", {}, documentLine(one.number, found?.passage, place, view), found && quote(word, found), found && sourceRead(found.passage.source),
     h("div", { class: "kl-nums" }, parts));
 };
 
 const sources = (word, view) => {
   const all = documentsOf(word, view.known.states);
-  const shown = all.slice(0, SOURCES).filter((one, place) => place === 0 || one.share >= 0.01);
+  // What hardly speaks for a word that a passage contradicts would only stand in that passage's place.
+  const shown = all.slice(0, SOURCES).filter((one, place) => one.share >= (word.against ? LEAST : place && 0.01));
   if (!shown.length) {
     if (word.against) return null;
     if (word.tokens.every((one) => !view.known.states[one].lmbda)) return h("p", {}, "λ is 0 here, so the memory has no part.");
@@ -168,17 +179,19 @@ const panelOf = (word, view) => {
   const charts = word.tokens.slice(0, CHARTS).filter((one) => view.known.states[one].candidates.length);
   const others = charts.slice(1).map((one) => chart(one, view));
   const span = view.spanOf(word);
+  const comes = sources(word, view);
   const lmbda = view.known.states[word.tokens[0]].lmbda;
   return h("section", { class: "kl-panel", "aria-label": "Sources of a word" },
-    h("div", { class: "kl-head" }, h("h3", {}, word.text), h("p", {}, shareLine(word, view.known.states)),
+    h("div", { class: "kl-head" }, h("h3", {}, word.text), word.against ? null : h("p", {}, shareLine(word, view.known.states)),
       button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
-    h("p", { class: "kl-with" },
+    objection(word, view),
+    h("p", { class: "kl-with" }, word.against ? [shareLine(word, view.known.states), " "] : null,
       span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.whole).join("").trim()), "”. "] : null,
       !view.gated ? `λ ${short(lmbda)} here.` : view.data.asked?.values && ruled(formOf(view.data.asked.values))
         ? `The gate gave λ ${short(lmbda)} here.` : `The memory is trusted with λ ${short(lmbda)} here.`),
-    objection(word, view), turning(word, view),
+    turning(word, view),
     h("div", { class: "kl-cols" },
-      h("div", {}, h("h4", {}, "Where it comes from"), sources(word, view)),
+      comes && h("div", {}, h("h4", {}, "Where it comes from"), comes),
       h("div", {}, h("h4", {}, "What else might have stood here"),
         charts.length ? chart(charts[0], view) : h("p", {}, "Not known."),
         others.length ? h("details", {}, h("summary", {},

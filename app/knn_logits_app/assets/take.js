@@ -70,7 +70,8 @@ const withFootnotes = (view) => {
   text += known.words.slice(place).map((one) => one.whole).join("");
   const notes = [...numbers].map(([number, note]) => {
     const { name, store, uri } = documentOf(trace, number);
-    return `[${note}] ${name} (${store})${uri ? `, ${uri}` : ""}`;
+    const address = addressOf(uri);
+    return `[${note}] ${name} (${store})${address?.startsWith("http") ? `, ${address}` : ""}`;
   });
   return clean(notes.length ? `${text}\n\n${notes.join("\n")}\n` : text);
 };

@@ -40,9 +40,10 @@ const judged = (word, states) => {
   else if (meanings.includes("outvoted")) meaning = "outvoted";
   else if (meanings.includes("changed")) meaning = "changed";
   else if (share >= LEAST && meanings.includes("agreed")) meaning = "agreed";
-  const rival = ["contradicted", "outvoted"].includes(meaning)
+  const against = ["contradicted", "outvoted"].includes(meaning)
     ? mine.find((one) => one.meaning === meaning).rival : null;
-  return { ...word, share, meaning, rival, against: rival, decisive };
+  const far = decisive.some((one) => states[one].far);
+  return { ...word, share, meaning, against, far, decisive };
 };
 
 // Returns the documents that have a share in every decisive token of a word, the largest first. A
