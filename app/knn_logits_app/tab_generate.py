@@ -33,14 +33,15 @@ SOURCE_LABEL = "The source: what the model reads, such as a sentence to translat
 # The form's fields about the writing, which follow the prompt and the two switches.
 _HOW = ("new_tokens", "sentence", "sample", "sampling_temperature", "top_p", "seed")
 
-# This button replaces gradio's accordion, for the reason that tabs.js gives.
+# The first button replaces gradio's accordion, for the reason that tabs.js gives.
 FOLD = (
     '<button type="button" class="kl-fold" id="more" aria-expanded="false" '
     'aria-controls="sampling">Length and sampling</button>'
+    '<button type="button" class="kl-fold" id="open-tour">A tour of λ, τ and k</button>'
 )
 FOLDING = """
 element.addEventListener("click", (event) => {
-  const button = event.target.closest("button");
+  const button = event.target.closest("#more");
   if (button) button.setAttribute("aria-expanded", String(button.ariaExpanded !== "true"));
 });
 """

@@ -336,23 +336,19 @@ class Memory:
 
     @cached_property
     def near_within(self) -> float | None:
-        """The nearness from which on a neighbor counts as near.
+        """The nearness from which on a neighbor counts as near, by the datastores that know it.
 
-        None if a datastore does not know what is near in it.
+        A small datastore does not know it, and takes what others know. None if none does.
         """
         records = [store.manifest.near for store in self.stores]
-        limits = [record.nearness(self.retriever.metric) for record in records if record]
-        return min(limits) if len(limits) == len(records) else None
+        metric = self.retriever.metric
+        return min((record.nearness(metric) for record in records if record), default=None)
 
     @property
     def expected_hits(self) -> float | None:
-        """How often text like the datastores' has a hit in them; None if that is not known."""
+        """How often text like the datastores' has a hit in them; None if none knows it."""
         records = [store.manifest.near for store in self.stores]
-        return (
-            min((record.hits for record in records if record), default=None)
-            if all(records)
-            else None
-        )
+        return min((record.hits for record in records if record), default=None)
 
     def hits(self, states: Tensor, tokens: Tensor) -> Tensor:
         """Searches whether one of the nearest entries of each state has the token that follows.

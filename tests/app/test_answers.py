@@ -8,7 +8,7 @@ import pytest
 from app.answers import HOSTILE, answer, neighbor, token
 from knn_logits import Candidate, DocumentShare, Rival, Trace
 from knn_logits.evidence.trace import Familiarity
-from knn_logits_app import views
+from knn_logits_app import bundle, views
 from knn_logits_app.session import Answer, Piece
 
 
@@ -199,7 +199,11 @@ def test_an_outvoted_word_says_what_the_neighbors_would_have_written(drawing):
 def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     document = DocumentShare("s", "d", "Error E941", None, 0.001)
     passage = neighbor(
-        title="Error E941, page 3", before="First of all", word=" straighten the cover"
+        store="s",
+        document="d",
+        title="Error E941, page 3",
+        before="First of all",
+        word=" straighten the cover",
     )
     rival = Rival(" straighten the cover", 0.001, document, 17, passage, length=3)
     against = token(" bend", 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival)
@@ -224,6 +228,62 @@ def test_a_passage_of_a_pair_is_shown_with_its_source(drawing):
         assert page.locator(".kl-read").count() == int(bool(source))
         assert text in shown(page, ".kl-panel")
     assert shown(page, ".kl-read").endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("near", "whole", "matched", "far"),
+    [
+        (True, None, None, False),
+        (None, None, None, False),
+        (False, None, None, True),
+        (True, False, None, True),  # nothing is near the text, and its end is near to what it says
+        (False, True, 6, False),  # what was found word for word is near
+    ],
+)
+def test_what_comes_from_afar_is_not_green(drawing, near, whole, matched, far):
+    one = token(" cover", 0.98, [neighbor(matched=matched)], changed=True, near=near)
+    known = answer(one)
+    familiarity = None if whole is None else Familiarity(9 * whole, 9, 0.9)
+    sequence = replace(known.trace[0], familiarity=familiarity)
+    page = drawing(views.frame({"knn": replace(known, trace=Trace([sequence]))}, {}))
+    green = "getComputedStyle(document.querySelector('.kl-l4')).backgroundColor"
+    amber = "rgb(247, 238, 221)"
+    assert (page.evaluate(green) == amber) is far
+    assert ("not near" in words(page).get_attribute("aria-description")) is far
+    assert ("a passage that is not near" in shown(page, ".kl-legend")) is far
+    # The warning stands above the answer.
+    warns = page.locator(".kl-far")
+    assert warns.count() == int(whole is False)
+    if warns.count():
+        assert warns.bounding_box()["y"] < page.locator(".kl-grid").bounding_box()["y"]
+
+
+def test_a_datastore_that_is_not_chosen_is_named_where_nothing_is_near(drawing):
+    known = answer(token(" cover", 0.5))
+    sequence = replace(known.trace[0], familiarity=Familiarity(0, 9, 0.9))
+    frame = views.frame({"knn": replace(known, trace=Trace([sequence]))}, {"elsewhere": ["kiln"]})
+    assert "search “kiln” too" in shown(drawing(frame), ".kl-far")
+
+
+@pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("kiln.pdf#page=2", "https://docs.example.org/v1/kiln.pdf#page=2"),
+        ("a folder/ä?.md", "https://docs.example.org/v1/a%20folder/%C3%A4%3F.md"),
+        ("https://example.org/x#page=3", "https://example.org/x#page=3"),
+        ("../secret", None),
+        ("a/../../secret", None),
+        ("//evil.example.org/x", None),
+        ("javascript:alert(1)", None),
+        ("upload:kiln.pdf", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_originals_stand_under_one_address(drawing, uri, address):
+    page = drawing(views.frame({"knn": answer(token(" cover", 0.5))}, {}))
+    page.add_script_tag(content=bundle.script("https://docs.example.org/v1/"))
+    assert page.evaluate("(uri) => knnLogits.addressOf(uri)", uri) == address
 
 
 def test_a_word_without_a_vote_says_so(drawing):

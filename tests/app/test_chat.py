@@ -6,6 +6,7 @@ import threading
 import httpx
 import pytest
 from conftest import TEXTS
+from office_files import pdf
 
 from app.conftest import PATIENCE, eventually, expect, serving
 from app.payloads import PAYLOADS
@@ -278,7 +279,8 @@ def test_a_mistake_is_one_friendly_line_in_its_turn(chat, store, line):
     if line == "shorten it":
         chat.box.fill("word " * 400)
     else:
-        chat.page.get_by_label(store.name, exact=True).uncheck()
+        for name in (store.name, "signs"):
+            chat.page.get_by_label(name, exact=True).uncheck()
         chat.box.fill(QUEEN)
     chat.box.press("Enter")
     expect(chat.turn().locator(".kl-error")).to_contain_text(line)
@@ -294,6 +296,38 @@ def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat
     link = reply.get_by_role("link", name="Open the original in a new tab")
     expect(link).to_have_attribute("href", "https://example.org/ferry")
     expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
+
+
+def test_a_datastore_that_is_not_chosen_is_named_and_searched_by_a_click(chat, store):
+    expect(chat.page.get_by_label(store.name, exact=True)).to_be_checked()
+    expect(chat.page.get_by_label("signs", exact=True)).to_be_checked()
+    chat.page.get_by_label("signs", exact=True).uncheck()
+    reply = chat.ask("When does the ferry leave?")
+    reply.get_by_role("button", name="search “signs” too").click()
+    expect(chat.log.locator("> li")).to_have_count(2)
+    expect(chat.turn().locator(".kl-quoted")).to_contain_text("The ferry leaves Oldenport at noon.")
+    expect(chat.page.get_by_label("signs", exact=True)).to_be_checked()
+
+
+def test_a_source_in_a_pdf_of_ones_own_opens_the_pdf_at_its_page(chat, tmp_path):
+    page = chat.page
+    file = tmp_path / "kiln.pdf"
+    file.write_bytes(pdf("The kiln is old.", "The kiln of Harrow reaches 1280 degrees."))
+    chat.visit.tab("Your text")
+    page.locator("#own-files input[type=file]").set_input_files(file)
+    expect(page.locator("#own-files")).to_contain_text("kiln")
+    chat.visit.build()
+    chat.visit.tab("Chat")
+    reply = chat.ask("How many degrees does the kiln of Harrow reach?")
+    expect(reply.locator("summary")).to_contain_text("kiln.pdf, page 2")
+    reply.locator("summary").click()
+    link = reply.get_by_role("link", name="Open the original")
+    address = link.get_attribute("href")
+    assert address.startswith("blob:http://127.0.0.1")
+    assert address.endswith("#page=2")
+    kind = "fetch(url).then((one) => one.blob()).then((one) => [one.type, one.size])"
+    found = page.evaluate(f"(url) => {kind}", address.partition("#")[0])
+    assert found == ["application/pdf", file.stat().st_size]
 
 
 def test_the_model_s_own_words_name_what_was_read(chat):

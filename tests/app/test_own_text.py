@@ -145,7 +145,7 @@ def test_a_pdf_is_read_with_its_pages(session, tmp_path):
     path.write_bytes(flooded_pdf(characters=1_200))
     (document,), skipped = documents_of(session, [str(path)], "")
     assert "words words" in document.text
-    assert (document.title, document.uri, skipped) == ("handbook.pdf", None, 0)
+    assert (document.title, document.uri, skipped) == ("handbook.pdf", "upload:handbook.pdf", 0)
     assert len(document.places) == 1
     # What is no such archive is not taken for one.
     (tmp_path / "bad.docx").write_bytes(b"PK\x03\x04rest")
@@ -224,7 +224,7 @@ def test_files_of_text_and_json_lines_are_read(session, tmp_path):
     files = [str(tmp_path / name) for name in ("notes.md", "rows.jsonl")]
     found, skipped = documents_of(session, files, TEXT)
     assert [one.title for one in found] == ["notes.md", "Winch", "rows.jsonl:2", "Pasted text"]
-    assert [one.uri for one in found] == [None, "https://example.org/w", None, None]
+    assert [one.uri for one in found] == ["upload:notes.md", "https://example.org/w", None, None]
     assert skipped == 0
 
 

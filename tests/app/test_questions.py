@@ -9,9 +9,17 @@ import weakref
 import pytest
 from conftest import TEXTS
 
-from knn_logits import Datastore, Deadline, LimitError, Limits, PassageEffect, build_datastore
+from knn_logits import (
+    Datastore,
+    Deadline,
+    Document,
+    LimitError,
+    Limits,
+    PassageEffect,
+    build_datastore,
+)
 from knn_logits_app.library import Library, questions_about
-from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, question_of
+from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, knowing, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError
 from knn_logits_app.session import Session
 from knn_logits_app.tab_chat import marked, packed
@@ -196,3 +204,23 @@ def test_the_documents_own_questions_are_offered_unless_others_are_given(
     assert questions_about(library, store, 3) == own
     library = Library.of("tiny", model, tokenizer, [store], ["The mill", "Who mills?"])
     assert questions_about(library, store, 3) == ["Who mills?"]
+
+
+def test_a_datastore_that_is_not_searched_is_named_if_it_has_the_words(
+    model, tokenizer, store, tmp_path, asked
+):
+    ferry = [Document("The ferry leaves for Wickham at noon.", "ferry")]
+    other = build_datastore(model, tokenizer, ferry, tmp_path / "ferry")
+    library = Library.of("tiny", model, asked.first.tokenizer, [store, other])
+    session = Session({"tiny": library})
+    first, second = library.stores
+    text = "When does the ferry leave for Wickham?"
+    assert knowing(session, library, text, Lookup((first,))) == [second]
+    assert knowing(session, library, text, Lookup((first, second))) == []
+    assert knowing(session, library, QUESTION, Lookup((second,))) == [first]
+    assert knowing(session, library, "What is the capital of France?", Lookup((first,))) == []
+    # A text that a visitor explains may be longer than a question.
+    assert knowing(session, library, "word " * 2000, Lookup((first,))) == []
+    private = {YOUR_TEXT: other}
+    alone = Library.of("tiny", model, asked.first.tokenizer, [store])
+    assert knowing(session, alone, text, Lookup((first,)), private) == [YOUR_TEXT]

@@ -162,6 +162,13 @@ def test_one_word_differs_in_a_tokenizer_that_drops_the_first_space(model, tmp_p
         against = [one for one in trace.tokens if one.meaning == "contradicted"]
         assert {one.by_memory.token.strip() for one in against} == {word}
         assert "".join(one.token for one in against).strip() == other
+        # The passage has the whole word, of several tokens, and it is where the entry says.
+        rival = against[0].by_memory
+        shown = rival.passage.before + rival.passage.word + rival.passage.after
+        assert " ".join(shown.split()) in TEXTS[1]
+        first = store.contexts.token_of(rival.entry)
+        ids = store.tokens[first : first + rival.length].tolist()
+        assert own.decode(ids).strip() == word
     assert not [one for one in explain(model, own, store, TEXTS[1])[0].tokens
                 if one.meaning == "contradicted"]  # fmt: skip
 
