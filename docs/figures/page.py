@@ -1,5 +1,5 @@
-"""Takes pictures of the page: `docs/app.png` and `docs/app.gif`, a tour, with the small demo, and
-`docs/chat.png` with SmolLM2-135M-Instruct.
+"""Takes pictures of the page with the documentation of SQLite: `docs/chat.png`, `docs/app.png`, and
+`docs/app.gif`, a tour.
 
 python docs/figures/page.py [--url http://127.0.0.1:7860]
 
@@ -25,15 +25,16 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH, HEIGHT = 1280, 860
 # The still picture shows the panel behind a word as well.
-STILL_HEIGHT = 1180
+STILL_HEIGHT = 1270
 # The tour's width in pixels, and its colours.
 _TOUR, _COLOURS = 760, 64
-_LAMBDA = "number input for λ, weight of the memory"
+# A sentence of the documentation with a number that is not its own.
+_WRONG = "The intent of the developers is to support SQLite through the year 2040."
 
 
 @contextmanager
-def served(library: str, url: str | None = None) -> Iterator[str]:
-    """The address of the page with a library of `app.py`."""
+def served(url: str | None = None) -> Iterator[str]:
+    """The address of the page with both demos."""
     if url is not None:
         yield url
         return
@@ -42,7 +43,7 @@ def served(library: str, url: str | None = None) -> Iterator[str]:
     import app
     from knn_logits_app import launch
 
-    page, server = launch([getattr(app, library)()], block=False, quiet=True)
+    page, server = launch(app.libraries(), block=False, quiet=True)
     try:
         yield page.local_url
     finally:
@@ -88,40 +89,51 @@ class Tour:
 
 
 def tour(page: Any, path: Path) -> None:
-    """What a visitor does: a word, its document, other settings, an answer without the document."""
+    """What a visitor does: a question and its source, a word and its document, λ, a wrong fact."""
     frames = Tour(page)
-    frames.take(2500)
-    page.locator("#answers .kl-w[role=button]", has_text="hose").click()
+    ask(page, "How large can an SQLite database be?")
+    frames.take(3000)
+    page.locator(".kl-reply summary").first.click()
+    page.wait_for_selector(".kl-reply details[open]")
+    frames.take(3000)
+    page.get_by_role("tab", name="Generate").click()
+    page.evaluate("window.scrollTo(0, 0)")
     frames.take(2500)
     page.locator("#answers .kl-open").first.click()
     page.wait_for_selector(".kl-drawer mark")
     frames.take(3000)
     page.keyboard.press("Escape")
-    for value in ("0.5", "0.2", "0.05", "0.01"):
-        number = page.get_by_label(_LAMBDA)
-        number.fill(value)
-        number.press("Tab")
+    page.locator("#open-tour").click()
+    page.wait_for_selector(".kl-tour table")
+    page.wait_for_selector("html:not(.kl-writing)")
+    for value in ("0.5", "0.2", "0"):
+        page.locator(".kl-tour input").fill(value)
         page.wait_for_function(
-            "(value) => document.querySelector('#answers .kl-stale')?.textContent.includes(value)",
-            arg=f"λ {value},",
+            "(value) => document.querySelector('.kl-tour .kl-value').textContent === value",
+            arg=value,
         )
-        frames.take(1200)
-    page.get_by_role("button", name="own settings").click()
-    page.wait_for_selector("#answers .kl-stale", state="detached")
-    page.get_by_role("button", name="Write without it").first.click()
-    page.wait_for_selector("#answers .kl-back")
-    page.wait_for_selector("#answers .kl-side-knn .kl-tools")
+        frames.take(1800)
+    page.get_by_role("button", name="End the tour").click()
+    page.get_by_role("tab", name="Explain").click()
+    page.locator("#explain-text textarea").fill(_WRONG)
+    page.locator("#explain").click()
+    page.wait_for_selector("#explained .kl-against")
     page.evaluate("window.scrollTo(0, 0)")
-    frames.take(3500)
+    frames.take(4000)
     frames.save(path)
+
+
+def ask(page: Any, question: str) -> None:
+    """Asks a question in the chat, and waits for its answer."""
+    page.get_by_placeholder("Ask about the documents").fill(question)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".kl-log[aria-busy=false] li:last-child .kl-took")
 
 
 def chat(page: Any, path: Path) -> None:
     """A question that a document answers, with its passage, and one that none does."""
     for question in ("Which browser uses it?", "What is the capital of Italy?"):
-        page.get_by_placeholder("Ask about the documents").fill(question)
-        page.keyboard.press("Enter")
-        page.wait_for_selector(".kl-log[aria-busy=false] li:last-child .kl-took")
+        ask(page, question)
     page.locator(".kl-reply summary").first.click()
     page.wait_for_selector(".kl-reply details[open]")
     page.evaluate("window.scrollTo(0, 0)")
@@ -131,30 +143,33 @@ def chat(page: Any, path: Path) -> None:
 def main() -> None:
     """Takes the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", help="of a page with the small demo that runs already")
-    parser.add_argument("--chat", action="store_true", help="take docs/chat.png alone")
+    parser.add_argument("--url", help="of a page with both demos that runs already")
     options = parser.parse_args()
     chromium = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")
-    with sync_playwright() as playwright:
+    with sync_playwright() as playwright, served(options.url) as url:
         browser = playwright.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        with served("sqlite_library") as url:
+
+        def opened() -> Any:
+            page = browser.new_page(
+                viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light"
+            )
             page.goto(url)
             page.wait_for_selector("html[data-ready]")
-            chat(page, ROOT / "docs" / "chat.png")
-        if options.chat:
-            return
-        with served("demo_library", options.url) as url:
-            page.goto(url)
-            page.wait_for_selector("html[data-ready]")
-            page.wait_for_selector("#answers .kl-panel")
-            page.set_viewport_size({"width": WIDTH, "height": STILL_HEIGHT})
-            still(page).save(ROOT / "docs" / "app.png", optimize=True)
-            page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-            page.evaluate("window.scrollTo(0, 0)")
-            tour(page, ROOT / "docs" / "app.gif")
+            return page
+
+        chat(opened(), ROOT / "docs" / "chat.png")
+        page = opened()
+        page.get_by_role("tab", name="Generate").click()
+        # The first answer was written while the models were loaded.
+        page.wait_for_selector("#answers .kl-panel")
+        page.locator("#write").click()
+        page.wait_for_selector("#answers .kl-earlier")
+        page.wait_for_selector("#answers .kl-out[data-done=true]")
+        page.set_viewport_size({"width": WIDTH, "height": STILL_HEIGHT})
+        still(page).save(ROOT / "docs" / "app.png", optimize=True)
+        tour(opened(), ROOT / "docs" / "app.gif")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ const mount = (element, props, trigger, watch) => {
   const notice = () => {
     const { changed, stale, known } = view;
     if (!changed && !stale) return null;
-    const flips = known.words.filter((one) => one.flips).length;
+    const flips = known.words.filter((one) => one.flips && readable(one)).length;
     const line = stale ? `These words do not show the settings at the side: ${stale}. `
       : `Colours and bars show λ ${short(changed.lmbda)}, k ${changed.k}, τ ${short(changed.temperature)}. `
         + (flips ? `${count(flips, "word")} would be different (dotted). `
@@ -100,8 +100,20 @@ const mount = (element, props, trigger, watch) => {
         again, { class: "kl-link" }) : null);
   };
 
-  // Says that nothing is near, and shows the nearest passage and prompts to try instead.
+  // Says that nothing is near, and which other datastore has something.
   const nothingNear = () => {
+    const { trace } = view.known.side;
+    if (trace?.near !== false) return null;
+    return h("div", { class: "kl-far", role: "status" },
+      h("p", {}, h("b", {}, "Nothing near."), trace.alone ? " The model alone wrote this: the memory has no part in these words."
+        : ` The memory contains nothing similar to this text, so ${view.known.words.some((one) => one.share >= LEAST)
+          ? "its words may be about something else" : "it has no part in these words"}.`),
+      (view.data.asked?.elsewhere ?? []).map((name) => h("p", {}, "A datastore that is not chosen has a sentence about this: ",
+        button(`search “${name}” too`, () => { tick(name); again(); }, { class: "kl-link" }), ".")));
+  };
+
+  // Shows the nearest passage and prompts to try instead.
+  const nearestPassage = () => {
     const { trace } = view.known.side;
     if (trace?.near !== false) return null;
     const { live } = view.known;
@@ -113,14 +125,9 @@ const mount = (element, props, trigger, watch) => {
       fill("#prompt textarea", one);
       requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
     }, { class: "kl-chip" }));
-    return h("div", { class: "kl-far", role: "status" },
-      h("p", {}, h("b", {}, "Nothing near."), trace.alone ? " The model alone wrote this: the memory has no part in these words."
-        : ` The memory contains nothing similar to this text, so ${view.known.words.some((one) => one.share >= LEAST)
-          ? "its words may be about something else" : "it has no part in these words"}.`),
+    return h("div", { class: "kl-instead" },
       passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
         ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
-      ...(view.data.asked?.elsewhere ?? []).map((name) => h("p", {}, "A datastore that is not chosen has a sentence about this: ",
-        button(`search “${name}” too`, () => { tick(name); again(); }, { class: "kl-link" }), ".")),
       chips.length ? h("p", {}, "You can ask it: ", chips) : null);
   };
 
@@ -285,7 +292,8 @@ const mount = (element, props, trigger, watch) => {
     else
       out.replaceChildren(
         h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, view.known, view.same) : null),
-        h("div", { class: "kl-notes" }, traced ? notice() : null), ...[nothingNear(), unknownNames()].filter(Boolean), grid, legend(data.kind, view.known),
+        h("div", { class: "kl-notes" }, traced ? notice() : null), ...[nothingNear(), unknownNames()].filter(Boolean), grid,
+        ...[nearestPassage()].filter(Boolean), legend(data.kind, view.known),
         h("div", { class: "kl-panels", id: panel }), ...[trigger && earlierOf(view, draw)].filter(Boolean));
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");

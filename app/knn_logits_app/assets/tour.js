@@ -37,12 +37,13 @@ const votesTable = (number, { known, settings }) => {
   return h("table", { class: "kl-bars" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
 };
 
-// The token of the answer on whose place the neighbors disagree most: there the settings tell.
+// The place of the answer at which the neighbors disagree most: there the settings tell. The words
+// that the memory changed come before the others.
 const mostDivided = ({ live, own }) => {
   const { k, temperature } = live;
   const most = own.map((state, place) => {
     const { byToken } = votesOf(live, live.steps[place], { k, temperature });
-    return isWord(state.text) && byToken.size ? Math.max(...byToken.values()) : 2;
+    return isWord(state.text) && byToken.size ? Math.max(...byToken.values()) + 2 * (state.meaning !== "changed") : 4;
   });
   return most.indexOf(Math.min(...most));
 };
