@@ -164,6 +164,9 @@ def main() -> None:
         page.get_by_role("tab", name="Generate").click()
         # The first answer was written while the models were loaded.
         page.wait_for_selector("#answers .kl-panel")
+        page.locator("#more").click()
+        page.get_by_label("End with the sentence").check()
+        page.locator("#more").click()
         page.locator("#write").click()
         page.wait_for_selector("#answers .kl-earlier")
         page.wait_for_selector("#answers .kl-out[data-done=true]")

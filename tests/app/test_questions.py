@@ -9,6 +9,7 @@ import weakref
 import pytest
 from conftest import TEXTS
 
+from app.conftest import eventually
 from knn_logits import (
     Datastore,
     Deadline,
@@ -18,6 +19,7 @@ from knn_logits import (
     PassageEffect,
     build_datastore,
 )
+from knn_logits_app.decoding import TokenStream
 from knn_logits_app.library import Library, questions_about
 from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, knowing, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError
@@ -101,7 +103,12 @@ def test_a_stopped_question_ends_and_its_thread_too(asked, name, monkeypatch, wr
         go.wait(60)
         return 1.0
 
+    def until_stopped(self, value, put=TokenStream.put):
+        put(self, value)
+        eventually(lambda: deadline.cancelled)
+
     monkeypatch.setattr("knn_logits.ask.asking.gain", slow)
+    monkeypatch.setattr(TokenStream, "put", until_stopped)
     _, replies = steps(asked, stores=[name], deadline=deadline)
     if writing:
         _, replies = steps(asked, "Explain photosynthesis", stores=[name], deadline=deadline)
