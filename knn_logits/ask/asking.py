@@ -35,6 +35,8 @@ from knn_logits.mixture.memory import Memory
 
 # The part that a word of the question before counts in a question that refers back.
 _EARLIER = 0.3
+# An answer that is likelier for the model than usual, in nats, needs fewer of the question's words.
+_SURE, _USUAL = 0.1, -2.0
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,7 @@ class Asking:
                 return _Choice(passes=passes)
             idf, words = self._ranking.idf, set(content_words(query))
             listed = candidates(query, ranked, idf)
-            # A question without a word of its own is answered by nothing.
-            least = self.config.least_shared * sum(map(idf, words)) if words else math.inf
-            answered = bool(listed) and listed[0].shared >= least
+            most = listed[0].shared if listed else 0.0
             if query != question:
                 # It is about what the question before is about, and asks for something else.
                 last = set(content_words(question)) or words
@@ -184,6 +184,10 @@ class Asking:
                 )
             listed = listed[:SCORED]
             sentence, span, more = best_sentence(self.model, self.tokenizer, question, listed)
+        # A question without a word of its own is answered by nothing.
+        total = sum(map(idf, words))
+        sure = _SURE * (span.score - _USUAL) if span else 0.0
+        answered = total > 0 and max(0.0, most / total + sure) >= self.config.least_shared
         return _Choice(True, answered, sentence, span, passes + more)
 
     @staticmethod

@@ -27,7 +27,8 @@ class AskConfig:
     least_shared: float = setting(
         0.4,
         "If no sentence has so large a share of the question's words, weighted by their idf, no "
-        "document says the answer.",
+        "document says the answer. Less is enough where the model is sure of the answer's words, "
+        "more is needed where it is not.",
         least=0,
         most=1,
     )

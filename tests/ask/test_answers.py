@@ -107,6 +107,18 @@ def test_a_question_may_share_no_word_with_its_answer(asking):
     assert asking(least_shared=1.0).answer("Which queen drank?").text == NOT_SAID
 
 
+@pytest.mark.parametrize(("score", "answered"), [(-1.0, True), (-3.0, False)])
+def test_a_sure_answer_needs_fewer_words_of_the_question(asking, monkeypatch, score, answered):
+    def spans(model, tokenizer, question, texts):
+        return [Span(0, 3, score) for _ in texts], 3
+
+    question = "Which queen drank of Oldenport?"
+    share = asking().shared(question)
+    assert 0 < share < 1
+    monkeypatch.setattr("knn_logits.ask.quoting.answer_spans", spans)
+    assert asking(least_shared=share).answer(question).answered is answered
+
+
 def test_a_passage_is_near_that_makes_the_question_likelier(asking, model, tokenizer):
     def log_p(text):
         before = tokenizer(f"{text}\nQuestion:")["input_ids"]
