@@ -214,6 +214,10 @@ def _ask(
         logits_processor=processors(request.sampling, 0, [], mask),
         stopping_criteria=[_End(writer, deadline)],
     )
+    if request.grammar is not None and not writer.written:
+        # No document says the answer, for which the model is not asked; but JSON was promised.
+        with _attached(served, request, memory) as knn:
+            return _write_text(served, request, prompt, 0, knn, tell, deadline)
     said = answer.note and request.grammar is None
     text = f"{answer.text}{NOTE}{answer.note})" if said else answer.text
     if writer.written:
