@@ -20,6 +20,11 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("KNN_LOGITS_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            _fail(
+                f"{error.filename} cannot be used: {error.strerror}; check its name and its "
+                "permissions"
+            )
         _fail(
             f"unexpected {type(error).__name__}: {error}; set KNN_LOGITS_DEBUG=1 to see where, and "
             "please report it"

@@ -180,8 +180,8 @@ def begin(
     folder: Path, kind: JobKind, plan: Mapping[str, str], *, overwrite: bool = False
 ) -> Iterator[Job]:
     """Starts a job, or continues it where an earlier run stopped."""
-    is_new = not folder.exists()
     try:
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
             raise NotADirectoryError(20, "not a folder")

@@ -145,7 +145,13 @@ def checksum_of(content: dict[str, Any]) -> str:
 def read_manifest(folder: Path) -> Manifest:
     """Reads and checks the manifest of a folder."""
     path = folder / layout.MANIFEST
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:
+        raise DatastoreError(
+            f"{folder} cannot be read: {error.strerror}; check its name and its permissions"
+        ) from error
+    if not there:
         if not folder.exists():
             raise DatastoreError(f"{folder} does not exist; build it with `knn-logits build`")
         if (folder / layout.JOURNAL).exists():

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from conftest import TEXTS
 from forked import Fork, command
 
@@ -20,6 +21,29 @@ def test_the_installed_command_prints_one_line(tmp_path):
     assert done.returncode == 1
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("info", "x" * 300),
+        ("remove", "x" * 300, "--document", "a"),
+        ("build", "MODEL", "TEXT", "--out", "x" * 300),
+        ("build", "x" * 300, "TEXT", "--out", "store"),
+        ("eval", "MODEL", "x" * 300, "TEXT"),
+        ("import", "MODEL", "x" * 300, "--out", "store"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_path_that_the_system_refuses_is_no_fault_of_the_package(model_folder, tmp_path, words):
+    (tmp_path / "text.txt").write_text(TEXTS[0])
+    places = {"MODEL": model_folder, "TEXT": tmp_path / "text.txt", "store": tmp_path / "store"}
+    with Fork(command(*(places.get(word, word) for word in words))) as done:
+        out, said = done.ended()
+    lines = [line for line in said.splitlines() if line.startswith("knn-logits: ")]
+    assert (done.returncode, out) == (1, "")
+    assert "File name too long" in lines[-1]
+    assert "unexpected" not in said
 
 
 def test_what_reads_files_only_starts_without_torch(store):

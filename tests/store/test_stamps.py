@@ -163,6 +163,20 @@ def test_a_cache_that_cannot_be_written_is_no_error(folder, cache, read, monkeyp
     assert len(read) == 2
 
 
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_clock_that_jumps_hides_no_damage(folder, cache, monkeypatch, hours):
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + hours * 3_600_000_000_000)
+    assert len(Datastore(folder)) == 5
+    assert (cache / "verified").exists() == (hours > 0)  # files of the future may yet change
+    path = folder / layout.TOKENS
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedError):
+        Datastore(folder)
+
+
 def test_a_damaged_datastore_gets_no_stamp(folder, cache):
     path = folder / layout.TOKENS
     path.write_bytes(path.read_bytes()[:-1] + b"x")
