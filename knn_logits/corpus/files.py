@@ -116,6 +116,8 @@ def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
         reading.skip(file.shown, reason + before)
     except UnreadableError as error:
         reading.skip(file.shown, f"{error}{before}")
+    except UnicodeError:  # its encoding was checked before
+        reading.skip(file.shown, f"it has changed while it was read{before}; read it again")
 
 
 def _is_packed(raw: Any) -> bool:

@@ -75,7 +75,7 @@ def recognised(stream: BinaryIO, named: str | None = None) -> Encoding:
     head = stream.read(_SAMPLE)
     mark = next((name for mark, name in _MARKS if head.startswith(mark)), named)
     encoding = Encoding(mark) if mark is not None else _without_mark(head, stream)
-    if encoding.name != "utf-8" or named is not None:
+    if encoding.name != "utf-8" or encoding.guessed or named is not None:
         _check(stream, encoding)
     stream.seek(0)
     return encoding

@@ -15,7 +15,7 @@ from corpus_files import failure, read, write, write_table
 from office_files import ENTITIES, archive, docx, docx_members, paragraph, pdf, pptx
 
 from knn_logits.corpus import files
-from knn_logits.corpus.parsers import mail
+from knn_logits.corpus.parsers import mail, markup, office
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.corpus.rows import Row, Schema
 from knn_logits.corpus.texts import plain_rows
@@ -205,6 +205,44 @@ def test_the_time_of_a_mail_header_is_bounded(tmp_path, header):
 
     short, long = (min(seconds(number) for _ in range(3)) for number in (2_000, 8_000))
     assert long < 3 * short  # it was six times as long, at 40 KB two seconds
+
+
+@pytest.mark.parametrize(
+    ("reader", "name", "unit"),
+    [
+        (office.read_rtf, "a.rtf", "{\\fonttbl{\\f0"),
+        (office.read_rtf, "a.rtf", '{\\field{\\*\\fldinst{HYPERLINK "'),
+        (office.read_rtf, "a.rtf", '{\\field{\\*\\fldinst{HYPERLINK "a"}} {b '),
+        (markup.read, "a.html", "<h1>W<style>p{}</style></head><body><nav>x</nav>"),
+        (markup.read, "a.html", "<h1><a><table><tr><td>"),
+    ],
+)
+def test_the_time_of_nested_parts_grows_with_their_number(tmp_path, reader, name, unit):
+    def seconds(number):
+        path = tmp_path / name
+        path.write_text(("{\\rtf1 " if name == "a.rtf" else "") + unit * number)
+        since = time.process_time()
+        list(reader(path, Schema()))
+        return time.process_time() - since
+
+    short, long = (min(seconds(number) for _ in range(2)) for number in (250, 2_000))
+    assert long < 25 * max(short, 2e-3)  # it was more than 50 times as long
+
+
+def test_links_and_fonts_of_rich_text_are_read(tmp_path):
+    rich = (
+        rb"{\rtf1\ansi{\fonttbl{\f0\fswiss\fcharset204{\*\panose 020b}Arial;}{\f1\fnil Symbol;}}"
+        rb'{\field{\*\fldinst{\b HYPERLINK "https://example.org/a"}}{\fldrslt {\ul the page}}}'
+        rb"\f0 \'cf\'f0}"
+    )
+    ((document,), _) = read(write(tmp_path / "a.rtf", rich))
+    assert "the page" in document.text
+    assert "https://example.org/a" in document.text
+    assert "Пр" in document.text
+
+
+def test_bytes_that_are_taken_for_utf_8_and_are_not_are_refused(tmp_path):
+    assert "not text in utf-8" in refused(Path(write(tmp_path / "a.csv", b"\xde\xa5\xf1g")))
 
 
 @pytest.mark.parametrize("line", ["# x{}y", "# x {}#y", "#{}", "# {}x"])

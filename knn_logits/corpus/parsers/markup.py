@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ _BLOCKS = _PARAGRAPHS | _tags(
     "header hr li main summary tr"
 )
 _CELLS = ("td", "th")
+# A name is cut to a line. So many pieces of text have that.
+_MOST_PARTS = 200
 _DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w-]+)")
 _SPACE = re.compile(r"[ \t\n\f\r]+")
 
@@ -119,7 +122,8 @@ class _Walk:
     def _open(self, node: Any) -> None:
         tag = node.tag
         if tag in _HEADINGS:
-            name = quoted("".join(_seen_text(node)))
+            # The beginning of one, since headings of a hostile page stand within one another.
+            name = quoted("".join(islice(_seen_text(node), _MOST_PARTS)))
             if name:
                 self._flush()
                 self.place, self.fragment = name, _anchor(node)

@@ -7,6 +7,7 @@ slides of a .pptx, since python-pptx would load every film in it.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,14 @@ def read_pptx(path: Path, schema: Schema) -> Iterator[Part]:
                 yield Block(clean(text) + "\n\n", place, "", number / len(slides))
 
 
+_LINK = re.compile(
+    r"(\{\\field\{\s{0,9}\\\*\\fldinst\{[^{}\n]{0,300}HYPERLINK\s(\"[^\"\n]{0,2000}\")\}{2}"
+    r"\s{0,9}\{[^}\n]{0,4000}\}{2,3})",
+    re.IGNORECASE,
+)
+_FONT = re.compile(r"\\f(\d{1,9})[^;\n]{0,300}?\\fcharset(\d{1,9})([^;]{1,300});")
+
+
 def read_rtf(path: Path, schema: Schema) -> Iterator[Part]:
     """Reads rich text."""
     from striprtf import striprtf
@@ -76,6 +85,8 @@ def read_rtf(path: Path, schema: Schema) -> Iterator[Part]:
     data = path.read_bytes()
     if not data.lstrip().startswith(b"{\\rtf"):
         raise UnreadableError("not rich text: it does not begin with {\\rtf; rename it to .txt")
+    # Its own patterns for links and fonts take a time that grows with the cube of a hostile file.
+    striprtf.HYPERLINKS, striprtf.FONTTABLE = _LINK, _FONT
     # The file writes all characters but ASCII as escapes, in an encoding that it names.
     convert: Any = striprtf.rtf_to_text
     text = convert(data.decode(schema.encoding or "cp1252", "replace"), errors="replace")

@@ -1,0 +1,117 @@
+"""Files that change while they are read: what was read stays, and no error reaches the user."""
+
+import gzip
+import json
+import os
+
+import pytest
+from corpus_files import digits, write, write_table
+from office_files import pdf
+
+from knn_logits.corpus import files
+from knn_logits.corpus.reading import read_corpus
+from knn_logits.errors import KNNLogitsError
+
+LINE = "The crane lifts twelve crates an hour, and then it rests.\n"
+ROWS = [json.dumps({"text": f"{LINE}{number}{digits(number)}"}) + "\n" for number in range(25_000)]
+
+
+def changed_after_the_first_document(path, change):
+    """Reads a file, which changes after its first document; returns all, and what was said."""
+    said, documents = [], []
+    try:
+        for document in read_corpus([str(path)], on_skip=lambda *skip: said.append(skip[1])):
+            if not documents:
+                change(path)
+            documents.append(document)
+    except KNNLogitsError as error:  # a broken row of a file is named, and ends the reading
+        said.append(str(error))
+    return documents, said
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path):
+    os.truncate(path, 0)
+
+
+def grown(path):
+    with path.open("ab") as file:
+        file.write(b"\xff\xfe\0" * 999)
+
+
+def noise(path):
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size - 3_000_000)
+        file.write(b"\xff" * 2_900_000)
+
+
+def replaced(path):
+    other = path.with_suffix(".new")
+    other.write_bytes(b"\x89PNG\r\n\x1a\n" * 99)
+    other.replace(path)
+
+
+def gone(path):
+    path.unlink()
+
+
+CHANGES = [cut, emptied, grown, noise, replaced, gone]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.jsonl", "a.jsonl.gz", "a.parquet"])
+def test_what_was_read_before_a_change_stays(tmp_path, name, change):
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        write_table(path, {"text": ROWS}, row_group_size=1000, compression="none")
+    elif name.endswith("gz"):
+        path.write_bytes(gzip.compress("".join(ROWS).encode(), 1))
+    else:
+        path.write_text("".join(ROWS) if name == "a.jsonl" else LINE * 200_000)
+    whole = path.stat().st_size
+    assert whole > 1_500_000
+    documents, said = changed_after_the_first_document(path, change)
+    assert "The crane" in documents[0].text
+    assert not any("\n" in line for line in said)
+
+
+def test_a_text_whose_encoding_changes_is_left_out(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text(LINE)
+    write(tmp_path / "b.txt", "good")
+    recognised = files.recognised
+
+    def change(*arguments):
+        encoding = recognised(*arguments)
+        if path.stat().st_size == len(LINE):
+            path.write_bytes(b"\xff" * 99)
+        return encoding
+
+    monkeypatch.setattr(files, "recognised", change)
+    skipped = []
+    documents = read_corpus([str(tmp_path)], on_skip=lambda *skip: skipped.append(skip))
+    assert [document.text for document in documents] == ["good"]
+    assert skipped == [(str(path), "it has changed while it was read; read it again")]
+
+
+@pytest.mark.parametrize("change", [cut, emptied, replaced, gone])
+def test_a_document_that_changes_before_the_child_reads_it(tmp_path, monkeypatch, change):
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf("Text."))
+    write(tmp_path / "b.txt", "good")
+    parsed = files._parsed_rows
+
+    def late(where, *arguments):
+        change(path)
+        return parsed(where, *arguments)
+
+    monkeypatch.setattr(files, "_parsed_rows", late)
+    skipped = []
+    documents = read_corpus([str(tmp_path)], on_skip=lambda *skip: skipped.append(skip))
+    assert [document.text for document in documents] == ["good"]
+    ((name, reason),) = skipped
+    assert name == str(path)
+    assert "\n" not in reason
