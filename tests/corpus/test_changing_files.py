@@ -44,8 +44,9 @@ def grown(path):
 
 def noise(path):
     with path.open("r+b") as file:
-        file.seek(path.stat().st_size - 3_000_000)
-        file.write(b"\xff" * 2_900_000)
+        size = path.stat().st_size
+        file.seek(size // 2)
+        file.write(b"\xff" * (size // 3))
 
 
 def replaced(path):
