@@ -34,7 +34,7 @@ QUICK := building/test_given_documents.py corpus/test_corpus_hub.py corpus/test_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test tests soak fuzz wheel bench pins lint style types quick format docs demo app space clean
+.PHONY: help setup check test tests soak fuzz wheel release bench pins lint style types quick format docs demo app space clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ fuzz: setup ## Give every parser and request body changed inputs: FUZZ_ARGS="--n
 
 wheel: ## Build the package, and try the wheel with the lowest and the newest requirements
 	PYTHON=$(PYTHON) .ci/wheel
+
+release: ## Prepare a release: VERSION=0.1.0 tries the package, makes the Space, cuts the changelog and tags
+	.ci/release $(VERSION)
 
 bench: setup ## All ratios that matter in a few minutes: one table, and JSON in benchmarks/results
 	$(BIN)/python benchmarks/short.py
