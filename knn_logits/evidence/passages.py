@@ -138,7 +138,9 @@ def place_of(store: Datastore, position: int, tokenizer: Any) -> tuple[str | Non
     uri = document.uri
     if uri is not None and place.fragment and "#" not in uri:
         uri = f"{uri}#{place.fragment}"
-    return f"{document.title or document.id}, {name}", uri
+    title = document.title or document.id
+    # The first heading of a document is often its title.
+    return (title if name == f"“{title}”" else f"{title}, {name}"), uri
 
 
 def _breaks(token: str) -> int:

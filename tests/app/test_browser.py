@@ -354,3 +354,26 @@ def test_about_names_the_limits_and_the_datastores(open_page, library):
     }  # fmt: skip
     for store in library.stores.values():
         expect(shown).to_contain_text(f"{len(store):,} entries")
+
+
+def test_an_answer_and_its_settings_survive_a_reload_and_a_link_replaces_them(open_page, url):
+    one, page = open_page, open_page.page
+    page.get_by_label("chronicle").check()
+    number = page.get_by_label("number input for λ, weight of the memory")
+    number.fill("0.6")
+    number.press("Tab")
+    one.write("Travellers thank Bishop Korrin for")
+    words = shown(one, "knn")
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    expect(page.locator("#answers .kl-side-knn .kl-text")).to_have_text(words)
+    expect(page.locator("#prompt textarea")).to_have_value("Travellers thank Bishop Korrin for")
+    expect(number).to_have_value("0.6")
+    expect(page.get_by_label("chronicle")).to_be_checked()
+    expect(page.locator("#answers .kl-stale")).to_have_count(0)
+    # It can be written on, and the next answer takes its place.
+    one.write("What helps against E529 is this:")
+    assert "adjust the front hose" in shown(one, "knn")
+    page.goto(f"{url}/?q=The+fault+that&store=manual")
+    page.wait_for_selector("html[data-ready]")
+    expect(page.locator("#answers .kl-side-knn .kl-prompt")).to_have_text("The fault that")

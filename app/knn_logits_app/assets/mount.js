@@ -309,9 +309,9 @@ const mount = (element, props, trigger, watch) => {
     return true;
   });
 
-  const show = () => {
-    if (!props.value) return;
-    const data = JSON.parse(props.value);
+  const show = (answer, isNew) => {
+    if (!answer) return;
+    const data = JSON.parse(answer);
     // A newer request has replaced the one of this frame.
     if ((data.asked?.turn ?? view.turn) < view.turn) return;
     view.turn = data.asked?.turn ?? view.turn;
@@ -328,6 +328,7 @@ const mount = (element, props, trigger, watch) => {
     const begins = view.data && view.data.asked !== undefined && out.dataset.done !== "false";
     draw(data);
     if (begins && narrow()) out.scrollIntoView({ block: "start" });
+    if (writes && isNew && out.dataset.done === "true") keepLast(answer);
   };
 
   out.addEventListener("click", (event) => {
@@ -353,7 +354,8 @@ const mount = (element, props, trigger, watch) => {
     ? cardOfWord(view.known.words[dataset.word], view) : cardOfDocument(Number(dataset.document), view)));
   if (writes) theTour.view = view;
   views.push(view);
-  watch("value", show);
-  show();
+  show((writes && keptLast()) || props.value);
+  view.turn = 0; // a server that was started anew counts from elsewhere
+  watch("value", () => show(props.value, true));
   return view;
 };

@@ -10,11 +10,29 @@ const given = (name, now) => {
   const value = address.get(name);
   return value !== null && value !== "" && Number.isFinite(Number(value)) ? Number(value) : now;
 };
+// The browser's tab keeps the last whole answer, so that a reload does not lose it. The server keeps none.
+const LAST = "knn-logits answer";
+const keepLast = (answer) => {
+  try {
+    sessionStorage.setItem(LAST, answer);
+  } catch {
+    sessionStorage.removeItem(LAST); // there is no room for it
+  }
+};
+const keptLast = () => (["q", "embed"].some((name) => address.get(name)) ? null : sessionStorage.getItem(LAST));
+// Returns the values of the form that the kept answer had. A visitor's own text is gone with the page.
+const asBefore = (settings, now) => {
+  const values = JSON.parse(keptLast() ?? "{}").asked?.values;
+  if (!values) return now;
+  const same = form?.model === values[0] && !values[1].includes("your text");
+  return [values[settings.length + 3], ...(same ? values.slice(1, settings.length + 3) : now.slice(1))];
+};
+
 // Returns the values of the form that the address asks for: prompt, datastores, settings, gate.
 const fromLink = (settings, ...now) => {
   const prompt = address.get("q");
   linked.kind = ["q", "explain", "ask"].find((name) => address.get(name));
-  if (!linked.kind) return now;
+  if (!linked.kind) return asBefore(settings, now);
   if (prompt) linked.kind = "write";
   linked.run = true;
   linked.word = given("word", null);
