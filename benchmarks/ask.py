@@ -9,7 +9,8 @@ of `general_questions.jsonl` with the documents of the former. A way of answerin
     alone      the question, in the model's chat template
     passage    the best paragraph of BM25 before it, and "Answer in a few words." after it
     sentence   no model: the sentence of that paragraph with most of the question's words, by idf
-    ask        knn_logits.Asking as it comes, and `ask, NAME=VALUE` with a setting of AskConfig
+    ask        knn_logits.Asking as it comes, and `ask, NAME=VALUE` with a setting of AskConfig;
+               `marked words` are the words of its sentence that it marks, as `words=span` gives
 
 Each answer has at most 40 tokens, a quoted sentence as many as it has.
 """
@@ -123,7 +124,8 @@ def by_ask(model, tokenizer, store, questions, way):
     for row in questions.questions:
         answer = asking.answer(row.question)
         tokens = len(tokenizer(answer.text, add_special_tokens=False)["input_ids"])
-        answers.append({"text": answer.text, "tokens": tokens, "passes": answer.passes,
+        answers.append({"text": answer.text, "short": answer.short if answer.answered else "",
+                        "tokens": tokens, "passes": answer.passes,
                         "ended": answer.quoted or tokens < MOST_TOKENS,
                         "answered": answer.answered, "near": answer.near,
                         "documents": [shown.document for shown in answer.passages]})  # fmt: skip
@@ -212,6 +214,11 @@ def main():
                                 for text, row in zip(texts, ids, strict=True)]  # fmt: skip
             else:
                 answers[way] = by_ask(model, tokenizer, store, questions, way)
+                ids = tokenizer([row["short"] for row in answers[way]], add_special_tokens=False)
+                answers[f"{way}, marked words"] = [
+                    row | {"text": row["short"], "tokens": len(tokens)}
+                    for row, tokens in zip(answers[way], ids["input_ids"], strict=True)
+                ]
             seconds[way] = time.perf_counter() - started
     gold = [document.id in row.gold
             for document, row in zip(documents, questions.questions, strict=True)
@@ -221,7 +228,7 @@ def main():
         "best_document_is_right": round(sum(gold) / max(1, len(gold)), 4),
         "ways": {
             way: figures(rows, questions, answers.get("alone"), answers.get("passage"))
-            | {"seconds": round(seconds[way], 1)}
+            | ({"seconds": round(seconds[way], 1)} if way in seconds else {})
             for way, rows in answers.items()
         },
     }

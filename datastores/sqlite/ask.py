@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from rich.console import Console
+from rich.text import Text
 from smollm2 import NAME, is_made, load, make
 
 from knn_logits import Answer, AskConfig, Asking, Datastore, Memory
@@ -42,7 +43,10 @@ def is_right(answer: Answer, expected: str | None) -> bool:
 def show(answer: Answer, expected: str | None, console: Console) -> None:
     """Prints a question, its answer, whether that is right, and the passage it is from."""
     console.print(f"> {answer.question}", style="bold cyan", markup=False)
-    console.print(answer.text, markup=False)
+    text = Text(answer.text)
+    if answer.span is not None:
+        text.stylize("bold", *answer.span)
+    console.print(text)
     if answer.note not in ("", answer.text):
         console.print(f"({answer.note})", markup=False)
     for passage in answer.passages:

@@ -18,7 +18,7 @@ from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of, sentence_span
 from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
 from knn_logits.ask.quoting import SCORED, Sentence, best_sentence, candidates, gain, passes_for
-from knn_logits.ask.ranking import Ranked, Ranking, content_words, refers_back
+from knn_logits.ask.ranking import Ranked, Ranking, asks_whether, content_words, refers_back
 from knn_logits.ask.spans import Span
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
@@ -186,7 +186,7 @@ class Asking:
             sentence, span, more = best_sentence(self.model, self.tokenizer, question, listed)
         # A question without a word of its own is answered by nothing.
         total = sum(map(idf, words))
-        sure = _SURE * (span.score - _USUAL) if span else 0.0
+        sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         answered = total > 0 and max(0.0, most / total + sure) >= self.config.least_shared
         return _Choice(True, answered, sentence, span, passes + more)
 

@@ -32,6 +32,9 @@ _STOP = frozenset(STOPWORDS_EN_PLUS) | _ASKING
 # A question without words of its own, or with one of these, is about what was said before.
 _REFERS = {"it", "its", "they", "them", "their", "he", "him", "his", "she", "her"}
 _REFERS |= {"this", "that", "these", "those", "there", "one", "ones", "so", "then", "else"}
+# A question that begins with one of these asks for yes or no.
+_WHETHER = {"am", "are", "can", "could", "did", "do", "does", "had", "has", "have", "is", "may"}
+_WHETHER |= {"might", "must", "shall", "should", "was", "were", "will", "would"}
 
 
 def words_of(text: str) -> list[str]:
@@ -110,3 +113,8 @@ def refers_back(question: str) -> bool:
     """Whether a question says what it is about only together with those before it."""
     words = _PART.findall(_folded(question))
     return not content_words(question) or not _REFERS.isdisjoint(words)
+
+
+def asks_whether(question: str) -> bool:
+    """Whether yes or no answers a question, and no words of a sentence do."""
+    return next(iter(_PART.findall(_folded(question))), "") in _WHETHER

@@ -7,6 +7,7 @@ penalty of Wu et al. (2016), "Google's Neural Machine Translation System", equat
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -107,10 +108,8 @@ def _scored(
     rows = [text_ids(tokenizer, text, around=False)[:_TOKENS] for text in texts]
     begins = sorted(range(len(rows)), key=lambda row: -float(first[rows[row][0]]))[:_STARTS]
     ends = {end for _, end in words}
-    for row in begins:
+    for row, after in zip(begins, reader.after([rows[row] for row in begins]), strict=True):
         ids = rows[row]
-        after = reader.read(ids)
-        reader.forget(len(ids))
         log_p = torch.cat([first[None], after[:-1]]).gather(1, torch.tensor(ids)[:, None])[:, 0]
         totals = (log_p.cumsum(0) + after[:, line_break]).tolist()
         start = words[row][0]
@@ -133,18 +132,36 @@ class _Reader:
 
     def read(self, ids: Sequence[int], last: int = 0) -> Tensor:
         """Returns log p after each token or after the last ones, float32 [tokens, vocabulary]."""
+        log_p, self._cache = self._pass([ids], self._cache, last)
         self._length += len(ids)
+        return log_p[0]
+
+    def after(self, rows: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+        """Yields for each of several continuations what `read` returns. None of them is kept."""
+        if rows and hasattr(self._cache, "batch_repeat_interleave"):
+            cache = copy.deepcopy(self._cache)
+            cache.batch_repeat_interleave(len(rows))
+            log_p, _ = self._pass(rows, cache)
+            yield from (log_p[row, : len(ids)] for row, ids in enumerate(rows))
+            return
+        for ids in rows:
+            yield self.read(ids)
+            self.forget(len(ids))
+
+    def _pass(self, rows: Sequence[Sequence[int]], cache: Any, last: int = 0) -> tuple[Tensor, Any]:
         self.passes += 1
+        longest = max(map(len, rows))
+        ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+        mask = torch.ones(len(rows), self._length + longest, dtype=torch.long)
         output = self._model(
-            input_ids=torch.tensor([ids], device=self._device),
-            attention_mask=torch.ones(1, self._length, dtype=torch.long, device=self._device),
-            past_key_values=self._cache,
+            input_ids=ids.to(self._device),
+            attention_mask=mask.to(self._device),
+            past_key_values=cache,
             use_cache=True,
             logits_to_keep=last,
         )
-        self._cache = output.past_key_values
-        logits: Tensor = output.logits[0]
-        return logits.float().log_softmax(dim=-1).cpu()
+        logits: Tensor = output.logits
+        return logits.float().log_softmax(dim=-1).cpu(), output.past_key_values
 
     def forget(self, tokens: int) -> None:
         self._cache.crop(-tokens)

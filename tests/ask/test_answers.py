@@ -117,6 +117,11 @@ def test_a_sure_answer_needs_fewer_words_of_the_question(asking, monkeypatch, sc
     assert 0 < share < 1
     monkeypatch.setattr("knn_logits.ask.quoting.answer_spans", spans)
     assert asking(least_shared=share).answer(question).answered is answered
+    # Yes or no is no part of a sentence, however sure the model is.
+    whether = "Did the queen drink of Oldenport?"
+    share = asking().shared(whether)
+    assert asking(least_shared=share).answer(whether).answered
+    assert not asking(least_shared=share + 0.01).answer(whether).answered
 
 
 def test_a_passage_is_near_that_makes_the_question_likelier(asking, model, tokenizer):

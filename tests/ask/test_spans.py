@@ -46,7 +46,17 @@ def test_the_best_of_all_spans_is_that_of_single_passes(roomy, tokenizer, monkey
     best = max((scored(roomy, tokenizer, text), text) for text in texts)
     assert SENTENCE[span.start : span.end] == best[1]
     assert span.score == pytest.approx(best[0], abs=1e-4)
-    assert passes == 2 + len(words)
+    assert passes == 3
+
+
+def test_a_cache_that_only_can_be_cut_gives_the_same(roomy, tokenizer, monkeypatch):
+    together, _ = answer_spans(roomy, tokenizer, QUESTION, [SENTENCE] * 2)
+    monkeypatch.delattr("transformers.Cache.batch_repeat_interleave")
+    one_by_one, passes = answer_spans(roomy, tokenizer, QUESTION, [SENTENCE] * 2)
+    assert passes == 1 + 2 * (1 + spans._STARTS)
+    for a, b in zip(together, one_by_one, strict=True):
+        assert (a.start, a.end) == (b.start, b.end)
+        assert a.score == pytest.approx(b.score, abs=1e-4)
 
 
 def test_a_sentence_after_another_is_scored_as_if_it_were_the_first(roomy, tokenizer):
