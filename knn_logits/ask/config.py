@@ -20,7 +20,7 @@ class AskConfig:
     passages: int = setting(3, "Passages that are searched for the answer.", least=1, most=64)
     read: int = setting(1, "Passages that the model reads before it writes.", least=1, most=64)
     least_gain: float = setting(
-        0.5,
+        0.45,
         "No passage is about the question if none makes it likelier for the model by so much, in "
         "nats a token.",
     )
