@@ -109,3 +109,9 @@ def test_what_is_touched_on_a_phone_is_large_enough(visit):
         "    .map(() => one.textContent); })"
     )
     assert missed == []
+    # The tour is a sheet over the lower part, and leaves the answer in sight.
+    page.locator("#open-tour").click()
+    box = page.get_by_role("dialog", name="A tour of the settings").bounding_box()
+    assert (box["x"], box["width"], box["y"] + box["height"]) == (0, 390, 844)
+    expect(page.locator("#answers .kl-side-knn h2")).to_be_in_viewport()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
