@@ -38,8 +38,8 @@ _HOME = {
     "Translations": "knn_logits.measure.translation",
     "tune": "knn_logits.measure.tune.tuner",
     "Tuning": "knn_logits.measure.tune.result",
-    "fit_infini_gram": "knn_logits.measure.tune.infini_gram",
-    "InfiniGramFit": "knn_logits.measure.tune.infini_gram",
+    "fit_infini_gram": "knn_logits.measure.tune.infini_gram_shares",
+    "InfiniGramFit": "knn_logits.measure.tune.infini_gram_shares",
     "Document": "knn_logits.corpus.documents",
     "Place": "knn_logits.corpus.documents",
     "read_corpus": "knn_logits.corpus.reading",
@@ -267,7 +267,7 @@ if TYPE_CHECKING:
     from knn_logits.measure.perplexity import evaluate
     from knn_logits.measure.results import Evaluation
     from knn_logits.measure.translation import Translations, evaluate_translations, translate
-    from knn_logits.measure.tune.infini_gram import InfiniGramFit, fit_infini_gram
+    from knn_logits.measure.tune.infini_gram_shares import InfiniGramFit, fit_infini_gram
     from knn_logits.measure.tune.result import Tuning
     from knn_logits.measure.tune.tuner import tune
     from knn_logits.mixture.gates.distance import DistanceGate, fit_distance_gate

@@ -68,11 +68,11 @@ class Limits:
             ("the text has {} bytes", text_bytes, self.text_bytes),
         ):
             if amount > most:
-                raise LimitError(f"{name.format(f'{amount:,}')}; {most:,} are allowed: shorten it")
+                raise LimitError(f"{name.format(f'{amount:,}')}; the limit is {most:,}: shorten it")
         if context is not None and prompt_tokens + new_tokens > context:
             raise LimitError(
-                f"{prompt_tokens:,} tokens of text and {new_tokens:,} new ones are more than the "
-                f"{context:,} that the model reads: shorten one of them"
+                f"{prompt_tokens:,} tokens of text plus {new_tokens:,} new tokens exceed the "
+                f"model's context of {context:,}: shorten one of them"
             )
 
     def deadline(self) -> Deadline:
@@ -123,11 +123,10 @@ class Deadline(StoppingCriteria):
             LimitError: when the time is up or the work was cancelled. The message says which.
         """
         if self.cancelled:
-            raise LimitError("the work was stopped; nothing was kept")
+            raise LimitError("the work was stopped; nothing was saved")
         if self.expired:
             raise LimitError(
-                f"this took longer than the {self._seconds:g} seconds that are allowed: try less "
-                "text"
+                f"this exceeded the time limit of {self._seconds:g} seconds: use less text"
             )
 
     def watch(self, progress: Progress | None = None) -> Progress:

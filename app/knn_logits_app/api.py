@@ -202,9 +202,9 @@ def add_api(page: Any, server: Server) -> None:
 def typed(run: Any, about: str, parameters: Sequence[Parameter]) -> Callable[..., Any]:
     """Gives a function of values by name the signature that gradio reads; an error is a line."""
 
-    def call(*args: Any, **named: Any) -> Any:
+    def call(*args: Any, **keywords: Any) -> Any:
         try:
-            bound = signature.bind(*args, **named)
+            bound = signature.bind(*args, **keywords)
             bound.apply_defaults()
             return run(bound.arguments)
         except Exception as error:

@@ -94,8 +94,8 @@ class Reader:
         length = new_tokens + len(begun) + len(self._pairs.opening)
         if self._context is not None and length > self._context:
             raise LimitError(
-                f"{new_tokens:,} new tokens are asked for, but the model writes fewer than "
-                f"{self._context:,}: ask for fewer"
+                f"{new_tokens:,} new tokens requested, but the model's context is only "
+                f"{self._context:,}: request fewer"
             )
         start = torch.tensor([[*self._pairs.opening[:1], *begun]], device=self._model.device)
         if begun:
@@ -106,19 +106,19 @@ class Reader:
         """Checks a text that exists already, and its source if it has one."""
         if self._pairs is None:
             if source is not None:
-                raise RequestError("This model reads no source: leave the source out.")
+                raise RequestError("This model does not take a source: remove it.")
             tokens = self._ids(text).shape[1]
             # The text is read in windows, so it may be longer than the model's context.
             most = WINDOWS * limits.prompt_tokens
             if tokens > most:
                 raise LimitError(
-                    f"the text has {tokens:,} tokens, but only {most:,} are allowed: shorten it"
+                    f"the text has {tokens:,} tokens, but the limit is {most:,}: shorten it"
                 )
             if tokens < 2:
-                raise RequestError("The text is too short to explain: write at least two words.")
+                raise RequestError("The text is too short to explain: enter at least two words.")
             return
         if source is None:
-            raise RequestError("This model reads a source: give the source as well.")
+            raise RequestError("This model needs a source text as well.")
         self._source(source, limits)
         (target,) = self._pairs.targets([text])
         limits.check(prompt_tokens=len(target), context=self._context)
@@ -126,7 +126,7 @@ class Reader:
     def _ids(self, text: str) -> Tensor:
         ids = text_ids(self._tokenizer, text)
         if not ids:
-            raise RequestError("The text has no token: write something first.")
+            raise RequestError("The text contains no tokens: enter some text first.")
         return torch.tensor([ids], device=self._model.device)
 
     def _source(self, text: str, limits: Limits) -> dict[str, Any]:
@@ -136,8 +136,8 @@ class Reader:
         limits.check(prompt_tokens=tokens)
         if self.room is not None and tokens > self.room:
             raise LimitError(
-                f"the source has {tokens:,} tokens, but the model reads only {self.room:,}: "
-                "shorten it"
+                f"the source has {tokens:,} tokens, but the model's context is only "
+                f"{self.room:,}: shorten it"
             )
         arguments: dict[str, Any] = self._pairs.inputs([text], self._model.device)
         return arguments

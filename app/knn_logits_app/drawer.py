@@ -51,7 +51,7 @@ def read_json(server: Server, content: Any, visitor: str | None) -> str:
     name = content.get("store")
     store = stores.get(name) if isinstance(name, str) else None
     if store is None:
-        raise RequestError("There is no such datastore here (any more): choose another.")
+        raise RequestError("This datastore is not available (any more): choose another.")
     name = text_of(content.get("document"), "document")
     spans = []
     for place in list_of(content.get("places"), _MOST_PLACES):

@@ -133,9 +133,7 @@ def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_C
         raise RequestError("The datastores must be a list of names.")
     lookup_of(stores or [""], dict(zip(SETTINGS, settings, strict=True)), gate)
     if any(text is not None and (not isinstance(text, str) or len(text) > most) for text in texts):
-        raise LimitError(
-            f"the text is longer than the {most:,} characters that are allowed: shorten it"
-        )
+        raise LimitError(f"the text exceeds the limit of {most:,} characters: shorten it")
 
 
 def validator(check: Callable[..., Any], then: Callable[[gr.Request], Any] | None = None) -> Any:

@@ -90,7 +90,7 @@ class Library:
         """
         opened = by_name(stores, " ")
         if not opened:
-            raise ConfigError("no datastore was given: name at least one")
+            raise ConfigError("no datastore given: pass at least one")
         Memory(model, list(opened.values()), threads=1)
         examples = [
             Example(prompt, (title,))
@@ -185,13 +185,13 @@ class Library:
 
 def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
     """Names datastores; of those with the same name the second ends with 2, and so on."""
-    named: dict[str, Datastore] = {}
+    stores_by_name: dict[str, Datastore] = {}
     for store in stores:
         name, number = store.name, 2
-        while name in named:
+        while name in stores_by_name:
             name, number = f"{store.name}{sign}{number}", number + 1
-        named[name] = store
-    return named
+        stores_by_name[name] = store
+    return stores_by_name
 
 
 def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) -> list[str]:

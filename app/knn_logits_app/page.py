@@ -108,7 +108,7 @@ def _controls(server: Server) -> Controls:
         list(library.stores),
         value=library.chosen,
         label="Datastores",
-        info="The memory searches these texts. Several are searched as one.",
+        info="The memory searches these texts, several together.",
         elem_id="stores",
     )
     # The browser changes the boxes when the model changes, so gradio must not check the values
@@ -120,8 +120,8 @@ def _controls(server: Server) -> Controls:
     }
     gate = gr.Checkbox(
         first in library.gates,
-        label="Let a gate choose λ at each word",
-        info="The gate was fitted for this datastore, and holds for it alone.",
+        label="Let a gate set λ for each word",
+        info="The gate was fitted for this datastore and applies to it only.",
         visible=any(each.gates for each in libraries.values()),
         elem_id="gate",
     )

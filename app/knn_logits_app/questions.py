@@ -45,14 +45,16 @@ class Reply:
 def question_of(text: Any, lookup: Lookup, history: Any, own_words: Any) -> Question:
     """Checks a request. Of a long conversation the first messages are left out."""
     messages = list_of(history, MOST_MESSAGES)
-    said = []
+    turns = []
     for message, role in zip(messages, _ROLES * MOST_MESSAGES, strict=False):
         if not isinstance(message, dict) or message.get("role") != role:
-            raise RequestError("The conversation cannot be read: begin a new chat.")
-        said.append({"role": role, "content": text_of(message.get("content"), "message")})
-    while said and (len(said) % 2 or sum(len(one["content"]) for one in said) > MOST_CHARACTERS):
-        del said[: 2 - len(said) % 2]
-    return Question(text_of(text, "question"), lookup, tuple(said), own_words is True)
+            raise RequestError("The conversation cannot be read: start a new chat.")
+        turns.append({"role": role, "content": text_of(message.get("content"), "message")})
+    while turns and (
+        len(turns) % 2 or sum(len(turn["content"]) for turn in turns) > MOST_CHARACTERS
+    ):
+        del turns[: 2 - len(turns) % 2]
+    return Question(text_of(text, "question"), lookup, tuple(turns), own_words is True)
 
 
 def asking_of(
@@ -60,7 +62,7 @@ def asking_of(
 ) -> Asking:
     """Opens the datastores of a question, or refuses it before anything runs."""
     if library.reader.sources:
-        raise RequestError("This model translates, and answers no questions: choose another.")
+        raise RequestError("This model only translates: choose another to ask questions.")
     new_tokens = min(AskConfig().max_new_tokens, session.limits.new_tokens)
     session.limits.check(
         prompt_tokens=len(text_ids(library.tokenizer, question.text)), new_tokens=new_tokens

@@ -68,15 +68,15 @@ class Rewriting:
 def text_of(value: Any, name: str = "text", *, most: int = MOST_CHARACTERS) -> str:
     """Returns a value if it is a text that is not empty, not too long, and valid Unicode."""
     if not isinstance(value, str) or not value.strip():
-        raise RequestError(f"The {name} is empty: write something first.")
+        raise RequestError(f"The {name} is empty: enter some text first.")
     if len(value) > most:
         raise LimitError(
-            f"the {name} has {len(value):,} characters, but only {most:,} are allowed: shorten it"
+            f"the {name} has {len(value):,} characters, but the limit is {most:,}: shorten it"
         )
     try:
         value.encode("utf-8")
     except UnicodeError:
-        raise RequestError(f"The {name} contains half a character: copy it again.") from None
+        raise RequestError(f"The {name} contains an incomplete character: copy it again.") from None
     return value
 
 
@@ -181,13 +181,13 @@ def pairs_of(sources: Any, targets: Any, *, most: int) -> list[Document]:
     ]
     if sum(map(len, texts)) > most:
         raise LimitError(
-            f"both texts together have more than the {most:,} characters allowed: shorten them"
+            f"both texts together exceed the limit of {most:,} characters: shorten them"
         )
     read, written = ([line.strip() for line in text.strip().split("\n")] for text in texts)
     if len(read) != len(written):
         raise RequestError(
-            f"There are {len(read):,} sources and {len(written):,} targets: write each on its own "
-            "line, and as many targets as sources."
+            f"There are {len(read):,} sources but {len(written):,} targets: enter one per line, "
+            "and as many targets as sources."
         )
     pairs = []
     for number, (source, target) in enumerate(zip(read, written, strict=True), start=1):

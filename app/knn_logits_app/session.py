@@ -97,7 +97,7 @@ class Session:
         library = self.libraries.get(name) if isinstance(name, str) else None
         if library is None:
             names = " or ".join(self.libraries)
-            raise RequestError(f"There is no model of that name: choose {names}.")
+            raise RequestError(f"There is no such model: choose {names}.")
         return library
 
     def stores(
@@ -107,7 +107,7 @@ class Session:
         stores = {**library.stores, **(private or {})}
         if not stores.keys() >= set(lookup.stores):
             names = ", ".join(stores)
-            raise RequestError(f"There is no such datastore here (any more): choose {names}.")
+            raise RequestError(f"This datastore is not available (any more): choose {names}.")
         return [stores[name] for name in lookup.stores]
 
     def check_writing(

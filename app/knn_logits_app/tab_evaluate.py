@@ -25,7 +25,7 @@ def build(server: Server, controls: Controls) -> None:
         controls,
         visible=(False, True),
         value=library.first_sources(documents),
-        label="Sources, one on each line",
+        label="Sources, one per line",
         elem_id="evaluate-sources",
         **box,
     )
@@ -34,7 +34,7 @@ def build(server: Server, controls: Controls) -> None:
         controls,
         label=("A text to predict", "Their targets"),
         value=library.sample_text or library.first_texts(documents),
-        info="Choose a text that is not in the datastore, since the memory knows its own by heart.",
+        info="Use a text that is not in the datastore, which the memory knows verbatim.",
         elem_id="evaluate-text",
         **box,
     )

@@ -34,7 +34,7 @@ def build(server: Server, controls: Controls) -> Any:
             "The target of this source, written by you, a model or a translator",
         ),
         value=library.sample_passage(),
-        info="Each word is coloured by how much the memory would have helped to write it.",
+        info="Each word is colored by the memory's share in it.",
         lines=4,
         max_lines=14,
         max_length=MOST_CHARACTERS,

@@ -135,9 +135,9 @@ def _sampling(server: Server) -> list[Any]:
     sentences = server.session.first.single_sentence
     with gr.Row(elem_id="sampling"):
         return [
-            gr.Slider(1, most, min(60, most), step=1, label="New tokens, at most"),
+            gr.Slider(1, most, min(60, most), step=1, label="Maximum new tokens"),
             gr.Checkbox(sentences, label="End with the sentence"),
-            gr.Checkbox(False, label="Sample", info="Otherwise the likeliest word is taken."),
+            gr.Checkbox(False, label="Sample", info="Off: greedy decoding."),
             gr.Slider(0.05, 3, 1, step=0.05, label="Sampling temperature"),
             gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p"),
             gr.Number(0, label="Seed", precision=0, minimum=0),

@@ -93,7 +93,7 @@ def _inputs(server: Server, controls: Controls, pairs: bool, most: int) -> tuple
         server,
         controls,
         visible=(False, True),
-        label="Sources, one on each line",
+        label="Sources, one per line",
         lines=4,
         max_lines=16,
         max_length=most,

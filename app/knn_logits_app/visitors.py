@@ -210,11 +210,11 @@ class Visitors:
                 addresses = [each.address for each in self.by_session.values() if each.folder]
                 if addresses.count(address) >= self._quotas.stores:
                     raise LimitError(
-                        f"your address has {self._quotas.stores} own texts already: delete one, "
-                        "or close its page"
+                        f"your address already has {self._quotas.stores} texts: delete one, or "
+                        "close its page"
                     )
                 if len(addresses) >= self._quotas.stores_of_all:
-                    raise LimitError("too many visitors have texts of their own: try again later")
+                    raise LimitError("too many visitors have uploaded texts: try again later")
                 self.root = self.root or Path(tempfile.mkdtemp(dir=private_folder().path))
                 visitor.folder = Path(tempfile.mkdtemp(dir=self.root))
                 visitor.address = address

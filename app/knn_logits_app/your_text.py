@@ -68,7 +68,7 @@ def documents_of(
         )
     # gradio stores files with the same content once, and the first build that reads one deletes it.
     if not all(Path(file).is_file() for file in files):
-        raise RequestError("A file is gone from the server: upload it again.")
+        raise RequestError("A file is no longer on the server: upload it again.")
     typed = [text for text in (pasted, sources) if isinstance(text, str)]
     size = sum(Path(file).stat().st_size for file in files)
     size += sum(len(text.encode("utf-8", "replace")) for text in typed)
@@ -88,7 +88,7 @@ def documents_of(
         text = text_of(pasted, most=limits.text_bytes)
         documents.append(Document(text, "pasted text", title="Pasted text"))
     if not documents:
-        raise RequestError("There is no text yet: upload a file or paste something.")
+        raise RequestError("There is no text yet: upload a file or paste some text.")
     return documents, len(skipped)
 
 
@@ -124,7 +124,7 @@ def _read(
         content = 'text in UTF-8, or JSON lines with a "text" in each'
         if pairs:
             content = 'JSON lines with a "source" and a "target" in each'
-        raise RequestError(f"{name} cannot be read: it has to be {content}.") from error
+        raise RequestError(f"{name} cannot be read: it must be {content}.") from error
 
 
 def build_steps(

@@ -105,7 +105,7 @@ class ResponseFormat(Strict):
     @model_validator(mode="after")
     def _has_schema(self) -> ResponseFormat:
         if self.type == "json_schema" and self.json_schema is None:
-            raise ValueError("json_schema is missing: give it with its schema")
+            raise ValueError("json_schema is missing: pass it with its schema")
         return self
 
     @property
@@ -156,13 +156,13 @@ class GenerationBody(Strict):
             len(given) > _MOST_BIASES
             or not all(re.fullmatch(r"\d{1,9}", str(token)) for token in given)
         ):
-            raise ValueError(f"give at most {_MOST_BIASES:,} tokens by their numbers")
+            raise ValueError(f"at most {_MOST_BIASES:,} token ids are allowed")
         return given
 
     @model_validator(mode="after")
     def _returns_all(self) -> GenerationBody:
         if self.best_of is not None and self.best_of != (self.n or 1):
-            raise ValueError("best_of must be n, since every text that is written is returned")
+            raise ValueError("best_of must equal n, since all generated texts are returned")
         return self
 
     @property

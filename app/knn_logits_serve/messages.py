@@ -62,11 +62,11 @@ def check_parts(content: Any) -> Any:
             continue  # the part's own check refuses it
         if kind not in _TEXT_IN:
             raise ValueError(
-                f"a part of the type {kind[:_LONGEST_KIND]!r} cannot be read, since the model "
-                "reads text only: leave it out"
+                f"a part of the type {kind[:_LONGEST_KIND]!r} is not supported, since the model "
+                "reads text only: remove it"
             )
         if _TEXT_IN[kind] not in part:
-            raise ValueError(f"a part of the type {kind!r} has no {_TEXT_IN[kind]}: give it")
+            raise ValueError(f"a part of the type {kind!r} has no {_TEXT_IN[kind]}: add it")
     return content
 
 

@@ -128,7 +128,7 @@ class ResponseBody(GenerationBody):
             kind = item.get("type", "message") if isinstance(item, dict) else None
             if isinstance(kind, str) and kind not in _KINDS:
                 raise ValueError(
-                    f"an item of the type {kind[:_LONGEST_KIND]!r} cannot be read: leave it out"
+                    f"an item of the type {kind[:_LONGEST_KIND]!r} is not supported: remove it"
                 )
         return given
 

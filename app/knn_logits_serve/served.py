@@ -50,7 +50,7 @@ class Served:
         **settings: Any,
     ) -> None:
         if not stores:
-            raise ConfigError("no datastore was given: name at least one")
+            raise ConfigError("no datastore given: pass at least one")
         self.name, self.model, self.tokenizer = name, model, tokenizer
         self.stores = dict(stores) if isinstance(stores, Mapping) else by_name(stores, "-")
         self.memory = Memory(model, list(self.stores.values()), threads=1, **settings)
@@ -325,8 +325,8 @@ class Served:
         context = self.context
         if context is not None and prompt_tokens + new_tokens > context:
             raise too_long(
-                f"{prompt_tokens:,} tokens of text and {new_tokens:,} new ones are more than the "
-                f"{context:,} that the model reads: shorten one of them",
+                f"{prompt_tokens:,} tokens of text plus {new_tokens:,} new tokens exceed the "
+                f"model's context of {context:,}: shorten one of them",
                 "max_tokens" if prompt_tokens < context else None,
             )
 

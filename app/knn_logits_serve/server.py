@@ -192,7 +192,7 @@ class Settings:
         """Refuses a key without any character, as an unset variable gives it."""
         if self.key is not None and not self.key.strip():
             raise ConfigError(
-                "the API key is empty: give a key, or leave --api-key (KNN_LOGITS_API_KEY) out"
+                "the API key is empty: set a key, or omit --api-key (KNN_LOGITS_API_KEY)"
             )
 
 
@@ -241,7 +241,7 @@ def listen(settings: Settings) -> socket.socket:
     except (OSError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"the server cannot listen on this address ({reason}): give another --port or --host"
+            f"the server cannot listen on this address ({reason}): choose another --port or --host"
         ) from error
     return listener
 

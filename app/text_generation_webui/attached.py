@@ -285,7 +285,7 @@ def _number(name: str, value: str, kind: Any) -> Any:
         from knn_logits import ConfigError
 
         raise ConfigError(
-            f"{name} is not a number ({value!r}): leave it empty for the datastore's setting"
+            f"{name} is not a number ({value!r}): leave it empty to use the datastore's setting"
         ) from None
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from knn_logits.ask.passages import sentence_span
-from knn_logits.evidence.plain import write_whole
+from knn_logits.evidence.trace_json import write_whole
 
 # What is said where passages were read and do not hold the answer.
 NOT_SAID = "No document says that."

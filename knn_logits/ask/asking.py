@@ -78,7 +78,7 @@ class Asking:
         self, model: Any, tokenizer: Any, memory: Memory, config: AskConfig | None = None
     ) -> None:
         if model.config.is_encoder_decoder:
-            raise ConfigError("an encoder-decoder model answers no questions: use a causal model")
+            raise ConfigError("questions need a causal model, not an encoder-decoder")
         check_tokenizer(tokenizer, memory.stores[0])
         self.model, self.tokenizer, self.memory = model, tokenizer, memory
         self.config = config or AskConfig()
@@ -106,7 +106,7 @@ class Asking:
         """
         started = time.perf_counter()
         if not question.strip():
-            raise ConfigError("the question is empty: ask something")
+            raise ConfigError("the question is empty")
         query = self._query(question, history)
         ranked = self.find(query)
         choice = self._choose(question, query, ranked)

@@ -14,34 +14,35 @@ class AskConfig:
 
     words: Literal["quote", "span", "write"] = setting(
         "quote",
-        "Quote the sentence that answers the question, or only its words that answer, or let the "
-        "model read passages and write.",
+        "Quote the sentence that answers the question, or only the answering words, or have the "
+        "model write an answer from passages.",
     )
-    passages: int = setting(3, "Passages that are searched for the answer.", least=1, most=64)
-    read: int = setting(1, "Passages that the model reads before it writes.", least=1, most=64)
+    passages: int = setting(3, "Number of passages searched for the answer.", least=1, most=64)
+    read: int = setting(
+        1, "Number of passages in the model's context when it writes.", least=1, most=64
+    )
     least_gain: float = setting(
         0.45,
-        "No passage is about the question if none makes it likelier for the model by so much, in "
-        "nats a token.",
+        "Minimum gain in the question's log-likelihood, in nats per token, for a passage to "
+        "count as relevant.",
     )
     least_shared: float = setting(
         0.4,
-        "If no sentence has so large a share of the question's words, weighted by their idf, no "
-        "document says the answer. Less is enough where the model is sure of the answer's words, "
-        "more is needed where it is not.",
+        "Minimum idf-weighted share of the question's words in a sentence; below it, no document "
+        "has the answer. Lower if the model is sure of the answer's words, higher if it is not.",
         least=0,
         most=1,
     )
-    max_new_tokens: int = setting(120, "The most tokens that the model writes.", least=1)
-    sample: bool = setting(False, "Sample tokens instead of taking the likeliest.")
+    max_new_tokens: int = setting(120, "Maximum number of new tokens.", least=1)
+    sample: bool = setting(False, "Sample instead of greedy decoding.")
     draft: bool = setting(
         True,
-        "Verify several tokens of the passages in one forward pass.",
+        "Verify several draft tokens from the passages per forward pass.",
         option="--draft/--no-draft",
     )
     evidence: bool = setting(
         True,
-        "Leave out each passage to measure what it did; one forward pass each.",
+        "Measure the effect of each passage by leaving it out; one forward pass each.",
         option="--evidence/--no-evidence",
     )
 

@@ -81,7 +81,7 @@ def fitting(
             return ids, read, said
         if not read:
             raise ConfigError(
-                f"the question has {len(ids)} tokens, and the model reads {room} at most beside "
-                "its answer: shorten the question"
+                f"the question has {len(ids)} tokens, and only {room} fit next to the answer: "
+                "shorten the question"
             )
         read.pop()

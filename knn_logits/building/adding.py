@@ -116,7 +116,7 @@ def add_documents(
             text = steps.append(chain([first], new), store)
         _report(folder, additions, known)
         if first is None and not additions.existing:
-            raise CorpusError("the documents to add hold no token; give more text")
+            raise CorpusError("the documents to add contain no tokens; add more text")
         if first is None or job.repeated:
             job.give_up()
         else:
@@ -182,15 +182,15 @@ def _report(folder: Path, additions: Additions, report: Callable[[str, str], Non
             report(id, present)
     elif additions.existing:
         logger.warning(
-            "%d of the documents are already in %s and were not added again",
+            "%d documents are already in %s and were not added again",
             len(additions.existing),
             folder,
         )
     if additions.renamed:
         id, new = next(iter(additions.renamed.items()))
         logger.warning(
-            "%d of the new documents have the id of another document in %s and were added under new"
-            " ids, such as %s for %s; to replace changed documents, use `knn-logits sync`",
+            "%d new documents share their id with a document in %s and were added under new ids, "
+            "such as %s for %s; to replace changed documents, use `knn-logits sync`",
             len(additions.renamed),
             folder,
             new,
@@ -202,8 +202,8 @@ def check_has_keys(store: Datastore) -> None:
     """Refuses a datastore that was published without its keys."""
     if not store.has_keys and store.manifest.on_demand is None:
         raise DatastoreError(
-            f"{store.folder} was published without its keys, so nothing can be added; build the "
-            "datastore again"
+            f"{store.folder} was published without keys, so documents cannot be added; rebuild "
+            "the datastore"
         )
 
 
@@ -224,8 +224,8 @@ def key_plan(
     check_model(model, store, location)
     if is_encoder_decoder(model) and store.manifest.pairs is None:
         raise DatastoreError(
-            f"{store.folder} was imported without its sources, so nothing can be added; build it "
-            "again"
+            f"{store.folder} was imported without its sources, so documents cannot be added; "
+            "rebuild it"
         )
     return KeyPlan(
         key=store.manifest.key.name,
@@ -278,13 +278,15 @@ class Growth:
         folder = self.store.folder
         if self.store.clusters is not None:
             logger.warning(
-                "the clusters of %s were of the old entries and are removed: make them again with "
+                "the clusters of %s did not cover the new entries and were removed: recompute "
+                "them with "
                 "`knn-logits cluster`",
                 folder,
             )
         if self.store.merged is not None:
             logger.warning(
-                "the entries of %s are no longer merged, since others came: merge them again with "
+                "the entries of %s are no longer merged, since new entries were added: merge "
+                "them again with "
                 "`knn-logits merge`",
                 folder,
             )
@@ -311,7 +313,7 @@ def extended_index(
     if new.recall is not None and new.recall.value < ENOUGH_RECALL:
         before = f", {record.recall.value:.3f} before" if record.recall else ""
         logger.warning(
-            "recall@%d of the index fell to %.3f%s: build it again with `knn-logits index %s`",
+            "recall@%d of the index fell to %.3f%s: rebuild it with `knn-logits index %s`",
             new.recall.at,
             new.recall.value,
             before,

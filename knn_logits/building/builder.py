@@ -148,8 +148,8 @@ def _build(
     ray, torchrun = settings.get("ray"), settings.get("torchrun", False)
     if torchrun and ray is not None:
         raise ConfigError(
-            "a build is spread either by Ray or by torchrun: leave --ray out, or start the command "
-            "without torchrun"
+            "use either Ray or torchrun to distribute a build: remove --ray, or start the "
+            "command without torchrun"
         )
     plan = planned(model, tokenizer, settings)
     if ray is not None:

@@ -261,8 +261,8 @@ def warn_of_repeats(store: Datastore, seed: int = 0) -> None:
     share = repeated_share(store.tokens, seed)
     if share > _COPIES:
         logger.warning(
-            "%.0f%% of the text stands more than once in the corpus, word for word. The settings "
-            "that are chosen on it fit copies, and may not fit other text: leave the copies out, "
-            "or choose settings on other text with `knn-logits tune MODEL STORE TEXT --write`",
+            "%.0f%% of the corpus is verbatim duplicates. Settings calibrated on it favor "
+            "copying and may not suit other text: deduplicate the corpus, or tune on other text "
+            "with `knn-logits tune MODEL STORE TEXT --write`",
             100.0 * share,
         )

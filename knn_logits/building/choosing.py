@@ -51,8 +51,9 @@ def check_enough(entries: int) -> None:
     """Refuses to compare kinds of index on too few keys."""
     if entries < _FEWEST:
         raise ConfigError(
-            f"{entries:,} entries are too few to compare kinds of index on ({_FEWEST:,} are "
-            "needed): leave out --budget and --target-recall, since so few are searched exactly"
+            f"{entries:,} entries are too few to compare index types (at least {_FEWEST:,} are "
+            "needed): omit --budget and --target-recall, since so few entries are searched "
+            "exactly anyway"
         )
 
 
@@ -69,8 +70,8 @@ def chosen_factory(
     if not fitting:
         smallest = tried[0]
         raise ConfigError(
-            f"no kind of index fits {config.budget:,} bytes; the smallest, {smallest.factory}, "
-            f"takes {smallest.bytes:,}: give a larger --budget, or leave the keys out (--no-keys)"
+            f"no index type fits in {config.budget:,} bytes; the smallest, {smallest.factory}, "
+            f"takes {smallest.bytes:,}: raise --budget, or store no keys (--no-keys)"
         )
     if config.target_recall is None:
         best = max(fitting, key=lambda kind: (kind.recall, -kind.bytes))
@@ -79,9 +80,9 @@ def chosen_factory(
     if not enough:
         best = max(fitting, key=lambda kind: kind.recall)
         raise ConfigError(
-            f"no kind of index that fits finds {config.target_recall:.1%} of the neighbors; the "
-            f"best, {best.factory}, finds {best.recall:.1%} in {best.bytes:,} bytes: give a lower "
-            "--target-recall, or a larger --budget"
+            f"no index type within the budget reaches a recall of {config.target_recall:.1%}; "
+            f"the best, {best.factory}, reaches {best.recall:.1%} in {best.bytes:,} bytes: lower "
+            "--target-recall, or raise --budget"
         )
     return min(enough, key=lambda kind: kind.bytes).factory, tried
 

@@ -59,7 +59,7 @@ def cluster(
     needs_keys(store, "`cluster`")
     if not 1 <= clusters <= len(store):
         raise ConfigError(
-            f"clusters must be at least 1 and at most the {len(store)} entries, not {clusters}"
+            f"clusters must be between 1 and the number of entries ({len(store)}), not {clusters}"
         )
     IndexConfig(seed=seed, train_size=sample)
     plan = {"clusters": str(clusters), "sample": str(sample), "seed": str(seed)}

@@ -359,11 +359,11 @@ def _counted(
             total += len(ids)
         progress("tokens", total, None)
     if not records:
-        raise CorpusError("the documents hold no token; give more text")
+        raise CorpusError("the documents contain no tokens; add more text")
     first = np.array([record.first for record in records], dtype=np.int64)
     contexts = Contexts.of(first, total, keys.windows.concatenate)
     if contexts.entries == 0:
-        raise CorpusError("no document of the corpus has two tokens or more; give more text")
+        raise CorpusError("no document in the corpus has at least two tokens; add more text")
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "documents.parquet"
         write_documents(table, records)

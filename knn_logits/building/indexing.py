@@ -149,7 +149,7 @@ def build_suffixes(
     Raises:
         DatastoreError: when there are more tokens than such an index can name.
         BusyError: when another process is writing the datastore.
-        StorageError: when the disk is full; the datastore is as it was.
+        StorageError: when the disk is full; the datastore is unchanged.
     """
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     with begin(store.folder.resolve(), "suffixes", {}) as job:
@@ -213,16 +213,16 @@ def write_index(
 
 def _warn_of_building(kind: Backend, index: Index, record: IndexRecord) -> None:
     logger.warning(
-        "the index %s cannot be stored as plain arrays, so it is built from the keys each time the "
-        "datastore is opened; --native-index stores it in FAISS's own format instead",
+        "the index %s cannot be stored as plain arrays, so it is rebuilt from the keys each time "
+        "the datastore is opened; --native-index stores it in FAISS's own format instead",
         record.factory,
     )
     try:
         kind.check_cost(index.size, record.train_size)
     except ValueError as error:
         logger.warning(
-            "building it at each opening would take too much memory or time (%s), so this "
-            "datastore opens with --native-index only",
+            "rebuilding it each time would take too much memory or time (%s), so this datastore "
+            "can only be opened with --native-index",
             error,
         )
 
@@ -271,8 +271,8 @@ def make_index(
         # Among all entries a neighbor has more rivals than in the sample.
         tried = with_recall(tried, factory, recall)
         logger.warning(
-            "%s finds %.1f%% of the neighbors among all entries, which is less than in the sample: "
-            "another kind is built",
+            "%s has a recall of %.1f%% over all entries, less than on the sample: building "
+            "another index type",
             factory,
             100.0 * recall,
         )
@@ -343,7 +343,7 @@ def _made(
     default = IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
     if config == default and record.recall is not None and record.recall.value < ENOUGH_RECALL:
         logger.warning(
-            "the index finds %.1f%% of the true neighbors: choose another kind with "
+            "the index has a recall of only %.1f%%: choose another type with "
             "`knn-logits index %s --target-recall %s`",
             100.0 * record.recall.value,
             store.folder,

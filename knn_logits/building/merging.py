@@ -119,8 +119,9 @@ def merged_into(store: Datastore, keep: float, progress: Progress = no_progress)
     if left:
         least = (total - goal + left) / total
         raise ConfigError(
-            f"{store.folder} has too few near entries of one token in one document: at least "
-            f"{least:.2f} of them stay, so give --keep {np.ceil(100 * least) / 100:.2f} or more"
+            f"{store.folder} has too few nearby entries with the same token in the same "
+            f"document: at least {least:.2f} of them remain, so use --keep "
+            f"{np.ceil(100 * least) / 100:.2f} or more"
         )
     # An entry may stand for others, and be merged after that.
     while not np.array_equal(into[into], into):

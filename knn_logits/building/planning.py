@@ -167,7 +167,7 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
     """Checks the settings of a build."""
     dtype, threads = settings.get("keys_dtype", "float16"), settings.get("threads")
     if dtype not in ("float16", "float32"):
-        raise ConfigError(f"keys can be stored in float16 or float32, not in {dtype!r}")
+        raise ConfigError(f"keys can be stored as float16 or float32, not {dtype!r}")
     batch_tokens = settings.get("batch_tokens")
     if batch_tokens is not None:
         batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
@@ -208,8 +208,8 @@ def _check_vocabulary(model: nn.Module, tokenizer: Any) -> None:
     words, size = tokenizer_record(tokenizer).vocabulary, vocabulary_size(model)
     if words > size:
         raise ConfigError(
-            f"the tokenizer has {words:,} tokens, but the model has only {size:,}, so it is "
-            "not the model's: load the tokenizer that belongs to the model"
+            f"the tokenizer has {words:,} tokens but the model only {size:,}: load the tokenizer "
+            "that belongs to the model"
         )
 
 
@@ -221,8 +221,7 @@ def _pair_tokenizer(
     if is_encoder_decoder(model):
         if settings.get("concatenate"):
             raise ConfigError(
-                "pairs of source and target cannot be joined into one stream: leave out "
-                "--concatenate"
+                "source-target pairs cannot be concatenated into one stream: remove --concatenate"
             )
         return PairTokenizer(
             model,
@@ -233,7 +232,7 @@ def _pair_tokenizer(
         )
     if prefix or any(languages):
         raise ConfigError(
-            "a causal model does not read sources: leave out --source-prefix, --source-lang and "
+            "a causal model has no source input: remove --source-prefix, --source-lang and "
             "--target-lang"
         )
     return None
@@ -243,14 +242,14 @@ def _check_on_demand(index: IndexConfig, pairs: PairTokenizer | None) -> None:
     """Refuses what a datastore without keys cannot have."""
     if pairs is not None:
         raise ConfigError(
-            "keys on demand need a causal model, since passages are found by the text that is "
-            "being written: leave out --no-keys"
+            "keys on demand need a causal model, since passages are retrieved by the text being "
+            "generated: remove --no-keys"
         )
     is_factory = index.factory != "auto" and backend_kind(index.factory).approximate
     if is_factory or index.nprobe is not None or index.native or index.measures:
         raise ConfigError(
-            "without keys there is no index to build: leave out --index, --nprobe, --budget, "
-            "--target-recall and --native-index, or --no-keys"
+            "without keys there is no index to build: remove either --no-keys, or --index, "
+            "--nprobe, --budget, --target-recall and --native-index"
         )
 
 

@@ -107,7 +107,7 @@ class Ranks:
         if not started_by_torchrun():
             raise ConfigError(
                 "this process was not started by torchrun: start it with `torchrun "
-                "--nproc-per-node 2 -m knn_logits build ...`, or leave torchrun=True out"
+                "--nproc-per-node 2 -m knn_logits build ...`, or remove torchrun=True"
             )
         if not dist.is_initialized():
             dist.init_process_group("gloo", timeout=_LONGEST)
@@ -134,7 +134,7 @@ class Ranks:
     def end(self, error: BaseException | None) -> None:
         """Tells the other ranks how the build ended, so that none of them waits for ever."""
         if error is not None and not isinstance(error, KNNLogitsError):
-            error = DatastoreError("rank 0 of the build has ended: run the same command again")
+            error = DatastoreError("rank 0 of the build has exited: run the same command again")
         if not self._informed:
             # The other ranks may have ended before this one.
             with suppress(RuntimeError):
@@ -225,8 +225,8 @@ def write_keys_together(
         if not same and not warned:
             warned = True
             logger.warning(
-                "a rank has another kind of processor and rounds in another way, so the files "
-                "differ in the last bits from those of one process"
+                "a rank runs on a different CPU or GPU type, which rounds differently: the files "
+                "may differ in the last bits from those of a single process"
             )
 
 
@@ -256,8 +256,8 @@ def _is_same(model: nn.Module, keys: KeyPlan, work: KeyWork) -> bool:
         digest = ""
     if digest != work.tokens_sha256:
         raise DatastoreError(
-            f"a rank does not see the files that rank 0 writes to {work.folder}: give a folder "
-            "that all machines share"
+            f"a rank cannot see the files that rank 0 writes to {work.folder}: use a folder "
+            "shared by all machines"
         )
     return computes_canary(
         model,

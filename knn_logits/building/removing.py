@@ -84,8 +84,8 @@ def _numbers_of(store: Datastore, name: str) -> set[int]:
     if len(ids) > 1:
         field = "title" if table[min(numbers)].title == name else "uri"
         raise CorpusError(
-            f"{len(ids)} documents have the {field} {name!r}, so nothing was removed: name them by "
-            f"their ids, {first_few([repr(id) for id in ids])}"
+            f"{len(ids)} documents have the {field} {name!r}, so nothing was removed: use their "
+            f"ids instead, {first_few([repr(id) for id in ids])}"
         )
     if not numbers:
         raise CorpusError(
@@ -131,7 +131,7 @@ def compact(
             return store
         if not store.has_keys and old.on_demand is None:
             raise DatastoreError(
-                f"{folder} has no keys, so it cannot be compacted: build it again without the "
+                f"{folder} has no keys, so it cannot be compacted: rebuild it without the "
                 "removed documents"
             )
         documents = np.ones(old.documents, dtype=bool)
@@ -139,7 +139,7 @@ def compact(
         entries = _entries_of(store, documents)
         if not entries.any():
             raise CorpusError(
-                f"every document of {folder} is removed, so nothing would be left of it: delete "
+                f"all documents of {folder} have been removed, so nothing would remain: delete "
                 "the folder instead"
             )
         tokens = _write_text(job, store, documents)

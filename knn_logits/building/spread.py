@@ -23,7 +23,7 @@ from knn_logits.engine.keys import Sources, compute_keys, grouped, groups_from
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import TextWindow
 from knn_logits.errors import MismatchError
-from knn_logits.index import plain
+from knn_logits.index import plain_arrays
 from knn_logits.index.backend import Fill
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import inverted_file, openmp_threads
@@ -158,18 +158,18 @@ class FillWorker:
         arrays = self.work(self.task.sample)
         if np.mean(_list_of_keys(arrays) != _list_of_keys(self.expected)) > _OTHER_LISTS:
             raise MismatchError(
-                "a worker puts keys into other lists than this machine: install the same version "
-                "of FAISS on all machines of the cluster"
+                "a worker assigns keys to different lists than this machine: install the same "
+                "version of FAISS on all machines of the cluster"
             )
         return all(np.array_equal(arrays[name], self.expected[name]) for name in arrays)
 
     def work(self, keys: Array) -> dict[str, Array]:
         """Returns `sizes`, `ids` and `codes` of the lists over some keys, numbered from 0."""
         task = self.task
-        index = plain.from_arrays(task.trained, task.factory, task.dim, task.metric, size=0)
+        index = plain_arrays.from_arrays(task.trained, task.factory, task.dim, task.metric, size=0)
         with openmp_threads(task.threads):
             index.add(keys)
-        arrays = plain.to_arrays(index)
+        arrays = plain_arrays.to_arrays(index)
         return {name: arrays[name] for name in ("sizes", "ids", "codes")}
 
 
@@ -184,9 +184,9 @@ def spread_filling(address: str, dtype: str) -> Fill:
     ray = connect(address)
 
     def fill(index: FaissIndex, factory: str, batches: Iterable[Array]) -> None:
-        if not plain.has_plain_form(index.raw) or inverted_file(index.raw) is None:
+        if not plain_arrays.has_plain_form(index.raw) or inverted_file(index.raw) is None:
             logger.warning(
-                "the index %s has no lists that other machines could fill, so it is filled here",
+                "the index %s has no inverted lists to distribute, so it is filled on this machine",
                 factory,
             )
             for batch in batches:
@@ -196,12 +196,14 @@ def spread_filling(address: str, dtype: str) -> Fill:
         first = next(keys)
         sample = first[:_SAMPLE]
         count, resources, threads = _places(ray, on_gpu=False)
-        task = FillTask(factory, index.dim, index.metric, plain.to_arrays(index), threads, sample)
+        task = FillTask(
+            factory, index.dim, index.metric, plain_arrays.to_arrays(index), threads, sample
+        )
         expected = FillWorker(task, {}).work(sample)
         pieces = (batch.astype(dtype, copy=False) for batch in itertools.chain([first], keys))
         with _workers(ray, FillWorker, resources, count, task, expected) as workers:
             for arrays in workers.results(pieces):
-                plain.append(index, arrays)
+                plain_arrays.append(index, arrays)
 
     return fill
 

@@ -66,8 +66,8 @@ class Steps:
                 return {CANARY_TOKENS: saved[CANARY_TOKENS], CANARY_KEYS: before}
             if not job.overwrite:
                 raise MismatchError(
-                    f"{job.folder} holds an unfinished build by a model with other weights; load "
-                    "that model to continue, or start again with --overwrite"
+                    f"{job.folder} holds an unfinished build by a model with different weights; "
+                    "load that model to resume, or start over with --overwrite"
                 )
             job.begin_again()
         canary = {CANARY_TOKENS: tokens, CANARY_KEYS: computed}
@@ -176,8 +176,8 @@ def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
         return json.dumps(fields, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         raise CorpusError(
-            f"the metadata of the document {document.id!r} cannot be written as JSON ({error}); "
-            "give names with plain values"
+            f"the metadata of the document {document.id!r} is not JSON-serializable ({error}); "
+            "use plain values"
         ) from error
 
 

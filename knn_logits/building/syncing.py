@@ -172,8 +172,8 @@ def _finish_without_text(job: Job, store: Datastore, differences: _Differences) 
 def _warn_of_stream(store: Datastore, differences: _Differences) -> None:
     if differences.gone and store.manifest.windows.concatenate:
         logger.warning(
-            "the documents of %s are one stream, so the keys of those that stay still depend on "
-            "removed text before them; build the datastore again where that matters",
+            "the documents of %s are one stream, so the remaining keys may still depend on "
+            "removed text before them; rebuild the datastore if that matters",
             store.folder,
         )
 
@@ -254,8 +254,8 @@ class _Differences:
             example = next(iter(before))
             raise CorpusError(
                 f"none of the {len(before):,} documents of {self._store.folder}, such as "
-                f"{example!r}, is among the {len(met):,} given: name the folder that it was built "
-                "from, or pass --force (force=True) to replace them all"
+                f"{example!r}, is among the {len(met):,} documents given: pass the folder it was "
+                "built from, or --force (force=True) to replace them all"
             )
         left = [(id, number) for (id, _), numbers in self._waiting.items() for number in numbers]
         missing = [id for id in before if id not in met]

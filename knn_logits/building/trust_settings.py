@@ -82,10 +82,10 @@ class Sample:
     def by_part(self, store: Datastore) -> Iterator[tuple[Array, Prefixes, Array, Array]]:
         """Yields the entries of a part of the corpus, and its tokens in the sample."""
         part_of = part_of_entries(store)
-        own = [part_of[entry_of_places(store, places)] for *_, places in self._scored]
-        for part in np.unique(np.concatenate([*own, np.empty(0, np.int32)]))[:_PARTS].tolist():
+        parts_of = [part_of[entry_of_places(store, places)] for *_, places in self._scored]
+        for part in np.unique(np.concatenate([*parts_of, np.empty(0, np.int32)]))[:_PARTS].tolist():
             hidden = np.flatnonzero(part_of == part)
-            for (texts, targets, log_p_lm, _), parts in zip(self._scored, own, strict=True):
+            for (texts, targets, log_p_lm, _), parts in zip(self._scored, parts_of, strict=True):
                 rows = np.flatnonzero(parts == part)
                 if len(rows):
                     yield hidden, texts[rows], targets[rows], log_p_lm[rows]
@@ -113,7 +113,7 @@ def with_trust(
         The settings. Without trust, so that λ is the same at each step, for a model that is not
         sure of its own text or repeats itself, which writes nothing worth protecting.
     """
-    texts = own_texts(model, tokenizer) if writing is not None and len(store) else None
+    texts = sample_texts(model, tokenizer) if writing is not None and len(store) else None
     if writing is None or texts is None:
         return writing
     index = SuffixIndex(store, make=True)
@@ -126,13 +126,13 @@ def with_trust(
         return writing
     limit = limit_of(met[new], len(store))
     rare, p_knn, log_p_lm = [np.empty(0)], [np.empty(0)], [np.empty(0)]
-    for hidden, prefixes, targets, own in sample.by_part(store):
-        others = SuffixIndex(store, hidden, make=True)
-        steps = _steps(store, others, (rarity, words), prefixes, targets)
+    for hidden, prefixes, targets, scores in sample.by_part(store):
+        rest = SuffixIndex(store, hidden, make=True)
+        steps = _steps(store, rest, (rarity, words), prefixes, targets)
         enough = steps.rarity >= limit
         rare.append(steps.rarity[enough] / limit)
         p_knn.append(steps.share[enough])
-        log_p_lm.append(own[enough])
+        log_p_lm.append(scores[enough])
     offset, slope = curve_of(
         np.concatenate(rare), np.concatenate(p_knn), np.exp(np.concatenate(log_p_lm))
     )
@@ -162,7 +162,7 @@ def word_marks(tokenizer: Any, vocabulary: int) -> Array:
 
 
 @torch.no_grad()
-def own_texts(model: nn.Module, tokenizer: Any) -> list[Array] | None:
+def sample_texts(model: nn.Module, tokenizer: Any) -> list[Array] | None:
     """Lets a causal model write texts of its own, each from one of its likeliest first tokens.
 
     Returns:
@@ -187,7 +187,7 @@ def own_texts(model: nn.Module, tokenizer: Any) -> list[Array] | None:
         ids = _written(decoder, output.sequences, _TOKENS - _FIRST).sequences
     ends = set(np.atleast_1d(decoder.generation_config.eos_token_id or -1).tolist())
     rows = [row[len(opening) :] for row in ids.tolist()]
-    lengths = [next((n for n, one in enumerate(row) if one in ends), len(row)) for row in rows]
+    lengths = [next((n for n, token in enumerate(row) if token in ends), len(row)) for row in rows]
     return [np.array(row[:n], np.int64) for row, n in zip(rows, lengths, strict=True) if n > 1]
 
 

@@ -33,14 +33,17 @@ def ask(
     model: Model,
     words: Annotated[
         list[str],
-        argument("STORE... QUESTION", "Datastores, and last the question; - reads standard input."),
+        argument(
+            "STORE... QUESTION",
+            "One or more datastores, then the question; - reads standard input.",
+        ),
     ],
     memory: MemoryOptions,
     asking: AskConfig,
     run: RunOptions,
     questions: str | None = setting(
         None,
-        "Answer a file of questions instead: JSON lines with `question` and perhaps `id`.",
+        "Answer the questions in a file: JSON lines with `question` and an optional `id`.",
         metavar="FILE",
     ),
     json: Json = False,
@@ -52,15 +55,15 @@ def ask(
     from knn_logits.ask.asking import Asking
     from knn_logits.mixture.memory import Memory
 
-    with interruptible("the questions so far are answered"), opened.searching():
+    with interruptible("answered the questions so far"), opened.searching():
         opened_memory = Memory(loaded, opened.stores, **opened.keywords(run.threads))
         asker = Asking(loaded, tokenizer, opened_memory, asking)
         for row in rows:
             doing("answering")
             answer = asker.answer(row["question"])
             if json:
-                named = {"id": row["id"]} if "id" in row else {}
-                print_json(named | answer.to_dict())
+                identity = {"id": row["id"]} if "id" in row else {}
+                print_json(identity | answer.to_dict())
             else:
                 _print(answer, numbered=len(rows) > 1)
 
@@ -70,12 +73,10 @@ def _asked(words: list[str], questions: str | None) -> tuple[list[str], list[dic
     if questions is not None:
         return words, list(_questions(questions))
     if len(words) < 2:
-        raise ConfigError(
-            "give the datastore and then the question in quotation marks, or --questions FILE"
-        )
+        raise ConfigError("pass a datastore followed by a quoted question, or use --questions FILE")
     question = read_text(words[-1]).strip()
     if not question:
-        raise ConfigError("the question is empty: ask something")
+        raise ConfigError("the question is empty")
     return words[:-1], [{"question": question}]
 
 
@@ -85,7 +86,7 @@ def _questions(file: str) -> Iterator[dict[str, Any]]:
         text = content.decode("utf-8-sig")
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ConfigError(f"the questions {file} cannot be read ({reason})") from error
+        raise ConfigError(f"cannot read the questions in {file} ({reason})") from error
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -164,7 +165,7 @@ def tokens_of_word(sequence: SequenceTrace | Answer, word: str) -> list[Any]:
     words = [(group, text.strip()) for group, text in groups if text.strip().strip(PUNCTUATION)]
     if word.isdecimal():
         if not 1 <= int(word) <= len(words):
-            raise ConfigError(f"the answer has {len(words)} words, and no word {word}")
+            raise ConfigError(f"the answer has only {len(words)} words, not {word}")
         return words[int(word) - 1][0]
     low = word.lower()
     for same in (
@@ -175,4 +176,6 @@ def tokens_of_word(sequence: SequenceTrace | Answer, word: str) -> list[Any]:
         for group, text in words:
             if same(text):
                 return group
-    raise ConfigError(f"the answer has no word {word!r}; /why alone shows all sources")
+    raise ConfigError(
+        f"the answer does not contain {word!r}; /why without a word shows all sources"
+    )

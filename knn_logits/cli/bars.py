@@ -18,8 +18,8 @@ from knn_logits.printable import one_line
 from knn_logits.progress import WHOLE
 
 # What a job says to do when Ctrl-C has stopped it.
-AGAIN = "run the same command again, and it goes on here"
-UNCHANGED = "the datastore is as it was"
+AGAIN = "run the same command again to resume"
+UNCHANGED = "the datastore is unchanged"
 
 # Ctrl-C sets this. Python drops an exception that is raised while it collects garbage. The next
 # report of progress then ends the job.

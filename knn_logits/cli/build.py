@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from knn_logits.cli.bars import AGAIN, Bars
+from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report
 from knn_logits.cli.loading import (
     RunOptions,
     compared_kinds,
@@ -21,7 +22,6 @@ from knn_logits.cli.loading import (
 )
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, command
-from knn_logits.cli.reading import Corpus, CorpusOptions, Report
 from knn_logits.cli.terminal import answer, in_bytes, in_time, picked, shell, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate
     from knn_logits.store.datastore import Datastore
 
-KEY_HELP = "Place of the key: ffn_input, layer_output, or a module's path with :input or :output."
+KEY_HELP = "Where keys are read: ffn_input, layer_output, or a module path with :input or :output."
 # The first words of a document are taken from this many tokens.
 _OPENING = 24
 
@@ -47,14 +47,14 @@ class KeyOptions:
         "Tune k, lmbda, temperature and suffix weight on a sample of the corpus.",
         option="--calibrate/--no-calibrate",
     )
-    source_prefix: str = setting("", "Text to put before each source, for models such as T5.")
+    source_prefix: str = setting("", "Text prepended to each source, for models such as T5.")
     source_lang: str | None = setting(
-        None, "Language of the sources, as the tokenizer names it: eng_Latn."
+        None, "Source language code of the tokenizer, such as eng_Latn."
     )
-    target_lang: str | None = setting(None, "Language of the targets: deu_Latn.")
+    target_lang: str | None = setting(None, "Target language code, such as deu_Latn.")
     store_keys: bool = setting(
         True,
-        "Compute the keys now. Without, the model computes them when text needs them.",
+        "Compute and store the keys, or compute them on demand while generating.",
         option="--keys/--no-keys",
     )
     keys_dtype: Literal["float16", "float32"] = setting("float16", "Precision of the stored keys.")
@@ -66,8 +66,8 @@ class StoreOptions:
 
     key: str = setting("ffn_input", KEY_HELP)
 
-    license: str | None = setting(None, "Licence of the text, for the manifest.")
-    source: str | None = setting(None, "Where the text is from, for the manifest.")
+    license: str | None = setting(None, "License of the text, recorded in the manifest.")
+    source: str | None = setting(None, "Origin of the text, recorded in the manifest.")
     overwrite: bool = setting(
         False, "Overwrite an existing datastore, or restart an unfinished build."
     )
@@ -82,13 +82,13 @@ class TargetOptions:
     """Whether a datastore is written, and where."""
 
     out: str | None = setting(None, "Folder to write; required without --dry-run.", metavar="STORE")
-    dry_run: bool = setting(False, "Only estimate the size and the time of the build.")
+    dry_run: bool = setting(False, "Estimate size and build time only.")
 
     @property
     def folder(self) -> str | None:
         """The folder to write; None for a dry run."""
         if self.out is None and not self.dry_run:
-            raise typer.BadParameter("name the folder to write", param_hint="--out")
+            raise typer.BadParameter("missing the folder to write", param_hint="--out")
         return None if self.dry_run else self.out
 
 
@@ -109,10 +109,10 @@ def build(
 ) -> None:
     """Build a datastore from a corpus.
 
-    Every token that another token precedes becomes an entry: the model's hidden state before it,
-    and the token itself. With an encoder-decoder model these are the tokens of the targets.
-    --k, --lmbda, --temperature and --suffix-weight are kept as the datastore's settings. Those that
-    are not given are chosen by how well they predict a sample of the corpus.
+    Every token but the first of a document becomes an entry: the hidden state that precedes it
+    is the key, the token is the value. With an encoder-decoder model, these are target tokens.
+    --k, --lmbda, --temperature and --suffix-weight are stored as the datastore's defaults.
+    Values not given are calibrated on a sample of the corpus.
     """
     out = target.folder
     from knn_logits.building.ranks import started_by_torchrun
@@ -121,7 +121,7 @@ def build(
     rank = int(os.environ["RANK"]) if started_by_torchrun() else None
     if rank is not None:
         if out is None:
-            raise ConfigError("--dry-run is for one process: start it without torchrun")
+            raise ConfigError("--dry-run runs in a single process: start it without torchrun")
         run = replace(run, device=_device_of_rank(run.device))
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.estimate import estimate_build
@@ -236,8 +236,8 @@ def _answer_built(
         chosen += ", silent elsewhere" if writing.trust is not None else ""
         if writing.lmbda != scoring.lmbda:
             note = (
-                "λ for scoring is the one that predicts the text best; text is written with "
-                "another, at which it follows the passages"
+                "λ for scoring minimizes perplexity; generation uses a different λ, which "
+                "follows the passages more closely"
             )
     line = (
         f"{store.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents in "
@@ -255,9 +255,9 @@ def _few(entries: int) -> str | None:
     if entries >= FEWEST_CALIBRATED:
         return None
     return (
-        f"{entries:,} entries are too few to calibrate the settings for scoring on "
-        f"({FEWEST_CALIBRATED} are needed), so the defaults hold; the settings for writing come "
-        "from the distances between the entries, and need no calibration"
+        f"{entries:,} entries are too few to calibrate the settings for scoring "
+        f"(at least {FEWEST_CALIBRATED} are needed), so the defaults apply; the settings for "
+        "writing are derived from the distances between entries and need no calibration"
     )
 
 

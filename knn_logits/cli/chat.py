@@ -89,7 +89,7 @@ class Chat:
         try:
             command(*arguments)
         except TypeError as error:
-            raise ConfigError(f"/{name} needs other words after it; /help says which") from error
+            raise ConfigError(f"/{name} has other arguments; see /help") from error
         return True
 
     def answer(self, prompt: str) -> None:
@@ -167,13 +167,13 @@ class Chat:
 
         ids = self._ids(prompt)
         if not ids.shape[1]:
-            raise ConfigError("the text has no token for this model: type another text")
+            raise ConfigError("the text contains no tokens for this model: enter another text")
         room = context_length(self.model)
         tokens = self.tokens if room is None else min(self.tokens, room - ids.shape[1])
         if tokens < 1:
             raise ConfigError(
-                f"the text has {ids.shape[1]} tokens, and the model reads at most {room}: start "
-                "again with /new, or shorten the text"
+                f"the text has {ids.shape[1]} tokens, but the model's context is {room}: start "
+                "over with /new, or shorten the text"
             )
         pad = self.tokenizer.pad_token_id
         return {
@@ -219,13 +219,13 @@ class Chat:
 
     def _on_knn(self, state: str = "") -> None:
         if state not in ("", "on", "off"):
-            raise ConfigError("/knn needs a state: write /knn on or /knn off")
+            raise ConfigError("usage: /knn on or /knn off")
         self.with_knn = not self.with_knn if not state else state == "on"
         self.console.print(f"the memory is {'on' if self.with_knn else 'off'}", style="dim")
 
     def _on_ask(self, state: str = "") -> None:
         if state not in ("", "on", "off"):
-            raise ConfigError("/ask needs a state: write /ask on or /ask off")
+            raise ConfigError("usage: /ask on or /ask off")
         self.asks = not self.asks if not state else state == "on"
         kind = "questions are answered" if self.asks else "texts are continued"
         self.console.print(kind, style="dim")
@@ -233,7 +233,9 @@ class Chat:
     def _on_without(self, *words: str) -> None:
         document = " ".join(words)
         if not document:
-            raise ConfigError("/without needs the id or title of a document; /why names the titles")
+            raise ConfigError(
+                "usage: /without DOCUMENT, with its id or title; /why lists the titles"
+            )
         # This refuses an id that no datastore has.
         self.memory.asked(scoring=False, exclude=(*self.without, document))
         self.without.append(document)
@@ -242,7 +244,9 @@ class Chat:
     def _on_with(self, *words: str) -> None:
         document = " ".join(words)
         if document not in self.without:
-            raise ConfigError(f"{document!r} is not left out; /settings lists what is")
+            raise ConfigError(
+                f"{document!r} is not excluded; /settings lists the excluded documents"
+            )
         self.without.remove(document)
         self._on_settings()
 
@@ -255,7 +259,7 @@ class Chat:
             raise ConfigError(f"/set {name} takes a number, not {value!r}") from error
         if name == "tokens":
             if number < 1:
-                raise ConfigError("/set tokens takes a whole number of at least 1")
+                raise ConfigError("/set tokens must be an integer of at least 1")
             self.tokens = number
         else:
             self.memory.asked(scoring=False, **{**self.settings, name: number})
@@ -294,8 +298,8 @@ class Chat:
     def _latest(self) -> Trace:
         if self.trace is None:
             if self.reply is not None:
-                raise ConfigError("an answer to a question is written as JSON: /save FILE")
-            raise ConfigError("there is no answer with the memory yet: type a text first")
+                raise ConfigError("answers to questions can only be saved as JSON: /save FILE")
+            raise ConfigError("there is no answer from the memory yet: enter a prompt first")
         return self.trace
 
 
@@ -303,9 +307,7 @@ def _words(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        raise ConfigError(
-            f"the line cannot be read ({error}); check its quotation marks"
-        ) from error
+        raise ConfigError(f"cannot parse the line ({error}); check its quotation marks") from error
 
 
 @command
@@ -314,27 +316,26 @@ def chat(
     stores: Stores,
     memory: MemoryOptions,
     run: RunOptions,
-    max_new_tokens: int = setting(120, "Maximum number of tokens of an answer.", least=1),
+    max_new_tokens: int = setting(120, "Maximum number of tokens per answer.", least=1),
     sample: bool = setting(False, "Sample instead of greedy decoding."),
     draft: Draft = True,
     continues: bool = setting(
         False,
-        "Continue texts as `generate` does. By default a model with a chat template answers "
+        "Continue texts like `generate`. By default, a model with a chat template answers "
         "questions from the documents.",
         option="--continue",
     ),
     words: Literal["quote", "write"] = setting("quote", settings_of(AskConfig)["words"].help),
 ) -> None:
-    """Chat about the documents, or continue texts. /help lists commands.
+    """Chat about the documents, or continue texts.
 
-    /why shows the sources of each word.
+    /help lists the commands, /why shows the sources of each word.
     """
     opened = memory.open(stores, scoring=False)
     loaded, tokenizer = run.load(model)
     if loaded.config.is_encoder_decoder:
         raise ConfigError(
-            "an encoder-decoder model translates a source and does not continue a text: use "
-            "`knn-logits generate`"
+            "chat needs a causal model; use `knn-logits generate` with an encoder-decoder"
         )
     from knn_logits.engine.compatibility import check_tokenizer
     from knn_logits.mixture.memory import Memory
@@ -387,8 +388,8 @@ def _converse(talk: Chat) -> None:
                 return
         except KeyboardInterrupt:
             say()
-            tell("the answer was stopped", style=None)
+            tell("answer stopped", style=None)
         except UnicodeEncodeError:
-            tell("the line is not UTF-8, so it was passed over: convert it first")
+            tell("the line is not valid UTF-8 and was ignored")
         except KNNLogitsError as error:
             tell(str(error))

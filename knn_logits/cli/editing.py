@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from knn_logits.cli.bars import AGAIN, UNCHANGED, Bars
+from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report
 from knn_logits.cli.loading import (
     Run,
     SeededThreads,
@@ -27,7 +28,6 @@ from knn_logits.cli.loading import (
 )
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
-from knn_logits.cli.reading import Corpus, CorpusOptions, Report
 from knn_logits.cli.terminal import answer, picked, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import one_line
@@ -105,20 +105,18 @@ def sync(
     fields: CorpusOptions,
     passes: Passes,
     run: Run,
-    folder: list[str] = argument(
-        "FOLDER...", "Everything that the datastore is to hold, as it was given to build."
-    ),
-    dry_run: bool = setting(False, "Only show what would be added, replaced and removed."),
+    folder: list[str] = argument("FOLDER...", "The complete corpus, as passed to build."),
+    dry_run: bool = setting(False, "Show what would be added, replaced and removed."),
     force: bool = setting(
-        False, "Continue even if none of the datastore's documents is in the folder."
+        False, "Proceed even if the folder contains none of the datastore's documents."
     ),
     json: Json = False,
 ) -> None:
     """Synchronize a datastore with a folder of documents.
 
-    New documents are added, changed ones replaced, and missing ones removed.
+    Adds new documents, replaces changed ones, and removes missing ones.
 
-    Documents are compared by their content, so the cost is that of the new text.
+    Documents are compared by content, so only new text costs time.
     """
     from knn_logits.building.syncing import sync_documents
 
@@ -143,8 +141,8 @@ def sync(
     if done.kept:
         rest = f" and {len(done.kept) - _SHOWN:,} more" if len(done.kept) > _SHOWN else ""
         tell(
-            f"{', '.join(done.kept[:_SHOWN])}{rest} could not be read, so the datastore keeps the "
-            f"text that it has of {'it' if len(done.kept) == 1 else 'them'}"
+            f"{', '.join(done.kept[:_SHOWN])}{rest} could not be read, so the datastore keeps "
+            f"its existing text of {'it' if len(done.kept) == 1 else 'them'}"
         )
     entries, left = present(done.datastore)
     content: dict[str, Any] = {**done.to_dict(), "skipped": len(report.skipped), "entries": entries}
@@ -248,7 +246,7 @@ def compact(store: Store, run: Threads, json: Json = False) -> None:
 def merge(
     store: Store,
     run: Threads,
-    keep: float = setting(0.5, "Fraction of the entries that stay in the index; 1 undoes merging."),
+    keep: float = setting(0.5, "Fraction of entries to keep in the index; 1 undoes merging."),
     json: Json = False,
 ) -> None:
     """Merge nearby entries of the same token to shrink the index.
@@ -275,17 +273,15 @@ def index(
     index: IndexConfig,
     cluster: Ray,
     run: SeededThreads,
-    suffixes: bool = setting(
-        False, "Make the suffix index of the text, for --infini-gram, and leave the other as it is."
-    ),
+    suffixes: bool = setting(False, "Build only the suffix index of the text, for --infini-gram."),
     json: Json = False,
 ) -> None:
     """Replace the index by another type or metric, or index suffixes."""
     if suffixes:
         if index != IndexConfig() or cluster.ray is not None:
             raise ConfigError(
-                "--suffixes makes only the index of the text: leave --index, --metric, --nprobe, "
-                "--budget, --target-recall, --native-index and --ray out"
+                "--suffixes builds only the suffix index: remove --index, --metric, --nprobe, "
+                "--budget, --target-recall, --native-index and --ray"
             )
         _suffixes(store, json)
         return
@@ -324,9 +320,7 @@ def _suffixes(store: str, json: bool) -> None:
 def cluster(
     store: Store,
     run: SeededThreads,
-    clusters: int = setting(
-        ..., "Number of clusters; 1% of the entries is a good choice.", least=1
-    ),
+    clusters: int = setting(..., "Number of clusters; 1% of the entries is a good start.", least=1),
     sample: int | None = setting(None, "Number of training keys of k-means.", least=1),
     json: Json = False,
 ) -> None:

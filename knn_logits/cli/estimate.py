@@ -11,9 +11,9 @@ from rich.table import Table
 
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.build import KEY_HELP
+from knn_logits.cli.corpus_options import CorpusOptions, Report
 from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.options import Json, Without, argument, command
-from knn_logits.cli.reading import CorpusOptions, Report
 from knn_logits.cli.terminal import in_bytes, in_time, picked, print_json, say, stdout_table
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig, KNNConfig, PassConfig
@@ -32,7 +32,7 @@ def _read_tokens(text: str) -> int:
     except ValueError:
         number = math.nan
     if not 2 <= number <= _MOST_TOKENS:
-        raise ConfigError(f"--tokens takes a number from 2 to 1e15, such as 3e9, not {text!r}")
+        raise ConfigError(f"--tokens must be a number from 2 to 1e15, such as 3e9, not {text!r}")
     return int(number)
 
 
@@ -41,25 +41,27 @@ class SizeOptions:
     """The sizes of a corpus and a model that need not be there."""
 
     tokens: int | None = setting(
-        None, "Number of tokens, such as 3e9, in place of a corpus.", metavar="N", read=_read_tokens
+        None, "Number of tokens, such as 3e9, instead of a corpus.", metavar="N", read=_read_tokens
     )
-    dim: int | None = setting(None, "Dimension of the keys, in place of a model.", least=1)
-    layers: int | None = setting(None, "Number of the model's layers, with --dim.", least=1)
+    dim: int | None = setting(None, "Key dimension, instead of a model.", least=1)
+    layers: int | None = setting(None, "Number of layers, with --dim.", least=1)
 
     def check(self, model: str | None, corpus: list[str]) -> None:
         """Refuses arguments that say a thing twice, or not at all."""
         if bool(corpus) == (self.tokens is not None):
             raise ConfigError(
-                "give either the documents or their number of tokens: estimate MODEL CORPUS..., or "
+                "pass either documents or a number of tokens: estimate MODEL CORPUS..., or "
                 "estimate MODEL --tokens 3e9"
             )
         if (model is None) == (self.dim is None):
             raise ConfigError(
-                "give either a model or the length of its keys: estimate MODEL --tokens 3e9, or "
+                "pass either a model or the dimension of its keys: estimate MODEL --tokens 3e9, or "
                 "estimate --tokens 3e9 --dim 4096 --layers 32"
             )
         if self.layers is not None and self.dim is None:
-            raise ConfigError("--layers belongs to --dim: a model has its own number of layers")
+            raise ConfigError(
+                "--layers is only valid with --dim: a model has its own number of layers"
+            )
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class ShapeOptions:
     key: str = setting("ffn_input", KEY_HELP)
     keys_dtype: Literal["float16", "float32"] = setting("float16", "Precision of the stored keys.")
     calibrate: bool = setting(
-        True, "Include the time to tune the settings.", option="--calibrate/--no-calibrate"
+        True, "Include calibration in the build time.", option="--calibrate/--no-calibrate"
     )
 
     def __post_init__(self) -> None:
@@ -92,9 +94,8 @@ def estimate(
 ) -> None:
     """Estimate the size and build time of a datastore, by index type.
 
-    With MODEL and CORPUS the text is counted. With --tokens there need be no text yet, and with
-    --dim and --layers no model either. Times are measured on this machine, for a few seconds.
-    Nothing is built.
+    MODEL and CORPUS give exact counts. --tokens replaces the corpus; --dim and --layers replace
+    the model. A benchmark of a few seconds on this machine gives the times. Nothing is built.
     """
     sizes.check(model, corpus or [])
     made = {**vars(shape), **passes.keywords(), "index": replace(index, seed=run.seed)}
@@ -154,7 +155,7 @@ def _answer(result: Estimate, out: Path, report: Report, *, json: bool) -> None:
             _in_milliseconds(need.batch_milliseconds),
         )
     stdout_table(table)
-    say("* what build takes. Memory includes the model; the times are of this machine.")
+    say("* the type that build chooses. Memory includes the model; times are for this machine.")
     for need, fits in zip(result.needs, enough, strict=True):
         mine = "this machine is large enough" if fits else "this machine is too small"
         gpu = (
@@ -162,7 +163,7 @@ def _answer(result: Estimate, out: Path, report: Report, *, json: bool) -> None:
         )
         say(f"{need.index}: {need.machine}{gpu}; {mine}")
     if result.seconds is None:
-        say("no time is known without a model: give --layers as well")
+        say("build times need a model: pass --layers as well")
     say("nothing was written")
 
 

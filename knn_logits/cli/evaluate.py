@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from knn_logits.cli.bars import Bars
+from knn_logits.cli.corpus_options import CorpusOptions
 from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
-from knn_logits.cli.reading import CorpusOptions
 from knn_logits.cli.terminal import print_json, say, tell
 from knn_logits.corpus.parsers import looks_like_a_file
 from knn_logits.errors import ConfigError
@@ -33,11 +33,11 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="STORE... TEXT...",
-        help="Folders of datastores, then texts: files, folders or hf:DATASET, as for build. Every "
-        "text gets its own result.",
+        help="Datastores, then texts: files, folders or hf:DATASET, as for build. Each text is "
+        "evaluated separately.",
     ),
 ]
-OVERLAP_HELP = "Do not check whether the datastore already holds the texts."
+OVERLAP_HELP = "Skip the check for evaluation text in the datastore."
 
 
 def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
@@ -51,8 +51,8 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
         last = stores[-1]
         missing = len(stores) > 1 and not Path(last).exists()
         raise ConfigError(
-            "no text is given: name one or more texts after the datastore"
-            + (f" ({last} does not exist here, so it is taken for a datastore)" if missing else "")
+            "no text given: pass one or more texts after the datastore"
+            + (f" ({last} does not exist, so it was taken for a datastore)" if missing else "")
         )
     return stores, texts
 
@@ -62,7 +62,7 @@ class TranslationOptions:
     """How an encoder-decoder model translates the sources."""
 
     bleu: bool = setting(
-        True, "Encoder-decoder models: translate and compute BLEU.", option="--bleu/--no-bleu"
+        True, "For encoder-decoder models: translate and compute BLEU.", option="--bleu/--no-bleu"
     )
     num_beams: tuple[int, ...] = setting(
         (), "Number of beams for --bleu; may be repeated. [default: 1 and 5]", least=1
@@ -127,9 +127,9 @@ def evaluate(
 ) -> None:
     """Evaluate the perplexity of texts with and without kNN.
 
-    Every token is scored once. Documents are read in the datastore's windows unless --window,
-    --stride and --concatenate say otherwise. With an encoder-decoder model the command also
-    translates the sources, and reports BLEU and chrF by sacrebleu.
+    Every token is scored once, in the datastore's windows unless --window, --stride or
+    --concatenate is set. With an encoder-decoder model, the sources are also translated and
+    scored by BLEU and chrF (sacrebleu).
     """
     stores, names = stores_and_texts(paths)
     opened = memory.open(stores, scoring=True)
@@ -137,7 +137,7 @@ def evaluate(
     texts = fields.texts(names, pairs=pairs)
     translates = pairs and translation.bleu
     if not translates and translation != TranslationOptions(bleu=translation.bleu):
-        tell("--num-beams, --batch-size, --translations: no effect, since nothing is translated")
+        tell("--num-beams, --batch-size, --translations: no effect without translation")
     if translates:
         from knn_logits.measure.translation import sacrebleu
 

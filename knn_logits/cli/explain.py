@@ -41,7 +41,7 @@ class TraceOptions:
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
                 raise StorageError(
-                    f"{path} cannot be written ({reason}): give another file"
+                    f"{path} cannot be written ({reason}): choose another file"
                 ) from error
             tell(f"written: {path}", style=None)
 
@@ -61,8 +61,8 @@ def explain(
     memory: MemoryOptions,
     files: TraceOptions,
     run: Run,
-    text: str = argument("TEXT", "A text, or a file with a text; - reads standard input."),
-    source: str | None = setting(None, "Input of the encoder; TEXT is the target."),
+    text: str = argument("TEXT", "A text or a text file; - reads standard input."),
+    source: str | None = setting(None, "Encoder input; TEXT is the target."),
     sources: int = setting(12, "Number of sources to list.", least=0),
     json: Json = False,
 ) -> None:
@@ -72,8 +72,8 @@ def explain(
     opened = memory.open(stores, scoring=True)
     loaded, tokenizer = run.load(model)
     from knn_logits.evidence.explanation import explain as explain_text
-    from knn_logits.evidence.plain import token_dict
     from knn_logits.evidence.render import show
+    from knn_logits.evidence.trace_json import token_dict
 
     doing("looking for passages")
     with interruptible("nothing was written"), opened.searching():

@@ -36,12 +36,12 @@ class DecodingOptions:
     )
     sampling_temperature: float | None = setting(None, "Sampling temperature.", above=0)
     repetition_penalty: float | None = setting(
-        None, "Repetition penalty; above 1, tokens that were used become less probable.", above=0
+        None, "Repetition penalty; above 1 discourages repetition.", above=0
     )
     no_repeat_ngram: int | None = setting(
         None,
-        "Never write N tokens in a row twice, those of the prompt included; 0 allows every loop. "
-        "By default a text that goes round in circles is ended.",
+        "Never repeat an n-gram of this size, including those of the prompt; 0 disables loop "
+        "detection. By default, generation stops when it loops.",
         least=0,
     )
 
@@ -49,8 +49,8 @@ class DecodingOptions:
         """The arguments for `generate()` of transformers."""
         if not self.sample and (self.top_k, self.top_p, self.sampling_temperature) != (None,) * 3:
             raise ConfigError(
-                "--top-k, --top-p and --sampling-temperature have no effect without --sample: add "
-                "it, or leave them out"
+                "--top-k, --top-p and --sampling-temperature have no effect without --sample: "
+                "add it, or remove them"
             )
         settings = {
             "max_new_tokens": self.max_new_tokens,
@@ -117,12 +117,12 @@ def _request(
         ids = torch.tensor([text_ids(tokenizer, prompt)], device=model.device)
         inputs, length = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, ids.shape[1]
         if not length:
-            raise ConfigError("the prompt has no token for this model: give another --prompt")
+            raise ConfigError("the prompt contains no tokens for this model: use another --prompt")
     room, new = context_length(model), settings["max_new_tokens"]
     if room is not None and length + new > room:
         raise ConfigError(
-            f"the prompt has {length} tokens and --max-new-tokens adds {new}, but the model reads "
-            f"{room} at most: shorten one of them"
+            f"the prompt has {length} tokens and --max-new-tokens adds {new}, which exceeds the "
+            f"model's context of {room}: shorten one of them"
         )
     if getattr(model.generation_config, "pad_token_id", None) is None:
         pad = tokenizer.pad_token_id
@@ -139,7 +139,7 @@ def generate(
     files: TraceOptions,
     run: RunOptions,
     prompt: str = setting(
-        ..., "Text to continue, or the source for an encoder-decoder model; - reads standard input."
+        ..., "Prompt, or the source for an encoder-decoder model; - reads standard input."
     ),
     compare: bool = setting(False, "Also generate without kNN."),
     explain: bool = setting(False, "Highlight words by source, and list the sources."),
@@ -150,7 +150,7 @@ def generate(
     """Generate text with kNN, and show the source of each word."""
     prompt = read_text(prompt)
     if not prompt:
-        raise ConfigError("the prompt is empty: give --prompt some text to continue")
+        raise ConfigError("the prompt is empty: pass --prompt some text to continue")
     settings = decoding.keywords()
     files.check()
     opened = memory.open(stores, scoring=False)
@@ -194,7 +194,7 @@ def _as_json(
     knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request, sequence: Any
 ) -> dict[str, Any]:
     """The settings that held, the passes, and the tokens."""
-    from knn_logits.evidence.plain import token_dict
+    from knn_logits.evidence.trace_json import token_dict
     from knn_logits.mixture.gates.gate import gate_name
 
     left_out = memory.settings.get("exclude")

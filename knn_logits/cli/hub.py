@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # A round figure to judge a build's time by. `knn-logits build` says what a machine really does.
 _TOKENS_A_SECOND = 50_000
-_DRY_RUN = "Only show what would be done, with files and sizes."
+_DRY_RUN = "Show what would be transferred, with file sizes."
 
 
 @command
@@ -32,7 +32,7 @@ def pull(
         option="--keys/--no-keys",
     ),
     out: str | None = setting(
-        None, "Copy the datastore to a new folder, to change it.", metavar="FOLDER"
+        None, "Copy the datastore to a new, writable folder.", metavar="FOLDER"
     ),
     dry_run: bool = setting(False, _DRY_RUN),
     json: Json = False,
@@ -80,16 +80,18 @@ class ExtraOptions:
     model: str | None = setting(None, "The model that the Space loads.", metavar="MODEL")
     keep: str | None = setting(
         None,
-        "Write what --custom-generate and --space publish to a folder as well.",
+        "Also write what --custom-generate and --space publish to a folder.",
         metavar="FOLDER",
     )
 
     def check(self) -> None:
         """Refuses options that miss one another."""
         if (self.space is None) != (self.model is None):
-            raise ConfigError("--space and --model belong together: the Space loads that model")
+            raise ConfigError(
+                "--space and --model must be used together: the Space loads that model"
+            )
         if self.keep is not None and self.custom_generate is None and self.space is None:
-            raise ConfigError("--keep writes what --custom-generate or --space publish: give one")
+            raise ConfigError("--keep needs --custom-generate or --space")
 
     def repositories(self, name: str, commit: str | None) -> list[Repository]:
         """The repositories, for the datastore of this name."""
@@ -113,9 +115,9 @@ class UploadOptions:
     keys: bool = setting(
         True, "Publish the keys, or only the text and the index.", option="--keys/--no-keys"
     )
-    revision: str | None = setting(None, "Branch, created if missing.")
+    revision: str | None = setting(None, "Branch; created if missing.")
     report: str | None = setting(
-        None, "Report that `eval --report` wrote, for the card.", metavar="FOLDER"
+        None, "Report written by `eval --report`, for the card.", metavar="FOLDER"
     )
     message: str | None = setting(None, "Commit message.")
 
@@ -137,7 +139,7 @@ def push(
     extras.repositories(name, None)
     prepare()
     datastore = open_datastore(store)
-    with Bars("run the same command again; what was sent is not sent again") as bars:
+    with Bars("run the same command again to resume; uploaded files are not sent again") as bars:
         done = push_to_hub(datastore, name, **vars(upload), dry_run=dry_run)
         repositories = extras.repositories(name, done.commit)
         for repository in repositories:
@@ -178,7 +180,7 @@ def catalog(
 ) -> None:
     """List the datastores that this project publishes.
 
-    Each with how much of it is on this machine.
+    Shows how much of each is cached locally.
     """
     from knn_logits.hub.catalog import cached_bytes, recipe, recipes
 

@@ -26,7 +26,7 @@ def info(
     store: Store,
     documents: bool = setting(False, "List the documents: id, tokens, title, uri."),
     search: str | None = setting(
-        None, "List only documents with these words in their id, title or uri.", metavar="WORDS"
+        None, "List only documents whose id, title or uri contains these words.", metavar="WORDS"
     ),
     limit: int = setting(100, "Maximum number of documents to list; 0 lists all.", least=0),
     json: Json = False,
@@ -173,7 +173,7 @@ def _writing(writing: WritingRecord | None) -> str:
         return "the same settings"
     line = settings_line(writing) + (", following passages" if writing.retomaton else "")
     if writing.trust is not None:
-        line += f", silent where less than {writing.trust.limit:g} nats of the text stand in it"
+        line += f", silent unless at least {writing.trust.limit:g} nats of the text match"
     ngram = writing.no_repeat_ngram_size
     return f"{line}, ended where {ngram} tokens go round in circles" if ngram else line
 
@@ -181,12 +181,12 @@ def _writing(writing: WritingRecord | None) -> str:
 @command
 def verify(
     store: Store,
-    full: bool = setting(False, "Read every byte, even of files verified before."),
+    full: bool = setting(False, "Read every byte, including files verified before."),
     native_index: bool = setting(False, NATIVE_HELP),
     model: str | None = setting(
         None,
-        "The model that built it: also look for control tokens that a document's text spelt and "
-        "an earlier version stored.",
+        "The model that built it; also checks for control tokens spelled out in documents, which "
+        "earlier versions stored.",
     ),
     json: Json = False,
 ) -> None:
@@ -223,17 +223,18 @@ def verify(
         print_json(content | {"bytes": size, "seconds": round(bars.seconds, 3)})
     elif not damaged:
         # Only the tokenizer knows which tokens control a model.
-        rest = "" if model else "; control tokens in its text: not looked for without --model"
+        rest = "" if model else "; pass --model to check its text for control tokens"
         say(f"{folder}: whole, {size / 1e6:,.1f} MB in {bars.seconds:.1f} s{rest}")
     if left:
         tell(
-            f"{folder} also holds files of an earlier state or an unfinished job "
-            f"({', '.join(left[:3])}); the next change of the datastore deletes them"
+            f"{folder} also contains files of an earlier state or an unfinished job "
+            f"({', '.join(left[:3])}); the next change to the datastore deletes them"
         )
     if spelt:
         tell(
-            f"{len(spelt)} documents hold control tokens that their text spelt ({spelt[0]}): a "
-            "text written from them may end or begin a turn of a chat; build the datastore again"
+            f"{len(spelt)} documents contain control tokens spelled out in their text "
+            f"({spelt[0]}): text generated from them may start or end a chat turn; rebuild the "
+            "datastore"
         )
     for line in damaged:
         tell(line, style=None)

@@ -12,9 +12,9 @@ import typer
 
 from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.build import StoreOptions
+from knn_logits.cli.corpus_options import CorpusOptions, Report
 from knn_logits.cli.loading import Run, RunOptions, index_of, open_datastore, recall_words, size_of
 from knn_logits.cli.options import Json, Model, Settable, Without, argument, command
-from knn_logits.cli.reading import CorpusOptions, Report
 from knn_logits.cli.terminal import answer, in_bytes, in_time, picked, tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import DEFAULT_K, IndexConfig, PassConfig, WindowConfig
@@ -45,17 +45,17 @@ def ablate(
 ) -> None:
     """Run the papers' ablation studies on your model and texts.
 
-    Store size, k, lmbda, temperature, where the key is read, metric, precision, approximation, the
-    oracle, and which tokens the neighbors help, as one report. A run that was stopped goes on with
-    the same command.
+    Covers datastore size, k, lmbda, temperature, key location, metric, precision,
+    approximation, the oracle, and which tokens benefit, in one report. Run the same command
+    again to resume.
     """
     if corpus == text:
-        raise ConfigError("EVALTEXT is the corpus: give other text like it")
+        raise ConfigError("EVALTEXT is the corpus itself: use held-out text of the same kind")
     documents = fields.texts([corpus, text])
     loaded, tokenizer = run.load(model)
     from knn_logits.lab.ablation.running import ablate as make_ablation
 
-    with Bars("what is done is kept; the same command goes on") as bars:
+    with Bars("finished studies are kept; run the same command again to resume") as bars:
         done = make_ablation(
             loaded,
             tokenizer,
@@ -88,27 +88,27 @@ def distill(
     out: str = setting(..., "Folder to write; new or empty.", metavar="FOLDER"),
     corpus: list[str] | None = argument(
         "[CORPUS...]",
-        "Text, as for build; or the folder of a datastore, whose text and keys are then "
-        "taken. It may be left out with --from.",
+        "Text, as for build, or a datastore folder, whose text and keys are used. Optional with "
+        "--from.",
         None,
     ),
-    rows: float = setting(3.0, "Rows for each different token of the corpus, on average."),
+    rows: float = setting(3.0, "Average number of rows per distinct token of the corpus."),
     teacher: str | None = setting(
         None,
-        "A datastore whose distributions are learnt beside the corpus's tokens.",
+        "A datastore whose distributions are distilled along with the corpus's tokens.",
         metavar="STORE",
         option="--from",
     ),
     epochs: int = setting(6, "Maximum number of epochs.", least=1),
     json: Json = False,
 ) -> None:
-    """Train a small learned memory in place of a datastore.
+    """Train a small learned memory to replace a datastore.
 
-    The folder is used wherever a datastore is: generate, explain, eval, tune, push. It is far
-    smaller, and it keeps no text: a vote names a row, and no passage.
+    The result works wherever a datastore does (generate, explain, eval, tune, push). It is far
+    smaller and stores no text, so a vote refers to a row and not to a passage.
     """
     if not corpus and teacher is None:
-        raise typer.BadParameter("give a corpus, or a datastore with --from", param_hint="CORPUS")
+        raise typer.BadParameter("pass a corpus, or a datastore with --from", param_hint="CORPUS")
     report = Report()
     learnt_from = open_datastore(teacher, keys=not corpus) if teacher is not None else None
     with Bars(AGAIN) as bars:
@@ -164,18 +164,18 @@ def import_store(
     run: Run,
     source: str = argument(
         "SOURCE",
-        "Folder with the files of knn-transformers, knnlm or knn-models. If it holds "
-        "several datastores, name the file of values.",
+        "Folder with the files of knn-transformers, knnlm or knn-models. If it contains several "
+        "datastores, pass the file of values.",
     ),
     out: str = setting(..., "Folder to write.", metavar="STORE"),
     index: str | None = setting(
-        None, "Build this index in place of theirs.", metavar="FACTORY|exact|auto"
+        None, "Build this index instead of the original one.", metavar="FACTORY|exact|auto"
     ),
     json: Json = False,
 ) -> None:
     """Import a datastore of an earlier system.
 
-    The windows are those for scoring.
+    --window and --stride set the scoring windows.
     """
     config = None if index is None else IndexConfig(index)
     from knn_logits.lab.importing import import_datastore

@@ -80,7 +80,7 @@ def read_text(text: str) -> str:
             text = with_line_feeds(sys.stdin.buffer.read().decode("utf-8"))
         text.encode("utf-8")
     except UnicodeError as error:
-        raise ConfigError("the text is not UTF-8: convert it first") from error
+        raise ConfigError("the text is not valid UTF-8: convert it first") from error
     return text
 
 
@@ -92,14 +92,14 @@ def text_or_file(text: str) -> str:
         is_file = is_folder = False
     if not is_file:
         if is_folder:
-            raise ConfigError(f"{text} is a folder: give one of its files, or a text")
+            raise ConfigError(f"{text} is a folder: pass one of its files, or a text")
         if _FILE_NAME.fullmatch(text):
-            raise ConfigError(f"there is no file {text}; give an existing file, or a text")
+            raise ConfigError(f"there is no file {text}; pass an existing file, or a text")
         return read_text(text)
     try:
         return Path(text).read_text(encoding="utf-8-sig")
     except UnicodeError as error:
-        raise ConfigError(f"the file {text} is not UTF-8: convert it first") from error
+        raise ConfigError(f"the file {text} is not valid UTF-8: convert it first") from error
     except OSError as error:
         raise ConfigError(f"the file {text} cannot be read: {error.strerror}") from error
 
@@ -113,9 +113,9 @@ def _device_of(device: str) -> Any:
     try:
         place = torch.device(device)
     except RuntimeError as error:
-        raise ConfigError(f"--device {device!r} is unknown; give cpu, cuda or auto") from error
+        raise ConfigError(f"--device {device!r} is unknown; use cpu, cuda or auto") from error
     if place.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device is cuda, but PyTorch finds no GPU; give --device cpu")
+        raise ConfigError("--device is cuda, but PyTorch finds no GPU; use --device cpu")
     return place
 
 
@@ -125,7 +125,7 @@ def _unfinished_dtype(folder: Path) -> Any:
     precision = unfinished_precision(folder)
     if precision not in ("float32", "bfloat16", "float16"):
         return "auto"
-    tell(f"the unfinished job goes on in {precision}, in which it began", style=None)
+    tell(f"resuming the unfinished job in {precision}, its original precision", style=None)
     return precision
 
 
@@ -135,7 +135,7 @@ def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
     file = gguf_file(name)
     if file is not None:
         if dtype not in ("auto", "float32"):
-            raise ConfigError(f"a GGUF file has its own precision: leave --dtype {dtype} out")
+            raise ConfigError(f"a GGUF file has its own precision: remove --dtype {dtype}")
         return open_gguf(file)
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -156,7 +156,7 @@ def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"--device {str(place)!r} cannot be used ({reason}); give --device cpu"
+            f"--device {str(place)!r} cannot be used ({reason}); use --device cpu"
         ) from error
     choice = use_fastest_dtype(model) if dtype == "auto" else None
     if choice is not None:
@@ -196,8 +196,8 @@ def _config_of(name: str) -> Any:
             validate_repo_id(name)
         except HFValidationError as error:
             raise ModelError(
-                f"there is no model {name!r}: no such folder exists, and it is not a name of the "
-                "Hub; give a folder that holds a model, or org/name"
+                f"there is no model {name!r}: there is no such folder, and it is not a valid Hub "
+                "id; pass a folder with a model, or org/name"
             ) from error
     with _reading(name):
         return AutoConfig.from_pretrained(name)
@@ -210,9 +210,9 @@ def _reading(name: str) -> Iterator[None]:
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = one_line(str(error)).strip()
         reason = reason if len(reason) < 200 else reason[:200] + "…"
-        nowhere = "no such folder exists, and the Hub does not give it; "
+        nowhere = "there is no such folder, and it is not available from the Hub;  "
         raise ModelError(
-            f"cannot load the model {name!r}: {'' if Path(name).exists() else nowhere}give a "
+            f"cannot load the model {name!r}: {'' if Path(name).exists() else nowhere}pass a "
             f"causal or encoder-decoder language model, as a Hub id or a folder ({reason})"
         ) from error
 
@@ -238,8 +238,8 @@ def index_words(store: Datastore, before: str) -> str | None:
     if factory == before:
         return None
     return (
-        f"the index is now {factory}{recall_words(store)}, and was {before}: `knn-logits index "
-        f"{store.folder} --index {before}` goes back"
+        f"the index is now {factory}{recall_words(store)} instead of {before}: `knn-logits index "
+        f"{store.folder} --index {before}` restores it"
     )
 
 
@@ -252,7 +252,7 @@ def index_of(store: Datastore) -> dict[str, Any]:
 
 def no_lists(kinds: str) -> str:
     """Says that --nprobe changes nothing."""
-    return f"--nprobe: no effect, since the index ({kinds}) has no lists to visit"
+    return f"--nprobe: no effect, since the index ({kinds}) has no inverted lists"
 
 
 def compared_kinds(store: Datastore) -> tuple[list[dict[str, Any]] | None, list[str]]:
@@ -279,7 +279,7 @@ def folder_of(name: str) -> Path:
 
 def open_datastore(name: str, *, keys: bool = False) -> Datastore:
     """Opens a datastore, and shows a progress bar if it has to be fetched or read."""
-    with Bars("what arrived is kept", transient=True) as bars:
+    with Bars("downloaded files are kept", transient=True) as bars:
         bars("opening the datastore", 0, None)
         from knn_logits.store.datastore import Datastore
 

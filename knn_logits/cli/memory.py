@@ -30,7 +30,7 @@ class ClusterOptions:
         None, "Number of shards of the index with --ray; by default one per machine.", least=1
     )
     replicas: int | None = setting(
-        None, "Machines that hold each part of the index, with --ray. [default: 1]", least=1
+        None, "Replicas of each shard, with --ray. [default: 1]", least=1
     )
     partial: bool = setting(False, "With --ray, continue without shards that do not respond.")
 
@@ -84,7 +84,7 @@ class MemoryOptions:
         settings: Any = dict(self.settings)
         if self.gate is not None:
             if "lmbda" in settings:
-                raise ConfigError("--gate already chooses lmbda: leave out --lmbda or --gate")
+                raise ConfigError("--gate already sets lmbda: remove --lmbda or --gate")
             from knn_logits.mixture.gates.stored import load_gate
 
             settings["lmbda"] = load_gate(self.gate)
@@ -102,16 +102,16 @@ def _without_effect(opened: OpenStores, scoring: bool) -> Iterator[str]:
     config, gate = resolve(opened.stores, scoring, settings)
     kinds = ", ".join(dict.fromkeys(store.manifest.index.factory for store in opened.stores))
     if isinstance(gate, Trust):
-        given = [name for name in _SEARCHING if settings.get(name)]
-        if given:
+        unused = [name for name in _SEARCHING if settings.get(name)]
+        if unused:
             yield (
-                f"{_options(given)}: no effect, since trust takes what follows the text word for "
-                "word; --lmbda or --retomaton takes its place"
+                f"{_options(unused)}: no effect with trust, which continues verbatim matches "
+                "only; --lmbda or --retomaton disables trust"
             )
         return
-    given = [name for name in _POINTING if settings.get(name) is not None]
-    if given and not config.retomaton:
-        yield f"{_options(given)}: no effect, since no pointers are followed; add --retomaton"
+    unused = [name for name in _POINTING if settings.get(name) is not None]
+    if unused and not config.retomaton:
+        yield f"{_options(unused)}: no effect without --retomaton"
     if settings.get("nprobe") and not any(
         store.manifest.index.nprobe or backend_of(store).usual_nprobe for store in opened.stores
     ):
@@ -119,11 +119,11 @@ def _without_effect(opened: OpenStores, scoring: bool) -> Iterator[str]:
     if settings.get("refine") and not any(
         backend_of(store).approximate for store in opened.stores if store.manifest.on_demand is None
     ):
-        yield f"--refine: no effect, since the index ({kinds}) has exact distances"
+        yield f"--refine: no effect, since the distances of the index ({kinds}) are exact"
     if opened.native_index and all(
         store.manifest.file("native") is None for store in opened.stores
     ):
-        yield "--native-index: no effect, since no index is in FAISS's own format"
+        yield "--native-index: no effect, since no index uses FAISS's own format"
 
 
 def _options(names: Sequence[str]) -> str:
@@ -158,7 +158,8 @@ class OpenStores:
         for store in self.stores if self.indexes is not None else ():
             if store.manifest.on_demand is not None:
                 tell(
-                    f"{store.folder} stores no keys, so it is searched here and not on the cluster"
+                    f"{store.folder} stores no keys, so it is searched locally and not on the "
+                    "cluster"
                 )
         try:
             yield
@@ -172,5 +173,5 @@ class OpenStores:
             return {}
         count = self.indexes.partial_answers
         if count:
-            tell(f"{count:,} searches lacked a part of the index, so this answer is partial")
+            tell(f"{count:,} searches missed part of the index, so this answer is partial")
         return {"partial_answers": count}

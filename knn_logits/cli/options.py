@@ -36,8 +36,8 @@ Draft = Annotated[
     bool,
     typer.Option(
         "--draft/--no-draft",
-        help="Verify several tokens in one forward pass. The text is the same in float32; in half "
-        "precision rounding may change it where a passage is followed.",
+        help="Verify several draft tokens per forward pass. Output is identical in float32; in "
+        "half precision, rounding may change it.",
     ),
 ]
 
@@ -76,11 +76,11 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         (alone if [option.name for option in options] == [name] else grouped).extend(options)
 
     def run(**values: Any) -> None:
-        given = {name: reader(values) for name, reader in readers.items()}
+        arguments = {name: reader(values) for name, reader in readers.items()}
         # The libraries that a command imports take seconds.
         doing("loading libraries")
         try:
-            function(**given)
+            function(**arguments)
         finally:
             status.clear()
 

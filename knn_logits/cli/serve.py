@@ -33,25 +33,24 @@ class ServerOptions:
     """Where the server listens, whom it answers, and how much it does at once."""
 
     host: str = setting(
-        "127.0.0.1", "Address to listen on. By default only this machine has access."
+        "127.0.0.1", "Address to bind to; by default, only this machine can connect."
     )
     port: int = setting(8000, "Port; 0 chooses a free one.", least=0, most=65535)
     key: Annotated[
         str | None,
         typer.Option(
-            "--api-key", envvar="KNN_LOGITS_API_KEY", help="Key that clients have to send."
+            "--api-key", envvar="KNN_LOGITS_API_KEY", help="API key that clients must send."
         ),
     ] = None
     names: tuple[str, ...] = setting(
         (),
-        "Host name under which clients reach the server, such as knn.example.org; may be repeated.",
+        "Host name by which clients reach the server, such as knn.example.org; repeatable.",
         option="--name",
     )
     at_once: int = setting(2, "Number of batches processed concurrently.", least=1, most=64)
     together: int = setting(
         8,
-        "The most requests that are written in one batch, if their settings agree; 1 writes each "
-        "alone.",
+        "Maximum batch size for requests with equal settings; 1 disables batching.",
         least=1,
         most=256,
     )
@@ -63,18 +62,14 @@ class ServerOptions:
 class AnswerOptions:
     """What clients call the model, and what it answers."""
 
-    model_name: str | None = setting(None, "Name of the model for clients.")
-    chat_tokens: int = setting(
-        256, "The most tokens of a chat's answer if the client names none.", least=1
-    )
-    max_new_tokens: int = setting(4096, "Maximum number of tokens of any answer.", least=1)
-    chat_template: str | None = setting(
-        None, "File with a chat template in Jinja's language.", metavar="FILE"
-    )
+    model_name: str | None = setting(None, "Model name shown to clients.")
+    chat_tokens: int = setting(256, "Default maximum tokens of a chat answer.", least=1)
+    max_new_tokens: int = setting(4096, "Upper limit for max_tokens of a request.", least=1)
+    chat_template: str | None = setting(None, "File with a Jinja chat template.", metavar="FILE")
     ask: bool = setting(
         True,
-        "Answer chats from the documents, if the model has a chat template; or continue them. A "
-        "request's `ask` overrides this.",
+        "Answer chats from the documents if the model has a chat template. A request's `ask` "
+        "overrides this.",
         option="--ask/--no-ask",
     )
 
@@ -87,7 +82,7 @@ class AnswerOptions:
             template = Path(self.chat_template).read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
             raise ConfigError(
-                f"--chat-template {self.chat_template} cannot be read: give a text file"
+                f"--chat-template {self.chat_template} cannot be read: pass a text file"
             ) from error
         return {**limits, "chat_template": template}
 
@@ -100,7 +95,7 @@ def serve(
     memory: ServedMemoryOptions,
     run: ModelRun,
     stores: list[str] = argument(
-        "[NAME=]STORE...", f"{STORE_HELP} Clients ask for one of several as the model MODEL+NAME."
+        "[NAME=]STORE...", f"{STORE_HELP} Clients select one of several as model MODEL+NAME."
     ),
 ) -> None:
     """Serve an OpenAI-compatible API, with the source of every word."""
@@ -125,7 +120,10 @@ def serve(
         if engine.notice is not None:
             tell(engine.notice)
         if server.key is None and server.host not in _THIS_MACHINE:
-            tell("everybody who can reach this machine can ask: give --api-key to change that")
+            tell(
+                "anyone who can reach this machine can send requests: set --api-key to restrict "
+                "access"
+            )
 
         def ready(address: str) -> None:
             say(f"{', '.join(engine.names)}: {address}/v1")
@@ -152,7 +150,7 @@ def _opened(arguments: list[str]) -> dict[str, Datastore]:
         name = name or store.name
         if name in opened:
             raise ConfigError(
-                f"two datastores have the name {name!r}: give one another, {name}-2={place}"
+                f"two datastores are named {name!r}: rename one, as in {name}-2={place}"
             )
         opened[name] = store
     return opened
@@ -164,14 +162,16 @@ def page(
     stores: Stores,
     run: ModelRun,
     host: str | None = setting(
-        None, "Address to listen on. By default only this machine has access."
+        None, "Address to bind to; by default, only this machine can connect."
     ),
-    port: int | None = setting(None, "Port; by default the first free one from 7860."),
-    at_once: int = setting(2, "Number of visitors served concurrently; others wait.", least=1),
-    examples: str | None = setting(None, "Prompts to begin with, one a line."),
-    originals: str | None = setting(None, "Address under which the documents' files stand."),
+    port: int | None = setting(None, "Port; defaults to the first free port from 7860."),
+    at_once: int = setting(
+        2, "Number of visitors served concurrently; others are queued.", least=1
+    ),
+    examples: str | None = setting(None, "File of example prompts, one per line."),
+    originals: str | None = setting(None, "Base URL of the original documents."),
 ) -> None:
-    """Open the page: chat, generate, and inspect the sources."""
+    """Open the web page: chat, generate, and inspect sources."""
     if find_spec("gradio") is None or find_spec("knn_logits_app") is None:
         raise MissingDependencyError(
             'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'
@@ -191,7 +191,8 @@ def page(
         except OSError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(
-                f"the page cannot listen on this address ({reason}); give another --port or --host"
+                f"the page cannot listen on this address ({reason}); choose another --port or "
+                "--host"
             ) from error
 
 
@@ -204,6 +205,7 @@ def _prompts(file: Path) -> list[str]:
     prompts = [line.strip() for line in lines if line.strip()]
     if not prompts or len(prompts) > _MOST_PROMPTS:
         raise ConfigError(
-            f"{file} has {len(prompts)} lines of text: give 1 to {_MOST_PROMPTS} prompts, one each"
+            f"{file} has {len(prompts)} lines of text: provide 1 to {_MOST_PROMPTS} prompts, one "
+            "per line"
         )
     return prompts

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from knn_logits.cli.bars import Bars
+from knn_logits.cli.corpus_options import CorpusOptions
 from knn_logits.cli.evaluate import OVERLAP_HELP, Paths, check_files, json_at_last, stores_and_texts
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
 from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Model, Settable, command
-from knn_logits.cli.reading import CorpusOptions
 from knn_logits.cli.terminal import answer, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import PassConfig
@@ -21,7 +21,7 @@ from knn_logits.settings.declaration import setting
 from knn_logits.settings.registry import check_settings, settings_line
 
 if TYPE_CHECKING:
-    from knn_logits.measure.tune.infini_gram import InfiniGramFit
+    from knn_logits.measure.tune.infini_gram_shares import InfiniGramFit
     from knn_logits.measure.tune.result import Tuning
 
 
@@ -32,14 +32,14 @@ class SearchOptions:
     k: int | None = setting(None, "Largest k to try.")
     gate: str | None = setting(
         None,
-        "Also fit a gate: distance, learned, meta-k, rescorer, or constant with --skip. The word "
-        "none removes a stored gate.",
+        "Also fit a gate: distance, learned, meta-k, rescorer, or constant with --skip; none "
+        "removes the stored gate.",
     )
     skip: float | None = setting(None, "Fraction of searches that the gate skips.", metavar="SHARE")
-    skip_by: str = setting("learned", "Skip by a learned rule (learned), or by the confidence.")
+    skip_by: str = setting("learned", "Skip by a learned rule or by the model's confidence.")
     bleu: int | None = setting(
         None,
-        "Encoder-decoder models: translate with the N likeliest settings, choose by BLEU.",
+        "For encoder-decoder models: translate with the N best settings and choose by BLEU.",
         least=1,
         metavar="N",
     )
@@ -54,7 +54,7 @@ class SearchOptions:
         gate_options = (self.k, self.gate, self.skip, self.bleu, plots)
         if infini_gram and gate_options != (None,) * len(gate_options):
             raise ConfigError(
-                "--infini-gram fits shares at the settings stored: leave out --k, --gate, --skip, "
+                "--infini-gram fits shares with the stored settings: remove --k, --gate, --skip, "
                 "--bleu and --plots"
             )
         if self.bleu is not None:
@@ -84,15 +84,17 @@ def tune(
     run: RunOptions,
     native_index: bool = setting(False, NATIVE_HELP),
     infini_gram: bool = setting(
-        False, "Fit the shares of the ∞-gram in place of the rest, at the settings stored."
+        False, "Fit only the weights of the ∞-gram, with the stored settings."
     ),
-    plots: str | None = setting(None, "Save a heat map, curves and the numbers.", metavar="FOLDER"),
+    plots: str | None = setting(
+        None, "Save a heat map, plots and the raw numbers.", metavar="FOLDER"
+    ),
     json: Json = False,
 ) -> None:
     """Tune k, lmbda and temperature on texts, and fit a gate.
 
-    The texts should resemble those that the model will meet, and not be part of the datastore. The
-    settings are chosen on half of the documents. The perplexity is measured on the other half.
+    Use texts similar to your application that are not in the datastore. Half of the documents
+    are used for tuning, the other half for evaluation.
     """
     from knn_logits.mixture.presets import resolve
 
@@ -100,7 +102,7 @@ def tune(
     stores, names = stores_and_texts(paths)
     if storing.write and len(stores) > 1:
         raise ConfigError(
-            "--write can store settings in one datastore only: tune each datastore by itself"
+            "--write can store settings in only one datastore: tune each datastore separately"
         )
     datastores = [open_datastore(store) for store in stores]
     resolve(datastores, True, settings)
@@ -112,7 +114,7 @@ def tune(
     how |= {"native_index": native_index, "threads": run.threads, "device": str(loaded.device)}
     with Bars("the datastore keeps its settings") as bars:
         if infini_gram:
-            from knn_logits.measure.tune.infini_gram import fit_infini_gram
+            from knn_logits.measure.tune.infini_gram_shares import fit_infini_gram
 
             fit = fit_infini_gram(loaded, tokenizer, datastores, texts, progress=bars, **how)
         else:
@@ -167,7 +169,7 @@ def _lines(result: Tuning, store: str, skips: bool) -> Iterator[str]:
             f"number's {gate.constant:.2f}{between}{sample}{skipped}"
         )
     for name in result.at_the_edge:
-        yield f"the best {name} is the last value tried; a value beyond it may be better"
+        yield f"the best {name} is at the edge of the grid; a value beyond it may be better"
     if result.written:
         yield f"{store}: settings written"
     elif result.refused is None:
@@ -194,7 +196,7 @@ def _shares(fit: InfiniGramFit, store: str, *, written: bool) -> Iterator[str]:
         yield "add --write to store them in the datastore, for --infini-gram auto"
 
 
-_OVERLAPS = "tune on text that the datastore does not hold"
+_OVERLAPS = "tune on text that is not in the datastore"
 
 
 def _advice(result: Tuning) -> str:

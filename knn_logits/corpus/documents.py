@@ -90,8 +90,8 @@ class Document:
                 checked_text(value, f"the {name} of the document {self.id[:80]!r}")
         if not isinstance(self.metadata, Mapping):
             raise CorpusError(
-                f"the metadata of the document {self.id[:80]!r} is {type_name(self.metadata)}, not "
-                "an object; give names with their values"
+                f"the metadata of the document {self.id[:80]!r} is {type_name(self.metadata)}, "
+                "not an object"
             )
 
 
@@ -104,13 +104,14 @@ def type_name(value: object) -> str:
 def checked_text(value: object, label: str) -> str:
     """Returns a value, and refuses one that is no text or holds half a character."""
     if not isinstance(value, str):
-        raise CorpusError(f"{label} is {type_name(value)}, not a string; give a string")
+        raise CorpusError(f"{label} must be a string, not {type_name(value)}")
     try:
         if not value.isascii():
             value.encode("utf-8")
     except UnicodeEncodeError:
         raise CorpusError(
-            f"{label} holds a lone surrogate, which is not a character; replace or remove it"
+            f"{label} contains a lone surrogate, which is not a valid character; replace or "
+            "remove it"
         ) from None
     return value
 
@@ -119,11 +120,11 @@ def several(values: Iterable[Item], label: str) -> Iterable[Item]:
     """Refuses a single value, such as a string, which would be read as its characters."""
     if isinstance(values, (str, bytes, os.PathLike, Document, Mapping)):
         raise CorpusError(
-            f"{label} must be given as a list, but a single {type(values).__name__} is given; "
-            "write it in a list, [...], or read files with read_corpus"
+            f"{label} must be a list, not a single {type(values).__name__}; put it in a list, "
+            "[...], or read files with read_corpus"
         )
     if not isinstance(values, Iterable):
-        raise CorpusError(f"{label} must be given as a list, not {type_name(values)}")
+        raise CorpusError(f"{label} must be a list, not {type_name(values)}")
     return values
 
 
@@ -144,9 +145,9 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             fits = len(document) <= _LONGEST_PATH
             if fits and _PATH.fullmatch(document) is not None and not _exists(document):
                 raise CorpusError(
-                    f"{document!r} looks like a path, and no such file or folder exists: correct "
-                    f"it and read it with read_corpus, or give Document({document!r}, id) if this "
-                    "is the text"
+                    f"{document!r} looks like a path, but no such file or folder exists: fix the "
+                    f"path and use read_corpus, or pass Document({document!r}, id) if this is "
+                    "the text"
                 )
             # A text without words is a path where the file or folder exists.
             plain = fits and document and not any(map(str.isspace, document))
@@ -156,14 +157,14 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
                 and _exists(document)
             ):
                 raise CorpusError(
-                    f"{document!r} is a file or a folder, but texts are expected here: read it "
-                    f"with read_corpus([{document!r}]), or give Document({document!r}, id) if this "
-                    "is the text"
+                    f"{document!r} is a file or a folder, but texts are expected here: use "
+                    f"read_corpus([{document!r}]), or pass Document({document!r}, id) if this is "
+                    "the text"
                 )
             yield Document(document, unique_id(str(number), ids))
         else:
             raise CorpusError(
-                f"document number {number + 1} is {type_name(document)}; give strings, or "
+                f"document number {number + 1} is {type_name(document)}; pass strings, or "
                 "Document(text, id)"
             )
 

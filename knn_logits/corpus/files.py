@@ -80,8 +80,8 @@ class _Unpacked(io.RawIOBase):
             packed = self._packed.tell()
             if unpacked > _MOST_RATIO * packed:
                 raise UnreadableError(
-                    f"{packed:,} bytes of gzip unpack to more than {unpacked:,}, as with a bomb; "
-                    "unpack it yourself if it is sound"
+                    f"{packed:,} bytes of gzip unpack to more than {unpacked:,}, as in a zip "
+                    "bomb; unpack it yourself if you trust it"
                 )
         return len(data)
 
@@ -162,8 +162,8 @@ def _unpack(stream: BinaryIO, path: Path) -> None:
             size += len(chunk)
             if size > MOST_UNPACKED:
                 raise UnreadableError(
-                    f"it unpacks to more than {MOST_UNPACKED:,} bytes; unpack it yourself if it "
-                    "is sound"
+                    f"it unpacks to more than {MOST_UNPACKED:,} bytes; unpack it yourself if you "
+                    "trust it"
                 )
             copy.write(chunk)
 
@@ -191,7 +191,7 @@ def _parsed_rows(path: Path, reader: str, file: SourceFile, reading: Reading) ->
             else:
                 fault = fault_of(part.fields, reading.schema.keys)
                 if fault:  # the child has checked this, but it may have been taken over
-                    raise CorpusError(f", row {part.number}: {fault}; correct or remove this row")
+                    raise CorpusError(f", row {part.number}: {fault}; fix or remove this row")
                 yield file.row(part.fields, part.number, "row")
             if file.size is not None:
                 file.consumed = max(file.consumed, int(file.size * part.done))
@@ -228,8 +228,8 @@ def _json(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> Iter
     data = stream.read(LONGEST_ROW + 1) if packed else stream.read()
     if packed and len(data) > LONGEST_ROW:
         raise UnreadableError(
-            f"it unpacks to more than {LONGEST_ROW:,} bytes of one JSON value; unpack it, or write "
-            "it as JSON lines"
+            f"it unpacks to more than {LONGEST_ROW:,} bytes for a single JSON value; unpack it, "
+            "or convert it to JSON lines"
         )
     copy = io.BytesIO(data)
     text = "".join(characters(copy, recognised(copy, schema.encoding)))
@@ -257,8 +257,8 @@ def _lines(stream: Any, encoding: str | None) -> Iterator[bytes]:
             line = line if reader is stream else line.encode("utf-8", "surrogateescape")
             if len(line) >= LONGEST_ROW and not line.endswith(b"\n"):
                 raise UnreadableError(
-                    f"line {number} is longer than {LONGEST_ROW:,} bytes; split it, or save it as "
-                    "one document"
+                    f"line {number} is longer than {LONGEST_ROW:,} bytes; split it, or save it "
+                    "as one document"
                 )
             yield line
     finally:
@@ -287,7 +287,7 @@ def _json_lines(stream: Any, packed: bool, file: SourceFile, reading: Reading) -
             checked = 0
             while packed and checked < _MOST_CHECKED and (chunk := stream.read(CHUNK)):
                 checked += len(chunk)
-            raise CorpusError(f"{where}: {error}; correct or remove this line") from None
+            raise CorpusError(f"{where}: {error}; fix or remove this line") from None
         yield file.row(fields, number)
 
 
@@ -329,8 +329,8 @@ def read_parallel(
         if None in pair:
             short, long = (source, target) if pair[0] is None else (target, source)
             raise CorpusError(
-                f"{short.shown} ends after {number - 1} lines, but {long.shown} goes on: give two "
-                "files with the same number of lines"
+                f"{short.shown} has only {number - 1} lines, fewer than {long.shown}: parallel "
+                "files need the same number of lines"
             )
         where = f"{target.shown}, line {number}"
         try:
@@ -352,5 +352,6 @@ def _parallel_lines(file: SourceFile) -> Iterator[bytes]:
                 yield line
     except (OSError, EOFError, zlib.error, UnreadableError) as error:
         raise CorpusError(
-            f"{display_name(str(file.path))} cannot be read ({first_line(error)}); get it again"
+            f"{display_name(str(file.path))} cannot be read ({first_line(error)}); download it "
+            "again"
         ) from error

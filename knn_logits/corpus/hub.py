@@ -26,7 +26,9 @@ def parse_hub_name(name: str) -> tuple[str, str | None, str]:
     dataset, _, rest = name.removeprefix(HUB_PREFIX).partition(":")
     config, _, split = rest.partition(":")
     if not dataset.strip():
-        raise CorpusError(f"{display_name(name)!r} names no dataset; write hf:DATASET:CONFIG:SPLIT")
+        raise CorpusError(
+            f"{display_name(name)!r} is not a dataset name; use hf:DATASET:CONFIG:SPLIT"
+        )
     return dataset, config or None, split or "train"
 
 
@@ -56,7 +58,8 @@ def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
         except Exception as error:
             raise CorpusError(
                 f"{shown}: {type(error).__name__}: {first_line(error)}; check the connection and "
-                "the name, hf:DATASET:CONFIG:SPLIT (hf:DATASET::SPLIT: the default configuration)"
+                "the name, hf:DATASET:CONFIG:SPLIT (hf:DATASET::SPLIT for the default "
+                "configuration)"
             ) from error
         if values is None:
             return
@@ -64,7 +67,7 @@ def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
         for key in keys:
             if key not in values:
                 raise CorpusError(
-                    f'{shown} has no column "{key}" among {listed(values)}; name the column with '
+                    f'{shown} has no column "{key}" among {listed(values)}; set it with '
                     f"{field_option(key, keys)}, or choose another configuration"
                 )
         where = f"{shown}, row {number}"

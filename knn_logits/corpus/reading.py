@@ -114,7 +114,7 @@ def _check_readable(names: list[str], keys: tuple[str, ...]) -> None:
     """Refuses at once what would be refused after hours of other files."""
     pairs = len(keys) > 1
     if pairs and keys[0] == keys[1]:
-        raise CorpusError(f'"{keys[0]}" cannot be both source and target; name two fields')
+        raise CorpusError(f'"{keys[0]}" cannot be both source and target; use two different fields')
     for name in names:
         if name.startswith(HUB_PREFIX):
             parse_hub_name(name)
@@ -123,8 +123,8 @@ def _check_readable(names: list[str], keys: tuple[str, ...]) -> None:
             split_parallel(name) or Path(name).is_dir() or holds_rows(reader_of(Path(name).name))
         ):
             raise CorpusError(
-                f"{display_name(name)} is plain text and has no source and target; give an "
-                'encoder-decoder model JSON lines (.jsonl) or parquet with "source" and "target" '
+                f"{display_name(name)} is plain text without source and target; for an encoder-"
+                'decoder model, use JSON lines (.jsonl) or parquet with "source" and "target" '
                 "in each row, or two parallel files, written SOURCES::TARGETS"
             )
 
@@ -154,9 +154,7 @@ class _Skips:
 
     def __call__(self, name: str, reason: str) -> None:
         if self.strict:
-            raise CorpusError(
-                f"{name}: {reason}; repair or remove it, or leave --strict out to skip it"
-            )
+            raise CorpusError(f"{name}: {reason}; repair or remove it, or omit --strict to skip it")
         self.count += 1
         self.first = self.first or f"{name}: {reason}"
         self.on_skip(name, reason)
@@ -188,7 +186,7 @@ def _checked(paths: Sequence[str]) -> list[str]:
     names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     names = [os.fspath(name) for name in names]
     if not names:
-        raise CorpusError(f"no corpus is given; name {_KINDS}")
+        raise CorpusError(f"no corpus given; pass {_KINDS}")
     parts = (split_parallel(name) or (name,) for name in names if not name.startswith(HUB_PREFIX))
     for name in itertools.chain.from_iterable(parts):
         shown = display_name(name)[:200]
@@ -200,12 +198,12 @@ def _checked(paths: Sequence[str]) -> list[str]:
             pass  # the path exists, and is skipped later like any file without permission
         except (FileNotFoundError, NotADirectoryError):
             raise CorpusError(
-                f"{shown!r} does not exist; check the path, or write hf:DATASET for "
-                "a dataset of the Hugging Face Hub"
+                f"{shown!r} does not exist; check the path, or use hf:DATASET for a dataset on "
+                "the Hugging Face Hub"
             ) from None
         except (OSError, ValueError) as error:
             raise CorpusError(
-                f"{shown!r} is not a path ({first_line(error)}); name {_KINDS}"
+                f"{shown!r} is not a path ({first_line(error)}); pass {_KINDS}"
             ) from None
     return names
 
@@ -229,7 +227,7 @@ def _documents(
         elif any(Path(name).is_file() for name in names):
             count, first = "no row is there", ""
         listed = first_few([display_name(name) for name in names])
-        raise CorpusError(f"{listed}: no readable document: {count}{first}; name {_KINDS}")
+        raise CorpusError(f"{listed}: no readable document: {count}{first}; pass {_KINDS}")
 
 
 def _rows(
@@ -257,11 +255,11 @@ def _rows(
 
 def _text_file(name: str) -> SourceFile:
     def fail(name: str, reason: str) -> None:
-        raise CorpusError(f"{name} cannot be read ({reason}); get it again")
+        raise CorpusError(f"{name} cannot be read ({reason}); download it again")
 
     if Path(name).is_dir():
         raise CorpusError(
-            f"{display_name(name)} is a folder; give two text files as SOURCES::TARGETS"
+            f"{display_name(name)} is a folder; pass two text files as SOURCES::TARGETS"
         )
     return next(_files(Path(name), fail, follow_links=True))
 
@@ -343,6 +341,4 @@ def _label(value: object, key: str, row: Row) -> str | None:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
-    raise CorpusError(
-        f'{row.where}: "{key}" is {type_name(value)}, not a string; correct or remove it'
-    )
+    raise CorpusError(f'{row.where}: "{key}" is {type_name(value)}, not a string; fix or remove it')

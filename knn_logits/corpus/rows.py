@@ -174,7 +174,7 @@ def column_fields(
     fields = {key: value for key, value in fields.items() if value is not None} | texts
     fault = fault_of(fields, keys)
     if fault:
-        raise CorpusError(f"{where}: {fault}; correct or remove this row")
+        raise CorpusError(f"{where}: {fault}; fix or remove this row")
     return fields
 
 

@@ -47,9 +47,9 @@ _SMALL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 _SMALL |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _REASONS = {
     "missing": f"its format needs more packages: {EXTRA}",
-    "nesting": "nested too deeply to be read; save it anew",
+    "nesting": "nested too deeply to be read; save it again",
 }
-_CRASHED = "the library that reads it crashed; save it anew"
+_CRASHED = "the library that reads it crashed; save it again"
 
 
 class Sandbox:
@@ -124,8 +124,8 @@ class Sandbox:
                     most -= 1 + sum(len(str(text)) for text in texts)
                     if most < 0:
                         raise UnreadableError(
-                            "it gives more text than a document of its size can have, as a zip "
-                            "bomb does; split it if it is sound"
+                            "it yields more text than a document of its size can contain, as in "
+                            "a zip bomb; split it if you trust it"
                         )
                     if isinstance(part, Fields):
                         left = self._longest
@@ -165,7 +165,7 @@ class Sandbox:
                 )
             except OSError as error:
                 raise UnreadableError(
-                    f"no process can be started to read it ({error}); free some memory"
+                    f"cannot start a process to read it ({error}); free some memory"
                 ) from None
             self._lines = queue.Queue(_LINES_AHEAD)
             arguments = (self._child.stdout, self._lines)
@@ -183,8 +183,8 @@ class Sandbox:
                 break
             if time.monotonic() >= end:
                 raise UnreadableError(
-                    f"reading it took longer than {seconds:.0f} s, as with a damaged or hostile "
-                    "file; save it anew or split it"
+                    f"reading it took longer than {seconds:.0f} s, as with a damaged or "
+                    "malicious file; save it again or split it"
                 )
         with contextlib.suppress(ValueError, RecursionError):
             answers = json.loads(line)
@@ -209,8 +209,8 @@ class Sandbox:
                     return CorpusError(_line(reason, 1000))
                 case ["refused", "memory"]:
                     return UnreadableError(
-                        f"reading it takes more than {self._memory / (1 << 30):.3g} GiB, as with a "
-                        "damaged or hostile file; split it"
+                        f"reading it takes more than {self._memory / (1 << 30):.3g} GiB, as with "
+                        "a damaged or malicious file; split it"
                     )
                 case ["refused", str(reason)]:
                     return UnreadableError(_REASONS.get(reason, _line(reason, 300)))

@@ -64,18 +64,18 @@ def check_encoding(name: str | None) -> str | None:
         pass  # in some encodings a single byte is not a character
     except (LookupError, ValueError):
         raise ConfigError(
-            f"the encoding {name!r} is unknown; name one such as utf-8, latin-1, windows-1252, "
-            "utf-16 or shift_jis, or leave --encoding out"
+            f"the encoding {name!r} is unknown; use for example utf-8, latin-1, windows-1252, "
+            "utf-16 or shift_jis, or omit --encoding"
         ) from None
     return name
 
 
-def recognised(stream: BinaryIO, named: str | None = None) -> Encoding:
-    """Recognises an encoding from all bytes: a mark wins over `named`, and that over a guess."""
+def recognised(stream: BinaryIO, encoding_name: str | None = None) -> Encoding:
+    """Recognises an encoding from all bytes: a mark, else `encoding_name`, else a guess."""
     head = stream.read(_SAMPLE)
-    mark = next((name for mark, name in _MARKS if head.startswith(mark)), named)
+    mark = next((name for mark, name in _MARKS if head.startswith(mark)), encoding_name)
     encoding = Encoding(mark) if mark is not None else _without_mark(head, stream)
-    if encoding.name != "utf-8" or encoding.guessed or named is not None:
+    if encoding.name != "utf-8" or encoding.guessed or encoding_name is not None:
         _check(stream, encoding)
     stream.seek(0)
     return encoding
@@ -115,8 +115,8 @@ def _without_mark(head: bytes, stream: BinaryIO) -> Encoding:
     except UnicodeDecodeError as error:
         if error.reason == "unexpected end of data":
             raise UnreadableError(
-                "not UTF-8 text: it ends in the middle of a character, so it was cut off; get it "
-                "again"
+                "not UTF-8 text: it ends in the middle of a character, so it was truncated; "
+                "download it again"
             ) from None
         # The decoder counts from the start of a character, which may lie in an earlier chunk.
         position += error.start - (len(error.object) - len(chunk))
@@ -125,8 +125,8 @@ def _without_mark(head: bytes, stream: BinaryIO) -> Encoding:
         bad = decoded.count("\ufffd")
         if wide + sum(char > "\x7f" for char in decoded) - bad > _MOSTLY * bad:
             raise UnreadableError(
-                f"not UTF-8 text, though most of it is: byte {position + 1:,} is not a "
-                "character; repair it, or name the encoding with --encoding"
+                f"not UTF-8 text, though most of it is: byte {position + 1:,} is not valid; "
+                "repair it, or set the encoding with --encoding"
             ) from None
         return _guessed(sample)
     return Encoding("utf-8")
@@ -137,8 +137,8 @@ def _guessed(sample: bytes) -> Encoding:
         import chardet
     except ImportError:
         raise UnreadableError(
-            f"not UTF-8 text: name its encoding, as in --encoding latin-1, or install what "
-            f"recognises encodings: {EXTRA}"
+            "not UTF-8 text: set its encoding, as in --encoding latin-1, or install encoding "
+            f"detection: {EXTRA}"
         ) from None
     guess = chardet.detect(sample, encoding_era=chardet.EncodingEra.ALL)
     if (guess["confidence"] or 0.0) < _UNSURE:
@@ -160,12 +160,14 @@ def _check(stream: BinaryIO, encoding: Encoding) -> None:
             if "\0" in piece:
                 raise UnreadableError(_NUL)
             if any("\ud800" <= char <= "\udfff" for char in piece if not piece.isascii()):
-                raise UnreadableError(f"not text in {encoding.name}: it holds half a character")
+                raise UnreadableError(
+                    f"not text in {encoding.name}: it contains an incomplete character"
+                )
             read += len(piece)
     except UnicodeError:
         how = "recognised as" if encoding.guessed else "said to be"
         raise UnreadableError(
-            f"not text in {encoding.name}, which it is {how}, after {read:,} characters; name its "
+            f"not text in {encoding.name}, which it is {how}, after {read:,} characters; set its "
             "encoding with --encoding"
         ) from None
 

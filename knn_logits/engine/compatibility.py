@@ -105,8 +105,8 @@ def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
     """Makes the manifest's record of a tokenizer: a hash of its vocabulary and of how it cuts."""
     if not callable(tokenizer) or not hasattr(tokenizer, "get_added_vocab"):
         raise ConfigError(
-            f"expected a transformers tokenizer, not {type(tokenizer).__name__}: give the "
-            "tokenizer of the model"
+            f"expected a transformers tokenizer, not {type(tokenizer).__name__}: pass the "
+            "model's tokenizer"
         )
     words, whole = _hashed_vocabulary(tokenizer)
     cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE_TEXTS]
@@ -185,8 +185,8 @@ def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None
     # Keys that are not finite say nothing about this. They are refused elsewhere.
     if np.linalg.norm(short - long) > tolerance * np.linalg.norm(long):
         raise ModelError(
-            f"{type(model).__name__} reads ahead: its states depend on the text after them, so it "
-            "cannot predict tokens; give a causal language model"
+            f"{type(model).__name__} is bidirectional: its states depend on later tokens, so it "
+            "cannot predict them; use a causal language model"
         )
 
 
@@ -198,8 +198,8 @@ def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> Ke
         requested = find_key(model, key)
         if (requested.module, requested.side) != (location.module, location.side):
             raise MismatchError(
-                f"{store.folder} holds keys of {location} ({record.name}), not of {requested}; "
-                "leave --key out, or build another datastore with it"
+                f"{store.folder} contains keys of {location} ({record.name}), not of "
+                f"{requested}; remove --key, or build another datastore with it"
             )
     return location
 
@@ -233,14 +233,15 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
     largest = int(store.values.max()) if len(store) else -1
     if largest >= size:
         raise MismatchError(
-            f"{store.folder} holds the token {largest}, but the model has only {size} tokens: "
+            f"{store.folder} contains token {largest}, but the model's vocabulary has only "
+            f"{size} tokens: "
             f"load {manifest.model.id}, which built the datastore"
         )
     window, context = manifest.windows.window, context_length(model)
     if manifest.pairs is None and context is not None and window > context:
         raise MismatchError(
-            f"{store.folder} was built by another model (its windows have {window:,} tokens, and "
-            f"this model reads only {context:,}): load {manifest.model.id}, which built it"
+            f"{store.folder} was built by another model (its windows have {window:,} tokens, but "
+            f"this model's context is only {context:,}): load {manifest.model.id}, which built it"
         )
     tokens = store.checks.get(CANARY_TOKENS)
     expected = store.checks.get(CANARY_KEYS)
@@ -251,15 +252,15 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
                 f"{manifest.model.id}, which built it"
             )
         logger.warning(
-            "%s has no canary, so only the model's configuration could be compared and not its "
-            "weights: make sure that this model built it, or build the datastore again",
+            "%s has no canary, so only the model's configuration was compared, not its weights: "
+            "make sure that this model built it, or rebuild the datastore",
             store.folder,
         )
         return
     keys = canary_keys(model, location, tokens)
     if keys.shape != expected.shape:
         raise MismatchError(
-            f"the model's states have {keys.shape[-1]} numbers, but the keys of {store.folder} "
+            f"the model's states have dimension {keys.shape[-1]}, but the keys of {store.folder} "
             f"have {expected.shape[-1]}: load {manifest.model.id}, which built the datastore"
         )
     error = relative_error(keys, expected)
@@ -274,8 +275,8 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
         )
     if error > SAME:
         logger.warning(
-            "the model's keys differ by %.1f%% from those of %s (precision %s there, %s here), so "
-            "its neighbors may differ slightly; --dtype chooses the precision",
+            "the model's keys differ by %.1f%% from those of %s (precision %s there, %s here), "
+            "so its neighbors may differ slightly; set the precision with --dtype",
             100 * error,
             store.folder,
             manifest.model.dtype,
@@ -287,10 +288,10 @@ def _check_neighbors(model: nn.Module, store: Datastore, keys: Array, expected: 
     """Refuses a model whose keys have other neighbors than the stored ones of the same text."""
     mine, theirs = model_record(model), store.manifest.model
     share = common_neighbors(store, keys[1:], expected[1:])
-    one, other = f"{mine.engine}, {mine.dtype}", f"{theirs.engine}, {theirs.dtype}"
-    said = (
-        f"keys of {mine.id} ({one}) share {share:.0%} of their {NEIGHBORS} neighbors with those "
-        f"of {store.folder} ({other})"
+    engine, stored_engine = f"{mine.engine}, {mine.dtype}", f"{theirs.engine}, {theirs.dtype}"
+    message = (
+        f"keys of {mine.id} ({engine}) share {share:.0%} of their {NEIGHBORS} neighbors with those "
+        f"of {store.folder} ({stored_engine})"
     )
     if share < LEAST_SHARED:
         cause = (
@@ -299,10 +300,10 @@ def _check_neighbors(model: nn.Module, store: Datastore, keys: Array, expected: 
             else f"it is another model ({_difference(model, store.manifest)})"
         )
         raise MismatchError(
-            f"{said}, and {LEAST_SHARED:.0%} are needed: either this is not {theirs.id}, or "
+            f"{message}, and {LEAST_SHARED:.0%} are needed: either this is not {theirs.id}, or "
             f"{cause}; build a datastore with this model"
         )
-    logger.warning("%s", said)
+    logger.warning("%s", message)
 
 
 def _is_quantised(precision: str) -> bool:
@@ -347,7 +348,7 @@ def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
     """Refuses a tokenizer that cuts text in another way than the datastore's."""
     if tokenizer_record(tokenizer).sha256 != store.manifest.tokenizer.sha256:
         raise MismatchError(
-            f"{store.folder} was built with another tokenizer: load the tokenizer "
+            f"{store.folder} was built with a different tokenizer: load the tokenizer "
             f"{store.manifest.tokenizer.id!r}"
         )
 
@@ -356,11 +357,11 @@ def needs_keys(store: Datastore, command: str) -> None:
     """Refuses what needs stored keys, for a datastore without them."""
     if store.manifest.on_demand is not None:
         raise DatastoreError(
-            f"{store.folder} computes its keys when they are needed, and {command} needs stored "
-            "keys: build the datastore again without --no-keys"
+            f"{store.folder} computes its keys on demand, but {command} needs stored keys: "
+            "rebuild the datastore without --no-keys"
         )
     if not store.has_keys:
         raise DatastoreError(
-            f"{store.folder} has no keys, and {command} needs them: fetch them with "
-            "`knn-logits pull --keys`, or build the datastore again"
+            f"{store.folder} has no keys, but {command} needs them: fetch them with `knn-logits "
+            "pull --keys`, or rebuild the datastore"
         )

@@ -124,7 +124,7 @@ def _run(
         if location in taken:
             return
         if not isinstance(value, Tensor):
-            raise ModelError(f"no tensor passes through {location}; name another key with --key")
+            raise ModelError(f"no tensor passes through {location}; choose another key with --key")
         taken[location] = value
         if until_keys and len(taken) == len(set(locations)):
             raise _Reached
@@ -164,7 +164,7 @@ def _run(
             handle.remove()
     missing = next((location for location in locations if location not in taken), None)
     if missing is not None:
-        raise ModelError(f"{missing} did not run in a forward pass; name another key with --key")
+        raise ModelError(f"{missing} did not run in a forward pass; choose another key with --key")
     rows_tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
     return [as_rows(taken[location], rows_tokens, location) for location in locations], output
 
@@ -175,8 +175,8 @@ def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> T
     if states.dim() >= 2 and states.numel() == rows * tokens * states.shape[-1]:
         return states.reshape(rows, tokens, states.shape[-1])
     raise ModelError(
-        f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens and so does "
-        "not hold one vector for each token; name another key with --key"
+        f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens not one "
+        "vector per token; choose another key with --key"
     )
 
 

@@ -45,7 +45,7 @@ class _Refusal:
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         raise ModelError(
             'continuous batching (cache_implementation="paged", generate_batch) ignores logits '
-            "processors, so kNN would have no effect: leave it out, or close() the "
+            "processors, so kNN would have no effect: disable it, or close() the "
             "KNNLogitsProcessor"
         )
 

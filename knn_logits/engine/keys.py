@@ -128,10 +128,10 @@ def _check_finite(states: Tensor, location: KeyLocation, dtype: str) -> None:
         return
     if bool(largest.isfinite()):
         raise ModelError(
-            f"a key of {location} holds {float(largest):.3g}, too large for {dtype}; "
-            "build with --keys-dtype float32"
+            f"a key of {location} contains {float(largest):.3g}, too large for {dtype}; build "
+            "with --keys-dtype float32"
         )
     raise ModelError(
-        f"a key of {location} is not finite: load the model in another precision "
-        "(--dtype float32 or bfloat16), or name another key with --key"
+        f"a key of {location} is not finite: load the model in another precision (--dtype "
+        "float32 or bfloat16), or choose another key with --key"
     )

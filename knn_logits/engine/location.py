@@ -60,8 +60,8 @@ def decoder_of(model: nn.Module) -> nn.Module:
         decoder = getattr(model, "base_model", None)
     if not isinstance(decoder, nn.Module) or (callable(can_generate) and not can_generate()):
         raise ModelError(
-            f"{type(model).__name__} has no decoder that generates text: load a causal or an "
-            "encoder-decoder language model (AutoModelForCausalLM, AutoModelForSeq2SeqLM)"
+            f"{type(model).__name__} has no decoder: load a causal or encoder-decoder language "
+            "model (AutoModelForCausalLM, AutoModelForSeq2SeqLM)"
         )
     return decoder
 
@@ -85,7 +85,7 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
     path, colon, side = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     if not colon or not path or side not in ("input", "output"):
         raise ConfigError(
-            f"key {name!r}: give 'ffn_input', 'layer_output', or a module's path followed by "
+            f"key {name!r}: use 'ffn_input', 'layer_output', or a module's path followed by "
             "':input' or ':output', such as 'transformer.h.5.mlp:input'"
         )
     modules = dict(model.named_modules())
@@ -110,8 +110,8 @@ def _last_layer(model: nn.Module) -> nn.Module:
             if isinstance(last, GradientCheckpointingLayer):
                 return last
     raise ModelError(
-        f"the decoder of {type(model).__name__} has no list of layers that is known here; "
-        f"name the key with --key (key= in Python); {_suggestions(model)}"
+        f"the decoder of {type(model).__name__} has no known list of layers; set the key with "
+        f"--key (key= in Python); {_suggestions(model)}"
     )
 
 
@@ -125,8 +125,8 @@ def _feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
                     return child
         level = [child for _, child in children]
     raise ModelError(
-        f"the last layer of {type(model).__name__} has no feed-forward network that is known here; "
-        f"name the key with --key (key= in Python); {_suggestions(model)}"
+        f"the last layer of {type(model).__name__} has no known feed-forward network; set the "
+        f"key with --key (key= in Python); {_suggestions(model)}"
     )
 
 
@@ -141,7 +141,7 @@ def _path_of(model: nn.Module, target: nn.Module) -> str:
     for path, module in model.named_modules():
         if module is target:
             return str(path)
-    raise ModelError(f"{type(target).__name__} is no module of {type(model).__name__}")
+    raise ModelError(f"{type(target).__name__} is not a module of {type(model).__name__}")
 
 
 def _suggestions(model: nn.Module, limit: int = 6) -> str:

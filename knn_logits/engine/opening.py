@@ -31,7 +31,7 @@ def gguf_file(name: str) -> Path | None:
             return None
         if len(files) > 1:
             raise ConfigError(
-                f"{name} holds {len(files)} GGUF files: name one of them, such as {files[0]}"
+                f"{name} contains {len(files)} GGUF files: pass one of them, such as {files[0]}"
             )
         return files[0]
     if path.suffix.lower() != SUFFIX:
@@ -63,7 +63,7 @@ def _open_by_transformers(path: Path) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     logger.warning(
-        "llama.cpp is missing, so transformers runs %s, in float32 and several times as slowly: "
+        "llama.cpp is not installed, so transformers runs %s in float32, several times slower: "
         'pip install "knn-logits[gguf]"',
         path.name,
     )
@@ -87,12 +87,12 @@ def _fetched(name: str) -> Path:
     organisation, _, rest = name.partition("/")
     repository, _, file = rest.partition("/")
     if not file or not repository or organisation in ("", ".", ".."):
-        raise ModelError(f"there is no file {name}: give an existing GGUF file")
+        raise ModelError(f"there is no file {name}: pass an existing GGUF file")
     try:
         return Path(hf_hub_download(f"{organisation}/{repository}", file))
     except (HFValidationError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(
-            f"there is no file {name}, and the Hub does not give it ({reason}): give an existing "
-            "GGUF file"
+            f"there is no file {name}, and it is not available from the Hub ({reason}): pass an "
+            "existing GGUF file"
         ) from error

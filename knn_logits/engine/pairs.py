@@ -67,8 +67,8 @@ class PairTokenizer:
         reads = getattr(model, "main_input_name", "input_ids")
         if reads != "input_ids":
             raise ModelError(
-                f"{type(model).__name__} reads {reads}, not text: give an encoder-decoder model "
-                "whose encoder reads tokens"
+                f"{type(model).__name__} reads {reads}, not text: use an encoder-decoder model "
+                "with a text encoder"
             )
         if any(hasattr(tokenizer, name) for name in _OPTIONS):
             # Cutting a target changes the state of such a tokenizer.
@@ -104,7 +104,7 @@ class PairTokenizer:
             part = [self.source_prefix + text for text in texts[first : first + _TEXTS_AT_ONCE]]
             sources += [np.array(self._cut(ids), np.int32) for ids in self._ids(part)]
         if not all(map(len, sources)):
-            raise CorpusError("a source is empty, so the encoder has nothing to read; leave it out")
+            raise CorpusError("a source is empty, so the encoder has no input; remove it")
         return sources
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
@@ -117,8 +117,8 @@ class PairTokenizer:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "a source has %d tokens, but the model reads only %d: the rest is left out, here "
-                "and in further sources",
+                "a source has %d tokens, but the model's context is %d: it is truncated, and so "
+                "are other long sources",
                 len(ids),
                 limit,
             )
@@ -147,8 +147,8 @@ class PairTokenizer:
             unnamed = True
         if unnamed:
             raise ConfigError(
-                f"{type(self.tokenizer).__name__} knows several languages: name the language to "
-                "write with --target-lang (target_lang= in Python)"
+                f"{type(self.tokenizer).__name__} supports several languages: set the target "
+                "language with --target-lang (target_lang= in Python)"
             )
         return ids
 
@@ -159,7 +159,7 @@ class PairTokenizer:
             return [ids[-1], *ids[:-1]]
         if self._start is None:
             raise ModelError(
-                "the model's configuration does not say which token starts a target; set "
+                "the model's configuration does not define which token starts a target; set "
                 "model.generation_config.decoder_start_token_id"
             )
         return [int(self._start), *ids]
@@ -208,14 +208,14 @@ def _set_language(tokenizer: Any, name: str, language: str | None) -> None:
     option = _OPTIONS[name]
     if not hasattr(tokenizer, name):
         raise ConfigError(
-            f"{type(tokenizer).__name__} knows no languages: leave {option} out, or name the "
-            "language in --source-prefix"
+            f"{type(tokenizer).__name__} has no language codes: remove {option}, or put the "
+            "language into --source-prefix"
         )
     # This is checked first, since some tokenizers accept any name and others fail in strange ways.
     languages = _languages(tokenizer)
     if language not in languages:
         raise ConfigError(
-            f"the tokenizer does not know the language {language!r} of {option}; give one of "
+            f"the tokenizer has no language {language!r} for {option}; use one of "
             f"{', '.join(languages[:8]) or 'none'}{', ...' if len(languages) > 8 else ''}"
         )
     setattr(tokenizer, name, language)

@@ -67,12 +67,12 @@ def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]
     window = config.window or min(context_length or _LARGEST_DEFAULT, _LARGEST_DEFAULT)
     if context_length is not None and window > context_length:
         raise ConfigError(
-            f"window {window} is longer than the model's context of {context_length} tokens: "
-            f"take --window {context_length} or less"
+            f"window {window} is longer than the model's context of {context_length} tokens: use "
+            f"--window {context_length} or less"
         )
     stride = config.stride or max(1, window // 2)
     if stride > window:
-        raise ConfigError(f"stride {stride} is larger than window {window}: take a smaller stride")
+        raise ConfigError(f"stride {stride} is larger than window {window}: use a smaller stride")
     return window, stride
 
 

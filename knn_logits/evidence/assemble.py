@@ -21,13 +21,13 @@ from knn_logits.engine.pieces import (
     whole_characters,
 )
 from knn_logits.engine.tokens import special_ids
+from knn_logits.evidence.familiarity import Familiarity
 from knn_logits.evidence.naming import names_alike, unknown_names, widespread_words
 from knn_logits.evidence.passages import DocumentVotes, passages_of, votes_by_document, where
 from knn_logits.evidence.recording import Chosen, Recording
 from knn_logits.evidence.trace import (
     Candidate,
     DocumentShare,
-    Familiarity,
     NeighborTrace,
     Rival,
     SequenceTrace,
@@ -36,7 +36,7 @@ from knn_logits.evidence.trace import (
 )
 from knn_logits.locks import cached_property
 from knn_logits.metrics import as_distance
-from knn_logits.mixture.distribution import influences, log_p_knn_of, mix_one
+from knn_logits.mixture.distribution import influences, log_p_knn_of, mix_row
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.vote import Vote
 from knn_logits.search.neighbors import Neighbors
@@ -71,7 +71,7 @@ class Mixed:
         weights = weights.double()
         log_p_knn = log_p_knn_of(weights, values, chosen)
         lmbdas = lmbdas.double().masked_fill(~(weights > -math.inf).any(dim=-1), 0.0)
-        log_p = mix_one(log_p_lm.double(), log_p_knn, lmbdas)
+        log_p = mix_row(log_p_lm.double(), log_p_knn, lmbdas)
         shares = influences(weights, values, chosen, log_p, lmbdas)
         numbers = (column.tolist() for column in (lmbdas, log_p_knn, log_p))
         arrays = (rows.cpu().numpy() for rows in (weights.exp(), shares))
@@ -91,7 +91,7 @@ class Tracer:
         return special_ids(self.tokenizer)
 
     @cached_property
-    def _named(self) -> dict[tuple[int, int], tuple[str, str, str | None, str | None]]:
+    def _identities(self) -> dict[tuple[int, int], tuple[str, str, str | None, str | None]]:
         """What names documents in shares, by datastore and number."""
         return {}
 
@@ -162,11 +162,11 @@ class Tracer:
 
     def _share(self, votes: DocumentVotes) -> DocumentShare:
         place = id(votes.store), votes.number
-        named = self._named.get(place)
-        if named is None:
+        identity = self._identities.get(place)
+        if identity is None:
             document, name = votes.store.documents[votes.number], self.memory.name_of(votes.store)
-            named = self._named[place] = name, document.id, document.title, document.uri
-        return DocumentShare(*named, votes.share)
+            identity = self._identities[place] = name, document.id, document.title, document.uri
+        return DocumentShare(*identity, votes.share)
 
     def _by_memory(
         self, token: int, neighbors: Neighbors, mixed: Mixed, text_after: TextAfter
@@ -347,10 +347,10 @@ def documents_behind(memory: Memory, vote: Vote, row: int, token: int) -> list[D
     shares = influences(vote.log_weights[part], neighbors.values, tokens, chosen, lmbda)[0]
     ids = neighbors.ids[0].cpu().numpy()
     votes = votes_by_document(ids, shares.cpu().numpy(), memory.retriever.locate)
-    return [_named_share(memory, document) for document in votes]
+    return [_share_of(memory, document) for document in votes]
 
 
-def _named_share(memory: Memory, votes: DocumentVotes) -> DocumentShare:
+def _share_of(memory: Memory, votes: DocumentVotes) -> DocumentShare:
     document, name = votes.store.documents[votes.number], memory.name_of(votes.store)
     return DocumentShare(name, document.id, document.title, document.uri, votes.share)
 

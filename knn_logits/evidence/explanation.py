@@ -26,11 +26,11 @@ from knn_logits.engine.tokens import text_ids
 from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evidence.assemble import AROUND, MAX_NEIGHBORS, Mixed, Tracer
+from knn_logits.evidence.familiarity import Familiarity
 from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.recording import Chosen
 from knn_logits.evidence.trace import (
     DocumentShare,
-    Familiarity,
     Rival,
     SequenceTrace,
     TokenTrace,
@@ -102,7 +102,7 @@ def explain(
     ids = pairs.targets([text])[0] if pairs else text_ids(tokenizer, text)
     if len(ids) < 2:
         raise CorpusError(
-            "the text has fewer than two tokens, so there is nothing to explain; give a longer text"
+            "the text has fewer than two tokens, so there is nothing to explain; use a longer text"
         )
     reading = _Reading(Tracer(memory, tokenizer, max_neighbors), ids, candidates, on_vote)
     if pairs is None and all(store.manifest.learned is None for store in memory.stores):
@@ -121,11 +121,11 @@ def explain(
 def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None:
     if pairs is None:
         if source is not None:
-            raise ConfigError("a causal model does not read sources: leave out --source")
+            raise ConfigError("a causal model has no source input: remove --source")
         return None
     if source is None or not source.strip():
         raise ConfigError(
-            "an encoder-decoder model needs a source: give --source (source= in Python)"
+            "an encoder-decoder model needs a source: pass --source (source= in Python)"
         )
     return pairs.sources([source])[0]
 

@@ -102,8 +102,8 @@ def _notes(sequence: SequenceTrace) -> Iterator[tuple[str, bool]]:
     if sequence.unchecked:
         rest = len(sequence.unchecked) - _NUMBERS
         numbers = ", ".join(map(one_line, sequence.unchecked[:_NUMBERS]))
-        more = f" and {rest} more" if rest > 0 else ""
-        yield f"not checked, since no passage has the words around: {numbers}{more}", False
+        suffix = f" and {rest} more" if rest > 0 else ""
+        yield f"not checked, since no passage has the words around: {numbers}{suffix}", False
     if line := documents_line(sequence):
         yield line, False
 

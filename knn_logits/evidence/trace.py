@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from knn_logits.errors import TraceError
+from knn_logits.evidence.familiarity import Familiarity
 
 _FORMAT = "knn-logits trace"
 _VERSION = 1
@@ -17,9 +18,6 @@ _VERSION = 1
 LEAST_INFLUENCE = 0.05
 # The neighbors outvote a token only if more than this share of their vote is for one other.
 _MAJORITY = 0.9
-# A text with a smaller share of the expected hits counts as unlike the memory. With fewer positions
-# than the first number nothing is known, and with fewer than the last number little.
-_FAMILIAR, _FEWEST_PLACES, _ENOUGH_PLACES = 0.65, 3, 12
 
 Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "outvoted", "own"]
 
@@ -222,35 +220,6 @@ def _is_word(*texts: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Familiarity:
-    """How well the memory predicts a given text, which shows whether it knows such text.
-
-    `named` says whether the passage of the memory's first word names what the text asks for; None
-    where the memory wrote no answer to it.
-    """
-
-    hits: int
-    places: int
-    expected: float
-    trusted: bool = False
-    named: bool | None = None
-
-    @property
-    def near(self) -> bool | None:
-        """Whether the memory has anything like the text; None if the text is too short to say."""
-        if self.trusted or self.named:
-            return True
-        if self.places < _FEWEST_PLACES:
-            return None
-        if self.places < _ENOUGH_PLACES:
-            # Some words of a short question are met by chance, so an answer that names nothing of
-            # it needs as many as text like the datastore's.
-            least = 1 if self.named is None else self.expected * self.places
-            return self.hits >= least
-        return self.hits >= _FAMILIAR * self.expected * self.places
-
-
-@dataclass(frozen=True)
 class SequenceTrace:
     """One traced sequence.
 
@@ -368,7 +337,7 @@ class Trace:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the trace as plain values, as `save` writes it."""
-        from knn_logits.evidence.plain import token_dict
+        from knn_logits.evidence.trace_json import token_dict
 
         return {
             "format": _FORMAT,
@@ -392,14 +361,14 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as JSON."""
-        from knn_logits.evidence.plain import write_whole
+        from knn_logits.evidence.trace_json import write_whole
 
         write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as an HTML page that needs no other files."""
-        from knn_logits.evidence.plain import write_whole
         from knn_logits.evidence.render import to_page
+        from knn_logits.evidence.trace_json import write_whole
 
         write_whole(path, to_page(self))
 
@@ -410,7 +379,7 @@ class Trace:
         Raises:
             TraceError: when the file is not a trace.
         """
-        from knn_logits.evidence.plain import read_sequence
+        from knn_logits.evidence.trace_json import read_sequence
 
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -420,5 +389,5 @@ class Trace:
             return cls(sequences, tuple(map(str, content.get("stores", ()))))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise TraceError(
-                f"{path} is not a trace ({error}); give a file that Trace.save() wrote"
+                f"{path} is not a trace ({error}); use a file written by Trace.save()"
             ) from error

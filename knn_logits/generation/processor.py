@@ -186,9 +186,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         return True
 
     def __len__(self) -> int:
-        raise ConfigError(
-            "a KNNLogitsProcessor is given in a list: generate(..., logits_processor=[knn])"
-        )
+        raise ConfigError("logits_processor must be a list: generate(..., logits_processor=[knn])")
 
     __iter__ = __len__
 
@@ -219,7 +217,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             ModelError: when the processor was closed.
         """
         if self._closed:
-            raise ModelError("this KNNLogitsProcessor was closed: make a new one")
+            raise ModelError("this KNNLogitsProcessor is closed: create a new one")
         call = Call.now()
         read = self._capture.find(input_ids, call)
         if read is None:
@@ -363,7 +361,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         sequences = getattr(output, "sequences", output)
         beam_indices = getattr(output, "beam_indices", None)
         if not is_ids(sequences):
-            raise TraceError("this is not an output of generate(): give trace() such an output")
+            raise TraceError("trace() needs an output of generate()")
         if pad_token_id is None:
             # A model without such a token pads ended rows with its end token, but a tokenizer has
             # padded the prompts with its own.
@@ -385,6 +383,6 @@ class KNNLogitsProcessor(LogitsProcessor):
                 rows=rows,
             )
         raise TraceError(
-            "this processor has not recorded such a generation: give the whole output of a recent "
-            "generate(), made with record=True; beam search needs return_dict_in_generate=True"
+            "this processor has no record of that generation: pass the whole output of a recent "
+            "generate() with record=True; beam search needs return_dict_in_generate=True"
         )

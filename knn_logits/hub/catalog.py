@@ -70,7 +70,7 @@ def recipe(name: str) -> Recipe:
     catalog = {recipe.name: recipe for recipe in recipes()}
     by_name = catalog | {recipe.repo: recipe for recipe in catalog.values()}
     if name not in by_name:
-        raise ConfigError(f"the catalogue has no recipe {name!r}; give one of {', '.join(catalog)}")
+        raise ConfigError(f"the catalog has no recipe {name!r}; choose one of {', '.join(catalog)}")
     return by_name[name]
 
 

@@ -69,7 +69,7 @@ def pull(
     """
     repo = hub_name(name, revision)
     if repo is None:
-        raise ConfigError(f"{name!r} is a folder, or not a name on the Hub: write org/name")
+        raise ConfigError(f"{name!r} is a folder, or not a valid Hub name: use org/name")
     remote = Remote.find(repo, token=token)
     manifest = remote.manifest()
     records = needed(manifest)

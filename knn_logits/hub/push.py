@@ -83,7 +83,7 @@ def push_to_hub(
     """
     name = hub_name(repo, revision)
     if name is None:
-        raise ConfigError(f"{repo!r} is not a name on the Hub: write org/name")
+        raise ConfigError(f"{repo!r} is not a valid Hub name: use org/name")
     store = datastore if isinstance(datastore, Datastore) else Datastore.from_pretrained(datastore)
     manifest = _as_published(store, keys=keys)
     if keys:
@@ -91,7 +91,7 @@ def push_to_hub(
     folder = store.folder if report is None else Path(report)
     reports = [folder / name for name in REPORTS if (folder / name).is_file()]
     if report is not None and not reports:
-        raise ConfigError(f"{report} has no {REPORTS[0]}: give a folder that `eval --report` wrote")
+        raise ConfigError(f"{report} has no {REPORTS[0]}: use a folder written by `eval --report`")
     files: dict[str, Path | bytes] = {
         **{record.name: store.folder / record.name for record in manifest.files},
         **{path.name: path for path in reports},
@@ -127,15 +127,16 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
     manifest = store.manifest
     if manifest.removed:
         raise DatastoreError(
-            f"{store.folder} still holds the text of {len(manifest.removed)} removed documents, "
-            f"which would be published: run `knn-logits compact {store.folder}` first"
+            f"{store.folder} still contains the text of {len(manifest.removed)} removed "
+            f"documents, which would be published: run `knn-logits compact {store.folder}` first"
         )
     if keys or not manifest.key_shards:
         return manifest
     if manifest.file("index") is None and manifest.file("native") is None:
         raise ConfigError(
-            f"the index {manifest.index.factory} of {store.folder} is made from the keys, so they "
-            "cannot be left out: build another index with `knn-logits index`, such as IVF1024,SQ8"
+            f"the index {manifest.index.factory} of {store.folder} is rebuilt from the keys, so "
+            "they must be published too: build another index with `knn-logits index`, such as "
+            "IVF1024,SQ8"
         )
     files = tuple(file for file in manifest.files if layout.kind_of(file.name) != "keys")
     return manifest.model_copy(update={"files": files})
@@ -147,7 +148,7 @@ def _text_of(reports: Sequence[Path]) -> str | None:
     try:
         return None if path is None else path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}): write it again with eval") from error
+        raise ConfigError(f"{path} cannot be read ({error}): rewrite it with eval") from error
 
 
 def _card(api: Any, name: HubName, commit: str) -> str:

@@ -91,7 +91,7 @@ def space(repo: str, model: str, datastores: Sequence[str]) -> Repository:
     for datastore in datastores:
         if not datastore or any(map(str.isspace, datastore)):
             raise ConfigError(
-                f"a Space cannot name the datastore {datastore!r}: give it a name without blanks"
+                f"a Space cannot use the datastore name {datastore!r}: rename it without spaces"
             )
     values = {"repo": _checked(repo), "title": repo.partition("/")[2], "name": model}
     values |= {"model": repr(model), "datastores": repr(" ".join(datastores))}
@@ -110,7 +110,7 @@ def space(repo: str, model: str, datastores: Sequence[str]) -> Repository:
 def _checked(repo: str) -> str:
     name = hub_name(repo)
     if name is None or name.revision is not None:
-        raise ConfigError(f"{repo!r} is not a name on the Hub: write org/name")
+        raise ConfigError(f"{repo!r} is not a valid Hub name: use org/name")
     return repo
 
 
@@ -127,7 +127,7 @@ def _requirements(extra: str) -> Iterator[str]:
         lines = requires("knn-logits") or ()
     except PackageNotFoundError as error:
         raise MissingDependencyError(
-            "knn-logits is not installed, so the requirements of a Space are not known: install it "
+            "knn-logits is not installed, so the requirements of a Space are unknown: install it "
             "with pip, and push again"
         ) from error
     for line in lines:

@@ -131,8 +131,8 @@ class FaissIndex:
             return torch.from_numpy(self._index.reconstruct_batch(ids))
         except RuntimeError as error:
             raise SearchError(
-                f"this kind of index cannot return its vectors ({faiss_reason(error)}); compare "
-                "pointers by the stored keys instead (--pointer-distances keys)"
+                f"this kind of index cannot return its vectors ({faiss_reason(error)}); use the "
+                "stored keys instead (--pointer-distances keys)"
             ) from error
 
     def remove(self, ids: Array) -> None:
@@ -257,10 +257,10 @@ class FaissIndex:
         everything = as_distance(-3.0e38, self.metric)
         visited = self._visited(queries)
         if visited is None:
-            limits, distances, found_ids = self._index.range_search(queries, everything)
+            limits, distances, neighbor_ids = self._index.range_search(queries, everything)
         else:
             inside, lists, far = visited
-            limits, distances, found_ids = self._ivf.range_search_preassigned(
+            limits, distances, neighbor_ids = self._ivf.range_search_preassigned(
                 inside, everything, lists, far
             )
         bounds = limits.tolist()
@@ -275,11 +275,11 @@ class FaissIndex:
                 nearest = np.argpartition(scores[first:last], count - width)[count - width :]
                 nearest += first
                 np.take(scores, nearest, out=nearness[row], mode="clip")
-                np.take(found_ids, nearest, out=ids[row], mode="clip")
+                np.take(neighbor_ids, nearest, out=ids[row], mode="clip")
             else:
                 nearness[row, :count] = scores[first:last]
                 nearness[row, count:] = -np.inf
-                ids[row, :count] = found_ids[first:last]
+                ids[row, :count] = neighbor_ids[first:last]
                 ids[row, count:] = -1
         return torch.from_numpy(nearness), torch.from_numpy(ids)
 
@@ -309,8 +309,8 @@ def build_faiss(
         except RuntimeError as error:
             reason = faiss_reason(error)
             raise ConfigError(
-                f"the index {factory!r} cannot be trained on {len(sample)} keys ({reason}); "
-                "give --index with fewer lists, or auto, or exact"
+                f"the index {factory!r} cannot be trained on {len(sample)} keys ({reason}); use "
+                "--index with fewer lists, or auto, or exact"
             ) from error
         if fill is not None:
             fill(FaissIndex(index, metric), factory, batches)
@@ -328,7 +328,9 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
         moved = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), device.index or 0, index.raw)
     except RuntimeError as error:
         reason = faiss_reason(error)
-        logger.warning("the index stays on the CPU, since FAISS has no GPU form of it: %s", reason)
+        logger.warning(
+            "the index stays on the CPU, since FAISS cannot move it to a GPU: %s", reason
+        )
         return index
     on_gpu = FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
     on_gpu._ids, on_gpu._home = index._ids, index

@@ -10,7 +10,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
-from knn_logits.index import faiss_speed, native, plain
+from knn_logits.index import faiss_speed, native, plain_arrays
 from knn_logits.index.backend import Backend, Fill, Keys
 from knn_logits.index.choice import CODES, choose_lists, choose_train_size
 from knn_logits.index.demand import check_building, fewest_keys
@@ -58,8 +58,8 @@ class FaissBackend(Backend):
         needed = fewest_keys(self.factory)
         if keys is not None and needed > keys:
             raise ConfigError(
-                f"the index {self.factory!r} learns from at least {needed:,} keys, but there are "
-                f"only {keys:,}; give --index with fewer lists, or auto, or exact"
+                f"the index {self.factory!r} needs at least {needed:,} training keys, but there "
+                f"are only {keys:,}; use --index with fewer lists, or auto, or exact"
             )
         # FAISS allocates all lists at once. The number of keys is checked again later.
         if keys is not None or needed <= _LARGE:
@@ -72,7 +72,7 @@ class FaissBackend(Backend):
     @property
     def has_arrays(self) -> bool:
         """See `Backend.has_arrays`."""
-        return plain.has_plain_form(self._empty)
+        return plain_arrays.has_plain_form(self._empty)
 
     @property
     def leaves_out(self) -> bool:
@@ -108,7 +108,7 @@ class FaissBackend(Backend):
 
     def to_arrays(self, index: Any) -> dict[str, Array] | None:
         """See `Backend.to_arrays`."""
-        return plain.to_arrays(index) if plain.has_plain_form(index.raw) else None
+        return plain_arrays.to_arrays(index) if plain_arrays.has_plain_form(index.raw) else None
 
     def from_arrays(
         self,
@@ -121,7 +121,7 @@ class FaissBackend(Backend):
         threads: int | None = None,
     ) -> FaissIndex:
         """See `Backend.from_arrays`."""
-        return plain.from_arrays(
+        return plain_arrays.from_arrays(
             arrays,
             self.factory,
             self.dim,

@@ -60,8 +60,8 @@ def read_faiss_file(path: Path) -> FaissFile:
         return parsed
     except (ValueError, struct.error, KeyError, OverflowError, MemoryError) as error:
         raise DamagedError(
-            f"{path} cannot be read as an index of the kinds Flat, IVFFlat, IVFSQ or IVFPQ "
-            f"({error}); if the keys are there, build another index with --index"
+            f"{path} cannot be read as a Flat, IVFFlat, IVFSQ or IVFPQ index ({error}); if the "
+            "keys are available, build another index with --index"
         ) from error
     except OSError as error:
         raise DamagedError(

@@ -28,7 +28,7 @@ def faiss_module() -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             "FAISS is not installed: pip install faiss-cpu, or faiss-gpu on a machine with a GPU; "
-            "an index of the kind 'exact' needs neither"
+            "the index type 'exact' needs neither"
         ) from error
     return faiss
 
@@ -75,7 +75,7 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
     except RuntimeError as error:
         reason = faiss_reason(error)
         raise ConfigError(
-            f"FAISS cannot make the index {factory!r} for keys of {dim} numbers ({reason}); "
+            f"FAISS cannot build the index {factory!r} for {dim}-dimensional keys ({reason}); "
             "try 'auto', 'exact' or 'IVF1024,SQ8'"
         ) from error
     if is_refined(index):

@@ -12,7 +12,7 @@ from knn_logits.index.coarse import FEWEST_LISTS
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
 from knn_logits.index.kmeans import assign
-from knn_logits.index.plain import has_plain_form
+from knn_logits.index.plain_arrays import has_plain_form
 from knn_logits.index.speed import fastest, random_vectors, search_seconds
 from knn_logits.metrics import COMPARISONS, DEFAULT_METRIC, Metric
 

@@ -51,7 +51,7 @@ def from_bytes(
             raise ValueError("another index")
     except (RuntimeError, ValueError, AssertionError, AttributeError, MemoryError) as error:
         raise DamagedError(
-            f"the index in FAISS's format does not hold {factory!r} over {size} keys "
-            f"({faiss_reason(error)}); make it again with `knn-logits index`"
+            f"the index in FAISS's format is not a {factory!r} over {size} keys "
+            f"({faiss_reason(error)}); rebuild it with `knn-logits index`"
         ) from error
     return FaissIndex(index, metric, nprobe=nprobe, threads=threads)

@@ -37,9 +37,9 @@ def usable_device(name: torch.device | str) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"the device {name!r} is unknown; give cpu or cuda") from error
+        raise ConfigError(f"the device {name!r} is unknown; use cpu or cuda") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"the device is {device}, but PyTorch finds no such GPU; give cpu")
+        raise ConfigError(f"the device is {device}, but PyTorch finds no such GPU; use cpu")
     return device
 
 
@@ -187,8 +187,8 @@ def check_leaves_out(store: Datastore, factory: str) -> None:
         check_factory(store)
     if not backend(factory, store.manifest.dim, store.manifest.metric).leaves_out:
         raise ConfigError(
-            f"entries of {store.folder} are merged, and the index {factory!r} cannot leave entries "
-            "out: take exact or one such as IVF1024,SQ8, or undo the merging with `knn-logits "
+            f"entries of {store.folder} are merged, and the index {factory!r} cannot exclude "
+            "entries: use exact or IVF1024,SQ8, or undo the merge with `knn-logits "
             "merge --keep 1`"
         )
 
@@ -252,7 +252,8 @@ def _warn_of_building(store: Datastore, native: bool) -> None:
     if not native:
         check_factory(store)
     logger.warning(
-        "the index %s is not stored as plain arrays, so it is built from the keys at each opening",
+        "the index %s is not stored as plain arrays, so it is rebuilt from the keys each time it "
+        "is opened",
         record.factory,
     )
 
@@ -265,7 +266,7 @@ def check_factory(store: Datastore) -> None:
     except ValueError as error:
         raise DamagedError(
             f"building the index {record.factory[:40]!r} of {store.folder} is refused ({error}): "
-            "give --native-index if you trust its publisher, or make another with `knn-logits "
+            "pass --native-index if you trust its publisher, or build another with `knn-logits "
             "index`"
         ) from error
 
@@ -276,14 +277,14 @@ def check_probe(store: Datastore, index: Index) -> None:
     if queries is None or expected is None or not expected.size:
         if len(store) and backend_of(store).approximate:
             logger.warning(
-                "%s has no probe, so the results of its index could not be checked: make the index "
-                "again with `knn-logits index`",
+                "%s has no probe, so the results of its index could not be checked: rebuild the "
+                "index with `knn-logits index`",
                 store.folder,
             )
         return
     probes = np.ascontiguousarray(queries, np.float32)
     if expected.ndim != 2 or probes.shape != (len(expected), store.manifest.dim):
-        raise DamagedError(f"the probe of {store.folder} has another shape; build it again")
+        raise DamagedError(f"the probe of {store.folder} has the wrong shape; rebuild it")
     nearness, ids = index.search(torch.from_numpy(probes), expected.shape[1])
     shares = [
         len(set(row) & set(true)) / len(true)
@@ -292,8 +293,8 @@ def check_probe(store: Datastore, index: Index) -> None:
     # Equal keys may come in another order, and either may be missing at the end.
     if float(np.mean(shares)) < _PROBE_SHARE:
         raise DamagedError(
-            f"the index of {store.folder} finds other entries than when it was built, so the "
-            "index, the metric or the keys have changed: make it again with `knn-logits index`"
+            f"the index of {store.folder} returns different entries than when it was built, so "
+            "the index, the metric or the keys have changed: rebuild it with `knn-logits index`"
         )
     _check_distances(store, probes, as_distance(nearness.cpu().numpy(), store.manifest.metric))
 
@@ -310,7 +311,7 @@ def _check_distances(store: Datastore, probes: Array, actual: Array) -> None:
     close = np.isclose(np.sort(actual), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
     if float(close.mean()) < _PROBE_SHARE:
         raise DamagedError(
-            f"the index of {store.folder} gives other distances than when it was built, so its "
-            f"metric is not {metric}, or its keys have changed: make it again with `knn-logits "
+            f"the index of {store.folder} returns different distances than when it was built, so "
+            f"its metric is not {metric}, or its keys have changed: rebuild it with `knn-logits "
             "index`"
         )

@@ -34,8 +34,8 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
     form = form_for(size, dim, np.dtype(dtype).itemsize, free)
     if form is None:
         logger.warning(
-            "the keys of %s take %.1f GB at one byte a number, and %s has %.1f GB free: FAISS "
-            "searches in place of PyTorch",
+            "the keys of %s take %.1f GB at one byte per value, but %s has only %.1f GB free: "
+            "searching with FAISS instead of PyTorch",
             store.folder,
             size * dim / 1e9,
             device,
@@ -91,7 +91,7 @@ def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Arra
         nearness, _ = index.search(torch.from_numpy(np.float32(queries)), expected.shape[1])
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        logger.warning("an index of %s is left aside on the GPU: %s", store.folder, reason)
+        logger.warning("an index of %s is not used on the GPU: %s", store.folder, reason)
         return False
     on_gpu = np.sort(nearness.cpu().double().numpy())
     on_cpu = np.sort(as_distance(expected.astype(np.float64), store.manifest.metric))
@@ -100,8 +100,8 @@ def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Arra
     is_close = on_gpu.shape == on_cpu.shape and (on_gpu >= on_cpu - slack).mean() >= _ANSWERED
     if not is_close:
         logger.warning(
-            "an index of %s is left aside on the GPU, since its neighbors there are further away "
-            "than on the processor",
+            "an index of %s is not used on the GPU, since its neighbors are farther than those "
+            "found on the CPU",
             store.folder,
         )
     return bool(is_close)

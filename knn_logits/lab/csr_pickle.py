@@ -68,12 +68,12 @@ def read_csr(path: Path) -> tuple[tuple[int, int], Array, Array]:
         return _matrix(_followed(memoryview(data)))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DamagedError(
-            f"{path} is not a pickled CSR matrix of plain arrays ({_short(str(error))}); leave it "
-            "out, and make the clusters again"
+            f"{path} is not a pickled CSR matrix of plain arrays ({_short(str(error))}); remove "
+            "it, and recompute the clusters"
         ) from error
     except OSError as error:
         raise DamagedError(
-            f"{path} cannot be read ({error.strerror}); check its permissions, or leave it out"
+            f"{path} cannot be read ({error.strerror}); check its permissions, or remove it"
         ) from error
 
 

@@ -82,9 +82,9 @@ def distill(
         corpus: Texts or `Document`s, or a datastore with its keys, whose text is then the corpus.
         folder: The folder to write. It must be new or empty.
         progress: A callback that is told how far the work is.
-        rows: Rows for each different token of the corpus, on average. Three, unless
+        rows: Average number of rows per distinct token of the corpus. Three, unless
             given; frequent tokens get more.
-        teacher: A datastore whose distributions are learnt beside the corpus's tokens.
+        teacher: A datastore whose distributions are distilled along with the corpus's tokens.
         epochs: How often the corpus is read, at most (6).
         key: The place of the key in the model, where `corpus` is no datastore.
         window: Tokens that the model sees at once, and the stride, likewise.
@@ -122,8 +122,8 @@ def distill(
         corpus = several(corpus, "documents")
     if teacher is not None and teacher.manifest.key.name != key:
         raise ConfigError(
-            f"the keys of {teacher.folder} are of another place ({teacher.manifest.key.name}): "
-            "give --key with this name"
+            f"the keys of {teacher.folder} are taken elsewhere in the model "
+            f"({teacher.manifest.key.name}): pass that name to --key"
         )
     batch_tokens = settings.get("batch_tokens")
     plan: PlanSettings = {"key": key, "window": window, "batch_tokens": batch_tokens}
@@ -146,8 +146,7 @@ def _check(
         raise ConfigError(f"rows must be a number above 0 and at most {_MOST_ROWS:g}, not {rows!r}")
     if is_encoder_decoder(model):
         raise ModelError(
-            "a learned memory is of a causal model, and this model reads a source: give a causal "
-            "model, or build a datastore of pairs"
+            "a learned memory needs a causal model: use one, or build a datastore of pairs"
         )
     for store in (corpus, teacher):
         if isinstance(store, Datastore):

@@ -145,12 +145,12 @@ def import_datastore(
     files = find_files(Path(source))
     if files.keys is None and files.index is None:
         raise DatastoreError(
-            f"there are neither keys nor an index beside {files.values}, so nothing can be "
-            "searched: put one of them there as well"
+            f"there are neither keys nor an index next to {files.values}, so nothing can be "
+            "searched: add one of them"
         )
     if files.keys is None and index is not None:
         raise ConfigError(
-            "another index has to be built from the keys, which are missing: leave --index out"
+            "building another index needs the keys, which are missing: remove --index"
         )
     window, stride = resolve(settings.get("window") or WindowConfig(), context_length(model))
     windows = WindowRecord(window=window, stride=stride, concatenate=True)
@@ -238,8 +238,9 @@ class _Conversion:
             return None
         if old.dim != dim:
             raise MismatchError(
-                f"{path} holds vectors of {old.dim} numbers, but the model's keys have {dim}: "
-                "name the model that built it, or give the place of its keys with --key"
+                f"{path} contains {old.dim}-dimensional vectors, but the model's keys have "
+                f"dimension {dim}: use the model that built it, or set the location of its keys "
+                "with --key"
             )
         return old
 
@@ -299,10 +300,10 @@ def _converted(
     store: Datastore, old: FaissFile, threads: int | None, progress: Progress
 ) -> tuple[Index, IndexRecord]:
     """The other system's index over the entries of the datastore."""
-    from knn_logits.index import plain
+    from knn_logits.index import plain_arrays
 
     written = np.arange(old.size) < len(store)
-    index = plain.from_arrays(
+    index = plain_arrays.from_arrays(
         old.arrays,
         old.factory,
         old.dim,
@@ -340,8 +341,8 @@ def _model_error(
     error = float(np.median(np.concatenate(distances))) / max(chance, 1e-12)
     if not error <= _OTHER_MODEL:
         raise MismatchError(
-            f"the keys are not this model's states at {location}: they are no nearer to them than "
-            f"chance ({error:.2f}); name the model that built them, or give the place of its keys "
-            "with --key"
+            f"the keys are not this model's states at {location}: they are no closer than chance "
+            f"({error:.2f}); use the model that built them, or set the location of its keys with "
+            "--key"
         )
     return error

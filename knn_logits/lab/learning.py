@@ -16,7 +16,7 @@ from knn_logits.engine.forward import input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import CorpusError
 from knn_logits.index.exact import ExactIndex
-from knn_logits.lab.rows import (
+from knn_logits.lab.learned_rows import (
     Held,
     Rows,
     Shares,
@@ -55,8 +55,8 @@ def check_enough(entries: int) -> None:
     """Refuses a corpus that is too small to hold a part of it out."""
     if entries < FEWEST_CALIBRATED:
         raise CorpusError(
-            f"the corpus has {entries} tokens to predict, and a learned memory needs "
-            f"{FEWEST_CALIBRATED}: give more text"
+            f"the corpus has {entries} tokens to predict, but a learned memory needs "
+            f"{FEWEST_CALIBRATED}: add more text"
         )
 
 

@@ -47,7 +47,7 @@ def find_files(source: Path) -> LegacyFiles:
         values = source
         if _VALUES.fullmatch(values.name) is None:
             raise CorpusError(
-                f"{source} is not a file of values: name a folder, or the file *_vals.npy in it"
+                f"{source} is not a file of values: pass a folder, or the file *_vals.npy in it"
             )
     else:
         paths = sorted(source.iterdir()) if source.is_dir() else []
@@ -56,7 +56,7 @@ def find_files(source: Path) -> LegacyFiles:
             names = ", ".join(path.name for path in paths[:5]) or "none"
             raise CorpusError(
                 f"{source} does not hold exactly one datastore of an earlier system (files of "
-                f"values: {names}): name the datastore's folder, or its file *vals.npy"
+                f"values: {names}): pass the datastore's folder, or its file *vals.npy"
             )
         values = _file(paths[0])
     folder = values.parent
@@ -89,7 +89,7 @@ def _optional(path: Path) -> Path | None:
 def _file(path: Path) -> Path:
     """Refuses a folder, a pipe or a device in place of a file. Reading one may never end."""
     if not path.is_file():
-        raise CorpusError(f"{path} is a folder, a pipe or a device, not a file: remove it")
+        raise CorpusError(f"{path} is not a regular file: remove it")
     return path
 
 
@@ -97,14 +97,15 @@ def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | No
     """Maps the values, integers [entries], in any format; `entries` is the index's size."""
     if files.dim not in (None, dim):
         raise MismatchError(
-            f"{files.values} belongs to keys of {files.dim} numbers, but the model's keys have "
-            f"{dim}: name the model that built it, or give the place of its keys with --key"
+            f"{files.values} belongs to {files.dim}-dimensional keys, but the model's keys have "
+            f"dimension {dim}: use the model that built it, or set the location of its keys with "
+            "--key"
         )
     expected = entries if entries is not None else files.entries
     if entries is not None and files.entries not in (None, entries):
         raise MismatchError(
-            f"the name of {files.values} says {files.entries} entries, but the index has "
-            f"{entries}: take an index that belongs to it"
+            f"the name of {files.values} implies {files.entries} entries, but the index has "
+            f"{entries}: use the matching index"
         )
     size = files.values.stat().st_size
     for kind in _VALUE_KINDS:
@@ -116,9 +117,10 @@ def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | No
         if len(values) and _within(values, vocabulary):
             return values
     raise MismatchError(
-        f"{files.values} ({size} bytes) does not hold tokens of this model, which has {vocabulary} "
-        f"tokens and keys of {dim} numbers: name the model that built it, or give the place of its "
-        "keys with --key"
+        f"{files.values} ({size} bytes) does not contain tokens of this model, which has "
+        f"{vocabulary} "
+        f"tokens and {dim}-dimensional keys: use the model that built it, or set the location of "
+        "its keys with --key"
     )
 
 
@@ -135,8 +137,8 @@ def read_keys(path: Path, entries: int, dim: int) -> Array:
     width = _key_width(path, entries, dim)
     if width is None:
         raise MismatchError(
-            f"{path} ({path.stat().st_size} bytes) does not hold {entries} keys of {dim} numbers: "
-            "name the model that built it"
+            f"{path} ({path.stat().st_size} bytes) does not contain {entries} {dim}-dimensional "
+            "keys: use the model that built it"
         )
     keys = _mapped(path, f"<f{width}")
     assert keys is not None
@@ -149,8 +151,8 @@ def key_parts(keys: Array) -> Iterator[Array]:
         part = np.asarray(keys[first : first + _ROWS // 16])
         if not np.isfinite(part).all():
             raise DamagedError(
-                f"some keys after entry {first} are not finite, so the file is damaged or has "
-                "another number format: get it again"
+                f"some keys after entry {first} are not finite, so the file is damaged or has a "
+                "different number format: download it again"
             )
         yield part
 

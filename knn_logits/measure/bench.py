@@ -112,8 +112,7 @@ def open_bench(
     if pairs is not None:
         if concatenate:
             raise ConfigError(
-                "pairs of source and target cannot be joined into one stream: leave out "
-                "--concatenate"
+                "source-target pairs cannot be concatenated into one stream: remove --concatenate"
             )
         concatenate = False
     return Bench(

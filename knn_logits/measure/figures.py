@@ -19,7 +19,9 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StorageError(f"{path} cannot be written ({reason}); choose another place") from error
+        raise StorageError(
+            f"{path} cannot be written ({reason}); choose another location"
+        ) from error
 
 
 def check_writable(path: str | os.PathLike[str], *, folder: bool = True) -> None:

@@ -28,7 +28,7 @@ from knn_logits.measure.bench import Bench, BenchSettings, open_bench
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.results import Evaluation, Tally, TextResult, join
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, named, score_pieces
-from knn_logits.mixture.distribution import log_p_knn_of, mix_one, second_vote_of
+from knn_logits.mixture.distribution import log_p_knn_of, mix_row, second_vote_of
 from knn_logits.mixture.gates.gate import gate_name, rows_to_search, weigh_rows
 from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress, no_progress
@@ -132,7 +132,7 @@ def evaluate(
         results.append(tally.result(name, text.documents, text.words, text.bytes, **options))
         tallies.append(tally)
     if not results:
-        raise CorpusError("no text is given; give at least one")
+        raise CorpusError("no text given; pass at least one")
     total = results[0]
     if len(results) > 1:
         counts = [
@@ -143,7 +143,7 @@ def evaluate(
     saved = total.tokens - searches if bench.memory is not None else 0
     overlap = None if check is None else check.result()
     if overlap is not None and overlap.notable:
-        logger.warning("%s, so the numbers will be worse on other text", overlap)
+        logger.warning("%s, so results on other text will be worse", overlap)
     return Evaluation(results, total, describe(bench), searches, saved, passed, overlap)
 
 
@@ -162,13 +162,13 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
         lmbdas, weights = _weighed(bench.memory, scored, neighbors)
         targets = scored.targets.to(weights.device)
         knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
-        mixed = without = mix_one(scored.log_p_lm, knn, lmbdas)
+        mixed = without = mix_row(scored.log_p_lm, knn, lmbdas)
         expert = None
         for voter in bench.memory.experts:
             log_p, lengths, shares = _scores_of(voter, scored)
             expert = log_p, lengths
             knn, lmbdas = second_vote_of(knn, lmbdas, log_p, shares)
-            mixed = mix_one(scored.log_p_lm, knn, lmbdas)
+            mixed = mix_row(scored.log_p_lm, knn, lmbdas)
         searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
         yield TokenLikelihoods(
             scored.places, scored.log_p_lm, knn, mixed, searches, without, expert
@@ -231,7 +231,7 @@ def searched(
                 yield part, None
             else:
                 needed = _needed(memory, part)
-                yield part, memory.retriever.search_some(part.states, needed, part.prefixes)
+                yield part, memory.retriever.search_rows(part.states, needed, part.prefixes)
 
 
 def followed(
@@ -292,9 +292,7 @@ def _score_text(
             tally.searches += batch.searches
             progress(name, done, None)
     if not done:
-        raise CorpusError(
-            f"no token of {name} follows another, so nothing can be predicted; give a longer text"
-        )
+        raise CorpusError(f"{name} has no token to predict; use a longer text")
     return text, tally
 
 

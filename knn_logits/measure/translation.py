@@ -172,7 +172,7 @@ def translate(
         check_tokenizer(tokenizer, store)
     pairs = pair_tokenizer(model, tokenizer, memory.stores[0] if memory else None, **reading)
     if pairs is None:
-        raise ModelError("a causal model does not read sources: give an encoder-decoder model")
+        raise ModelError("a causal model has no source input: use an encoder-decoder model")
     attached = KNNLogitsProcessor(model, memory, record=False) if memory else nullcontext()
     translations: list[str] = [""] * len(sources)
     progress(phase, 0, len(sources))
@@ -302,8 +302,8 @@ def evaluate_translations(
         rows = list(documents)
         if not rows or any(row.source is None for row in rows):
             raise CorpusError(
-                f"{name} has no pairs, which translations are measured on: give rows with a source "
-                "and a target"
+                f"{name} has no source-target pairs to translate: use rows with a source and a "
+                "target"
             )
         sources = [str(row.source) for row in rows]
         for beams in num_beams:

@@ -171,7 +171,7 @@ def log_p_knn_of(weights: Tensor, values: Tensor, chosen: Tensor) -> Tensor:
     return torch.logsumexp(weights.masked_fill(values != chosen.unsqueeze(-1), _NOTHING), dim=-1)
 
 
-def mix_one(log_p_lm: Tensor, log_p_knn: Tensor, lmbda: Tensor) -> Tensor:
+def mix_row(log_p_lm: Tensor, log_p_knn: Tensor, lmbda: Tensor) -> Tensor:
     """Computes the mixture for one token in each row, from that token's probabilities alone.
 
     Args:

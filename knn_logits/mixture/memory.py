@@ -21,8 +21,8 @@ from knn_logits.engine.compatibility import (
 )
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.keys import KeySource
+from knn_logits.engine.model_changes import WeightsCheck
 from knn_logits.engine.tokens import control_tokens, end_tokens
-from knn_logits.engine.weights import WeightsCheck
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
@@ -148,8 +148,8 @@ class Memory:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "an open memory belongs to its model, and so does a KNNLogitsProcessor: they cannot be "
-            "copied or pickled; make new ones with the copy of the model and the same datastore"
+            "a Memory or KNNLogitsProcessor is tied to its model and cannot be copied or "
+            "pickled; create a new one from the copied model and the same datastore"
         )
 
     @classmethod
@@ -178,14 +178,13 @@ class Memory:
             return cls(model, datastore, scoring=scoring, **settings)
         if datastore.model is not model:
             raise ConfigError(
-                "this memory was opened with another model: give the model that it was opened with"
+                "this memory was opened with another model: pass the model it was opened with"
             )
         changes: dict[str, Any] = dict(settings)
         for name in _OPENING:
             if changes.pop(name, None) not in (None, name == "check"):
                 raise ConfigError(
-                    f"{name} cannot be changed on an open memory: give it where the memory is "
-                    "opened"
+                    f"{name} cannot be changed on an open memory: set it when opening the memory"
                 )
         datastore.check_again()
         return datastore.asked(scoring=scoring, **changes)
@@ -300,8 +299,8 @@ class Memory:
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
         for part in neighbors.occurrences:
-            beside = drop_impossible(part.log_weights, part.values, log_p_lm)
-            votes, lmbda = second_vote(votes, lmbda, beside, part.shares)
+            occurrence_votes = drop_impossible(part.log_weights, part.values, log_p_lm)
+            votes, lmbda = second_vote(votes, lmbda, occurrence_votes, part.shares)
         if neighbors.occurrences:
             neighbors, every_row = with_occurrences(neighbors), False
         return Vote(

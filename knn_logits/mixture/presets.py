@@ -79,7 +79,7 @@ def resolve_settings(
 ) -> tuple[KNNConfig, Gate | None]:
     """Returns the settings that hold: those that are given, and the preset's for all others."""
     if preset not in PRESETS:
-        raise ConfigError(f"the preset {preset!r} is unknown: give {', '.join(PRESETS)}")
+        raise ConfigError(f"the preset {preset!r} is unknown: use one of {', '.join(PRESETS)}")
     record = store.manifest.writing
     number, gate = split_lmbda(lmbda, store.manifest.metric)
     if preset == "writing" and record is not None and gate is None:

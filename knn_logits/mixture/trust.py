@@ -51,7 +51,7 @@ class Trust:
     def line(self) -> str:
         """Says when the memory speaks, and how much."""
         return (
-            f"trust: 0 where less than {self.record.limit:g} nats of the text stand in the memory, "
+            f"trust: 0 unless at least {self.record.limit:g} nats of the text match, "
             f"elsewhere at most {self.most:g}"
         )
 

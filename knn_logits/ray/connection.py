@@ -32,7 +32,7 @@ def connect(address: str) -> Any:
         reason = " ".join(str(error).split())[:200]
         raise UnreachableError(
             f"there is no Ray cluster at {address!r} ({reason}): start one with `ray start "
-            "--head`, or give --ray local to use this machine alone"
+            "--head`, or use --ray local for this machine only"
         ) from error
     return ray
 

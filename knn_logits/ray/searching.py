@@ -73,8 +73,8 @@ class RayIndexes(Indexes):
         self._opened: list[ShardedIndex] = []
         if replicas > max(1, len(self._machines)):
             logger.warning(
-                "the cluster has fewer machines than a shard has replicas: %d of %d replicas are "
-                "lost with one machine",
+                "the cluster has fewer machines than replicas per shard: losing one machine "
+                "loses %d of %d replicas",
                 -(-replicas // max(1, len(self._machines))),
                 replicas,
             )
@@ -182,8 +182,8 @@ class RayIndexes(Indexes):
             _, left = self._ray.wait(left, num_returns=len(left), timeout=_REPORT_EACH)
             if left:
                 logger.warning(
-                    "%d of %d shards are not open yet: they are being read, or wait for a machine "
-                    "with a free CPU (`ray status` says which)",
+                    "%d of %d shards are not open yet: they are being read, or wait for a free "
+                    "CPU (see `ray status`)",
                     len(left),
                     len(refs),
                 )

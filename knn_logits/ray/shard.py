@@ -34,8 +34,8 @@ class Shard:
         store = Datastore.from_pretrained(name)
         if store.manifest.checksum != checksum:
             raise DatastoreError(
-                f"{name} is another datastore on another machine of the cluster: give a folder "
-                "that all machines share, or copy it to all of them again"
+                f"{name} differs between machines of the cluster: use a folder shared by all "
+                "machines, or copy it to all of them again"
             )
         self.first = first
         exclude, nprobe = form
@@ -93,7 +93,7 @@ def part_of_index(store: Datastore, first: int, last: int) -> dict[str, Array]:
     if record is None:
         raise DatastoreError(
             f"the index {store.manifest.index.factory} of {store.folder} is not stored as plain "
-            "arrays, so it cannot be spread over machines: make another with `knn-logits index`"
+            "arrays, so it cannot be sharded: build another with `knn-logits index`"
         )
     arrays = OpenArrays(store.folder / record.name).mapped()
     if "sizes" in arrays:
@@ -114,7 +114,7 @@ def cut_lists(arrays: Mapping[str, Array], first: int, last: int) -> dict[str, A
         inside = (entries >= first) & (entries < last)
         rows = start + np.flatnonzero(inside)
         if len(rows) and (not len(ends) or rows[-1] >= ends[-1]):
-            raise DamagedError("the index's lists are shorter than its ids: build the index again")
+            raise DamagedError("the index's lists are shorter than its ids: rebuild the index")
         sizes += np.bincount(np.searchsorted(ends, rows, "right"), minlength=len(ends))
         ids.append(entries[inside] - first)
         codes.append(arrays["codes"][block][inside])

@@ -94,7 +94,7 @@ class ShardedIndex:
                     raise self.unreachable(number) from None
                 first, last = self._spans[number]
                 logger.warning(
-                    "shard %d, the entries %d to %d, does not answer: answers are partial until "
+                    "shard %d, the entries %d to %d, does not respond: results are partial until "
                     "it does",
                     number,
                     first,
@@ -118,7 +118,7 @@ class ShardedIndex:
             before(0.0)
         except (TimeoutError, UnreachableError):
             return False
-        logger.warning("shard %d answers again", number)
+        logger.warning("shard %d responds again", number)
         self._away.pop(number, None)
         return True
 
@@ -127,8 +127,8 @@ class ShardedIndex:
         first, last = self._spans[number]
         return UnreachableError(
             f"shard {number} of {len(self._spans)}, the entries {first:,} to {last - 1:,}, does "
-            "not answer: look at `ray status` and run the command again, or give --partial to go "
-            "on without it"
+            "not respond: check `ray status` and run the command again, or use --partial to "
+            "continue without it"
         )
 
     def reconstruct(self, ids: Array) -> Tensor:
@@ -150,8 +150,8 @@ class ShardedIndex:
     def remove(self, ids: Array) -> None:
         """Not possible: a shard leaves documents out from its opening on."""
         raise ConfigError(
-            f"{len(ids)} entries cannot be removed from an index that is spread over machines: "
-            "open it again without their documents"
+            f"{len(ids)} entries cannot be removed from a sharded index: reopen it without their "
+            "documents"
         )
 
 
@@ -203,12 +203,10 @@ class Replicas:
                 self._away[number, replica] = self._back(number, replica)
             return False
         except KNNLogitsError as error:
-            logger.warning(
-                "replica %d of shard %d cannot be opened again: %s", replica, number, error
-            )
+            logger.warning("replica %d of shard %d cannot be reopened: %s", replica, number, error)
             self._away[number, replica] = _never
             return False
-        logger.warning("replica %d of shard %d is there again", replica, number)
+        logger.warning("replica %d of shard %d is back", replica, number)
         self._away.pop((number, replica), None)
         return True
 
@@ -219,7 +217,7 @@ class Replicas:
                 return
             self._away[number, replica] = answer or self._back(number, replica)
         logger.warning(
-            "replica %d of shard %d %s: another one takes its work",
+            "replica %d of shard %d %s: another replica takes over",
             replica,
             number,
             "is lost" if answer is None else "does not answer",

@@ -94,8 +94,8 @@ class Workers:
             tries[number] = tries.get(number, 0) + 1
             if tries[number] >= _TRIES:
                 raise UnreachableError(
-                    f"one part of the work was lost {_TRIES} times with the process that did "
-                    "it: look for machines with too little memory, then run the command again"
+                    f"a task failed {_TRIES} times because its process died: check for machines "
+                    "that run out of memory, then run the command again"
                 )
             heapq.heappush(lost, number)
 
@@ -111,11 +111,11 @@ class Workers:
             if starting and not result and not self._warned:
                 self._warned = True
                 logger.warning(
-                    "a worker has another kind of processor and rounds in another way, so the "
-                    "files differ in the last bits from those of one machine"
+                    "a worker runs on a different CPU or GPU type, which rounds differently: the "
+                    "files may differ in the last bits from those of a single machine"
                 )
         elif not starting:
-            logger.warning("a worker was lost; its part of the work goes to another one")
+            logger.warning("a worker was lost; its task is reassigned")
         return None if starting else (number, result)
 
     def _wait(self) -> Any:
@@ -128,8 +128,8 @@ class Workers:
             spent = 0.0 if self._busy else spent + _POLL
             if spent >= self._patience:
                 raise UnreachableError(
-                    f"no machine of the cluster has had room for a worker for {spent:.0f} s: look "
-                    "at `ray status`, then run the same command again, and it goes on here"
+                    f"no machine of the cluster had room for a worker for {spent:.0f} s: check "
+                    "`ray status`, then run the same command again to resume"
                 )
 
     def _value(self, ref: Any, actor: Any) -> Any:
@@ -139,8 +139,8 @@ class Workers:
             self._failures += 1
             if self._failures > _TRIES * self._count:
                 raise UnreachableError(
-                    f"workers end again and again ({error}): look at `ray status` and at the "
-                    "machines' memory, then run the same command again, and it goes on here"
+                    f"workers keep dying ({error}): check `ray status` and the "
+                    "machines' memory, then run the same command again to resume"
                 ) from error
             self._end(actor)
             self._begin()

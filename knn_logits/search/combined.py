@@ -35,12 +35,12 @@ def open_stores(datastores: Stores) -> list[Datastore]:
         datastores = [datastores]
     sources: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
     if not sources:
-        raise ConfigError("no datastore was given: give at least one")
+        raise ConfigError("no datastore given: pass at least one")
     for source in sources:
         if not isinstance(source, (Datastore, str, os.PathLike)):
             raise ConfigError(
-                f"expected a datastore, not {type(source).__name__}: give its folder, its name on "
-                "the Hub, or an open one"
+                f"expected a datastore, not {type(source).__name__}: pass its folder, its Hub "
+                "name, or an open datastore"
             )
     stores = [
         source if isinstance(source, Datastore) else Datastore.from_pretrained(source)
@@ -62,7 +62,7 @@ def open_stores(datastores: Stores) -> list[Datastore]:
             if mine != theirs:
                 raise MismatchError(
                     f"{stores[0].folder} and {store.folder} cannot be searched together, since "
-                    f"their {name} differs ({mine}, {theirs}): give datastores built alike"
+                    f"their {name} differs ({mine}, {theirs}): use datastores built alike"
                 )
     return stores
 
@@ -123,8 +123,8 @@ def check_shares(weights: Sequence[float] | None, stores: int) -> list[float] | 
     whole = len(shares) == stores and all(math.isfinite(share) for share in shares)
     if not whole or min(shares) < 0 or sum(shares) <= 0:
         raise ConfigError(
-            f"the weights {shares} do not fit {stores} datastores: give one weight "
-            "for each, at least 0, and at least one above 0"
+            f"the weights {shares} do not match {stores} datastores: pass one non-negative "
+            "weight for each, at least one above 0"
         )
     return shares
 
@@ -154,7 +154,7 @@ def check_document(stores: Sequence[Datastore], name: str) -> None:
                 f"ids are {listed}; use the datastores one at a time, or rename the document"
             )
         raise ConfigError(
-            f"{len(ids)} documents have the title or uri {name!r}: name them by their ids, {listed}"
+            f"{len(ids)} documents have the title or uri {name!r}: use their ids instead, {listed}"
         )
 
 

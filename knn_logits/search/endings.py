@@ -52,7 +52,7 @@ class Endings(Retriever):
         self._first = np.cumsum([0, *(len(store) for store in self.stores)])
         self._ends: list[tuple[SuffixIndex, int]] = []
         self._tails: list[tuple[_Tails, int]] = []
-        self._words = next((one.words for one in self.stores if one.words is not None), None)
+        self._words = next((store.words for store in self.stores if store.words is not None), None)
         for number, share in enumerate(retriever.weights or [1.0] * len(self.stores)):
             store = self.stores[number]
             # A learned memory has no text.
@@ -111,10 +111,10 @@ class Endings(Retriever):
                 if ended[row] and self._end_token is not None:
                     values[row, columns] = self._end_token
         matched = torch.from_numpy(lengths).unsqueeze(-1) * (ids >= 0)
-        found = Neighbors(
+        neighbors = Neighbors(
             ids, nearness, values, self.metric, matched=matched, rarity=torch.from_numpy(rarity)
         )
-        return found.to(queries.device)
+        return neighbors.to(queries.device)
 
     def _listed(self, texts: Prefixes) -> tuple[Array, Array, list[Array], Array]:
         """Lists the entries after each text's longest end.
@@ -124,7 +124,7 @@ class Endings(Retriever):
             their documents follows in place of their tokens.
         """
         ranges = [index.ranges(texts) for index, _ in self._ends]
-        lengths = np.max([own for *_, own in ranges], axis=0, initial=0)
+        lengths = np.max([longest for *_, longest in ranges], axis=0, initial=0)
         rarity, ended = np.zeros(len(texts), np.float32), np.zeros(len(texts), bool)
         listed = [np.empty(0, np.int64)] * len(texts)
         for row, length in enumerate(lengths.tolist()):
@@ -139,8 +139,10 @@ class Endings(Retriever):
                 rarity[row], ended[row] = total, longest > length
                 parts = [
                     _spread(index, int(low[row]), int(high[row])) + first
-                    for (index, first), (low, high, own) in zip(self._ends, ranges, strict=True)
-                    if own[row] == length
+                    for (index, first), (low, high, longest_of) in zip(
+                        self._ends, ranges, strict=True
+                    )
+                    if longest_of[row] == length
                 ]
                 listed[row] = entries if ended[row] else np.concatenate(parts)
         return lengths, rarity, listed, ended

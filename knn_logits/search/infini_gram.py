@@ -61,7 +61,7 @@ class SuffixIndex:
             order = suffix_order(np.asarray(store.tokens), store.documents.first)
         if order is None:
             raise DatastoreError(
-                f"{store.folder} has no suffix index, which the ∞-gram needs: make it with "
+                f"{store.folder} has no suffix index, which the ∞-gram needs: build it with "
                 f"`knn-logits index {store.folder} --suffixes`"
             )
         tokens = np.asarray(store.tokens)

@@ -139,14 +139,14 @@ class RetomatonRetriever(Retriever):
         if self._from_index and store.merged is not None:
             raise DatastoreError(
                 f"entries of {store.folder} are merged, so its index lacks vectors that pointers "
-                "lead to: leave --pointer-distances index out, or leave --retomaton out"
+                "lead to: remove --pointer-distances index, or --retomaton"
             )
         if not self._from_index and store.offers_keys:
             store.fetch_keys()
         elif not self._from_index:
             raise DatastoreError(
-                f"{store.folder} has no keys to compare pointers by; give --pointer-distances "
-                "index to compare them by the index, or leave --retomaton out"
+                f"{store.folder} has no keys to compare pointers with; use --pointer-distances "
+                "index, or remove --retomaton"
             )
         self._pointers = self.indexes.once(
             store,

@@ -57,7 +57,7 @@ class Retriever:
     ) -> None:
         if config.refine and not store.offers_keys:
             raise DatastoreError(
-                f"{store.folder} has no keys to recompute distances from: leave --refine out, or "
+                f"{store.folder} has no keys to recompute distances from: remove --refine, or "
                 "fetch the keys with `knn-logits pull --keys`"
             )
         if config.refine:
@@ -124,9 +124,9 @@ class Retriever:
         """
         queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
         texts = Prefixes.of_steps(ids, states.shape[1]) if self.reads_text else None
-        return self.search_some(queries, None if needed is None else needed.T.reshape(-1), texts)
+        return self.search_rows(queries, None if needed is None else needed.T.reshape(-1), texts)
 
-    def search_some(
+    def search_rows(
         self, queries: Tensor, needed: Tensor | None, texts: Prefixes | None = None
     ) -> Neighbors:
         """Searches the neighbors of some queries at once. The other queries get padding.
@@ -207,7 +207,7 @@ class Retriever:
         dim = self.store.manifest.dim
         if queries.dim() != 2 or queries.shape[1] != dim:
             raise MismatchError(
-                f"the model's states have {queries.shape[-1]} numbers, but the keys of "
+                f"the model's states have dimension {queries.shape[-1]}, but the keys of "
                 f"{self.store.folder} have {dim}: load the model that built the datastore"
             )
 

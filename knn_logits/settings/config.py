@@ -95,31 +95,30 @@ class KNNConfig:
     )
     retomaton: bool = setting(
         False,
-        "RetoMaton: follow pointers through the corpus, and search when too few are left.",
+        "RetoMaton: follow pointers through the corpus, and search only when too few remain.",
         details="Alon et al. (2022), section 3.",
         option="--retomaton/--no-retomaton",
         stored=("writing",),
         reported=True,
     )
     min_knns: int = setting(
-        1, "Search when fewer pointers than this are left.", least=1, stored=("writing",)
+        1, "Search when fewer pointers than this remain.", least=1, stored=("writing",)
     )
     max_knns: int = setting(1024, "Maximum number of pointers and cluster members.", least=1)
     pointer_weight: float = setting(
         20.0,
-        "Factor for the vote of an entry reached by a pointer (1 in the paper).",
+        "Boost for entries reached by a pointer (1 in the paper).",
         details="LOG.md has what the default brings.",
         above=0,
     )
     pointer_distances: Literal["keys", "index"] = setting(
         "keys",
-        "Where the distances of pointers come from.",
+        "What pointer distances are computed from.",
         details="The index needs no stored keys, and is as approximate as a search.",
     )
     suffix_weight: float = setting(
         1.0,
-        "Factor for the vote of an entry per token of left context that it shares with the query, "
-        "up to 8 tokens (1 in the papers).",
+        "Boost per token of left context shared with the query, up to 8 tokens; 1 turns it off.",
         details="LOG.md has what more brings.",
         above=0,
         limit=1e8,
@@ -129,8 +128,7 @@ class KNNConfig:
     )
     exclude: tuple[str, ...] = setting(
         (),
-        "Exclude the document with this id, title or URI, as if it had never been added; "
-        "repeatable.",
+        "Exclude the document with this id, title or URI; repeatable.",
         option="--without",
         metavar="DOCUMENT",
         limit=1024,
@@ -138,8 +136,8 @@ class KNNConfig:
     )
     infini_gram: float | Literal["auto"] | None = setting(
         None,
-        "Weight of the ∞-gram, which predicts the tokens that follow the longest verbatim match in "
-        "the corpus; auto: by the length of the match.",
+        "Weight of the ∞-gram, which predicts the continuation of the longest verbatim match in "
+        "the corpus; auto sets it by match length.",
         details=(
             '"auto" takes shares by the length of that end, those that were fitted to the '
             "datastore where there are any. None leaves the ∞-gram out. Liu et al. (2024), "
@@ -191,13 +189,13 @@ class MixtureConfig:
 
     preset: Preset | None = setting(
         None,
-        "Defaults of the other settings: the datastore's for writing or scoring, or the papers' "
-        "kNN-LM. By default it depends on the command.",
+        "Defaults for the other settings: the datastore's for writing or scoring, or the papers' "
+        "kNN-LM. Depends on the command if not set.",
         set_by=("serve", "request"),
     )
     weights: tuple[float, ...] | None = setting(
         None,
-        "Weights of several datastores, such as 0.7,0.3; by default neighbors are merged by "
+        "Weights of multiple datastores, such as 0.7,0.3; by default neighbors are merged by "
         "distance.",
         metavar="W,W,...",
         read=read_shares,
@@ -262,7 +260,7 @@ class IndexConfig:
     )
     budget: int | None = setting(
         None,
-        "Maximum size of the index, such as 4GB; the index type with the best recall is chosen.",
+        "Maximum size of the index, such as 4GB; picks the index type with the best recall.",
         details='In bytes. It is measured on a sample of the keys, for "auto".',
         least=1,
         metavar="SIZE",
@@ -270,7 +268,7 @@ class IndexConfig:
     )
     target_recall: float | None = setting(
         None,
-        "Choose the smallest index type with this recall.",
+        "Pick the smallest index type that reaches this recall.",
         above=0,
         most=1,
     )
@@ -283,8 +281,8 @@ class IndexConfig:
         check_fields(self)
         if self.measures and self.factory != "auto":
             raise ConfigError(
-                f"a budget or a target recall chooses the kind of index, and {self.factory!r} names"
-                " one: leave out --index, or --budget and --target-recall"
+                f"--budget and --target-recall choose the index type, but {self.factory!r} "
+                "already sets it: remove --index, or --budget and --target-recall"
             )
 
     @property
@@ -331,7 +329,7 @@ class WindowConfig:
         if self.window is not None and self.stride is not None and self.stride > self.window:
             raise ConfigError(
                 f"stride {self.stride} is larger than window {self.window}: "
-                "tokens between two windows would be left out; give a stride of at most the window"
+                "tokens between two windows would be skipped; use a stride of at most the window"
             )
 
 
@@ -346,7 +344,7 @@ class PassConfig:
     window: WindowConfig = WindowConfig()
     concatenate: bool | None = setting(
         None,
-        "Join the documents into one stream. By default as in the datastore, else not.",
+        "Concatenate the documents into one stream. Defaults to the datastore's setting.",
         option="--concatenate/--no-concatenate",
     )
     batch_tokens: int | None = setting(None, "Number of tokens per forward pass.", least=1)

@@ -142,7 +142,7 @@ class Setting:
             return value  # a path of the command line, which typer has made
         if self.kind is str:
             if not isinstance(value, str):
-                raise ConfigError(f"{self.name} must be a text, not {short(value)}")
+                raise ConfigError(f"{self.name} must be a string, not {short(value)}")
             return value
         most = self.limit if limited and self.limit is not None else self.most
         if self.kind is int:
@@ -173,13 +173,13 @@ class Setting:
         texts = (value,) if isinstance(value, str) else value
         if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
             raise ConfigError(
-                f"{self.name} must be a list of the ids or titles of documents, not {short(value)}"
+                f"{self.name} must be a list of document ids or titles, not {short(value)}"
             )
         if limited and self.limit is not None:
             longest = max(map(len, texts), default=0)
             if len(texts) > self.limit or longest > _LONGEST_TEXT:
                 raise ConfigError(
-                    f"{self.name} must be a list of at most {self.limit} texts of at most "
+                    f"{self.name} must be a list of at most {self.limit} strings of at most "
                     f"{_LONGEST_TEXT} characters each"
                 )
         return tuple(texts)
@@ -232,9 +232,9 @@ def documented(kind: type[_Kind]) -> type[_Kind]:
     construct: Any = kind.__init__
 
     @functools.wraps(construct)
-    def checked(self: Any, *values: Any, **named: Any) -> None:
-        check_names(f"setting of {kind.__name__}", named, settings_of(kind))
-        construct(self, *values, **named)
+    def checked(self: Any, *values: Any, **keywords: Any) -> None:
+        check_names(f"setting of {kind.__name__}", keywords, settings_of(kind))
+        construct(self, *values, **keywords)
 
     kind.__init__ = checked  # type: ignore[method-assign]
     lines = [

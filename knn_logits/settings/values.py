@@ -27,7 +27,7 @@ def whole_number(name: str, value: object, least: int, most: int = LARGEST) -> i
         if least <= number <= most:
             return number
     limits = f"of at least {least}" if most == LARGEST else f"from {least} to {most}"
-    raise ConfigError(f"{name} must be a whole number {limits}, not {short(value)}")
+    raise ConfigError(f"{name} must be an integer {limits}, not {short(value)}")
 
 
 def real_number(name: str, value: object) -> float:
@@ -67,7 +67,7 @@ def read_bytes(size: str) -> int:
         unit = 1024 if match[3] else 1000
         number = int(float(match[1]) * unit ** " kmgt".index(match[2].lower() or " "))
     if number < 1:
-        raise ConfigError(f"{size!r} is no size: give one such as 4GB or 500MB")
+        raise ConfigError(f"{size!r} is not a size: use for example 4GB or 500MB")
     return number
 
 
@@ -76,7 +76,7 @@ def read_shares(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise ConfigError(f"--weights takes numbers like 0.7,0.3, not {text!r}") from error
+        raise ConfigError(f"--weights must be numbers such as 0.7,0.3, not {text!r}") from error
 
 
 def read_share(text: str) -> float | str:
@@ -85,5 +85,5 @@ def read_share(text: str) -> float | str:
         return text if text == "auto" else float(text)
     except ValueError as error:
         raise ConfigError(
-            f"--infini-gram takes a number from 0 to 1 or auto, not {text!r}"
+            f"--infini-gram must be auto or a number from 0 to 1, not {text!r}"
         ) from error

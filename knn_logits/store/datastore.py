@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.locks import cached_property
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout, verification
-from knn_logits.store.documents import DocumentRecord, Documents, read_documents
+from knn_logits.store.documents import Documents, Passage, read_documents
 from knn_logits.store.entries import Contexts, merged_away
 from knn_logits.store.hub_client import hub_name
 from knn_logits.store.manifest import Manifest, read_manifest
@@ -29,16 +28,6 @@ if TYPE_CHECKING:
 
 # Openings of a datastore whose files change meanwhile.
 _ATTEMPTS = 3
-
-
-@dataclass(frozen=True)
-class Passage:
-    """The text around an entry: token ids before it, its own, and after it, of one document."""
-
-    document: DocumentRecord
-    before: list[int]
-    token: int
-    after: list[int]
 
 
 class Datastore:
@@ -79,8 +68,8 @@ class Datastore:
                 if isinstance(error, DamagedError):
                     raise
                 raise DamagedError(
-                    f"{self.folder} cannot be read ({error.strerror or error}); check the disk and "
-                    "its permissions"
+                    f"{self.folder} cannot be read ({error.strerror or error}); check the disk "
+                    "and its permissions"
                 ) from error
 
     def _open_verified(
@@ -99,8 +88,8 @@ class Datastore:
             if verification.unchanged(self.folder, states):
                 return
         raise DamagedError(
-            f"the files of {self.folder} keep changing while they are read: open it again when the "
-            "change has ended"
+            f"the files of {self.folder} keep changing while being read: reopen it when the "
+            "change is complete"
         )
 
     def _open(self) -> None:
@@ -317,7 +306,7 @@ class Datastore:
         records = self.manifest.key_shards
         if not records:
             raise DatastoreError(
-                f"{self.folder} has an index but no keys; build the datastore again to get them"
+                f"{self.folder} has an index but no keys; rebuild the datastore to get them"
             )
         self._fetch(records, progress)
 

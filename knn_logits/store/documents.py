@@ -151,7 +151,7 @@ def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
     long = next((row for row in documents if len(row.id) > _LONGEST_ID), None)
     if long is not None:
         raise CorpusError(
-            f"the id of the document {long.id[:40]!r}... has {len(long.id)} characters: give it an "
+            f"the id of the document {long.id[:40]!r}... has {len(long.id)} characters: use an "
             f"id of at most {_LONGEST_ID}"
         )
     pairs = any(row.source is not None for row in documents)
@@ -186,13 +186,13 @@ def read_documents(
                 raise ValueError(f"{field.name} is of type {column}")
     except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
-        raise DamagedError(f"{path} cannot be read: {reason}; build it again") from error
+        raise DamagedError(f"{path} cannot be read: {reason}; rebuild it") from error
     needed = ("first", "length", "id", "source") if pairs else ("first", "length", "id")
     if any(table[name].null_count for name in needed):
-        raise DamagedError(f"{path} lacks {', '.join(needed)} of documents; build it again")
+        raise DamagedError(f"{path} lacks {', '.join(needed)} of documents; rebuild it")
     lengths_of_ids = [pc.max(pc.binary_length(part.dictionary)) for part in table["id"].chunks]
     if any((length.as_py() or 0) > 4 * _LONGEST_ID for length in lengths_of_ids):
-        raise DamagedError(f"{path} holds ids longer than {_LONGEST_ID} characters; build it again")
+        raise DamagedError(f"{path} contains ids longer than {_LONGEST_ID} characters; rebuild it")
     documents = Documents(table)
     ends = np.cumsum(documents.length)
     whole = len(documents) == rows and (rows == 0 or int(ends[-1]) == tokens)
@@ -201,10 +201,18 @@ def read_documents(
     lengths = documents.length
     sane = bool(((lengths >= 1) & (lengths <= tokens)).all())
     if not whole or not sane or not np.array_equal(documents.first, starts):
-        raise DamagedError(
-            f"the documents of {path} do not follow one another over all tokens; build it again"
-        )
+        raise DamagedError(f"the documents of {path} do not cover all tokens in order; rebuild it")
     return documents
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The text around an entry: token ids before it, its own, and after it, of one document."""
+
+    document: DocumentRecord
+    before: list[int]
+    token: int
+    after: list[int]
 
 
 @dataclass(frozen=True)

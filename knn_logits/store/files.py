@@ -204,13 +204,13 @@ def locked(folder: Path) -> Iterator[None]:
             f"with `knn-logits pull {repo} --out FOLDER`"
         )
     if path.is_symlink():
-        raise DatastoreError(f"{path} is a link, and links are refused; delete it")
+        raise DatastoreError(f"{path} is a link, which is not allowed; delete it")
     lock = FileLock(path, timeout=0, thread_local=False)
     try:
         lock.acquire()
     except Timeout as error:
         raise BusyError(
-            f"another process is writing {folder}: wait until it is done, or stop it"
+            f"another process is writing to {folder}: wait for it to finish, or stop it"
         ) from error
     except OSError as error:
         raise storage_error(path, error) from error

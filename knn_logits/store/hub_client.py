@@ -32,7 +32,9 @@ _UNREACHED = (
     "{name} is no folder here and not in this machine's cache, and the Hub was not reached "
     "({reason}): check the path, or run `knn-logits pull {name}` with a connection"
 )
-_BROKEN = "the connection to {hub} broke ({reason}): run the command again; what arrived is kept"
+_BROKEN = (
+    "the connection to {hub} broke ({reason}): run the command again; downloaded files are kept"
+)
 _UNREADABLE = (
     "the answer of {hub} about {name} cannot be read ({reason}): check whether HF_ENDPOINT is the "
     "right Hub"
@@ -87,16 +89,17 @@ def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubNa
     match = _NAME.fullmatch(text) if isinstance(text, str) else None
     if match is None or Path(text).exists() or "--" in match[1] or ".." in match[1]:
         if revision is not None:
-            raise ConfigError(f"{text} is a folder and has no revisions: leave the revision out")
+            raise ConfigError(f"{text} is a folder and has no revisions: remove the revision")
         return None
     if revision is not None and match[2] not in (None, revision):
         raise ConfigError(
-            f"{text} names a revision, and --revision {revision} another: give only one of them"
+            f"{text} already contains a revision, and --revision {revision} differs: use only "
+            "one of them"
         )
     revision = revision or match[2]
     # The client uses the revision as the name of a file.
     if revision is not None and (revision[0] in "/." or ".." in revision or "\\" in revision):
-        raise ConfigError(f"{revision!r} cannot be a revision: name a branch, a tag or a commit")
+        raise ConfigError(f"{revision!r} is not a valid revision: use a branch, a tag or a commit")
     return HubName(match[1], revision)
 
 
@@ -211,7 +214,7 @@ def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
 def checked_commit(name: HubName, commit: str | None) -> str:
     """Returns the commit that an answer names, and refuses an answer that names none."""
     if commit is None or not _COMMIT.fullmatch(commit):
-        raise HubError(f"{endpoint()} did not name a commit of {name}: try again later")
+        raise HubError(f"{endpoint()} did not return a commit of {name}: try again later")
     return commit
 
 
@@ -220,7 +223,7 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StorageError(
             f"the disk is full while {name} is fetched: free some space, or set HF_HOME to another "
-            "disk, then run the command again; what arrived is kept"
+            "disk, then run the command again; downloaded files are kept"
         )
     if isinstance(error, PermissionError):
         return StorageError(

@@ -120,11 +120,11 @@ class Job:
                 build = self.journal.kind == "build"
                 way = f"delete {self.folder / layout.JOURNAL} to abandon that job"
                 raise MismatchError(
-                    f"the unfinished job in {self.folder} has another corpus; give the same "
+                    f"the unfinished job in {self.folder} has a different corpus; pass the same "
                     "documents in the same order, or "
-                    + ("start again with --overwrite" if build else way)
+                    + ("start over with --overwrite" if build else way)
                 )
-            logger.warning("the unfinished job in %s has another corpus", self.folder)
+            logger.warning("the unfinished job in %s has a different corpus", self.folder)
             self._delete_but(tuple(file for file in self.files if file.kind == "checks"))
         self.save(text=text)
 
@@ -228,7 +228,7 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
     if earlier is not None and not (same and kind != "index"):
         if kind == "build" and not overwrite:
             raise MismatchError(_difference(folder, earlier, plan))
-        logger.warning("the unfinished %s in %s is abandoned", earlier.kind, folder)
+        logger.warning("the unfinished %s in %s is discarded", earlier.kind, folder)
         earlier = None
     whole = _whole_files(folder, earlier) if earlier else ()
     journal = Journal(
@@ -252,7 +252,7 @@ def _names(manifest: Manifest) -> set[str]:
 
 def _taken(folder: Path) -> DatastoreError:
     return DatastoreError(
-        f"{folder} already holds a datastore; pass --overwrite to replace it, or add to it with "
+        f"{folder} already contains a datastore; pass --overwrite to replace it, or add to it with "
         "`knn-logits add`"
     )
 
@@ -312,8 +312,7 @@ def _refuse_foreign(folder: Path) -> set[str]:
     foreign = sorted(name for name in names - left if not layout.is_ours(name))
     if foreign:
         raise DatastoreError(
-            f"{folder} holds files that are not a datastore's ({', '.join(foreign[:3])}); choose "
-            "an empty folder"
+            f"{folder} contains other files ({', '.join(foreign[:3])}); choose an empty folder"
         )
     for name in left:
         delete(folder / name)

@@ -156,16 +156,16 @@ def read_manifest(folder: Path) -> Manifest:
             raise DatastoreError(f"{folder} does not exist; build it with `knn-logits build`")
         if (folder / layout.JOURNAL).exists():
             raise IncompleteError(
-                f"{folder} holds a build that did not finish; run the same `knn-logits build` "
-                "again, which continues where it stopped"
+                f"{folder} contains an unfinished build; run the same `knn-logits build` again "
+                "to resume"
             )
         raise DatastoreError(
-            f"{folder} is not a datastore, since it has no {layout.MANIFEST}; give a folder that "
-            "`knn-logits build` wrote"
+            f"{folder} is not a datastore, since it has no {layout.MANIFEST}; use a folder "
+            "written by `knn-logits build`"
         )
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DatastoreError(f"{path} is not the manifest of a {FORMAT}; give another folder")
+        raise DatastoreError(f"{path} is not the manifest of a {FORMAT}; use another folder")
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise DatastoreError(
@@ -177,11 +177,11 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest.model_validate(content)
         whole = checksum == checksum_of(content)
     except (ValidationError, ValueError, RecursionError) as error:
-        raise DamagedError(f"{path}: {_first_problem(error)}; build it again") from error
+        raise DamagedError(f"{path}: {_first_problem(error)}; rebuild it") from error
     if not whole:
         raise DamagedError(
-            f"{path} was damaged or edited by hand, since its checksum is wrong; get it again, and "
-            "change settings only with `knn-logits tune --write`"
+            f"{path} was damaged or edited by hand, since its checksum is wrong; download it "
+            "again, and change settings only with `knn-logits tune --write`"
         )
     _check_files(path, manifest)
     return manifest
@@ -191,12 +191,12 @@ def read_json(path: Path) -> Any:
     """Reads a JSON file of moderate size. No name may occur twice in an object."""
     size = regular_file(path).st_size
     if size > _LARGEST_MANIFEST:
-        raise DamagedError(f"{path} is too large ({size} bytes); build it again")
+        raise DamagedError(f"{path} is too large ({size} bytes); rebuild it")
     try:
         with open_file(path) as file:
             return json.loads(file.read(_LARGEST_MANIFEST), object_pairs_hook=_unique)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        raise DamagedError(f"{path} is not JSON ({error}); build it again") from error
+        raise DamagedError(f"{path} is not JSON ({error}); rebuild it") from error
 
 
 def _shown(value: Any) -> str:
@@ -247,7 +247,7 @@ def _check_files(path: Path, manifest: Manifest) -> None:
     ):
         problem = "names removed documents that do not exist"
     if problem is not None:
-        raise DamagedError(f"{path} {problem}; build it again")
+        raise DamagedError(f"{path} {problem}; rebuild it")
 
 
 def put_manifest(folder: Path, manifest: Manifest) -> bool:
@@ -273,7 +273,6 @@ def needs_text(manifest: Manifest, folder: Path, feature: str) -> None:
     """Refuses what needs the text of a corpus, such as "RetoMaton", for a learned memory."""
     if manifest.learned is not None:
         raise DatastoreError(
-            f"{folder} is a learned memory, which keeps rows and no text, and {feature} needs "
-            "text: give a datastore that `knn-logits build` made, or distill again from another "
-            "corpus"
+            f"{folder} is a learned memory without text, but {feature} needs text: use a "
+            "datastore made by `knn-logits build`, or distill again from another corpus"
         )

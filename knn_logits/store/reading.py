@@ -40,15 +40,15 @@ def regular_file(path: Path) -> os.stat_result:
             blobs = snapshot.parent.parent / "blobs"
             if snapshot.parent.name != "snapshots" or path.resolve().parent != blobs:
                 raise DamagedError(
-                    f"{path} is a link to another place, and such links are refused; copy the file "
-                    "there instead"
+                    f"{path} is a link to another location, which is not allowed; copy the file "
+                    "instead"
                 )
             state = path.stat()
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DamagedError(f"{path} is missing ({reason}); build the datastore again") from error
+        raise DamagedError(f"{path} is missing ({reason}); rebuild the datastore") from error
     if not stat.S_ISREG(state.st_mode):
-        raise DamagedError(f"{path} is not a regular file; build the datastore again")
+        raise DamagedError(f"{path} is not a regular file; rebuild the datastore")
     return state
 
 
@@ -58,7 +58,7 @@ def open_file(path: Path) -> BufferedReader:
     handle = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise DamagedError(f"{path} is a folder, a pipe or a device, not a file; remove it")
+        raise DamagedError(f"{path} is not a regular file; remove it")
     return open(handle, "rb")  # noqa: PTH123 (it is a number)
 
 
@@ -93,7 +93,7 @@ class OpenArrays:
             yield
         except self._errors as error:
             reason = " ".join(str(error).split())
-            raise DamagedError(f"{self._path} cannot be read: {reason}; build it again") from error
+            raise DamagedError(f"{self._path} cannot be read: {reason}; rebuild it") from error
 
     def read(self) -> dict[str, Array]:
         """Every array by name."""
@@ -162,7 +162,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
             return np.empty(shape, dtype)
         return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
     except (OSError, ValueError, OverflowError) as error:
-        raise DamagedError(f"{path} is damaged: {error}; build it again") from error
+        raise DamagedError(f"{path} is damaged: {error}; rebuild it") from error
 
 
 def sha256(path: Path) -> str:

@@ -86,8 +86,8 @@ class Remote:
         if self.access["local_files_only"] or is_offline():
             names = ", ".join(record.name for record in missing[:3])
             raise HubError(
-                f"{names} of {self.pinned} are not in this machine's cache, and asking the Hub is "
-                f"not allowed: run `knn-logits pull {self.pinned}` with a connection"
+                f"{names} of {self.pinned} are not in the local cache, and the Hub is offline: "
+                f"run `knn-logits pull {self.pinned}` with a connection"
             )
         self._compare_with_hub(missing)
         self._refuse_full_disk(missing)
@@ -126,8 +126,8 @@ class Remote:
             info = listing.get(record.name)
             if info is None:
                 raise HubError(
-                    f"{self.pinned} lacks {record.name}, which its manifest names: take another "
-                    "revision, and tell its publisher"
+                    f"{self.pinned} lacks {record.name}, which its manifest lists: use another "
+                    "revision, and contact its publisher"
                 )
             digest = getattr(getattr(info, "lfs", None), "sha256", None)
             if getattr(info, "size", None) != record.bytes or digest not in (None, record.sha256):
@@ -147,8 +147,8 @@ class Remote:
         _drop(self.folder / record.name)
         _drop(self.folder / layout.MANIFEST)
         raise DamagedError(
-            f"{record.name} of {self.pinned} differs from its manifest (size or SHA-256) and was "
-            "deleted: try again, then take another revision or tell its publisher"
+            f"{record.name} of {self.pinned} does not match its manifest (size or SHA-256) and "
+            "was deleted: try again, use another revision, or contact its publisher"
         )
 
     def _sweep(self) -> None:

@@ -35,7 +35,7 @@ def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) 
     """
     if len(tokens) >= MOST_TOKENS:
         raise DatastoreError(
-            f"a suffix index names at most {MOST_TOKENS:,} tokens, and there are {len(tokens):,}: "
+            f"a suffix index covers at most {MOST_TOKENS:,} tokens, but there are {len(tokens):,}: "
             "split the corpus into several datastores"
         )
     depth = _depths(len(tokens), first)

@@ -262,12 +262,12 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
         if problem is not None:
             raise DamagedError(
                 f"{manifest.path(folder, 'merged')} is wrong, since {problem}; merge again with "
-                f"`knn-logits merge {folder}`, or get it again"
+                f"`knn-logits merge {folder}`, or download it again"
             )
     if suffixes is not None and not is_suffix_order(tokens, documents.first, suffixes):
         raise DamagedError(
-            f"{manifest.path(folder, 'suffixes')} is not the suffix index of the text; make it "
-            f"again with `knn-logits index {folder} --suffixes`"
+            f"{manifest.path(folder, 'suffixes')} does not match the text; rebuild it with "
+            f"`knn-logits index {folder} --suffixes`"
         )
     if manifest.file("rows"):
         read_rows(manifest.path(folder, "rows"), manifest)
@@ -281,7 +281,7 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
     for name, array in read_arrays(path)[0].items() if manifest.file("gate") else ():
         if array.dtype != np.float32 or not (np.abs(array) <= layout.LARGEST_IN_GATE).all():
             raise DamagedError(
-                f"{path} holds {name}, which does not belong in a gate; fit the gate again with "
+                f"{path} holds {name}, which does not belong in a gate; refit the gate with "
                 "`knn-logits tune --gate ... --write`"
             )
 
@@ -298,7 +298,7 @@ def read_rows(path: Path, manifest: Manifest) -> Array:
     elif not np.isfinite(rows).all():
         problem = "holds numbers that are not finite"
     if rows is None or problem is not None:
-        raise DamagedError(f"{path} {problem}; get the memory again, or distill it again")
+        raise DamagedError(f"{path} {problem}; download the memory again, or distill it again")
     return rows
 
 

@@ -69,8 +69,8 @@ class TokenWriter:
         unknown = array[(array < 0) | (array >= self.vocabulary)]
         if len(unknown):
             raise ConfigError(
-                f"the tokenizer gave the token {int(unknown[0])}, but the model has only "
-                f"{self.vocabulary} tokens: load the tokenizer that belongs to the model"
+                f"the tokenizer returned token {int(unknown[0])}, but the model's vocabulary has "
+                f"only {self.vocabulary} tokens: load the tokenizer that belongs to the model"
             )
         self._file.write(array.astype(np.int32).tobytes())
         self._records.append(
@@ -134,7 +134,7 @@ class TokenWriter:
         first = np.array([document.first for document in self._records], dtype=np.int64)
         contexts = Contexts.of(first, self.tokens, self.concatenate)
         if contexts.entries == 0:
-            raise CorpusError("no document of the corpus has two tokens or more; give more text")
+            raise CorpusError("no document in the corpus has at least two tokens; add more text")
         return contexts
 
 

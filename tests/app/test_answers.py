@@ -7,7 +7,7 @@ import pytest
 
 from app.answers import HOSTILE, answer, neighbor, token
 from knn_logits import Candidate, DocumentShare, Rival, Trace
-from knn_logits.evidence.trace import Familiarity
+from knn_logits.evidence.familiarity import Familiarity
 from knn_logits_app import bundle, views
 from knn_logits_app.session import Answer, Piece
 

@@ -163,8 +163,8 @@ def test_stop_ends_a_long_text(until_stopped, open_page):
     one = open_page
     one.page.get_by_role("button", name="Length and sampling").click()
     one.page.get_by_label("End with the sentence").uncheck()
-    one.page.get_by_label("number input for New tokens, at most").fill("128")
-    one.page.get_by_label("number input for New tokens, at most").press("Tab")
+    one.page.get_by_label("number input for Maximum new tokens").fill("128")
+    one.page.get_by_label("number input for Maximum new tokens").press("Tab")
     one.mark("#answers")
     one.page.locator("#prompt textarea").fill("The")
     one.page.locator("#write").click()

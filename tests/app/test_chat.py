@@ -246,7 +246,7 @@ def test_a_request_that_the_server_refuses_is_said_in_its_turn(chat):
     refusal = {"detail": "too many requests from your address are waiting"}
     chat.page.route("**/queue/join**", lambda route: route.fulfill(status=503, json=refusal))
     reply = chat.ask(QUEEN)
-    expect(reply.locator(".kl-error")).to_contain_text("The server did not answer this.")
+    expect(reply.locator(".kl-error")).to_contain_text("The server did not respond.")
     chat.page.unroute_all()
     chat.visit.problems.clear()  # the browser reports the refusal on its console
     reply.get_by_role("button", name="Ask again").click()

@@ -88,7 +88,7 @@ def test_nobody_else_sees_it(session, visitors):
     assert visitors.stores("two") == {}
     assert visitors.stores(None) == {}
     wanted = writing_of("The lighthouse", Lookup((YOUR_TEXT,)), new_tokens=2)
-    with pytest.raises(RequestError, match="no such datastore"):
+    with pytest.raises(RequestError, match="datastore is not available"):
         list(session.write(session.first, wanted, Deadline(60), visitors.stores("two")))
 
 

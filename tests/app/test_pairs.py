@@ -97,9 +97,9 @@ def test_it_ends_when_its_time_is_up_or_somebody_stops_it(pair_session):
 
 
 def test_a_source_is_asked_for_where_there_is_one_only(pair_session, session, library):
-    with pytest.raises(RequestError, match="give the source"):
+    with pytest.raises(RequestError, match="needs a source text"):
         pair_session.explain(pair_session.first, TARGET, CRANE)
-    with pytest.raises(RequestError, match="reads no source"):
+    with pytest.raises(RequestError, match="does not take a source"):
         session.explain(library, "The remedy for E272", Lookup(("manual",)), source=SOURCE)
 
 

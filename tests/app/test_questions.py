@@ -171,13 +171,13 @@ def test_a_question_is_checked(asked, name):
         question_of(" ", lookup, [], False)
     with pytest.raises(LimitError, match="shorten"):
         list(steps(asked, "word " * 200, stores=[name])[1])
-    with pytest.raises(RequestError, match="no such datastore"):
+    with pytest.raises(RequestError, match="datastore is not available"):
         list(steps(asked, stores=["none"])[1])
 
 
 def test_an_encoder_decoder_model_is_not_asked(pair_session):
     _, replies = steps(pair_session, stores=list(pair_session.first.stores))
-    with pytest.raises(RequestError, match="answers no questions"):
+    with pytest.raises(RequestError, match="only translates"):
         next(replies)
 
 

@@ -48,7 +48,7 @@ def test_all_fields_are_there_when_the_page_says_that_it_is_ready(visit):
     page = visit().page
     places = ("prompt", "explain-text", "own-text", "evaluate-text")
     assert [page.locator(f"#{place} textarea").count() for place in places] == [1, 1, 1, 1]
-    assert page.get_by_label("number input for New tokens, at most").count() == 1
+    assert page.get_by_label("number input for Maximum new tokens").count() == 1
     visible = [page.locator(f"#{place} textarea").is_visible() for place in places]
     assert visible == [True, False, False, False]
 

@@ -165,7 +165,7 @@ def test_without_a_document_the_answer_is_as_if_it_had_never_been_read(one):
         words(page).first.click()
     page.locator("#answers").get_by_role("button", name="Write without it").first.click()
     headline = page.locator("#answers .kl-headline")
-    expect(headline).to_contain_text("Without it 4 of 4 words are others")
+    expect(headline).to_contain_text("Without it 4 of 4 words differ")
     new = page.locator("#answers .kl-side-knn")
     expect(new).to_contain_text("No document says that.")
     assert "Error E529" not in page.locator("#answers .kl-docs").inner_text()

@@ -53,7 +53,7 @@ def test_a_corpus_of_nothing(build, tmp_path, texts):
 
 def test_a_tokenizer_that_knows_more_tokens_than_the_model(tokenizer, tmp_path):
     small = make_gpt2(vocabulary=300)
-    with pytest.raises(ConfigError, match="but the model has only 300") as caught:
+    with pytest.raises(ConfigError, match="but the model only 300") as caught:
         build_datastore(small, tokenizer, TEXTS, tmp_path / "s")
     assert "tokenizer that belongs to the model" in str(caught.value)
 

@@ -208,4 +208,4 @@ def test_the_share_is_that_of_all_spans(tokens, at_once, monkeypatch):
 def test_a_build_says_that_a_corpus_is_mostly_copies(build, tmp_path, caplog, texts, said):
     with caplog.at_level(logging.WARNING, "knn_logits"):
         build(texts, tmp_path / "s")
-    assert ("stands more than once" in caplog.text) is said
+    assert ("verbatim duplicates" in caplog.text) is said

@@ -184,5 +184,5 @@ def test_sizes(size, expected):
 
 @pytest.mark.parametrize("size", ["", "GB", "-4GB", "0", "4 apples", "1e9", "0.1", "4GBB"])
 def test_what_is_no_size(size):
-    with pytest.raises(ConfigError, match="is no size"):
+    with pytest.raises(ConfigError, match="is not a size"):
         read_bytes(size)

@@ -68,8 +68,8 @@ def test_a_build_that_is_refused_by_its_estimate_goes_on_later(build, tmp_path):
     [
         ([Document("", "empty")], {}, CorpusError, "no token"),
         ([Document("a", "short")], {}, CorpusError, "two tokens"),
-        (TEXTS, {"index": IndexConfig("IVF4096,SQ8")}, ConfigError, "learns from at least"),
-        (TEXTS, {"source_prefix": "translate: "}, ConfigError, "does not read sources"),
+        (TEXTS, {"index": IndexConfig("IVF4096,SQ8")}, ConfigError, "needs at least"),
+        (TEXTS, {"source_prefix": "translate: "}, ConfigError, "has no source input"),
         (TEXTS, {"overwrite": True}, ConfigError, "no argument of estimate_build 'overwrite'"),
     ],
 )

@@ -15,29 +15,29 @@ def grown(model, tokenizer, tmp_path):
 
 
 def test_a_build_of_one_text_is_refused_and_leaves_nothing(build, tmp_path):
-    with pytest.raises(CorpusError, match="documents must be given as a list"):
+    with pytest.raises(CorpusError, match="documents must be a list"):
         build(TEXTS[0], tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
 def test_one_text_is_not_added_by_its_characters(model, tokenizer, grown):
-    with pytest.raises(CorpusError, match="documents must be given as a list"):
+    with pytest.raises(CorpusError, match="documents must be a list"):
         knn_logits.add_documents(model, tokenizer, grown, TEXTS[0])
     assert Datastore(grown.folder).manifest == grown.manifest
 
 
 @pytest.mark.parametrize("texts", [TEXTS[0], {"name": TEXTS[0]}, Document(TEXTS[0], "d")])
 def test_one_text_is_not_measured_by_its_characters(model, tokenizer, store, texts):
-    with pytest.raises(CorpusError, match="documents must be given as a list"):
+    with pytest.raises(CorpusError, match="documents must be a list"):
         knn_logits.evaluate(model, tokenizer, store, texts)
-    with pytest.raises(CorpusError, match="documents must be given as a list"):
+    with pytest.raises(CorpusError, match="documents must be a list"):
         knn_logits.tune(model, tokenizer, store, texts)
 
 
 def test_one_source_is_not_translated_by_its_characters(marian, pair_tokenizer, pair_store):
-    with pytest.raises(CorpusError, match="sources must be given as a list"):
+    with pytest.raises(CorpusError, match="sources must be a list"):
         knn_logits.translate(marian, pair_tokenizer, "The crane", pair_store)
-    with pytest.raises(CorpusError, match="documents must be given as a list"):
+    with pytest.raises(CorpusError, match="documents must be a list"):
         knn_logits.evaluate_translations(
             marian, pair_tokenizer, pair_store, {"name": Document("Der", "d", source="The")}
         )
@@ -79,7 +79,7 @@ def test_metadata_that_is_no_json_is_named(build, tmp_path):
     "text", ["my-folder/", "file.rst", "C:\\texts\\a.pdf", "~/notes", "./a", "a/b.md"]
 )
 def test_a_path_that_does_not_exist_is_no_text(build, tmp_path, text):
-    with pytest.raises(CorpusError, match="looks like a path, and no such file or folder exists"):
+    with pytest.raises(CorpusError, match="looks like a path, but no such file or folder exists"):
         build([*TEXTS[:2], text], tmp_path / "store")
     assert not (tmp_path / "store").exists()
 

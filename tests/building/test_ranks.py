@@ -49,7 +49,7 @@ def test_without_torchrun_it_is_refused(monkeypatch, model, tokenizer, tmp_path)
     assert not started_by_torchrun()
     with pytest.raises(ConfigError, match="was not started by torchrun"):
         knn_logits.build_datastore(model, tokenizer, [TEXT], tmp_path / "s", torchrun=True)
-    with pytest.raises(ConfigError, match="either by Ray or by torchrun"):
+    with pytest.raises(ConfigError, match="either Ray or torchrun"):
         knn_logits.build_datastore(
             model, tokenizer, [TEXT], tmp_path / "s", torchrun=True, ray="local"
         )

@@ -10,7 +10,7 @@ from knn_logits.engine.keys import compute_keys, grouped
 from knn_logits.engine.location import find_key
 from knn_logits.engine.windows import plan
 from knn_logits.errors import MismatchError
-from knn_logits.index import plain
+from knn_logits.index import plain_arrays
 from knn_logits.index.faiss_backend import build_faiss
 
 DIM, PART = 32, 150
@@ -34,7 +34,7 @@ def in_parts(keys):
 
 
 def filling_of(index, factory, metric, sample):
-    return FillTask(factory, DIM, metric, plain.to_arrays(index), 1, sample)
+    return FillTask(factory, DIM, metric, plain_arrays.to_arrays(index), 1, sample)
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine"])
@@ -49,12 +49,12 @@ def test_parts_give_the_bytes_of_the_whole(keys, factory, metric):
         worker = FillWorker(filling, expected)
         assert worker.ready()
         for batch in batches:
-            plain.append(index, worker.work(batch))
+            plain_arrays.append(index, worker.work(batch))
             sizes.append(index.size)
 
     filled = build_faiss(factory, DIM, metric, keys, in_parts(keys), 1, fill)
     assert sizes == [*range(PART, len(keys), PART), len(keys)]
-    expected, found = plain.to_arrays(whole), plain.to_arrays(filled)
+    expected, found = plain_arrays.to_arrays(whole), plain_arrays.to_arrays(filled)
     assert expected.keys() == found.keys()
     for name, array in expected.items():
         assert array.tobytes() == found[name].tobytes(), name
@@ -65,7 +65,7 @@ def test_a_worker_with_other_lists_is_refused(keys):
     index = build_faiss("IVF16,SQ8", DIM, "l2", keys, iter([]), 1)
     filling = filling_of(index, "IVF16,SQ8", "l2", keys[:64])
     other = FillWorker(filling, {}).work(-keys[:64])
-    with pytest.raises(MismatchError, match="other lists"):
+    with pytest.raises(MismatchError, match="different lists"):
         FillWorker(filling, other).ready()
 
 

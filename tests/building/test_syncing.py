@@ -253,7 +253,7 @@ def test_a_stopped_call_goes_on_and_another_text_begins_again(
         sync(texts, dry_run=True)
         texts |= {"g.txt": TEXTS[7]} if other else {}
         done = sync(texts, **small)
-    message = "has another corpus" if other else "continuing the unfinished sync"
+    message = "has a different corpus" if other else "continuing the unfinished sync"
     assert message in caplog.text
     assert held(done.datastore) == expected(tokenizer, texts)
 
@@ -270,7 +270,7 @@ def test_the_same_content_is_not_added_again(model, tokenizer, store, caplog):
     assert contents(again.folder) == before
     with caplog.at_level(logging.WARNING, "knn_logits"):
         grown = add_documents(model, tokenizer, store, [TEXTS[2], "This is new."])
-    assert "1 of the documents are already in" in caplog.text
+    assert "1 documents are already in" in caplog.text
     assert (grown.manifest.documents, grown.documents[5].id) == (6, "6")
 
 

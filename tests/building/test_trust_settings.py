@@ -15,7 +15,7 @@ from knn_logits.building.trust_settings import (
     Sample,
     curve_of,
     limit_of,
-    own_texts,
+    sample_texts,
     with_trust,
     word_marks,
 )
@@ -67,7 +67,7 @@ def test_the_curve_follows_how_often_the_memory_is_right():
 
 
 def test_a_model_that_is_not_sure_of_its_own_text_keeps_one_lambda(model, tokenizer, store):
-    assert own_texts(model, tokenizer) is None
+    assert sample_texts(model, tokenizer) is None
     writing = WritingRecord(k=8, lmbda=0.7, temperature=2.0)
     assert with_trust(writing, model, tokenizer, store, Sample(), WORDS) == writing
 
@@ -78,7 +78,7 @@ def test_a_sure_model_is_protected_unless_it_repeats_itself(model, tokenizer, st
     sure.lm_head = torch.nn.Linear(32, 384)
     torch.nn.init.zeros_(sure.lm_head.weight)
     sure.lm_head.bias.data = torch.arange(384.0).flip(0) * 3.0
-    texts = own_texts(sure, tokenizer)
+    texts = sample_texts(sure, tokenizer)
     assert texts is not None
     writing = WritingRecord(k=8, lmbda=0.7, temperature=2.0, no_repeat_ngram_size=8)
     assert with_trust(writing, sure, tokenizer, store, Sample(), WORDS) == writing

@@ -17,7 +17,8 @@ from knn_logits import KNNLogitsProcessor, Memory, Trace, explain
 from knn_logits.building.writing_settings import sharp_temperature, unrepeated_ngram
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.evidence.assemble import with_trust
-from knn_logits.evidence.trace import Familiarity, SequenceTrace, TokenTrace
+from knn_logits.evidence.familiarity import Familiarity
+from knn_logits.evidence.trace import SequenceTrace, TokenTrace
 from knn_logits.measure.tune.result import write_settings
 
 

@@ -58,7 +58,7 @@ def test_a_small_folder_is_told_that_nothing_was_calibrated(run, model_folder, f
         file.unlink()
     result = run("build", model_folder, folder, "--out", tmp_path / "store")
     assert (
-        "entries are too few to calibrate the settings for scoring on (256 are needed)"
+        "entries are too few to calibrate the settings for scoring (at least 256 are needed)"
         in result.out
     )
     assert "settings for scoring (not calibrated)" in result.out
@@ -110,7 +110,7 @@ def test_fields_and_encoding_are_named(run, model_folder, tmp_path):
     wrong = run.refused("add", model_folder, tmp_path / "s", more)
     assert "(--text-field names another field)" in wrong.err
     unknown = run.refused("add", model_folder, tmp_path / "s", more, "--encoding", "latin-99")
-    assert "name one such as utf-8" in unknown.err
+    assert "use for example utf-8" in unknown.err
 
 
 @pytest.mark.parametrize("began", ["float16", "float32"])
@@ -127,12 +127,12 @@ def test_an_unfinished_build_goes_on_in_its_own_precision(
 
     with monkeypatch.context() as patch:
         patch.setattr("knn_logits.building.builder.nearness_of", stop)
-        assert "goes on here" in run(*build, "--dtype", began).err
+        assert "to resume" in run(*build, "--dtype", began).err
     fastest = {"float16": 9.0, "float32": 1.0} if began == "float16" else {"float16": 1.0}
     monkeypatch.setattr(
         "knn_logits.engine.forward._seconds",
         lambda weight: fastest.get(str(weight.dtype).removeprefix("torch."), 9.0),
     )
     result = run.good(*build)
-    assert f"goes on in {began}" in result.err
+    assert f"resuming the unfinished job in {began}" in result.err
     assert "continuing the unfinished build" in result.err

@@ -52,7 +52,7 @@ def test_the_model_alone_is_said_to_be_alone(talk):
 def test_texts_are_continued_where_that_is_chosen(talk):
     assert TEXTS[2] not in talk("/ask off", QUESTION).out
     assert TEXTS[2] not in talk(QUESTION, options=["--continue"]).out
-    assert "/ask needs a state" in talk("/ask maybe").err
+    assert "usage: /ask on" in talk("/ask maybe").err
 
 
 def test_written_answers_are_streamed_once(talk):

@@ -87,7 +87,9 @@ def test_another_kind_of_index_is_said(run, store, model_folder, tmp_path, monke
     (folder / "new.txt").write_text(TEXTS[6])
     grown = run("sync", model_folder, store, folder).out
     assert "the index is now IVF64,SQ8" in grown
-    assert f"was exact: `knn-logits index {store.resolve()} --index exact` goes back" in grown
+    assert (
+        f"instead of exact: `knn-logits index {store.resolve()} --index exact` restores it" in grown
+    )
     run("remove", store, "--document", "new.txt")
     assert "the index is now exact" in run("compact", store).out
     assert "the index" not in run("sync", model_folder, store, folder, "--dry-run").out
@@ -211,7 +213,7 @@ def test_verify_tells_of_stored_control_tokens(
     monkeypatch.undo()
     result = run("verify", tmp_path / "spelt", "--model", model_folder, "--json")
     assert (result.code, result.json["control_tokens"]) == (0, ["b"])
-    assert "1 documents hold control tokens that their text spelt (b)" in result.err
+    assert "1 documents contain control tokens spelled out in their text (b)" in result.err
     assert "control_tokens" not in run("verify", tmp_path / "spelt", "--json").json
-    assert "not looked for without --model" in run("verify", tmp_path / "spelt").out
-    assert "not looked for" not in run("verify", store, "--model", model_folder).out
+    assert "pass --model to check" in run("verify", tmp_path / "spelt").out
+    assert "pass --model to check" not in run("verify", store, "--model", model_folder).out

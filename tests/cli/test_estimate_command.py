@@ -28,17 +28,17 @@ def test_a_corpus_by_kind_of_index(run, model_folder, tmp_path):
 def test_tokens_alone(run):
     said = json.loads(run("estimate", "--tokens", "1e5", "--dim", 64, "--json").out)
     assert (said["tokens"], said["entries"], said["seconds"]) == (100_000, 99_999, None)
-    assert "give --layers" in run("estimate", "--tokens", "1e5", "--dim", 64).out
+    assert "pass --layers" in run("estimate", "--tokens", "1e5", "--dim", 64).out
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "give either the documents or their number"),
-        (["model", "corpus", "--tokens", "1e6"], "give either the documents or their number"),
-        (["--tokens", "1e6"], "give either a model or the length"),
-        (["model", "--tokens", "1e6", "--dim", "64"], "give either a model or the length"),
-        (["model", "--tokens", "1e6", "--layers", "2"], "--layers belongs to --dim"),
+        ([], "pass either documents or a number"),
+        (["model", "corpus", "--tokens", "1e6"], "pass either documents or a number"),
+        (["--tokens", "1e6"], "pass either a model or the dimension"),
+        (["model", "--tokens", "1e6", "--dim", "64"], "pass either a model or the dimension"),
+        (["model", "--tokens", "1e6", "--layers", "2"], "--layers is only valid with --dim"),
         (["--tokens", "many", "--dim", "64"], "such as 3e9"),
         (["--tokens", "1e99", "--dim", "64"], "such as 3e9"),
         (["--tokens", "nan", "--dim", "64"], "such as 3e9"),

@@ -89,7 +89,7 @@ def test_windows_and_concatenation(run, model_folder, store, text):
     ("content", "expected"),
     [
         ("", "no readable document"),
-        ("a", "follows another, so nothing can be predicted"),
+        ("a", "has no token to predict"),
         (None, "does not exist"),
     ],
 )
@@ -108,14 +108,14 @@ def test_a_text_that_predicts_nothing_is_one_line(
 
 def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
     for args, expected in (
-        ((store.folder,), "no text is given"),
-        ((store.folder, "data/held"), "data/held does not exist here, so it is taken for a"),
+        ((store.folder,), "no text given"),
+        ((store.folder, "data/held"), "data/held does not exist, so it was taken for a"),
         ((store.folder, "data/held.jsonl"), "'data/held.jsonl' does not exist"),
         ((store.folder, "data/held.DOCX"), "'data/held.DOCX' does not exist"),
         ((tmp_path / "nowhere", text), "does not exist"),
         ((store.folder, text, text), "given twice"),
         ((store.folder, text, "--window", 8, "--stride", 9), "larger than window"),
-        ((store.folder, store.folder, text, "--weights", "1"), "do not fit 2 datastores"),
+        ((store.folder, store.folder, text, "--weights", "1"), "do not match 2 datastores"),
     ):
         result = run.refused("eval", model_folder, *args)
         assert expected in result.line

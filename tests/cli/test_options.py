@@ -68,7 +68,7 @@ def test_wrong_values_are_refused_before_the_command_runs(call):
     assert call("here", "--piers", 0)[0].exit_code == 2
     for words, message in (
         (("--depth", 0), "--depth must be above 0, not 0.0"),
-        (("--window", 1), "window must be a whole number of at least 2"),
+        (("--window", 1), "window must be an integer of at least 2"),
         (("--lmbda", 2), "lmbda must lie between 0 and 1"),
     ):
         done, heard = call("here", *words)
@@ -87,14 +87,14 @@ def test_help_has_the_range_and_the_default(call):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--min-knns", 3), "--min-knns: no effect, since no pointers are followed"),
+        (("--min-knns", 3), "--min-knns: no effect without --retomaton"),
         (
             ("--pointer-weight", 2, "--max-knns", 9),
-            "--max-knns, --pointer-weight: no effect, since no pointers are followed",
+            "--max-knns, --pointer-weight: no effect without --retomaton",
         ),
-        (("--nprobe", 4), "--nprobe: no effect, since the index (exact) has no lists to visit"),
-        (("--refine",), "--refine: no effect, since the index (exact) has exact distances"),
-        (("--native-index",), "--native-index: no effect, since no index is in FAISS's own"),
+        (("--nprobe", 4), "--nprobe: no effect, since the index (exact) has no inverted lists"),
+        (("--refine",), "--refine: no effect, since the distances of the index (exact) are exact"),
+        (("--native-index",), "--native-index: no effect, since no index uses FAISS's own"),
         (("--retomaton", "--min-knns", 3), None),
     ],
 )
@@ -109,13 +109,13 @@ def test_options_of_other_kinds_of_index_and_model_have_no_effect(
     run, store, model_folder, tmp_path
 ):
     (tmp_path / "a.txt").write_text("The harbour crane lifts the crates. " * 4)
-    lists = "--nprobe: no effect, since the index (exact) has no lists to visit"
+    lists = "--nprobe: no effect, since the index (exact) has no inverted lists"
     build = ("build", model_folder, tmp_path / "a.txt", "--out", tmp_path / "s")
     assert lists in run(*build, "--nprobe", 4).err
     assert lists in run("index", tmp_path / "s", "--index", "exact", "--nprobe", 4).err
     assert "no effect" not in run("index", tmp_path / "s", "--index", "exact").err
     score = ("eval", model_folder, store.folder, tmp_path / "a.txt", "--allow-overlap")
-    assert "since nothing is translated" in run(*score, "--batch-size", 2).err
+    assert "without translation" in run(*score, "--batch-size", 2).err
     assert "no effect" not in run(*score, "--no-bleu").err
 
 
@@ -123,11 +123,11 @@ def test_under_trust_settings_of_a_search_have_no_effect(run, store, model_folde
     folder = with_trust(store, 12.0, folder=tmp_path / "s").folder
     write = ("generate", model_folder, folder, "--prompt", "The harbour", "--max-new-tokens", 2)
     done = run(*write, "--refine", "--suffix-weight", 3)
-    assert "--refine, --suffix-weight: no effect, since trust takes what follows" in done.err
+    assert "--refine, --suffix-weight: no effect with trust" in done.err
     assert "trust" not in run(*write, "--lmbda", 0.5, "--suffix-weight", 3).err
 
 
 def test_a_folder_is_no_text_to_explain(run, store, model_folder, tmp_path):
     done = run("explain", model_folder, store.folder, tmp_path)
     assert done.code == 1
-    assert done.err == f"knn-logits: {tmp_path} is a folder: give one of its files, or a text\n"
+    assert done.err == f"knn-logits: {tmp_path} is a folder: pass one of its files, or a text\n"

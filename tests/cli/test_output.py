@@ -182,7 +182,7 @@ def test_nothing_is_left_where_a_place_was_tried(tmp_path):
 def test_a_mistyped_folder_is_named_as_such(run, copy, text, name):
     for command in (("generate", name, copy, "--prompt", "The"), ("eval", name, copy, text)):
         found = run(*command)
-        assert (found.code, "no such folder exists" in found.err) == (1, True), found.err
+        assert (found.code, "there is no such folder" in found.err) == (1, True), found.err
         assert "Repo id" not in found.err
 
 

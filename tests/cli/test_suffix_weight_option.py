@@ -99,4 +99,4 @@ def test_shares_of_several_datastores_can_be_tuned_with(run, model_folder, folde
     found = run.good(*call, "--weights", "3,1", "--json")
     assert found.json["settings"]["weights"] == "0.75, 0.25"
     wrong = run.refused(*call, "--weights", "3")
-    assert "give one weight for each" in wrong.err
+    assert "pass one non-negative weight for each" in wrong.err

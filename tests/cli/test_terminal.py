@@ -78,9 +78,10 @@ def test_a_word_that_is_too_wide_stays_whole(screen):
     assert path in stream.getvalue().splitlines()
 
 
-def test_warnings_break_between_words(screen):
+def test_warnings_break_between_words(screen, monkeypatch):
     stream, width = screen()
-    terminal.tell(LONG, style=None)
+    monkeypatch.setattr(terminal, "stderr", type(terminal.stderr)(stderr=True, highlight=False))
+    terminal.tell(LONG)
     whole_words(stream.getvalue(), width, f"knn-logits: {LONG}")
 
 

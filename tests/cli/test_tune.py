@@ -30,7 +30,7 @@ def test_json_and_write(run, model_folder, copy, text, tmp_path):
     assert run("info", copy, "--json").json["settings"]["calibrated"] is False
     stored = write_corpus(tmp_path / "stored.jsonl", TEXTS)
     refused = run.refused("tune", model_folder, copy, stored, "--k", 32, "--write", "--json")
-    assert "the settings are not written" in refused.err
+    assert "the settings were not stored" in refused.err
     assert "--allow-overlap" in refused.json["refused"]
     assert run("info", copy, "--json").json["settings"]["calibrated"] is False
     quiet = run("tune", model_folder, copy, stored, "--k", 8, "--allow-overlap", "--json")
@@ -52,7 +52,7 @@ def test_for_people(run, model_folder, copy, tmp_path):
     stored = write_corpus(tmp_path / "stored.jsonl", TEXTS)
     result = run.good("tune", model_folder, copy, stored, "--k", 8)
     assert "other tokens" in result.out
-    assert "tune on text that the datastore does not hold" in result.out
+    assert "tune on text that is not in the datastore" in result.out
     assert "in the datastore, in runs of 13" in result.err
 
 
@@ -97,10 +97,10 @@ def test_mistakes_are_one_line(run, model_folder, copy, text, tmp_path, monkeypa
     short.write_text("a")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for args, expected in (
-        ((copy,), "no text is given"),
+        ((copy,), "no text given"),
         ((copy, short), "dozens of documents"),
         ((copy, text, "--k", 0), "k must be"),
-        ((copy, copy, text, "--write"), "tune each datastore by itself"),
+        ((copy, copy, text, "--write"), "tune each datastore separately"),
         ((copy, text, "--plots", tmp_path / "p"), "knn-logits[plots]"),
     ):
         result = run.refused("tune", model_folder, *args)
@@ -135,7 +135,7 @@ def test_shares_of_the_infini_gram(run, model_folder, copy, text):
     )
     assert "shares written" in written.out
     both = run.refused("tune", model_folder, copy, text, "--infini-gram", "--gate", "learned")
-    assert "leave out" in both.err
+    assert "remove --k" in both.err
 
 
 @pytest.mark.parametrize("command", [("eval",), ("explain",), ("generate", "--prompt")])

@@ -58,7 +58,7 @@ def test_files_and_datasets_together(hub, tmp_path):
 
 @pytest.mark.parametrize("name", ["hf:", "hf::config", "hf: :x"])
 def test_a_dataset_without_a_name_is_an_error(hub, name):
-    with pytest.raises(CorpusError, match=r"names no dataset; write hf:DATASET:CONFIG:SPLIT"):
+    with pytest.raises(CorpusError, match=r"is not a dataset name; use hf:DATASET:CONFIG:SPLIT"):
         read_corpus([name])
 
 

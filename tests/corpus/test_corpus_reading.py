@@ -223,7 +223,7 @@ def test_plain_text_is_no_pair(tmp_path, name):
         read_corpus([path], pairs=True)  # at once, not after hours of other files
     message = str(caught.value)
     assert path in message
-    assert "plain text and has no source and target" in message
+    assert "plain text without source and target" in message
     assert ".jsonl" in message
 
 
@@ -240,7 +240,7 @@ def test_plain_text_beside_pairs_is_skipped(tmp_path):
 
 def test_nothing_given():
     with pytest.raises(
-        CorpusError, match=r"no corpus is given; name documents, text files.*hf:DATASET"
+        CorpusError, match=r"no corpus given; pass documents, text files.*hf:DATASET"
     ):
         read_corpus([])
 
@@ -284,7 +284,7 @@ def test_a_corpus_without_a_readable_document_is_an_error(tmp_path):
     skipped = []
     message = failure(str(tmp_path), on_skip=lambda *skip: skipped.append(skip))
     assert f"no readable document: 2 skipped, the first {binary}: binary" in message
-    assert "name documents, text files" in message
+    assert "pass documents, text files" in message
     assert len(skipped) == 2
 
 

@@ -31,7 +31,7 @@ def test_a_number_that_is_taken_is_given_another_sign():
     ["text", b"text", Document("text", "id"), pathlib.Path("folder"), {"text": "a"}, None, 5],
 )
 def test_a_single_value_is_refused_at_once(value):
-    with pytest.raises(CorpusError, match="documents must be given as a list"):
+    with pytest.raises(CorpusError, match="documents must be a list"):
         as_documents(value)
 
 
@@ -44,16 +44,16 @@ def test_a_row_that_is_no_document_is_named_by_its_number(row):
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"id": 5}, "id is a number"),
-        ({"id": None}, "id is null"),
-        ({"id": "\ud800"}, "id holds a lone surrogate"),
-        ({"text": None}, "text of the document 'd' is null"),
-        ({"text": b"bytes"}, "text of the document 'd' is of type bytes"),
-        ({"text": "half \udc00 a character"}, "text of the document 'd' holds a lone surrogate"),
-        ({"title": 7}, "title of the document 'd' is a number"),
-        ({"title": "\ud800"}, "title of the document 'd' holds a lone surrogate"),
-        ({"uri": ["a"]}, "uri of the document 'd' is a list"),
-        ({"source": "\ud800"}, "source of the document 'd' holds a lone surrogate"),
+        ({"id": 5}, "id must be a string, not a number"),
+        ({"id": None}, "id must be a string, not null"),
+        ({"id": "\ud800"}, "id contains a lone surrogate"),
+        ({"text": None}, "text of the document 'd' must be a string, not null"),
+        ({"text": b"bytes"}, "text of the document 'd' must be a string, not of type bytes"),
+        ({"text": "half \udc00 a character"}, "text of the document 'd' contains a lone surrogate"),
+        ({"title": 7}, "title of the document 'd' must be a string, not a number"),
+        ({"title": "\ud800"}, "title of the document 'd' contains a lone surrogate"),
+        ({"uri": ["a"]}, "uri of the document 'd' must be a string, not a list"),
+        ({"source": "\ud800"}, "source of the document 'd' contains a lone surrogate"),
         ({"metadata": "a"}, "metadata of the document 'd' is a string"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_document_of_other_values_is_refused(fields, named):
 
 
 def test_half_a_character_in_a_plain_text_is_named():
-    with pytest.raises(CorpusError, match="text of the document '1' holds a lone surrogate"):
+    with pytest.raises(CorpusError, match="text of the document '1' contains a lone surrogate"):
         list(as_documents(["good", "bad \ud800"]))
 
 

@@ -72,7 +72,7 @@ def test_rows_have_the_encoding_that_is_named_or_that_their_mark_says(tmp_path):
 def test_an_unknown_encoding_is_refused_at_once(tmp_path):
     path = write(tmp_path / "a.txt", "text")
     for name in ("latin-99", "rot13", "hex", ""):
-        with pytest.raises(ConfigError, match=r"the encoding .* is unknown; name one such as"):
+        with pytest.raises(ConfigError, match=r"the encoding .* is unknown; use for example"):
             read_corpus([path], encoding=name)
 
 

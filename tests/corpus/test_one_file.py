@@ -38,7 +38,7 @@ def test_a_character_across_two_chunks_is_read_whole(tmp_path, offset, monkeypat
     ("data", "reason"),
     [
         (b"cut off \xe2\x82", "ends in the middle of a character"),
-        ("naïve ".encode() * 9 + b"caf\xe9 noir", "byte 67 is not a character"),
+        ("naïve ".encode() * 9 + b"caf\xe9 noir", "byte 67 is not valid"),
         (b"text\0more", "NUL"),
         (b"", "empty"),
         (b" \r\n\t\n", "empty"),
@@ -55,7 +55,7 @@ def test_an_unreadable_text_file_is_skipped_or_with_strict_an_error(tmp_path, da
     message = failure(bad, good, strict=True)
     assert bad in message
     assert reason in message
-    assert "leave --strict out" in message
+    assert "omit --strict" in message
 
 
 def test_a_binary_file_is_left_at_its_first_bad_byte(tmp_path):
@@ -147,7 +147,7 @@ def test_a_malformed_line_is_an_error_that_names_file_and_line(tmp_path, line, r
     message = str(caught.value)
     assert f"{path}, line 3: " in message
     assert reason in message
-    assert "correct or remove" in message
+    assert "fix or remove" in message
     assert "\n" not in message
 
 

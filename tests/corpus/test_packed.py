@@ -136,7 +136,7 @@ def test_parquet_without_the_column_is_an_error(tmp_path):
     message = failure(path)
     assert path in message
     assert 'no column "text" among content, body' in message
-    assert "name the column with --text-field" in message
+    assert "set it with --text-field" in message
     assert 'no column "source"' in failure(path, pairs=True)
 
 

@@ -79,9 +79,9 @@ def scaled(name, factor):
         (lambda _: scaled("transformer.wte.weight", 1.5), []),
         (lambda _: scaled("transformer.h.1.attn.c_proj.weight", 1.5), []),
         (lambda _: scaled("transformer.wte.weight", float("nan")), []),
-        (lambda _: make_gpt2(width=48), ["48 numbers", "32"]),
+        (lambda _: make_gpt2(width=48), ["dimension 48", "32"]),
         (lambda _: make_gpt2(layers=3), ["another configuration"]),
-        (lambda largest: make_gpt2(vocabulary=largest), ["the token {0}", "has only {0} tokens"]),
+        (lambda largest: make_gpt2(vocabulary=largest), ["token {0}", "has only {0} tokens"]),
     ],
     ids=["seed", "embeddings", "attention", "not finite", "width", "layers", "vocabulary"],
 )
@@ -261,7 +261,7 @@ def bpe(texts, vocabulary, *, prefix_space=False):
 )
 def test_another_tokenizer(store, texts, vocabulary, prefix_space):
     other = bpe(texts, vocabulary, prefix_space=prefix_space)
-    with pytest.raises(MismatchError, match="another tokenizer") as caught:
+    with pytest.raises(MismatchError, match="a different tokenizer") as caught:
         check_tokenizer(other, store)
     assert "\n" not in str(caught.value)
 

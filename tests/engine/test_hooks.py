@@ -133,9 +133,9 @@ def test_closing_while_another_thread_is_in_a_forward_pass_does_not_end_it(mine,
 def test_a_closed_processor_refuses_to_be_called(mine, store, ids):
     knn = attach(mine, store)
     knn.close()
-    with pytest.raises(ModelError, match="was closed: make a new one"):
+    with pytest.raises(ModelError, match="is closed: create a new one"):
         knn(ids, torch.zeros(1, 384))
-    with pytest.raises(ModelError, match="was closed"):
+    with pytest.raises(ModelError, match="is closed"):
         greedy(mine, ids, knn)
 
 

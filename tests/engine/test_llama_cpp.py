@@ -15,7 +15,7 @@ from knn_logits.corpus.documents import Document
 from knn_logits.engine.compatibility import tokenizer_record
 from knn_logits.engine.forward import key_states, key_states_and_logits
 from knn_logits.engine.llama_cpp import context
-from knn_logits.engine.llama_cpp.weights import Weights
+from knn_logits.engine.llama_cpp.gguf_file import Weights
 from knn_logits.engine.location import find_key
 from knn_logits.engine.opening import gguf_file, open_gguf
 from knn_logits.engine.tokens import chat_ids, text_ids
@@ -301,13 +301,13 @@ def test_an_interrupt_is_not_lost_in_the_callback(pair, folder, monkeypatch):
 def test_a_full_context_is_one_line(pair):
     model = pair[1]
     ids = ids_of(model.tokenizer, " ".join(TEXTS * 8))[:, :500]
-    with pytest.raises(LimitError, match="the model reads 512 at most"):
+    with pytest.raises(LimitError, match="context is 512"):
         model.generate(ids, max_new_tokens=40, do_sample=False, eos_token_id=None)
 
 
 def test_what_is_no_gguf_file_is_refused(tmp_path, pair, folder):
     (tmp_path / "text.gguf").write_text("no model")
-    with pytest.raises(ModelError, match="is no GGUF file"):
+    with pytest.raises(ModelError, match="is not a GGUF file"):
         open_gguf(tmp_path / "text.gguf")
     whole = (folder / "llama.gguf").read_bytes()
     for size in (4, 40, 3000, len(whole) - 4096):
@@ -322,7 +322,7 @@ def test_a_name_means_a_file_or_a_folder_with_one(tmp_path):
     (tmp_path / "a.gguf").touch()
     assert gguf_file(str(tmp_path)) == tmp_path / "a.gguf"
     (tmp_path / "b.gguf").touch()
-    with pytest.raises(ConfigError, match="holds 2 GGUF files"):
+    with pytest.raises(ConfigError, match="contains 2 GGUF files"):
         gguf_file(str(tmp_path))
     (tmp_path / "config.json").touch()
     assert gguf_file(str(tmp_path)) is None
@@ -345,7 +345,7 @@ def test_transformers_reads_the_file_without_llama_cpp(pair, monkeypatch, caplog
     def missing():
         raise MissingDependencyError("no llama.cpp")
 
-    monkeypatch.setattr("knn_logits.engine.llama_cpp.weights.llama", missing)
+    monkeypatch.setattr("knn_logits.engine.llama_cpp.gguf_file.llama", missing)
     other, cutter = open_gguf(path)
     assert len(caplog.records) == 1
     assert "transformers runs llama.gguf" in caplog.text

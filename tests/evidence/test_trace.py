@@ -164,10 +164,10 @@ def test_characters_cut_into_several_tokens(tokenizer):
 
 def test_a_foreign_output_is_refused(traced, tokenizer, model):
     knn, output, _ = traced
-    with pytest.raises(TraceError, match="not recorded such a generation"):
+    with pytest.raises(TraceError, match="no record of that generation"):
         knn.trace(torch.full((1, 9), 7), tokenizer)
     for other in ("text", output[0], output.float()):
-        with pytest.raises(TraceError, match="not an output of generate"):
+        with pytest.raises(TraceError, match="needs an output of generate"):
             knn.trace(other, tokenizer)
     assert knn.trace(output, tokenizer, rows=0) == knn.trace(output, tokenizer, rows=[0])
     changed = output.clone()
@@ -216,7 +216,7 @@ def test_another_tokenizer_is_refused(traced, tokenizer):
     from tokenizers import Tokenizer
 
     other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(backend)))
-    with pytest.raises(MismatchError, match="another tokenizer"):
+    with pytest.raises(MismatchError, match="a different tokenizer"):
         knn.trace(output, other)
 
 

@@ -19,7 +19,7 @@ def test_the_datastores_that_the_project_means_to_publish():
     assert {f"wikitext103-{size}" for size in ("distilgpt2", "gpt2", "gpt2-medium", "gpt2-large")}
     assert {"wmt16-en-ro-t5-small", "wmt16-en-ro-t5-base", "peps-qwen3-0.6b"} < names
     assert recipe("wikitext103-gpt2") == recipe("knn-logits/wikitext103-gpt2")
-    with pytest.raises(ConfigError, match="the catalogue has no recipe 'x'; give one of"):
+    with pytest.raises(ConfigError, match="the catalog has no recipe 'x'; choose one of"):
         recipe("x")
 
 

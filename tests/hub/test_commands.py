@@ -50,8 +50,8 @@ def test_mistakes_are_one_line(hub, worker, run, indexed, tmp_path):
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "--out FOLDER" in done.err
     for words, said in (
-        (("pull", "nonsense"), "write org/name"),
-        (("push", indexed.folder, "nonsense"), "write org/name"),
+        (("pull", "nonsense"), "use org/name"),
+        (("push", indexed.folder, "nonsense"), "use org/name"),
         (("push", tmp_path, NAME), "is not a datastore"),
     ):
         done = run(*words)

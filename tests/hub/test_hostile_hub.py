@@ -105,7 +105,7 @@ def test_a_revision_that_leads_elsewhere(published, worker, cache, tmp_path, rev
     for asked in ({"name": f"{NAME}@{revision}"}, {"name": NAME, "revision": revision}):
         code = "Datastore.from_pretrained(name, revision=revision, cache_dir=cache)"
         names = {"revision": None, **asked}
-        fails(worker, r"ConfigError: .*cannot be a revision", code, cache=cache, **names)
+        fails(worker, r"ConfigError: .*is not a valid revision", code, cache=cache, **names)
     assert published.requests == []
 
 
@@ -121,7 +121,7 @@ def test_a_push_to_a_hub_that_names_no_commit(published, owner, indexed, commit)
     answer = {"id": NAME, "sha": commit, "siblings": files}
     published.answers["revision"] = json.dumps(answer).encode()
     code = "knn_logits.push_to_hub(store, name, keys=False)"
-    pattern = r"HubError: .*(did not name a commit|cannot be read)"
+    pattern = r"HubError: .*(did not return a commit|cannot be read)"
     fails(owner, pattern, code, store=indexed.folder, name=NAME)
     assert not [one for one in published.requests if "/commit/" in one["path"]]
 

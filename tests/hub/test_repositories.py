@@ -139,16 +139,16 @@ def test_what_is_given_stands_in_the_code_as_a_string():
 
 def test_mistakes_are_one_line(run, indexed, tmp_path):
     for words, said in (
-        (["--space", PAGE], "--space and --model belong together"),
-        (["--model", "gpt2"], "--space and --model belong together"),
-        (["--custom-generate", "nonsense"], "write org/name"),
-        (["--custom-generate", "org/name@main"], "write org/name"),
-        (["--keep", tmp_path], "give one"),
+        (["--space", PAGE], "--space and --model must be used together"),
+        (["--model", "gpt2"], "--space and --model must be used together"),
+        (["--custom-generate", "nonsense"], "use org/name"),
+        (["--custom-generate", "org/name@main"], "use org/name"),
+        (["--keep", tmp_path], "--keep needs"),
     ):
         done = run("push", indexed.folder, NAME, *words)
         assert (done.code, len(done.err.splitlines())) == (1, 1)
         assert said in done.err
-    with pytest.raises(ConfigError, match="without blanks"):
+    with pytest.raises(ConfigError, match="without spaces"):
         space("org/page", "gpt2", ["two words"])
 
 

@@ -95,7 +95,7 @@ def test_queries_that_are_broken_empty_or_of_another_size(form):
     assert distances[1:].isinf().all()
     assert (ids[0] >= 0).all()
     assert index.search(queries[:0], 5)[0].shape == (0, 0)
-    with pytest.raises(SearchError, match="give queries"):
+    with pytest.raises(SearchError, match="pass queries"):
         index.search(torch.zeros(1, 3), 5)
 
 

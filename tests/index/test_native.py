@@ -102,7 +102,7 @@ def test_what_is_open_stays_as_it_was(make):
 def test_an_index_of_another_kind(make, other):
     store = make("HNSW8")
     data = make(other, "other").native_index() or b"\0" * 100
-    with pytest.raises(DamagedError, match="does not hold 'HNSW8'") as caught:
+    with pytest.raises(DamagedError, match="is not a 'HNSW8'") as caught:
         native.from_bytes(data, "HNSW8", 8, "l2", 400)
     assert "\n" not in str(caught.value)
     (store.folder / store.manifest.file("native").name).write_bytes(data)
@@ -131,5 +131,5 @@ def test_of_another_text_it_does_not_find_what_it_found(make, tmp_path):
     other = build_index(other, IndexConfig("HNSW8", native=True))
     (store.folder / store.manifest.file("native").name).write_bytes(other.native_index())
     refit(store.folder)
-    with pytest.raises(DamagedError, match="finds other entries than"):
+    with pytest.raises(DamagedError, match="returns different entries than"):
         open_index(Datastore(store.folder), native=True)

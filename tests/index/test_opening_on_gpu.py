@@ -103,7 +103,7 @@ def test_a_device_that_finds_other_neighbors_is_left_aside(store, on_gpu, monkey
     real = CompactIndex.search
     monkeypatch.setattr(CompactIndex, "search", wrong)
     assert isinstance(on_gpu(store), FaissIndex)
-    assert "further away" in caplog.text
+    assert "farther" in caplog.text
 
 
 def test_a_form_of_faiss_that_fails_is_left_aside(store, monkeypatch, caplog):

@@ -14,8 +14,8 @@ from knn_logits.engine.location import find_key
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 from knn_logits.lab.ablation import bench, gains, measuring
 from knn_logits.lab.ablation.bench import Studied, key_places
+from knn_logits.lab.ablation.findings import Finding
 from knn_logits.lab.ablation.measuring import measure_base, search_index
-from knn_logits.lab.ablation.report import Finding
 from knn_logits.lab.ablation.running import STUDIES, ablate, first_tokens
 from knn_logits.lab.ablation.studies import study_temperature
 from knn_logits.mixture.gates.distance import fit_distance_gate
@@ -241,9 +241,9 @@ def test_stopped_again_and_again(model, tokenizer, whole, tmp_path, monkeypatch)
 
 def test_what_is_refused(model, marian, tokenizer, whole, tmp_path):
     folder = whole[0]
-    with pytest.raises(ConfigError, match="another text"):
+    with pytest.raises(ConfigError, match="a different text"):
         ablate(model, tokenizer, CORPUS, OTHER[1:], folder, **SETTINGS)
-    with pytest.raises(ConfigError, match="another k"):
+    with pytest.raises(ConfigError, match="a different k"):
         ablate(model, tokenizer, CORPUS, OTHER, folder, **{**SETTINGS, "k": 16})
     with pytest.raises(ConfigError, match="no study 'sizes'"):
         ablate(model, tokenizer, CORPUS, OTHER, tmp_path, studies=["sizes"])

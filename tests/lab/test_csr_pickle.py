@@ -204,5 +204,5 @@ def test_whatever_stands_in_a_place_is_not_shown(file, name):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "members.pkl")
-    with pytest.raises(DamagedError, match="not a file"):
+    with pytest.raises(DamagedError, match="not a regular file"):
         read_csr(tmp_path / "members.pkl")

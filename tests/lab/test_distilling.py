@@ -12,7 +12,7 @@ import knn_logits
 from knn_logits.building.calibration import part_of_entries
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError
 from knn_logits.lab.distilling import distill
-from knn_logits.lab.rows import shares_by
+from knn_logits.lab.learned_rows import shares_by
 from knn_logits.store.reading import read_arrays
 from knn_logits.store.verification import damage
 

@@ -98,7 +98,7 @@ def test_without_keys(model, tokenizer, old, index, tmp_path):
         Retriever(done.store, KNNConfig(k=5, refine=True))
     with pytest.raises(ConfigError, match="no argument of import_datastore 'metric'"):
         imported(model, tokenizer, folder, tmp_path / "n2", metric="ip")
-    with pytest.raises(ConfigError, match="built from the keys"):
+    with pytest.raises(ConfigError, match="needs the keys"):
         imported(model, tokenizer, folder, tmp_path / "n2", index=IndexConfig("exact"))
     (folder / f"index_gpt2_{len(old)}_32.indexed").unlink()
     with pytest.raises(DatastoreError, match="neither keys nor an index"):
@@ -151,9 +151,9 @@ def test_another_model_is_refused(model, tokenizer, old, index, tmp_path):
     folder = knn_transformers(tmp_path / "old", old, index=index)
     with pytest.raises(MismatchError, match=r"not this model's states.*--key"):
         imported(make_gpt2(seed=5), tokenizer, folder, tmp_path / "new")
-    with pytest.raises(MismatchError, match="vectors of 32 numbers"):
+    with pytest.raises(MismatchError, match="32-dimensional vectors"):
         imported(make_gpt2(width=16), tokenizer, folder, tmp_path / "new")
-    with pytest.raises(MismatchError, match="does not hold tokens of this model"):
+    with pytest.raises(MismatchError, match="does not contain tokens of this model"):
         imported(make_gpt2(vocabulary=300), tokenizer, folder, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

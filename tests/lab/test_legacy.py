@@ -92,11 +92,11 @@ def test_files_with_a_header(tmp_path):
 
 def test_another_model_is_refused(tmp_path):
     files = write(tmp_path)
-    with pytest.raises(MismatchError, match="does not hold tokens of this model"):
+    with pytest.raises(MismatchError, match="does not contain tokens of this model"):
         read_values(files, DIM + 1, VOCABULARY, None)
-    with pytest.raises(MismatchError, match="does not hold tokens of this model"):
+    with pytest.raises(MismatchError, match="does not contain tokens of this model"):
         read_values(files, DIM, 20, None)
-    with pytest.raises(MismatchError, match="does not hold tokens of this model"):
+    with pytest.raises(MismatchError, match="does not contain tokens of this model"):
         read_values(files, DIM, VOCABULARY, 49)
 
 
@@ -118,5 +118,5 @@ def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused(tmp_path, name, ma
     (tmp_path / "vals.npy").write_bytes(bytes(8))
     (tmp_path / name).unlink(missing_ok=True)
     make(tmp_path / name)
-    with pytest.raises(CorpusError, match="not a file"):
+    with pytest.raises(CorpusError, match="not a regular file"):
         find_files(tmp_path)

@@ -221,7 +221,7 @@ def test_lmbda_0_and_1(evaluate, store):
 
 @pytest.mark.parametrize("texts", [[], [""], ["a"], {"x": ["a"], "y": OTHER}, {}])
 def test_a_text_without_two_tokens_is_refused(evaluate, store, texts):
-    with pytest.raises(CorpusError, match=r"give a longer text|give at least one"):
+    with pytest.raises(CorpusError, match=r"use a longer text|pass at least one"):
         evaluate(store, texts)
 
 

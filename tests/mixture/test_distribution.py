@@ -16,7 +16,7 @@ from knn_logits.mixture.distribution import (
     influences,
     log_p_knn_of,
     mix,
-    mix_one,
+    mix_row,
 )
 from knn_logits.mixture.weights import log_weights
 
@@ -174,7 +174,7 @@ def test_nothing_given_is_changed(case):
         mix(log_p_lm, weights, neighbors.values, lmbda, every_row=True)
     chosen = torch.zeros(neighbors.rows, dtype=torch.int64)
     one = log_p_knn_of(weights, neighbors.values, chosen)
-    mix_one(log_p_lm[:, 0], one, share)
+    mix_row(log_p_lm[:, 0], one, share)
     influences(weights, neighbors.values, chosen, log_p_lm[:, 0], share)
     for now, then in zip(given_tensors, before, strict=True):
         assert torch.equal(now, then)
@@ -211,7 +211,7 @@ def test_the_mixture_of_one_token_is_that_of_all(case):
     for token in range(log_p_lm.shape[1]):
         chosen = torch.full((neighbors.rows,), token)
         log_p_knn = log_p_knn_of(weights.double(), neighbors.values, chosen)
-        one = mix_one(log_p_lm[:, token].double(), log_p_knn, share)
+        one = mix_row(log_p_lm[:, token].double(), log_p_knn, share)
         torch.testing.assert_close(one, mixed[:, token].double(), rtol=1e-5, atol=2e-6)
 
 

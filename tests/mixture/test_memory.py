@@ -17,7 +17,7 @@ from knn_logits import (
     MismatchError,
     explain,
 )
-from knn_logits.engine import weights
+from knn_logits.engine import model_changes
 from knn_logits.index import opening
 from knn_logits.index.opening import Indexes
 from knn_logits.mixture.distribution import log_p_knn_of
@@ -115,7 +115,7 @@ def test_what_does_not_fit_an_open_memory_is_refused(model, store):
         memory.asked(scoring=True, lmbda=1.5)
     with pytest.raises(ConfigError, match="indexes must be an Indexes or None, not str"):
         Memory(model, store, indexes="x")
-    with pytest.raises(ConfigError, match="key 3: give 'ffn_input'"):
+    with pytest.raises(ConfigError, match="key 3: use 'ffn_input'"):
         Memory(model, store, key=3)
     with pytest.raises(ConfigError, match="window must be a WindowConfig"):
         knn_logits.evaluate(model, None, store, TEXTS, window=5)
@@ -174,7 +174,9 @@ def test_a_datastore_is_copied_as_its_folder_and_a_memory_not_at_all(model, stor
             for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
                 if (one, attempt) == (knn, copy.copy):
                     continue  # a shallow copy of a processor shares its memory
-                with pytest.raises(TypeError, match="an open memory belongs to its model"):
+                with pytest.raises(
+                    TypeError, match="a Memory or KNNLogitsProcessor is tied to its model"
+                ):
                     attempt(one)
 
 
@@ -237,7 +239,7 @@ def test_hooks_of_others_are_noticed(mine, tokenizer, store, monkeypatch):
 
 def test_a_model_that_did_not_change_is_not_computed_again(mine, tokenizer, store, monkeypatch):
     memory, passes = Memory(mine, store), []
-    monkeypatch.setattr(weights, "check_model", lambda *args: passes.append(args))
+    monkeypatch.setattr(model_changes, "check_model", lambda *args: passes.append(args))
     written(mine, tokenizer, memory)
     assert not passes
     mine.double()

@@ -64,7 +64,9 @@ def test_the_papers_knn_is_asked_for_by_name(own, model):
     assert Memory(model, store, preset="scoring").config.suffix_weight == 4.0
     assert Memory(model, store).config.retomaton
     assert not Memory(model, store, preset="paper").config.retomaton
-    with pytest.raises(ConfigError, match="'papers' is unknown: give writing, scoring, paper"):
+    with pytest.raises(
+        ConfigError, match="'papers' is unknown: use one of writing, scoring, paper"
+    ):
         Memory(model, store, preset="papers")
 
 
@@ -82,9 +84,9 @@ def test_a_wrong_name_is_answered_with_the_right_one(own, model):
 def test_a_processor_outside_a_list_says_where_it_belongs(own, model, ids):
     with KNNLogitsProcessor(model, own) as knn:
         assert knn
-        with pytest.raises(ConfigError, match=r"in a list: .*logits_processor=\[knn\]"):
+        with pytest.raises(ConfigError, match=r"must be a list.*logits_processor=\[knn\]"):
             model.generate(ids, logits_processor=knn, max_new_tokens=2)
-        with pytest.raises(ConfigError, match="in a list"):
+        with pytest.raises(ConfigError, match="must be a list"):
             knn.generate(ids, logits_processor=knn, max_new_tokens=2)
 
 

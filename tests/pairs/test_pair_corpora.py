@@ -78,9 +78,9 @@ def test_two_files_with_other_corpora_keep_ids_apart(tmp_path):
 @pytest.mark.parametrize(
     ("source", "target", "says"),
     [
-        (b"a\nb\n", b"1\n", "t ends after 1 lines"),
-        (b"a\n", b"1\n2\n", "s ends after 1 lines"),
-        (b"", b"1\n", "s ends after 0 lines"),
+        (b"a\nb\n", b"1\n", "t has only 1 lines"),
+        (b"a\n", b"1\n2\n", "s has only 1 lines"),
+        (b"", b"1\n", "s has only 0 lines"),
         (b"", b"", "no readable document"),
         (gzip.compress(b"a\nb\n" * 500, mtime=0)[:-9], b"1\n2\n" * 500, "cannot be read"),
     ],
@@ -172,5 +172,5 @@ def test_datasets_of_the_hub(monkeypatch):
 
 def test_one_field_cannot_be_both(tmp_path):
     (tmp_path / "r.jsonl").write_text('{"a": "x"}\n')
-    with pytest.raises(CorpusError, match="name two fields"):
+    with pytest.raises(CorpusError, match="use two different fields"):
         read(tmp_path / "r.jsonl", pair_fields=("a", "a"))

@@ -85,7 +85,7 @@ def test_an_end_and_a_language_stay_where_a_source_is_cut(family, caplog):
         assert len(ids) == 12
         assert list(ids)[-len(ends) :] == ends
         assert name == "mbart" or ids[0] == short[0]
-    assert caplog.text.count("the model reads only 12") == 1
+    assert caplog.text.count("the model's context is 12") == 1
 
 
 def test_the_decoder_starts_as_it_was_trained_to(family):
@@ -143,13 +143,13 @@ def test_an_unknown_language_is_refused(family, option, language):
     _, tokenizer, _, _, unknown = family
     model = model_of(tokenizer)
     for name in (language, unknown):
-        with pytest.raises(ConfigError, match="the tokenizer does not know the language"):
+        with pytest.raises(ConfigError, match="the tokenizer has no language"):
             PairTokenizer(model, tokenizer, **{option: name})
 
 
 @pytest.mark.parametrize("option", ["source_lang", "target_lang"])
 def test_a_language_for_a_tokenizer_that_knows_none(marian, pair_tokenizer, option):
-    with pytest.raises(ConfigError, match=r"knows no languages: leave --\w+-lang out"):
+    with pytest.raises(ConfigError, match=r"has no language codes: remove --\w+-lang"):
         PairTokenizer(marian, pair_tokenizer, **{option: "en_XX"})
 
 

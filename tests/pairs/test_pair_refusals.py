@@ -98,7 +98,7 @@ def test_pairs_in_one_stream_are_refused(copied):
 
 def test_a_language_that_the_tokenizer_does_not_know(marian, pair_tokenizer, copied):
     change(copied, pairs={"source_prefix": "", "source_lang": None, "target_lang": "de_DE"})
-    with pytest.raises(ConfigError, match="knows no languages") as caught:
+    with pytest.raises(ConfigError, match="has no language codes") as caught:
         knn_logits.explain(marian, pair_tokenizer, copied, "a b", source="a")
     one_line(caught)
 
@@ -118,9 +118,9 @@ def test_models_and_stores_of_other_kinds(model, tokenizer, marian, pair_tokeniz
 def test_a_source_for_a_causal_model_and_none_for_pairs(
     model, tokenizer, marian, pair_tokenizer, store, pair_store
 ):
-    with pytest.raises(ConfigError, match="causal model does not read sources"):
+    with pytest.raises(ConfigError, match="causal model has no source input"):
         knn_logits.explain(model, tokenizer, store, "a b", source="a")
-    with pytest.raises(ConfigError, match="give --source"):
+    with pytest.raises(ConfigError, match="pass --source"):
         knn_logits.explain(marian, pair_tokenizer, pair_store, "a b")
 
 

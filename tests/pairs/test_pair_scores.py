@@ -219,7 +219,7 @@ def test_more_than_the_model_reads_is_not_written(pair_tokenizer):
 
 def test_a_causal_model_does_not_translate(model, tokenizer, store):
     for datastore in (None, store):
-        with pytest.raises(ModelError, match="causal model does not read sources"):
+        with pytest.raises(ModelError, match="causal model has no source input"):
             knn_logits.translate(model, tokenizer, ["a"], datastore)
 
 

@@ -14,6 +14,7 @@ import torch
 import knn_logits
 from knn_logits import KNNConfig, Retriever, WindowConfig
 from knn_logits.errors import UnreachableError
+from knn_logits.index import plain_arrays
 from knn_logits.index.opening import Indexes
 from knn_logits.ray.searching import RayIndexes
 
@@ -151,10 +152,10 @@ def test_the_driver_is_interrupted_and_goes_on(cluster, model, tokenizer, texts,
 
 
 def test_a_node_is_killed_while_an_index_is_filled(cluster, alone, tmp_path, monkeypatch):
-    from knn_logits.index import opening, plain
+    from knn_logits.index import opening
 
     monkeypatch.setattr(opening, "KEYS_AT_ONCE", 64)
-    appended, append = [], plain.append
+    appended, append = [], plain_arrays.append
 
     def kills(index, arrays):
         appended.append(len(arrays["ids"]))
@@ -162,7 +163,7 @@ def test_a_node_is_killed_while_an_index_is_filled(cluster, alone, tmp_path, mon
             cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
         append(index, arrays)
 
-    monkeypatch.setattr(plain, "append", kills)
+    monkeypatch.setattr(plain_arrays, "append", kills)
     folders = tmp_path / "a", tmp_path / "b"
     for folder, more in zip(folders, ({"ray": "auto"}, {}), strict=True):
         shutil.copytree(alone.folder, folder)
@@ -250,7 +251,7 @@ def test_a_twin_takes_the_work_of_a_lost_replica(spread, mine, tokenizer, alone,
     index.search = counted
     assert written(mine, tokenizer, alone, prompt, indexes=indexes) == expected
     assert len(searches) >= 3
-    assert "replica 0 of shard 1 is lost: another one takes its work" in caplog.text
+    assert "replica 0 of shard 1 is lost: another replica takes over" in caplog.text
     assert indexes.partial_answers == 0
 
 

@@ -197,7 +197,7 @@ def test_a_partial_answer_is_flagged_until_the_shard_is_back(large, caplog):
 
 
 def test_another_datastore_of_the_same_name_is_refused(large):
-    with pytest.raises(Exception, match="another datastore on another machine"):
+    with pytest.raises(Exception, match="differs between machines"):
         Shard(str(large.folder), "0" * 64, 0, 10, ((), None))
 
 

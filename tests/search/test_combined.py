@@ -163,7 +163,7 @@ def test_pointers_of_one_datastore_keep_their_weight(tmp_path, weights):
 )
 def test_weights_that_do_not_fit(tmp_path, weights):
     parts, _ = three(tmp_path)
-    with pytest.raises(ConfigError, match="do not fit 3 datastores"):
+    with pytest.raises(ConfigError, match="do not match 3 datastores"):
         open_retriever(parts, KNNConfig(), weights=weights)
 
 

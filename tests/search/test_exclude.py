@@ -82,7 +82,7 @@ def test_a_document_that_is_not_there_is_named(model, tokenizer, store):
         match="none of the datastores has a document with the id, title or uri 'chapter 9'",
     ):
         KNNLogitsProcessor(model, store, exclude=["chapter 9"])
-    with pytest.raises(ConfigError, match="exclude must be a list of the ids"):
+    with pytest.raises(ConfigError, match="exclude must be a list of document ids"):
         explain(model, tokenizer, store, TEXTS[0], exclude=3)
 
 

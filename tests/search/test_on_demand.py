@@ -26,7 +26,7 @@ from knn_logits import (
 from knn_logits.engine.compatibility import locate_key
 from knn_logits.engine.keys import KeySource
 from knn_logits.search.occurrences import Prefixes
-from knn_logits.search.on_demand.keys import PassageKeys
+from knn_logits.search.on_demand.key_cache import PassageKeys
 from knn_logits.search.on_demand.passages import Passages
 from knn_logits.search.on_demand.retriever import OnDemandRetriever
 from knn_logits.search.retriever import Retriever
@@ -73,7 +73,7 @@ def test_it_writes_beside_a_datastore_that_follows_passages(model, tokenizer, ba
         assert not Memory(model, stores).config.retomaton
         assert not Memory(model, stores, retomaton=None).config.retomaton
         assert written(model, tokenizer, stores)[0].shape[1] > 12
-    with pytest.raises(ConfigError, match="leave --retomaton out"):
+    with pytest.raises(ConfigError, match="remove --retomaton"):
         Memory(model, [whole, bare], retomaton=True)
     assert Memory(model, whole).config.retomaton
 
@@ -87,7 +87,7 @@ def test_it_writes_beside_a_datastore_that_follows_passages(model, tokenizer, ba
     ],
 )
 def test_what_needs_stored_keys_says_how_to_get_them(folder, call, what):
-    with pytest.raises(DatastoreError, match=f"`{what}` needs stored keys: build .* --no-keys"):
+    with pytest.raises(DatastoreError, match=f"`{what}` needs stored keys: rebuild .* --no-keys"):
         call(folder)
 
 
@@ -373,7 +373,7 @@ def test_passages_longer_than_the_model_reads_are_refused(model, tokenizer, fold
     demand = content["on_demand"] | {"passage": 1 << 20}
     windows = content["windows"] | {"window": 1 << 21, "stride": 1 << 20}
     change(folder, on_demand=demand, windows=windows)
-    with pytest.raises(MismatchError, match="windows have 2,097,152 tokens, and this model"):
+    with pytest.raises(MismatchError, match="windows have 2,097,152 tokens, but this model"):
         written(model, tokenizer, Datastore(folder), ["word " * 300])
 
 

@@ -84,7 +84,7 @@ def test_the_sources_are_the_traces(client, model, tokenizer, store):
             "none of the datastores has a document with the id, title or uri 'nothing'",
         ),
         ({"lmbda": 1.5}, "knn: lmbda must lie between 0 and 1"),
-        ({"k": 0}, "knn: k must be a whole number from 1 to 4096"),
+        ({"k": 0}, "knn: k must be an integer from 1 to 4096"),
         ({"temperature": 0}, "knn: temperature must be above 0"),
         ({"temperature": 1e7}, "knn: temperature must be above 0 and at most 1e+06"),
         ({"suffix_weight": 0}, "knn: suffix_weight must be above 0"),

@@ -77,7 +77,7 @@ def test_a_body_is_checked_up_to_its_first_error_only(kind):
         ({"top_p": 0}, "top_p", "top_p"),
         ({"n": 0}, "n: ", "n"),
         ({"n": 10_000}, "n: ", "n"),
-        ({"n": 2, "best_of": 5}, "best_of must be n", None),
+        ({"n": 2, "best_of": 5}, "best_of must equal n", None),
         ({"seed": 2**64}, "seed", "seed"),
         ({"stop": [""]}, "stop: ", "stop"),
         ({"stop": ["a"] * 40}, "stop: ", "stop"),

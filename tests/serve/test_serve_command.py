@@ -74,7 +74,7 @@ def test_a_port_that_is_taken_is_one_line(run, model_folder, store):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run("serve", model_folder, store.folder, "--port", taken.getsockname()[1])
     assert done.code == 1
-    assert "give another --port" in done.err
+    assert "choose another --port" in done.err
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def test_a_field_becomes_a_check_and_a_docstring():
     for values, message in (
         ({"load": 0}, "load must be above 0 and at most 5, not 0"),
         ({"load": "much"}, "load must be a finite number, not 'much'"),
-        ({"hooks": 0}, "hooks must be a whole number of at least 1, not 0"),
+        ({"hooks": 0}, "hooks must be an integer of at least 1, not 0"),
         ({"brake": "never"}, "brake must be True or False, not 'never'"),
     ):
         with pytest.raises(ConfigError) as refused:
@@ -54,7 +54,7 @@ def test_a_limit_holds_for_strangers_only():
     with pytest.raises(ConfigError, match="at most 3"):
         load.check(4, limited=True)
     assert check_settings({"k": 10**6}) == {"k": 10**6}
-    with pytest.raises(ConfigError, match="k must be a whole number from 1 to 4096"):
+    with pytest.raises(ConfigError, match="k must be an integer from 1 to 4096"):
         check_settings({"k": 10**6}, "request")
 
 

@@ -22,15 +22,15 @@ from knn_logits import ConfigError, ModelError
 def test_of_a_measurement(model, tokenizer, store, settings):
     (name,) = settings
     for function in (knn_logits.evaluate, knn_logits.tune):
-        with pytest.raises(ConfigError, match=f"{name} must be a whole number"):
+        with pytest.raises(ConfigError, match=f"{name} must be an integer"):
             function(model, tokenizer, store, TEXTS, **settings)
 
 
 @pytest.mark.parametrize("settings", [{"threads": 100_000}, {"batch_tokens": 0.5}])
 def test_of_a_build_and_an_addition(model, tokenizer, store, tmp_path, settings):
-    with pytest.raises(ConfigError, match="must be a whole number"):
+    with pytest.raises(ConfigError, match="must be an integer"):
         knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s", **settings)
-    with pytest.raises(ConfigError, match="must be a whole number"):
+    with pytest.raises(ConfigError, match="must be an integer"):
         knn_logits.add_documents(model, tokenizer, store, TEXTS, **settings)
     assert not (tmp_path / "s").exists()
 
@@ -39,7 +39,7 @@ def test_of_an_index_and_clusters(store):
     with pytest.raises(ConfigError, match="threads must be"):
         knn_logits.build_index(store, threads=100_000)
     for clusters, settings in ((4, {"threads": 100_000}), (2.5, {}), (0, {}), (4, {"seed": 2**32})):
-        with pytest.raises(ConfigError, match="must be a whole number"):
+        with pytest.raises(ConfigError, match="must be an integer"):
             knn_logits.cluster(store, clusters, **settings)
 
 

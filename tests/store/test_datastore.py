@@ -300,7 +300,7 @@ def test_what_is_opened_is_what_was_verified(tmp_path, monkeypatch):
 def test_files_that_change_without_end_are_not_waited_for(tmp_path, monkeypatch):
     store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
     monkeypatch.setattr(verification, "unchanged", lambda *_: False)
-    with pytest.raises(DamagedError, match="keep changing while they are read"):
+    with pytest.raises(DamagedError, match="keep changing while being read"):
         Datastore(store.folder)
 
 

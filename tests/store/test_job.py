@@ -70,7 +70,7 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, name, ove
     (tmp_path / layout.TOKENS).write_text("x")
     before = contents(tmp_path)
     with (
-        refused(DatastoreError, f"files that are not a datastore's.*{name}"),
+        refused(DatastoreError, f"contains other files.*{name}"),
         begin(tmp_path, "build", {}, overwrite=overwrite),
     ):
         pass
@@ -103,7 +103,7 @@ def test_what_may_be_somebody_elses_is_not_swept_away(tmp_path, other):
         (tmp_path / "notes.txt").write_text("mine")
     before = names(tmp_path)
     with (
-        refused(DatastoreError, "files that are not a datastore's"),
+        refused(DatastoreError, "contains other files"),
         begin(tmp_path, "build", PLAN),
     ):
         pass
@@ -120,7 +120,7 @@ def test_a_file_in_the_place_of_the_folder(tmp_path):
 def test_an_existing_datastore_is_replaced_only_when_asked(tmp_path):
     store = make_store(tmp_path / "s", DOCUMENTS)
     before = contents(store.folder)
-    message = r"already holds a datastore.*--overwrite"
+    message = r"already contains a datastore.*--overwrite"
     with refused(DatastoreError, message), begin(store.folder, "build", {}):
         pass
     assert contents(store.folder) == before
@@ -153,7 +153,10 @@ def test_a_new_datastore_takes_the_place_of_the_old_at_one_stroke(tmp_path):
 def test_a_damaged_datastore_is_replaced_only_when_asked(tmp_path):
     make_store(tmp_path / "s", DOCUMENTS)
     (tmp_path / "s" / layout.MANIFEST).write_bytes(b"{")
-    with pytest.raises(DatastoreError, match="already holds"), begin(tmp_path / "s", "build", {}):
+    with (
+        pytest.raises(DatastoreError, match="already contains"),
+        begin(tmp_path / "s", "build", {}),
+    ):
         pass
     for kind in ("add", "compact", "index"):
         with pytest.raises(DatastoreError, match="not JSON"), begin(tmp_path / "s", kind, {}):
@@ -337,7 +340,7 @@ def test_an_end_that_could_not_be_cleared_up_is_an_end(tmp_path, monkeypatch, ca
     # The same job again finds all done.
     finish(tmp_path / "s")
     assert contents(tmp_path / "s") == contents(tmp_path / "one")
-    with pytest.raises(DatastoreError, match="already holds"):
+    with pytest.raises(DatastoreError, match="already contains"):
         finish(tmp_path / "s")
 
 
@@ -345,9 +348,9 @@ def test_an_ended_job_is_not_mistaken_for_another(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(files, "unlink", lambda path: None)
         finish(tmp_path)
-    with pytest.raises(DatastoreError, match="already holds"), begin(tmp_path, "build", {}):
+    with pytest.raises(DatastoreError, match="already contains"), begin(tmp_path, "build", {}):
         pass
-    with refused(DatastoreError, "already holds"), begin(tmp_path, "build", PLAN) as job:
+    with refused(DatastoreError, "already contains"), begin(tmp_path, "build", PLAN) as job:
         write_tokens(job, DOCUMENTS[:2])
     assert len(Datastore(tmp_path, full=True)) == 5
 

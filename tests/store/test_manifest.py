@@ -351,7 +351,7 @@ def test_a_refusal_takes_little_memory(tmp_path, change):
     with Fork(refused) as child:
         text, errors = child.ended()
     assert child.returncode == 0, errors[-2000:]
-    assert "build it again" in text
+    assert "rebuild it" in text
 
 
 def test_nested_values_are_not_shown(tmp_path):

@@ -61,7 +61,9 @@ def test_no_document_of_two_tokens(job, documents, concatenate):
 
 @pytest.mark.parametrize("token", [-1, 100, 2**40])
 def test_a_token_outside_the_vocabulary(job, token):
-    with pytest.raises(ConfigError, match="but the model has only 100 tokens") as caught:
+    with pytest.raises(
+        ConfigError, match="but the model's vocabulary has only 100 tokens"
+    ) as caught:
         write_tokens(job, [[1, 2], [3, token]])
     assert str(token) in one_line(caught)
     assert names(job.folder) == [layout.JOURNAL]
@@ -82,7 +84,7 @@ def test_text_of_any_kind_about_a_document(job):
 def test_a_job_is_about_one_text(job, other):
     write_tokens(job, DOCUMENTS)
     before = (job.folder / layout.TOKENS).read_bytes()
-    with pytest.raises(MismatchError, match="has another corpus") as caught:
+    with pytest.raises(MismatchError, match="has a different corpus") as caught:
         write_tokens(job, other)
     assert "--overwrite" in one_line(caught)
     assert (job.folder / layout.TOKENS).read_bytes() == before

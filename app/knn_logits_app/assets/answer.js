@@ -32,7 +32,7 @@ const headline = (data, known, same) => {
   if (data.kind === "without") {
     const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
     const named = data.note[0];
-    return [h("b", {}, others ? `Without it ${others} of ${words.length} words are others` : "Without it nothing changes"),
+    return [h("b", {}, others ? `Without it ${others} of ${words.length} words differ` : "Without it nothing changes"),
       `: this is the answer as if “${named}” had never been read.`];
   }
   if (data.kind === "branch") {

@@ -68,7 +68,7 @@ const replyOf = (frame, tools) => {
     ...(frame.elsewhere ?? []).map((name) => h("p", { class: "kl-hint" }, "A datastore that is not chosen has a sentence about this: ",
       button(`search “${name}” too`, () => { tick(name); requestAnimationFrame(() => requestAnimationFrame(tools.again)); }, { class: "kl-link" }), ".")),
     sources.length ? h("p", { class: "kl-from" }, missing ? "The nearest passages:" : frame.quoted ? "Quoted word for word from:"
-      : "Written by the model, which read this (underlined words stand in it):") : null,
+      : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
     frame.seconds ? h("p", { class: "kl-took" }, `${frame.seconds.toFixed(1)} s`) : null,
   ].filter(Boolean);
@@ -144,8 +144,8 @@ const chat = (element, props, trigger, watch) => {
     const named = documents.length ? `: ${documents.join(", ")}${more > 0 ? ` and ${more.toLocaleString("en")} more` : ""}` : "";
     const questions = chosen.flatMap((one) => one.questions);
     start.replaceChildren(...(turns.length ? [] : [
-      h("p", {}, `Ask about the documents${named}. The answer is a sentence that stands there, with its place. `
-        + "If no document says it, the answer says so."),
+      h("p", {}, `Ask about the documents${named}. Answers are verbatim sentences with their location. `
+        + "If no document has the answer, it says so."),
       questions.length ? h("p", {}, questions.map((one) => button(one, () => ask(one), { class: "kl-chip" }))) : null,
     ].filter(Boolean)));
   };
@@ -182,7 +182,7 @@ const chat = (element, props, trigger, watch) => {
     setTimeout(() => {
       const turn = running();
       if (!turn || waiting) return;
-      turn.frame = { done: true, message: "The server did not answer this." };
+      turn.frame = { done: true, message: "The server did not respond." };
       draw(turn);
       keep();
     }, 1000);

@@ -30,7 +30,7 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
         if _PROTECTION in names:
             methods = parse_xml(member(archive, _PROTECTION)).iter(_METHOD)
             if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
-                raise UnreadableError("protected against copying: get a copy without protection")
+                raise UnreadableError("protected by DRM: use an unprotected copy")
         container = parse_xml(member(archive, "META-INF/container.xml"))
         root = next(container.iter(f"{_CONTAINER}rootfile"), None)
         name = "" if root is None else root.get("full-path", "")

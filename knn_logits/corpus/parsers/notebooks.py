@@ -18,7 +18,7 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
         cells = [cell for sheet in content.get("worksheets", [content]) for cell in sheet["cells"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableError(
-            f"not a Jupyter notebook: {str(error)[:120]}; save it anew, or rename it to .txt"
+            f"not a Jupyter notebook: {str(error)[:120]}; save it again, or rename it to .txt"
         ) from None
     for number, cell in enumerate(cells, start=1):
         source = cell.get("source", cell.get("input", "")) if isinstance(cell, dict) else ""

@@ -44,7 +44,7 @@ def read_docx(path: Path, schema: Schema) -> Iterator[Part]:
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # a damaged document may make mammoth raise any exception
-        raise UnreadableError(f"damaged: {first_line(error)[:120]}; save it anew") from None
+        raise UnreadableError(f"damaged: {first_line(error)[:120]}; save it again") from None
     yield from blocks_of(html)[1]
 
 
@@ -98,18 +98,20 @@ def opened_zip(path: Path) -> ZipFile:
     try:
         archive = ZipFile(path)
     except (BadZipFile, NotImplementedError, ValueError) as error:
-        raise UnreadableError(f"damaged: it is not a zip archive ({error}); get it again") from None
+        raise UnreadableError(
+            f"damaged: it is not a zip archive ({error}); download it again"
+        ) from None
     members = archive.infolist()
     size = sum(info.file_size for info in members)
     packed = max(1, sum(info.compress_size for info in members))
     if len(members) > _MOST_MEMBERS:
         raise UnreadableError(
-            f"it holds {len(members):,} files, which is too many for a document; save it anew"
+            f"it holds {len(members):,} files, too many for a document; save it again"
         )
     if size > _MOST_UNPACKED or (size > _LEAST_SUSPECT and size > _MOST_RATIO * packed):
         raise UnreadableError(
-            f"its {packed:,} bytes would unpack to {size:,}, as with a zip bomb; save it anew if "
-            "it is sound"
+            f"its {packed:,} bytes would unpack to {size:,}, as in a zip bomb; save it again if "
+            "you trust it"
         )
     if any(info.flag_bits & 1 for info in members):
         raise UnreadableError("encrypted: save it without a password")
@@ -121,7 +123,7 @@ def member(archive: ZipFile, name: str) -> bytes:
     try:
         return archive.read(name)
     except KeyError:
-        raise UnreadableError(f"damaged: it has no {name[:80]}; get it again") from None
+        raise UnreadableError(f"damaged: {name[:80]} is missing; download it again") from None
     except (BadZipFile, NotImplementedError, EOFError, ValueError) as error:
         raise UnreadableError(f"damaged: {name[:80]} cannot be unpacked ({error})") from None
 
@@ -136,10 +138,10 @@ def parse_xml(data: bytes) -> Any:
     try:
         root = etree.fromstring(data, parser)
     except (etree.XMLSyntaxError, ValueError) as error:
-        raise UnreadableError(f"damaged: {str(error)[:120]}; save it anew") from None
+        raise UnreadableError(f"damaged: {str(error)[:120]}; save it again") from None
     doctype = root.getroottree().docinfo.internalDTD
     if doctype is not None and any(True for _ in doctype.iterentities()):
-        raise UnreadableError("it defines XML entities, as an XML bomb does; save it anew")
+        raise UnreadableError("it defines XML entities, as in an XML bomb; save it again")
     return root
 
 

@@ -44,8 +44,8 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
         raise UnreadableError("it has no pages")
     if empty == len(pages):
         raise UnreadableError(
-            f"no text on its pages ({empty}), as in a scan: add the text with ocrmypdf or another "
-            "OCR program"
+            f"its pages contain no text ({empty}), as in a scan: run OCR first, for example with "
+            "ocrmypdf"
         )
 
 
@@ -66,7 +66,7 @@ def _pages(path: Path) -> Any:
         ) from None
     except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise UnreadableError(
-            f"damaged: {first_line(error)[:120]}; get it again, or print it to a PDF"
+            f"damaged: {first_line(error)[:120]}; download it again, or print it to a PDF"
         ) from None
     return reader.pages
 

@@ -49,7 +49,7 @@ def _rows(table: Any, schema: Schema) -> Iterator[Part]:
     for key in schema.keys:
         if not _has_column(table.schema_arrow, key):
             raise CorpusError(
-                f' has no column "{key}" among {listed(names)}; name the column with '
+                f' has no column "{key}" among {listed(names)}; set it with '
                 f"{field_option(key, schema.keys)}"
             )
     groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))

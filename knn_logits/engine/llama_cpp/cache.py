@@ -12,7 +12,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.engine.llama_cpp.context import CHUNK, Context
-from knn_logits.engine.llama_cpp.weights import Weights
+from knn_logits.engine.llama_cpp.gguf_file import Weights
 from knn_logits.errors import LimitError
 
 # A pass over so many tokens takes longer to score them than to read one more.
@@ -36,8 +36,8 @@ class Contexts:
         most = self._weights.context_length
         if size > most:
             raise LimitError(
-                f"the text comes to {size:,} tokens, but the model reads {most:,} at most: shorten "
-                "the prompt, or write fewer tokens"
+                f"the text has {size:,} tokens, but the model's context is {most:,}: shorten the "
+                "prompt, or generate fewer tokens"
             )
         # Doubled sizes are reused more often than exact ones.
         whole = texts * min(most, 1 << max(9, (size - 1).bit_length()))
@@ -113,8 +113,8 @@ class TextCache:
         parts = list(_parts(mask, columns - max(2, keep) if last and keep else columns))
         if len(parts) == 1 and len(parts[0][0]) == rows * columns:  # nothing to put together
             at, places = parts[0]
-            found, values = context.decode(at, ids[at, places], logits=rows * keep, last=last)
-            scores = found.reshape(rows, keep, found.shape[-1])
+            logits, values = context.decode(at, ids[at, places], logits=rows * keep, last=last)
+            scores = logits.reshape(rows, keep, logits.shape[-1])
             states = {name: part.reshape(rows, columns, -1) for name, part in values.items()}
         else:
             scores, states = self._in_parts(context, ids, parts, keep, last)
@@ -135,18 +135,18 @@ class TextCache:
         for at, places in parts:
             scored = int((places >= columns - keep).sum())
             # The columns of one row ascend, so the scored ones are the last of them.
-            found, values = context.decode(at, ids[at, places], logits=scored, last=last)
+            logits, values = context.decode(at, ids[at, places], logits=scored, last=last)
             if scored:
                 at_end = slice(len(at) - scored, None)
-                scores[at[at_end], places[at_end] - (columns - keep)] = found
+                scores[at[at_end], places[at_end] - (columns - keep)] = logits
             for name, vectors in values.items():
                 if name not in states:
                     states[name] = np.zeros((rows, columns, vectors.shape[1]), np.float32)
                 states[name][at, places] = vectors
         return scores, states
 
-    def _with_room(self, more: int, names: tuple[str, ...]) -> Context:
-        longest = max(self._context.lengths) + more
+    def _with_room(self, tokens: int, names: tuple[str, ...]) -> Context:
+        longest = max(self._context.lengths) + tokens
         full = longest * self._texts > self._context.size
         if full or not set(names) <= set(self._context.names):
             other = self._contexts.take(longest, self._texts, names)

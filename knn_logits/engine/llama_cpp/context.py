@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from knn_logits.arrays import Array
+from knn_logits.engine.llama_cpp.gguf_file import Weights
 from knn_logits.engine.llama_cpp.library import llama, logged, tensors
-from knn_logits.engine.llama_cpp.weights import Weights
 from knn_logits.errors import ModelError
 
 # The most tokens of one decode.
@@ -70,8 +70,8 @@ class Context:
             if not handle:
                 reason = next(iter(lines), "no reason given")
                 raise ModelError(
-                    f"llama.cpp has no room for {self.size} tokens of {weights.path} ({reason}): "
-                    "write a shorter text, or free memory"
+                    f"llama.cpp is out of memory for {self.size} tokens of {weights.path} "
+                    f"({reason}): use a shorter text, or free some memory"
                 )
         self.handle = handle
         self._memory = functions.llama_get_memory(handle)
@@ -116,8 +116,8 @@ class Context:
             self.lengths = before
             self._forget_from(before)
             raise ModelError(
-                f"llama.cpp could not read {count} tokens after {max(before)} (code {code}): "
-                "write a shorter text"
+                f"llama.cpp could not read {count} tokens after {max(before)} (code {code}): use "
+                "a shorter text"
             )
         states = {name: self._states.of(name, count) for name in self.names}
         size = self.weights.size
@@ -138,8 +138,8 @@ class Context:
         if length < self.lengths[row]:
             if not llama().llama_memory_seq_rm(self._memory, row, length, -1):
                 raise ModelError(
-                    f"the cache of {self.weights.path} cannot be cut, since it holds recurrent "
-                    "states: write without drafts"
+                    f"the cache of {self.weights.path} cannot be truncated, since it contains "
+                    "recurrent states: generate without drafts"
                 )
             self.lengths[row] = length
 
@@ -174,7 +174,7 @@ class Context:
 
     def _put(self, row: int, state: Any) -> None:
         if not llama().llama_state_seq_set_data(self.handle, state, len(state), row):
-            raise ModelError("llama.cpp has no room for a longer text: free memory")
+            raise ModelError("llama.cpp is out of memory: free some memory")
 
     def _forget_from(self, lengths: Sequence[int]) -> None:
         for row, length in enumerate(lengths):
@@ -241,7 +241,7 @@ class _States:
         numbers = np.frombuffer(bytearray(self._buffers[name.encode()]), np.float32)
         if not len(numbers) or len(numbers) % tokens:
             raise ModelError(
-                f"{name} does not hold one vector for each token: name another key with --key"
+                f"{name} does not contain one vector per token: choose another key with --key"
             )
         return numbers.reshape(tokens, -1)
 

@@ -30,12 +30,11 @@ def llama() -> Any:
         from llama_cpp import llama_cpp as functions
     except ImportError as error:
         raise MissingDependencyError(
-            'a .gguf file is run by llama.cpp: pip install "knn-logits[gguf]"'
+            'a .gguf file needs llama.cpp: pip install "knn-logits[gguf]"'
         ) from error
     except (OSError, RuntimeError) as error:
         raise ModelError(
-            f"llama.cpp cannot be loaded ({str(error).splitlines()[0]}); install llama-cpp-python "
-            "again"
+            f"llama.cpp cannot be loaded ({str(error).splitlines()[0]}); reinstall llama-cpp-python"
         ) from error
     for name in ("llama_model_load_from_file", "llama_get_memory", "llama_memory_seq_rm"):
         if not hasattr(functions, name):
@@ -70,8 +69,8 @@ def tensors() -> Any:
         library = next(iter(map(_opened, libggml_base_path.glob("*ggml-base*"))), None)
     if not hasattr(library, "ggml_get_name"):
         raise MissingDependencyError(
-            "this build of llama.cpp shows no tensors, which kNN needs: install llama-cpp-python "
-            "again, with its shared libraries"
+            "this build of llama.cpp does not expose tensors, which kNN needs: reinstall "
+            "llama-cpp-python with its shared libraries"
         )
     for name, result, arguments in (
         ("ggml_get_name", ctypes.c_char_p, [ctypes.c_void_p]),

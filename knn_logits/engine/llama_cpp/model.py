@@ -18,9 +18,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from knn_logits.engine.llama_cpp.cache import Contexts, TextCache
 from knn_logits.engine.llama_cpp.context import tensor_names
+from knn_logits.engine.llama_cpp.gguf_file import Weights
 from knn_logits.engine.llama_cpp.library import llama
 from knn_logits.engine.llama_cpp.tokenizer import GGUFTokenizer
-from knn_logits.engine.llama_cpp.weights import Weights
 from knn_logits.errors import ConfigError, ModelError
 
 # By the name of a key, the tensors of the last layer that hold it in one model or another. The
@@ -77,8 +77,8 @@ class _Decoder(nn.Module):
         rows, columns = ids.shape
         if (ids < 0).any() or (ids >= self._weights.size).any():
             raise ConfigError(
-                f"a token is not below {self._weights.size}, the size of the model's vocabulary: "
-                "cut the text with the model's own tokenizer"
+                f"a token id is not below {self._weights.size}, the size of the model's "
+                "vocabulary: use the model's own tokenizer"
             )
         mask = np.ones((rows, columns), bool)
         if attention_mask is not None:
@@ -242,7 +242,7 @@ class GGUFModel(GenerationMixin, nn.Module):
         """
         cache = past_key_values if isinstance(past_key_values, TextCache) else None
         if cache is None and past_key_values is not None and past_key_values.get_seq_length():
-            raise ConfigError("past_key_values come from another model: leave them out")
+            raise ConfigError("past_key_values belong to another model: omit them")
         logits, cache = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

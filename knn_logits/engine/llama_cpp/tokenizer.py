@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from transformers import AddedToken, BatchEncoding, PreTrainedTokenizerBase
 
+from knn_logits.engine.llama_cpp.gguf_file import Weights
 from knn_logits.engine.llama_cpp.library import llama
-from knn_logits.engine.llama_cpp.weights import Weights
 from knn_logits.errors import ConfigError
 from knn_logits.locks import cached_property
 
@@ -115,8 +115,8 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
         if skip_special_tokens:
             skipped = set(self.all_special_ids)
             ids = [token for token in ids if token not in skipped]
-        spelled, known = self._spelled, self._spelled_of
-        text = b"".join([spelled.get(token) or known(token) for token in ids])
+        spelled, spelling = self._spelled, self._spelled_of
+        text = b"".join([spelled.get(token) or spelling(token) for token in ids])
         if self._prefix and ids and text.startswith(b" ") and ids[0] not in self._added:
             text = text[1:]
         return text.decode("utf-8", "replace")
@@ -155,14 +155,14 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
             self._vocabulary, data, len(data), buffer, size, False, controls
         )
         if count < 0:
-            raise ConfigError("the text is too long for llama.cpp: cut it in parts")
+            raise ConfigError("the text is too long for llama.cpp: split it")
         return list(buffer[:count])
 
     def _encode_plus(self, *_: Any, **options: Any) -> BatchEncoding[Any]:
         text, max_length = options["text"], options.get("max_length")
         return_tensors = options.get("return_tensors")
         if options.get("text_pair") is not None:
-            raise ConfigError("a GGUF model reads one text, and no pair of texts")
+            raise ConfigError("a GGUF tokenizer takes single texts, not text pairs")
         texts = [text] if isinstance(text, str) else list(text)
         split = options.get("split_special_tokens")
         controls = not (self.split_special_tokens if split is None else split)
@@ -176,9 +176,13 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
                 room = (max_length or self.model_max_length) - len(before) - len(after)
                 ids = ids[:room] if self.truncation_side == "right" else ids[len(ids) - room :]
             encodings.append(Encoding(self, part, ids, before, after))
-        columns: dict[str, list[list[int]]] = {"input_ids": [list(one.ids) for one in encodings]}
+        columns: dict[str, list[list[int]]] = {
+            "input_ids": [list(encoding.ids) for encoding in encodings]
+        }
         if options.get("return_special_tokens_mask"):
-            columns["special_tokens_mask"] = [one.special_tokens_mask for one in encodings]
+            columns["special_tokens_mask"] = [
+                encoding.special_tokens_mask for encoding in encodings
+            ]
         padded = self.pad(
             columns,
             padding=options["padding_strategy"].value,
@@ -190,8 +194,8 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
         values: dict[str, Any] = dict(padded)
         if isinstance(text, str) and return_tensors is None:
             values = {name: rows[0] for name, rows in values.items()}
-        given: Any = encodings
-        return BatchEncoding(values, encoding=given, tensor_type=return_tensors)
+        parts: Any = encodings
+        return BatchEncoding(values, encoding=parts, tensor_type=return_tensors)
 
 
 class Encoding:

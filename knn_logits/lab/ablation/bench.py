@@ -164,9 +164,7 @@ def read_queries(studied: Studied, key: str) -> dict[str, Array]:
             studied.progress(phase, done, text.tokens)
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     if not whole["second"].any() or whole["second"].all():
-        raise CorpusError(
-            "the text is too short to choose settings on one half of it: give more text"
-        )
+        raise CorpusError("the text is too short to tune settings on half of it: add more text")
     order = np.argsort(whole["places"], kind="stable")
     return {name: array[order] for name, array in whole.items()}
 

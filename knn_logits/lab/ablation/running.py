@@ -21,6 +21,7 @@ from knn_logits.engine.location import is_encoder_decoder
 from knn_logits.engine.tokens import text_ids
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, ModelError
 from knn_logits.lab.ablation.bench import Studied
+from knn_logits.lab.ablation.findings import Finding, write_report
 from knn_logits.lab.ablation.gains import (
     study_frequency,
     study_oracle,
@@ -28,7 +29,6 @@ from knn_logits.lab.ablation.gains import (
     study_position,
     study_tokens,
 )
-from knn_logits.lab.ablation.report import Finding, write_report
 from knn_logits.lab.ablation.studies import (
     study_approximation,
     study_k,
@@ -115,10 +115,7 @@ def ablate(
     }
     names = _selected(studies)
     if is_encoder_decoder(model):
-        raise ModelError(
-            "the studies need a causal model, but this model is an encoder-decoder: give a causal "
-            "model"
-        )
+        raise ModelError("the studies need a causal model, not an encoder-decoder")
     new_figure(1, 1)
     check_writable(out)
     documents = first_tokens(corpus, tokenizer, numbers["entries"])
@@ -195,8 +192,8 @@ def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
     for name, value in plan.items():
         if earlier.get(name) != value:
             raise ConfigError(
-                f"{folder} has an ablation with another {name}: give the same {name}, or choose "
-                "another folder"
+                f"{folder} contains an ablation with a different {name}: use the same {name}, or "
+                "choose another folder"
             )
 
 
@@ -219,7 +216,7 @@ def first_tokens(
             taken.append(Document(text, document.id, title=document.title, uri=document.uri))
         left -= min(most, len(ids))
     if not taken:
-        raise CorpusError("there is no document of two tokens or more: give more text")
+        raise CorpusError("no document has at least two tokens: add more text")
     return taken
 
 

@@ -63,18 +63,18 @@ class Verdict:
         needed, interval = content.pop("needed"), self.interval and list(self.interval)
         return {"better": self.better, **content, "interval": interval, "tokens_needed": needed}
 
-    def reason(self, what: str, than: str) -> str:
+    def reason(self, subject: str, than: str) -> str:
         """Says why the setting is not significantly better, and what would help."""
         if self.interval is None:
-            message = f"{what} cannot be compared with {than} on {self.count} {self.units}"
+            message = f"{subject} cannot be compared with {than} on {self.count} {self.units}"
         elif self.interval[1] >= 1.0:
             low, high = (f"{bound - 1:+.1%}" for bound in self.interval)
             message = (
-                f"{what} is not significantly better than {than}: perplexity "
+                f"{subject} is not significantly better than {than}: perplexity "
                 f"{self.ratio - 1:+.1%}, 95% interval {low} to {high}"
             )
         else:
-            message = f"{what} cannot be trusted: {self.tokens:,} held-out tokens are too few"
+            message = f"{subject} cannot be trusted: {self.tokens:,} held-out tokens are too few"
         if self.needed is None:
             return f"{message}; more text like this would not help"
         return (

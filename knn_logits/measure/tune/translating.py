@@ -75,7 +75,7 @@ def choose_by_bleu(
     assert memory is not None
     if not pairs or not held_out:
         raise CorpusError(
-            "there are too few pairs to choose on some and report on others: give more pairs"
+            "there are too few pairs to tune on one part and evaluate on the rest: add more pairs"
         )
 
     alone = reading_of(memory.stores[0])

@@ -85,7 +85,7 @@ class _Options:
         request = GateRequest.of(self.gate, self.skip, self.skip_by)
         if self.bleu is not None and request is not None:
             raise ConfigError(
-                "a gate is fitted by likelihood: leave out bleu, or the gate and skip"
+                "a gate is fitted by likelihood: omit bleu, or both the gate and skip"
             )
         return request
 
@@ -167,7 +167,7 @@ def _tuned(
     stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
     if options.write and len(stores) > 1:
         raise ConfigError(
-            "write can store settings in one datastore only: tune each datastore by itself"
+            "write can store settings in only one datastore: tune each datastore separately"
         )
     request, stored = options.request, stores[0].manifest.settings
     # The datastore's own gate is not used here. With λ, k and a temperature, the suffix weight
@@ -179,11 +179,11 @@ def _tuned(
     bench = open_bench(model, tokenizer, datastore, **{**preset, **overrides})
     assert bench.memory is not None
     if options.bleu is not None and bench.pairs is None:
-        raise ConfigError("a causal model does not translate, so it has no BLEU: leave bleu out")
+        raise ConfigError("a causal model does not translate, so it has no BLEU: omit bleu")
     if request is not None and request.reads_all and bench.memory.retriever.weights is not None:
         raise ConfigError(
-            f"a gate of the kind {request.kind} weighs all neighbors together, whatever share "
-            "their datastore has: leave the weights out, or fit another gate"
+            f"a gate of the kind {request.kind} ignores the weights of datastores: omit the "
+            "weights, or fit another gate"
         )
     started = time.monotonic()
     rows: list[Document] = []
@@ -196,7 +196,7 @@ def _tuned(
     overlap = None if check is None else check.result()
     result = replace(_choose(passed, options, rows, started), overlap=overlap)
     if overlap is not None and overlap.notable:
-        logger.warning("%s, so the choice is worse on other text", overlap)
+        logger.warning("%s, so the chosen settings will do worse on other text", overlap)
     return _stored(stores[0], result, options, passed) if options.write else result
 
 
@@ -268,7 +268,7 @@ def _stored(store: Datastore, result: Tuning, options: _Options, passed: _Pass) 
     if not options.force:
         refused = refusal(result, passed.place() if same_weight else None)
     if refused is not None:
-        logger.warning("the settings are not written: %s", refused)
+        logger.warning("the settings were not stored: %s", refused)
         return replace(result, refused=refused)
     keep_gate = options.gate is None and store.manifest.file("gate") is not None
     write_settings(
@@ -282,8 +282,8 @@ def _stored(store: Datastore, result: Tuning, options: _Options, passed: _Pass) 
     )
     if keep_gate:
         logger.warning(
-            "%s keeps its gate, which was fitted to the old settings and holds where no lmbda is "
-            "given: fit it again with --gate KIND, or remove it with --gate none",
+            "%s keeps its gate, which was fitted to the old settings and applies unless lmbda is "
+            "set: refit it with --gate KIND, or remove it with --gate none",
             store.folder,
         )
     return replace(result, written=True)
@@ -341,8 +341,8 @@ class _Pass:
                 self.progress("tuning", done, None)
         if not done or not all(part.tokens for part in self.halves):
             raise CorpusError(
-                "the texts are too short to choose on one part and report on another: give more "
-                "text, best in dozens of documents"
+                "the texts are too short to tune on one part and evaluate on another: add more "
+                "text, ideally dozens of documents"
             )
 
     def _begin(self, memory: Memory, neighbors: Neighbors) -> None:

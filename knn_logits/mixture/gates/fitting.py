@@ -74,11 +74,13 @@ def usable_tokens(
     """
     columns = [np.asarray(column, dtype=np.float64) for column in (*features, log_p_lm, log_p_knn)]
     if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
-        raise ConfigError("the arrays that a gate is fitted to need one number for each token")
+        raise ConfigError("the arrays to fit a gate on need one value per token")
     if any(np.isnan(column).any() for column in columns):
-        raise ConfigError("the arrays that a gate is fitted to hold NaN: compute them again")
+        raise ConfigError("the arrays to fit a gate on contain NaN: recompute them")
     usable = np.isfinite(columns[0]) & (np.maximum(columns[-2], columns[-1]) > -np.inf)
     if not usable.any():
-        raise ConfigError("no token has a neighbor: fit the gate on text like the datastore's")
+        raise ConfigError(
+            "no token has a neighbor: fit the gate on text similar to the datastore's"
+        )
     *read, lm, knn = (column[usable] for column in columns)
     return read, lm, knn

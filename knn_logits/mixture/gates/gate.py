@@ -74,8 +74,8 @@ def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | Non
     fitted_for = getattr(lmbda, "metric", None)
     if fitted_for is not None and fitted_for != metric:
         raise ConfigError(
-            f"the gate was fitted for the metric {fitted_for}, but the datastore has {metric}: fit "
-            "a gate on this datastore, or give a number as lmbda"
+            f"the gate was fitted for the metric {fitted_for}, but the datastore has {metric}: "
+            "fit a gate on this datastore, or set lmbda to a number"
         )
     return None, lmbda
 
@@ -101,8 +101,8 @@ def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
             else type(answers)
         )
         raise ConfigError(
-            f"{type(gate).__name__}.searches must return a bool tensor of shape ({rows},), with "
-            f"one answer for each row, not {kind}"
+            f"{type(gate).__name__}.searches must return a bool tensor of shape ({rows},), one "
+            f"value per row, not {kind}"
         )
     return answers.cpu()
 
@@ -125,8 +125,8 @@ def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor)
     if not isinstance(share, Tensor) or share.shape != (neighbors.rows,):
         kind = tuple(share.shape) if isinstance(share, Tensor) else type(share).__name__
         raise ConfigError(
-            f"{source} must return a tensor of shape ({neighbors.rows},), with one number for each "
-            f"row, not {kind}"
+            f"{source} must return a tensor of shape ({neighbors.rows},), one value per row, not "
+            f"{kind}"
         )
     share = share.to(log_p_lm)
     if not bool(((share >= 0.0) & (share <= 1.0)).all()):

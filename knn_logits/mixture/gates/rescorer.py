@@ -32,7 +32,7 @@ from knn_logits.mixture.gates.network import Network, checked_arrays, length
 from knn_logits.mixture.gates.rescorer_features import (
     NEIGHBOR_FEATURES,
     SCORING,
-    Near,
+    NearestNeighbors,
     scores,
     standardised,
 )
@@ -109,7 +109,7 @@ class RescorerGate(FittedGate):
         lmbda = self.lmbda_at(features, neighbors.mask.any(-1))
         if not neighbors.k:
             return lmbda, log_weights
-        nearest = Near.of(neighbors, log_weights, log_p_lm, order)
+        nearest = NearestNeighbors.of(neighbors, log_weights, log_p_lm, order)
         nothing = torch.full_like(log_weights, -math.inf)
         return lmbda, nothing.scatter_(-1, order, self.weights_at(nearest, features))
 
@@ -134,7 +134,7 @@ class RescorerGate(FittedGate):
         lmbda = torch.sigmoid(self._network(features)).clamp(max=MOST_BY_NETWORK)
         return lmbda.masked_fill(~has_neighbor.to(lmbda.device), 0.0)
 
-    def weights_at(self, nearest: Near, features: Tensor) -> Tensor:
+    def weights_at(self, nearest: NearestNeighbors, features: Tensor) -> Tensor:
         """Returns log w'_i of the nearest neighbors.
 
         Args:
@@ -197,7 +197,7 @@ class RescorerGate(FittedGate):
             rows = slice(first, first + ROWS_AT_ONCE)
             chosen, read = neighborhoods[rows], torch.from_numpy(np.asarray(tokens.features)[rows])
             nearest = chosen.near(self.metric, tokens.temperature)
-            lmbda = self.lmbda_at(read, nearest.there.any(-1)).double()
+            lmbda = self.lmbda_at(read, nearest.present.any(-1)).double()
             votes = self.weights_at(nearest, read).double().masked_fill(~chosen.votes(), -math.inf)
             sides = (
                 torch.log1p(-lmbda) + torch.from_numpy(log_p[rows]),

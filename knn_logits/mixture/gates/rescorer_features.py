@@ -28,25 +28,27 @@ _FARTHEST = 6.0
 
 
 @dataclass(frozen=True)
-class Near:
+class NearestNeighbors:
     """The nearest neighbors of some rows, the nearest first, as a `RescorerGate` reads them.
 
     Attributes:
-        there: bool [rows, k], False for padding, which comes last.
+        present: bool [rows, k], False for padding, which comes last.
         log_weights: float32 [rows, k], log w_i. The weights of a row sum to 1, or are all 0.
         nearness: float32 [rows, k], larger is nearer.
         log_p: float32 [rows, k], log p_LM of each neighbor's value, -20 at least.
         groups: int64 [rows, k], numbers from 0 to k - 1, which are equal where the values are.
     """
 
-    there: Tensor
+    present: Tensor
     log_weights: Tensor
     nearness: Tensor
     log_p: Tensor
     groups: Tensor
 
     @classmethod
-    def of(cls, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor, order: Tensor) -> Near:
+    def of(
+        cls, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor, order: Tensor
+    ) -> NearestNeighbors:
         """Takes the neighbors in some order.
 
         Args:
@@ -84,7 +86,7 @@ class Near:
                 ranks.log().expand_as(weights),
                 self.log_p,
                 self._of_value(weights).clamp(min=_LEAST_WEIGHT).log(),
-                self._of_value(self.there.to(weights.dtype)).clamp(min=1.0).log(),
+                self._of_value(self.present.to(weights.dtype)).clamp(min=1.0).log(),
             ],
             dim=-1,
         )

@@ -8,6 +8,7 @@ temperature, which is known only when all tokens have been seen. So distances ar
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ from knn_logits.mixture.gates.meta_k import nearest_first
 from knn_logits.mixture.gates.rescorer_features import (
     NEIGHBOR_FEATURES,
     SCORING,
-    Near,
+    NearestNeighbors,
     bounded,
     scores,
     standardised,
@@ -71,7 +72,7 @@ class Neighborhoods:
             self.nearness[rows], self.log_p[rows], self.groups[rows], bonus, self.targets[rows]
         )
 
-    def near(self, metric: Metric, temperature: float) -> Near:
+    def near(self, metric: Metric, temperature: float) -> NearestNeighbors:
         """The neighbors as a gate reads them, with their weights at a temperature."""
         groups = torch.from_numpy(self.groups.astype(np.int64))
         present = groups >= 0
@@ -82,7 +83,7 @@ class Neighborhoods:
             metric,
         )
         bonus = None if self.bonus is None else torch.from_numpy(self.bonus)
-        return Near(
+        return NearestNeighbors(
             present,
             log_weights(neighbors, temperature, bonus),
             neighbors.nearness,
@@ -169,8 +170,8 @@ class NeighborhoodSample:
             self._bonus[slots] = 0.0
         if not width:
             return
-        nearest = Near.of(neighbors, neighbors.nearness, log_p_lm, order)
-        present = nearest.there.cpu()
+        nearest = NearestNeighbors.of(neighbors, neighbors.nearness, log_p_lm, order)
+        present = nearest.present.cpu()
         groups = nearest.groups.cpu().masked_fill(~present, -1)
         values = neighbors.values.gather(-1, order).cpu()
         is_vote, column = ((values == targets.cpu()[:, None]) & present).max(dim=-1)
@@ -218,15 +219,8 @@ def trained_rescorer(
     """
     lm = torch.from_numpy(np.array(log_p_lm, np.float32))
     read = torch.from_numpy(np.array(features, np.float32))
-    if read.ndim != 2 or lm.shape != (len(neighborhoods),) or len(read) != len(lm):
-        raise ConfigError("the arrays that a gate is fitted to need one row for each token")
-    if bool(lm.isnan().any()) or bool(read.isnan().any()):
-        raise ConfigError("the arrays that a gate is fitted to hold NaN: compute them again")
-    usable = (neighborhoods.groups[:, :1] >= 0).any(-1)
-    usable &= np.isfinite(log_p_lm) | (neighborhoods.targets >= 0)
+    usable = _usable(neighborhoods, read, lm)
     places = np.flatnonzero(usable)
-    if not len(places):
-        raise ConfigError("no token has a neighbor: fit the gate on text like the datastore's")
     lm = lm.clamp(min=_LOWEST)
     random = torch.Generator().manual_seed(seed)
     measured = places[torch.randperm(len(places), generator=random).numpy()[:_MEASURED]]
@@ -257,22 +251,50 @@ def trained_rescorer(
         return mixed.mean().neg()
 
     optimizer = torch.optim.AdamW(weights.values(), lr=_RATE, weight_decay=decay)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    batch = min(len(places), _BATCH)
-    for step in range(steps):
-        progress("gate", step, steps)
-        drawn = torch.randint(len(places), (batch,), generator=random).numpy()
-        with torch.enable_grad():
-            optimizer.zero_grad()
-            loss(places[drawn]).backward()
-        optimizer.step()
-        schedule.step()
-    progress("gate", steps, steps)
+    batches = (
+        places[torch.randint(len(places), (min(len(places), _BATCH),), generator=random).numpy()]
+        for _ in range(steps)
+    )
+    _train(optimizer, loss, batches, steps, progress)
     arrays = {name: weight.detach() for name, weight in weights.items()}
     arrays["sharpness"] = arrays.pop("log_sharpness").exp()
     arrays |= {"mean": mean, "scale": scale}
     arrays["near_mean"], arrays["near_scale"] = of_neighbors
     return arrays
+
+
+def _usable(neighborhoods: Neighborhoods, features: Tensor, log_p_lm: Tensor) -> Bools:
+    """Which tokens can be fitted to, bool [tokens]. The arrays must fit one another."""
+    tokens = len(neighborhoods)
+    if features.ndim != 2 or log_p_lm.shape != (tokens,) or len(features) != tokens:
+        raise ConfigError("the arrays to fit a gate on need one row per token")
+    if bool(log_p_lm.isnan().any()) or bool(features.isnan().any()):
+        raise ConfigError("the arrays to fit a gate on contain NaN: recompute them")
+    has_neighbors: Bools = neighborhoods.groups[:, 0] >= 0
+    usable: Bools = has_neighbors & (np.isfinite(log_p_lm.numpy()) | (neighborhoods.targets >= 0))
+    if not usable.any():
+        raise ConfigError(
+            "no token has a neighbor: fit the gate on text similar to the datastore's"
+        )
+    return usable
+
+
+def _train(
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[Ints], Tensor],
+    batches: Iterable[Ints],
+    steps: int,
+    progress: Progress,
+) -> None:
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for step, batch in enumerate(batches):
+        progress("gate", step, steps)
+        with torch.enable_grad():
+            optimizer.zero_grad()
+            loss(batch).backward()
+        optimizer.step()
+        schedule.step()
+    progress("gate", steps, steps)
 
 
 def _first_weights(
@@ -309,7 +331,7 @@ def _scaling(
     total = torch.zeros(3, len(NEIGHBOR_FEATURES), dtype=torch.float64)
     for first in range(0, len(neighborhoods), ROWS_AT_ONCE):
         nearest = neighborhoods[first : first + ROWS_AT_ONCE].near(metric, temperature)
-        features = nearest.features(metric)[nearest.there].double().clamp(-_LARGEST, _LARGEST)
+        features = nearest.features(metric)[nearest.present].double().clamp(-_LARGEST, _LARGEST)
         total += torch.stack(
             [torch.ones_like(features).sum(0), features.sum(0), features.square().sum(0)]
         )

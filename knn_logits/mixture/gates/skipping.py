@@ -85,8 +85,7 @@ class Skip:
             lmbda = KNNConfig(lmbda=lmbda).lmbda  # checks its range
         elif getattr(lmbda, "searches", None) is not None:
             raise ConfigError(
-                "a gate that skips cannot hold another gate that skips: give a number or another "
-                "gate"
+                "a skipping gate cannot wrap another skipping gate: use a number or another gate"
             )
         self.inner: float | Gate = lmbda
 

@@ -54,8 +54,8 @@ def gate_arrays(gate: StoredGate) -> tuple[dict[str, Array], dict[str, str]]:
     if isinstance(weight, float):
         return arrays | {"lmbda": np.array([weight], np.float32)}, metadata | {"gate": _NUMBER}
     raise ConfigError(
-        f"a {type(weight).__name__} is not a gate of this package and cannot be saved: save the "
-        "numbers that it consists of"
+        f"a {type(weight).__name__} is not a gate of this package and cannot be saved: save its "
+        "parameters yourself"
     )
 
 
@@ -82,7 +82,7 @@ def gate_from_arrays(
         return weight
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(
-            f"{name} does not hold a gate that this version can read ({error}): fit it again"
+            f"{name} is not a gate that this version can read ({error}): refit it"
         ) from error
 
 
@@ -124,7 +124,7 @@ def load_gate(path: str | os.PathLike[str]) -> StoredGate:
             "it is not a .safetensors file" if Path(path).is_file() else "there is no such file"
         )
         raise DamagedError(
-            f"{path} is not a gate ({reason}): give a file that `save_gate` wrote, or the "
+            f"{path} is not a gate ({reason}): use a file written by `save_gate`, or the "
             "gate.safetensors of a datastore that `knn-logits tune --gate KIND --write` made"
         ) from error
     return gate_from_arrays(*saved, name=str(path))

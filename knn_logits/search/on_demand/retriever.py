@@ -25,7 +25,7 @@ from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.on_demand.finding import PassageFinder
-from knn_logits.search.on_demand.keys import PassageKeys
+from knn_logits.search.on_demand.key_cache import PassageKeys
 from knn_logits.search.on_demand.passages import Passages
 from knn_logits.search.retriever import Retriever, counts_shared
 from knn_logits.settings.config import KNNConfig
@@ -68,8 +68,8 @@ class OnDemandRetriever(Retriever):
         ):
             if is_set:
                 raise ConfigError(
-                    f"{store.folder} stores no keys, which {name} needs: leave {name} out, or "
-                    "build the datastore without --no-keys"
+                    f"{store.folder} stores no keys, which {name} needs: remove {name}, or build "
+                    "the datastore without --no-keys"
                 )
         if source is None:
             raise DatastoreError(
@@ -117,7 +117,7 @@ class OnDemandRetriever(Retriever):
         if texts is None:
             raise ConfigError(
                 f"{self.store.folder} stores no keys, so a search needs the text before each "
-                "query: give it as texts="
+                "query: pass it as texts="
             )
         self._check_length(queries)
         rows: dict[tuple[int, ...], list[int]] = {}

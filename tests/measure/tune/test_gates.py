@@ -251,8 +251,8 @@ def test_a_gate_that_is_none_is_refused(model, copy):
     notes = {"gate": "distance", "version": "1", "metric": "l2"}
     curve = CURVE.to_arrays()
     for arrays, changed, message in (
-        (curve | {"lmbdas": np.full(2, 7.0, np.float32)}, {}, "does not hold a gate"),
-        (curve, {"gate": "unknown"}, "does not hold a gate"),
+        (curve | {"lmbdas": np.full(2, 7.0, np.float32)}, {}, "is not a gate"),
+        (curve, {"gate": "unknown"}, "is not a gate"),
         (curve, {"metric": "cosine"}, "fitted for the metric cosine"),
         (curve | {"lmbdas": np.full(2, np.nan, np.float32)}, {}, "not belong in a gate"),
         ({"middles": np.zeros(2, np.int64)}, {}, "not belong in a gate"),
@@ -296,7 +296,7 @@ def test_a_gate_from_a_file(run, model_folder, copy, tmp_path):
     assert found.json["gate"] == "distance, skips by confidence"
     both = ("--gate", path, "--lmbda", 0.5)
     found = run("eval", model_folder, copy.folder, text, *both)
-    assert (found.code, "leave out --lmbda" in found.err) == (1, True)
+    assert (found.code, "remove --lmbda" in found.err) == (1, True)
     found = run("eval", model_folder, copy.folder, text, "--gate", text)
     assert (found.code, "knn-logits: " in found.err) == (1, True)
 

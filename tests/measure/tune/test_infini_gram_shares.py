@@ -9,7 +9,13 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits import ConfigError
 from knn_logits.building.indexing import build_suffixes
-from knn_logits.measure.tune.infini_gram import _SHARES, _Tokens, fit_infini_gram, fitted, mixed
+from knn_logits.measure.tune.infini_gram_shares import (
+    _SHARES,
+    _Tokens,
+    fit_infini_gram,
+    fitted,
+    mixed,
+)
 from knn_logits.store.records import InfiniGramRecord
 
 OTHER = [f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." for n in range(8)]
@@ -79,7 +85,7 @@ def test_several_are_refused_before_the_model_computes_anything(model, tokenizer
 
     handle = model.register_forward_pre_hook(asked)
     try:
-        with pytest.raises(ConfigError, match="tune each datastore by itself"):
+        with pytest.raises(ConfigError, match="tune each datastore separately"):
             fit_infini_gram(model, tokenizer, [store, store], OTHER, write=True)
     finally:
         handle.remove()

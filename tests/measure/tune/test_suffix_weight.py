@@ -183,7 +183,7 @@ def test_shares_of_datastores_count_as_they_do_in_evaluate(
 def test_a_gate_that_weighs_all_neighbors_knows_no_shares(model, tokenizer, halves):
     given = SETTINGS | {"weights": [1.0, 3.0]}
     for gate in ("meta-k", "rescorer"):
-        with pytest.raises(knn_logits.ConfigError, match="leave the weights out"):
+        with pytest.raises(knn_logits.ConfigError, match="omit the weights"):
             knn_logits.tune(model, tokenizer, halves, HELD_OUT, gate=gate, **given)
     found = knn_logits.tune(model, tokenizer, halves, HELD_OUT, gate="distance", **given)
     held = [HELD_OUT[number] for number in found.held_out_documents]
@@ -246,7 +246,7 @@ def test_the_choice_and_what_it_is_worth(marian, pair_tokenizer, prefixed, monke
 def test_what_makes_no_sense_is_refused(model, store, tokenizer, marian, pair_tokenizer, prefixed):
     with pytest.raises(knn_logits.ConfigError, match="causal model does not translate"):
         knn_logits.tune(model, tokenizer, store, ["some words"], bleu=2)
-    with pytest.raises(knn_logits.ConfigError, match="leave out bleu"):
+    with pytest.raises(knn_logits.ConfigError, match="omit bleu"):
         knn_logits.tune(marian, pair_tokenizer, prefixed, pair_documents(), bleu=2, gate="distance")
     with pytest.raises(knn_logits.CorpusError, match=r"too short|too few"):
         knn_logits.tune(marian, pair_tokenizer, prefixed, pair_documents()[:1], bleu=2)

@@ -130,7 +130,7 @@ def test_the_choice_can_be_written(tune, store, tmp_path):
 def test_what_cannot_be_tuned_is_refused(tune, store):
     with pytest.raises(ConfigError, match="no datastore"):
         tune([], DOCUMENTS)
-    with pytest.raises(ConfigError, match="each datastore by itself"):
+    with pytest.raises(ConfigError, match="each datastore separately"):
         tune([store, store], DOCUMENTS, write=True)
     with pytest.raises(ConfigError, match="k must be"):
         tune(store, DOCUMENTS, k=-1)

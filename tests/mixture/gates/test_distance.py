@@ -75,7 +75,7 @@ def test_a_gate_for_another_metric_is_refused():
         (torch.tensor([0.5, math.nan, 0.5]), "between 0 and 1"),
         (torch.tensor([0.5, 1.01, 0.5]), "between 0 and 1"),
         (torch.tensor([0.5, -0.01, 0.5]), "between 0 and 1"),
-        (torch.tensor([[0.5, 0.5, 0.5]]), "one number for each row"),
+        (torch.tensor([[0.5, 0.5, 0.5]]), "one value per row"),
         (0.5, "not float"),
     ],
 )
@@ -210,7 +210,7 @@ def test_equal_distances_make_one_bin():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"nearest": np.ones(3)}, "one number for each token"),
+        ({"nearest": np.ones(3)}, "one value per token"),
         ({"log_p_lm": np.full(4, math.nan)}, "NaN"),
         ({"bins": 0}, "at least 1"),
         ({"smoothing": 0.0}, "above 0"),
@@ -257,7 +257,7 @@ def test_a_file_gives_the_gate_back(tmp_path):
 )
 def test_damaged_arrays_are_refused(arrays_change, metadata_change):
     good, metadata = gate_arrays(DistanceGate("cosine", [0.5, 0.9], [0.1, 0.8]))
-    with pytest.raises(DamagedError, match="fit it again"):
+    with pytest.raises(DamagedError, match="refit it"):
         gate_from_arrays(good | arrays_change, metadata | metadata_change)
 
 
@@ -265,8 +265,8 @@ def test_a_file_that_is_no_gate_is_refused(tmp_path):
     good, metadata = gate_arrays(DistanceGate("l2", [0.5], [0.1]))
     with pytest.raises(DamagedError):
         gate_from_arrays({"middles": good["middles"]}, metadata)
-    with pytest.raises(DamagedError, match=r"there is no such file\): give a file that"):
+    with pytest.raises(DamagedError, match=r"there is no such file\): use a file written by"):
         load_gate(tmp_path / "none.safetensors")
     (tmp_path / "text.safetensors").write_text("text")
-    with pytest.raises(DamagedError, match=r"not a \.safetensors file\): give a file that"):
+    with pytest.raises(DamagedError, match=r"not a \.safetensors file\): use a file written by"):
         load_gate(tmp_path / "text.safetensors")

@@ -176,9 +176,9 @@ def test_a_file_gives_the_gate_back(tmp_path):
 )
 def test_damaged_arrays_are_refused(change):
     arrays, metadata = gate_arrays(random_gate())
-    with pytest.raises(DamagedError, match="fit it again"):
+    with pytest.raises(DamagedError, match="refit it"):
         gate_from_arrays(arrays | change, metadata)
-    with pytest.raises(DamagedError, match="fit it again"):
+    with pytest.raises(DamagedError, match="refit it"):
         gate_from_arrays({name: arrays[name] for name in arrays if name != "out"}, metadata)
-    with pytest.raises(DamagedError, match="fit it again"):
+    with pytest.raises(DamagedError, match="refit it"):
         gate_from_arrays(gate_arrays(DistanceGate("l2", [1.0], [0.5]))[0], metadata)

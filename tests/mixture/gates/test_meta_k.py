@@ -26,7 +26,7 @@ from knn_logits import (
     load_gate,
     save_gate,
 )
-from knn_logits.mixture.distribution import influences, log_p_knn_of, mix, mix_one
+from knn_logits.mixture.distribution import influences, log_p_knn_of, mix, mix_row
 from knn_logits.mixture.gates.gate import Gate, weigh_rows
 from knn_logits.mixture.gates.meta_k import fit_meta_k_gate, meta_k_features
 from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays
@@ -78,7 +78,7 @@ def test_influences_sum_to_one(case, seed):
     for token in range(log_p_lm.shape[1]):
         chosen = torch.full((len(rows),), token)
         own = log_p_lm[:, token].double()
-        log_p = mix_one(own, log_p_knn_of(votes, neighbors.values, chosen), lmbda)
+        log_p = mix_row(own, log_p_knn_of(votes, neighbors.values, chosen), lmbda)
         found = influences(votes, neighbors.values, chosen, log_p, lmbda).sum(-1)
         rest = (1 - lmbda) * (own - log_p).exp()
         for total, p in zip((found + rest).tolist(), log_p.tolist(), strict=True):
@@ -286,7 +286,7 @@ def test_a_file_gives_the_gate_back(tmp_path):
 )
 def test_damaged_arrays_are_refused(change):
     arrays, metadata = gate_arrays(random_meta_k())
-    with pytest.raises(DamagedError, match="fit it again"):
+    with pytest.raises(DamagedError, match="refit it"):
         gate_from_arrays(arrays | change, metadata)
-    with pytest.raises(DamagedError, match="fit it again"):
+    with pytest.raises(DamagedError, match="refit it"):
         gate_from_arrays({name: arrays[name] for name in arrays if name != "ks"}, metadata)

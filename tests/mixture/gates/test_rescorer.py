@@ -194,12 +194,12 @@ def test_a_file_gives_the_gate_back(tmp_path):
 )
 def test_damaged_arrays_are_refused(change):
     arrays, metadata = gate_arrays(random_rescorer())
-    with pytest.raises(DamagedError, match="fit it again"):
+    with pytest.raises(DamagedError, match="refit it"):
         gate_from_arrays(arrays | change, metadata)
 
 
 def test_missing_arrays_are_refused():
     arrays, metadata = gate_arrays(random_rescorer())
     for name in arrays:
-        with pytest.raises(DamagedError, match="fit it again"):
+        with pytest.raises(DamagedError, match="refit it"):
             gate_from_arrays({one: arrays[one] for one in arrays if one != name}, metadata)

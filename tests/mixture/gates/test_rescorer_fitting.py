@@ -73,7 +73,7 @@ def test_what_is_kept_has_the_weights_of_the_search():
     nearest = torch.log_softmax(whole[0, [1, 2, 3]], -1)
     torch.testing.assert_close(near.log_weights[0], nearest)
     torch.testing.assert_close(near.log_weights[1, :2], whole[1, [1, 0]])
-    assert near.there.sum(-1).tolist() == [3, 2, 0, 0, 3]
+    assert near.present.sum(-1).tolist() == [3, 2, 0, 0, 3]
     assert near.nearness[0].tolist() == [-1.0, -4.0, -6.0]
     assert kept.votes().tolist() == [
         [False, True, False],
@@ -180,10 +180,10 @@ def test_tokens_without_a_neighbor_or_a_vote_do_no_harm():
 def test_what_cannot_be_fitted_is_refused():
     (kept, features, lm), _ = text_where_the_far_ones_are_right(30)
     for changed, message in (
-        ((kept, features[:9], lm), "one row for each token"),
-        ((kept, features, lm[:9]), "one row for each token"),
+        ((kept, features[:9], lm), "one row per token"),
+        ((kept, features, lm[:9]), "one row per token"),
         ((kept, features[:, :9], lm), r"must have the shape"),
-        ((kept, features * math.nan, lm), "hold NaN"),
+        ((kept, features * math.nan, lm), "contain NaN"),
     ):
         with pytest.raises(ConfigError, match=message):
             fit_rescorer(*changed, "l2", **SETTINGS, steps=1)

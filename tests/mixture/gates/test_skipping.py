@@ -164,7 +164,7 @@ def test_what_is_no_gate_is_refused(tmp_path):
         some = {key: one for key, one in (arrays | changed).items() if one is not None}
         notes = {key: one for key, one in (metadata | noted).items() if one is not None}
         write_arrays(path, some, notes)
-        with pytest.raises(DamagedError, match="does not hold a gate"):
+        with pytest.raises(DamagedError, match="is not a gate"):
             load_gate(path)
 
 
@@ -177,7 +177,7 @@ def test_mistakes():
         ConfidenceSkip(1.5, 0.5)
     with pytest.raises(ConfigError, match="a probability"):
         ConfidenceSkip(0.5, 1.5)
-    with pytest.raises(ConfigError, match="another gate that skips"):
+    with pytest.raises(ConfigError, match="another skipping gate"):
         ConfidenceSkip(ConfidenceSkip(0.5, 0.5), 0.5)
     with pytest.raises(ConfigError, match="finite"):
         LearnedSkip(0.5, float("nan"), {})

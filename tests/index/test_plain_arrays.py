@@ -7,7 +7,7 @@ import torch
 
 from knn_logits.errors import DamagedError
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss
-from knn_logits.index.plain import from_arrays, has_plain_form, to_arrays
+from knn_logits.index.plain_arrays import from_arrays, has_plain_form, to_arrays
 
 METRICS = ["l2", "ip", "cosine"]
 FLAT = ["Flat", "PCA8,Flat", "RR16,Flat"]

@@ -117,7 +117,7 @@ class CorpusOptions:
         texts: dict[str, Any] = {}
         for name in names:
             if name in texts:
-                raise ConfigError(f"the text {name!r} is given twice; leave one out")
+                raise ConfigError(f"the text {name!r} is given twice; remove one")
             texts[name] = self._read(
                 [name], on_skip=lambda part, why: tell(f"skipped {part}: {why}"), pairs=pairs
             )

@@ -78,7 +78,7 @@ class WeightsCheck:
                     check_model(self._model, store, self._location)
                 except MismatchError as error:
                     raise MismatchError(
-                        "the model has changed since it was opened, by an adapter or by training: "
-                        f"{error}, or build another datastore with the model as it is"
+                        "the model has changed since it was opened, by an adapter or by "
+                        "training: {error}, or build another datastore with the current model"
                     ) from error
                 self._states[store.folder] = state

@@ -110,8 +110,8 @@ def from_arrays(
     except (KeyError, ValueError, RuntimeError, AssertionError, MemoryError) as error:
         reason = faiss_reason(error)
         raise DamagedError(
-            f"the index file does not hold {factory[:100]!r} over {size} keys ({reason}); make it "
-            "again with `knn-logits index`"
+            f"the index file is not a {factory[:100]!r} over {size} keys ({reason}); rebuild it "
+            "with `knn-logits index`"
         ) from error
     return FaissIndex(index, metric, nprobe=nprobe, threads=threads, gaps=places is not None)
 

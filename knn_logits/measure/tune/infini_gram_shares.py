@@ -134,7 +134,7 @@ def fit_infini_gram(
     stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
     if write and len(stores) > 1:
         raise ConfigError(
-            "write can store shares in one datastore only: tune each datastore by itself"
+            "write can store shares in only one datastore: tune each datastore separately"
         )
     options: Any = {**settings, "infini_gram": "auto"}
     of = datastore if isinstance(datastore, Memory) else stores
@@ -191,7 +191,7 @@ def _scored(
     columns = [zip(*(vars(tokens).values() for tokens in part), strict=True) for part in parts]
     joined = [_Tokens(*(np.concatenate(column) for column in half)) for half in columns if parts[0]]
     if not joined or not all(len(half.lm) for half in joined):
-        raise CorpusError("the texts are too short to fit shares on one half: give more text")
+        raise CorpusError("the texts are too short to fit shares on half of them: add more text")
     return joined, halves.held_out()
 
 
@@ -229,7 +229,7 @@ def _written(store: Datastore, fit: InfiniGramFit, force: bool) -> InfiniGramFit
         refused = fit.verdict.reason("the ∞-gram", "the memory without it")
         refused += "; --force (force=True) writes it anyway"
     if refused is not None:
-        logger.warning("the shares were not written: %s", refused)
+        logger.warning("the shares were not stored: %s", refused)
         return replace(fit, refused=refused)
     folder = store.folder.resolve()
     with locked(folder):

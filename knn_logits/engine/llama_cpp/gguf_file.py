@@ -39,14 +39,14 @@ class Weights:
             handle = functions.llama_model_load_from_file(str(path).encode(), settings)
             if not handle:
                 raise ModelError(
-                    f"llama.cpp cannot read {path}{_reason(lines)}: fetch the file again, or give "
-                    "a GGUF file of a language model"
+                    f"llama.cpp cannot read {path}{_reason(lines)}: download the file again, or "
+                    "use a GGUF file of a language model"
                 )
         self.handle = handle
         self._finalizer = weakref.finalize(self, functions.llama_model_free, handle)
         self.vocabulary = functions.llama_model_get_vocab(handle)
         if functions.llama_model_has_encoder(handle) or not self.size:
-            raise ModelError(f"{path} is no causal language model, which kNN needs here")
+            raise ModelError(f"{path} is not a causal language model, which kNN needs")
 
     @property
     def size(self) -> int:
@@ -123,8 +123,8 @@ def _check_magic(path: Path) -> None:
         raise ModelError(f"the file {path} cannot be read: {error.strerror}") from error
     if start != _MAGIC:
         raise ModelError(
-            f"{path} is no GGUF file, since it does not begin with GGUF: give a file that was "
-            "made for llama.cpp"
+            f"{path} is not a GGUF file, since it does not begin with GGUF: use a file made for "
+            "llama.cpp"
         )
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from knn_logits.errors import StorageError
+from knn_logits.evidence.familiarity import Familiarity
 from knn_logits.evidence.trace import (
     Candidate,
     DocumentShare,
-    Familiarity,
     NeighborTrace,
     Rival,
     SequenceTrace,
@@ -95,8 +95,8 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
             raise
     except OSError as error:
         raise StorageError(
-            f"{where} cannot be written: {error.strerror or error}; free some space, or give "
-            "another place"
+            f"{where} cannot be written: {error.strerror or error}; free some space, or choose "
+            "another location"
         ) from error
 
 
