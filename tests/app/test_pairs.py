@@ -79,7 +79,7 @@ def test_a_source_too_long_is_refused_and_never_cut(pair_memory):
         run(wide, new_tokens=64)
     with pytest.raises(LimitError, match="the model reads only 64"):
         wide.explain(pair_memory, TARGET, CRANE, source="The crane lifts a crate. " * 30)
-    with pytest.raises(LimitError, match="64 that the model reads"):
+    with pytest.raises(LimitError, match="context of 64"):
         wide.explain(pair_memory, TARGET * 30, CRANE, source=SOURCE)
     narrow = Session({"marian": pair_memory}, Limits(prompt_tokens=5, new_tokens=5))
     for settings in ({"new_tokens": 4}, {"source": "crane", "new_tokens": 6}):

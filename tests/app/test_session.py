@@ -277,7 +277,7 @@ def test_a_memory_of_any_model_names_its_datastores(library):
 
 def test_a_prompt_and_its_answer_must_fit_the_model(library):
     wide = Session({library.name: library}, Limits(prompt_tokens=256, new_tokens=200))
-    with pytest.raises(LimitError, match="256 that the model reads"):
+    with pytest.raises(LimitError, match="context of 256"):
         run(wide, "word " * 100, new_tokens=200)
 
 

@@ -228,7 +228,7 @@ def test_the_command_answers_one_question_and_a_file(
     [
         (["{store}"], "--questions FILE"),
         (["{store}", " "], "the question is empty"),
-        (["{store}", "--questions", "no.jsonl"], "no.jsonl cannot be read"),
+        (["{store}", "--questions", "no.jsonl"], "cannot read the questions in no.jsonl"),
         (["{store}", "--questions", "{bad}"], "line 2 of"),
     ],
 )
