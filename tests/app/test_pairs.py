@@ -83,7 +83,7 @@ def test_a_source_too_long_is_refused_and_never_cut(pair_memory):
         wide.explain(pair_memory, TARGET * 30, CRANE, source=SOURCE)
     narrow = Session({"marian": pair_memory}, Limits(prompt_tokens=5, new_tokens=5))
     for settings in ({"new_tokens": 4}, {"source": "crane", "new_tokens": 6}):
-        with pytest.raises(LimitError, match="are allowed"):
+        with pytest.raises(LimitError, match="the limit is"):
             run(narrow, **settings)
     long = run(wide, new_tokens=63, lookup=None)["lm"]
     assert long.tokens == 63

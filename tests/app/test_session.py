@@ -211,7 +211,7 @@ def test_the_model_is_as_it_was(session, library):
         ({"prompt": ""}, "empty"),
         ({"prompt": "  "}, "empty"),
         ({"prompt": 7}, "empty"),
-        ({"prompt": "a\ud800"}, "half a character"),
+        ({"prompt": "a\ud800"}, "incomplete character"),
         ({"prompt": "x" * 30_000}, "allowed"),
         ({"prompt": "word " * 300}, "tokens"),
         ({"new_tokens": 10_000}, "are allowed"),

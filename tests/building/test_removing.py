@@ -108,7 +108,7 @@ def test_all_documents_removed_leave_nothing_to_find(tmp_path, factory):
     store = remove_documents(make(tmp_path / "s", factory), [str(n) for n in range(len(LENGTHS))])
     found = search(store, torch.randn(3, 8), 5)
     assert not found.mask.any()
-    with pytest.raises(CorpusError, match="nothing would be left") as caught:
+    with pytest.raises(CorpusError, match="nothing would remain") as caught:
         compact(store)
     one_line(caught)
     assert Datastore(store.folder).manifest == store.manifest

@@ -54,7 +54,7 @@ def test_the_work_of_a_lost_replica_goes_to_its_twin(caplog):
     assert caplog.text.count("replica 0 of shard 0 is lost") == 1
     group.states[0] = "there"
     assert group.search() == "search 0"
-    assert "replica 0 of shard 0 is there again" in caplog.text
+    assert "replica 0 of shard 0 is back" in caplog.text
 
 
 def test_a_silent_replica_gets_company():

@@ -165,7 +165,7 @@ def test_documents_that_are_left_out(large):
 def test_a_shard_that_stays_away_is_an_error(large):
     index, asked = sharded(large, 4)
     asked.away = {2}
-    with pytest.raises(UnreachableError, match=r"shard 2 of 4, the entries .* does not answer"):
+    with pytest.raises(UnreachableError, match=r"shard 2 of 4, the entries .* does not respond"):
         index.search(torch.zeros(2, large.manifest.dim), 8)
     with pytest.raises(UnreachableError, match="shard 2"):
         index.reconstruct(np.arange(len(large)))
@@ -185,7 +185,7 @@ def test_a_partial_answer_is_flagged_until_the_shard_is_back(large, caplog):
         _, ids = index.search(queries, 8)
         assert not ((ids >= first) & (ids < last)).any()
         assert (index.partial_answers, index.away) == (number, [0])
-    assert caplog.text.count("does not answer") == 1
+    assert caplog.text.count("does not respond") == 1
     # What is away is not asked again before it has answered.
     assert asked.calls.count(0) == 2
     asked.away = set()
