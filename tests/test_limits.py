@@ -19,7 +19,7 @@ def test_what_is_within_the_limits_passes_and_what_is_beyond_is_named():
     limits = Limits(prompt_tokens=10, new_tokens=5, text_bytes=100)
     limits.check(prompt_tokens=10, new_tokens=5, text_bytes=100, context=15)
     for given, message in (
-        ({"prompt_tokens": 11}, "11 tokens; 10 are"),
+        ({"prompt_tokens": 11}, "11 tokens; the limit is 10"),
         ({"new_tokens": 6}, "6 new tokens"),
         ({"text_bytes": 101}, "101 bytes"),
         ({"prompt_tokens": 9, "new_tokens": 5, "context": 13}, "13 that the model reads"),
@@ -38,7 +38,7 @@ def test_a_deadline_is_over_when_its_time_is_up_or_it_is_cancelled():
     open_ended.cancel()
     assert open_ended.over
     assert not open_ended.expired
-    with pytest.raises(LimitError, match="longer than the 0 seconds"):
+    with pytest.raises(LimitError, match="time limit of 0 seconds"):
         late.check()
     with pytest.raises(LimitError, match="stopped"):
         open_ended.check()

@@ -92,13 +92,13 @@ def test_the_number_of_layers(folder):
 
 def test_the_width(folder):
     text = refused(make_gpt2(width=48), folder)
-    assert "48 numbers" in text
+    assert "dimension 48" in text
     assert "32" in text
 
 
 def test_the_vocabulary(folder):
     text = refused(make_gpt2(vocabulary=200), folder)
-    assert "the model has only 200 tokens" in text
+    assert "the model's vocabulary has only 200 tokens" in text
 
 
 # The tokenizer

@@ -73,11 +73,11 @@ def test_a_pair_is_explained_as_the_library_does(pair_session, pair_memory):
 
 def test_a_source_too_long_is_refused_and_never_cut(pair_memory):
     wide = Session({"marian": pair_memory}, Limits(prompt_tokens=1000, new_tokens=1000))
-    with pytest.raises(LimitError, match="the model reads only 64"):
+    with pytest.raises(LimitError, match="the model's context is only 64"):
         run(wide, "The crane lifts a crate. " * 30)
-    with pytest.raises(LimitError, match="writes fewer than 64"):
+    with pytest.raises(LimitError, match="context is only 64"):
         run(wide, new_tokens=64)
-    with pytest.raises(LimitError, match="the model reads only 64"):
+    with pytest.raises(LimitError, match="the model's context is only 64"):
         wide.explain(pair_memory, TARGET, CRANE, source="The crane lifts a crate. " * 30)
     with pytest.raises(LimitError, match="context of 64"):
         wide.explain(pair_memory, TARGET * 30, CRANE, source=SOURCE)
@@ -114,7 +114,7 @@ def test_pairs_are_measured(pair_session, pair_memory):
     assert found.interpolated < found.lm
     assert found.heat is not None
     fewer = TARGETS.rpartition("\n")[0]
-    with pytest.raises(RequestError, match="8 sources and 7 targets"):
+    with pytest.raises(RequestError, match="8 sources but 7 targets"):
         measure(pair_session, pair_memory, fewer, CRANE, SOURCES, Deadline(60))
     with pytest.raises(RequestError, match="box of the sources is empty"):
         measure(pair_session, pair_memory, TARGETS, CRANE, None, Deadline(60))
@@ -147,7 +147,7 @@ def test_pairs_of_ones_own_are_built_and_used(pair_session, pair_memory, tmp_pat
 @pytest.mark.parametrize(
     ("sources", "targets", "message"),
     [
-        ("A wheel.\nA town.", "Ein Rad.", "2 sources and 1 targets"),
+        ("A wheel.\nA town.", "Ein Rad.", "2 sources but 1 targets"),
         ("A wheel.\n\nA town.", "Ein Rad.\nEin Tag.\nEine Stadt.", "Line 2 is empty"),
         ("", "Ein Rad.", "box of the sources is empty"),
         ("A wheel.", " ", "box of the targets is empty"),

@@ -212,9 +212,9 @@ def test_the_model_is_as_it_was(session, library):
         ({"prompt": "  "}, "empty"),
         ({"prompt": 7}, "empty"),
         ({"prompt": "a\ud800"}, "incomplete character"),
-        ({"prompt": "x" * 30_000}, "allowed"),
+        ({"prompt": "x" * 30_000}, "the limit is"),
         ({"prompt": "word " * 300}, "tokens"),
-        ({"new_tokens": 10_000}, "are allowed"),
+        ({"new_tokens": 10_000}, "the limit is"),
         ({"new_tokens": 1.5}, "whole"),
         ({"new_tokens": True}, "number"),
         ({"seed": -1}, "seed"),
@@ -256,7 +256,7 @@ def test_only_datastores_that_are_there_are_found(session):
     for name in ("../../etc", "/etc/passwd", "Manual", "your text"):
         with pytest.raises(RequestError, match="datastore is not available"):
             run(session, lookup=Lookup((name,)))
-    with pytest.raises(RequestError, match="no model"):
+    with pytest.raises(RequestError, match="no such model"):
         session.library("another")
 
 
@@ -343,5 +343,5 @@ def test_a_long_text_is_explained_in_windows(session, library):
     sentence = "The remedy for E272 is to test the main fuse. "
     found = session.explain(library, sentence * 24, MANUAL)
     assert found.tokens > library.context
-    with pytest.raises(LimitError, match="800 are allowed"):
+    with pytest.raises(LimitError, match="the limit is 800"):
         session.explain(library, sentence * 400, MANUAL)
