@@ -22,7 +22,7 @@ def test_what_is_within_the_limits_passes_and_what_is_beyond_is_named():
         ({"prompt_tokens": 11}, "11 tokens; the limit is 10"),
         ({"new_tokens": 6}, "6 new tokens"),
         ({"text_bytes": 101}, "101 bytes"),
-        ({"prompt_tokens": 9, "new_tokens": 5, "context": 13}, "13 that the model reads"),
+        ({"prompt_tokens": 9, "new_tokens": 5, "context": 13}, "context of 13"),
     ):
         with pytest.raises(LimitError, match=message):
             limits.check(**given)
