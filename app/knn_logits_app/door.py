@@ -25,6 +25,8 @@ Send = Callable[[Message], Awaitable[None]]
 HOSTS = "KNN_LOGITS_APP_HOSTS"
 TWO_LENGTHS = "send either Content-Length or Transfer-Encoding"
 HEAD_SECONDS = 10.0
+# For a client to read what the server has sent, before the server writes on.
+UNREAD_SECONDS = 60.0
 _BODY_SECONDS = 30.0
 # The most digits of a length that a client names.
 _DIGITS = 15
@@ -124,11 +126,12 @@ def close_door(server: Any, names: Names) -> None:
     config.http_protocol_class = patient(config.http_protocol_class)
 
 
-def patient(protocol: Any, seconds: float = HEAD_SECONDS) -> Any:
-    """Limits how long uvicorn waits for a request's head, after connection or last answer."""
+def patient(protocol: Any, head: float = HEAD_SECONDS, unread: float = UNREAD_SECONDS) -> Any:
+    """Limits how long uvicorn waits for a request's head, and for a client that does not read."""
 
     class Patient(protocol):  # type: ignore[misc]
         _timer: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -144,13 +147,27 @@ def patient(protocol: Any, seconds: float = HEAD_SECONDS) -> Any:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
+            self._is_read()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(unread, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._is_read()
+            super().resume_writing()
+
+        def _is_read(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
 
         def _busy(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
         def _start(self) -> None:
-            self._timer = self.loop.call_later(seconds, self.transport.abort)
+            self._timer = self.loop.call_later(head, self.transport.abort)
 
         def _stop(self) -> None:
             if self._timer is not None:

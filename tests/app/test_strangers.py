@@ -155,7 +155,7 @@ def test_a_page_of_another_site_reaches_nothing(chromium, url, served):
 
 @pytest.mark.parametrize("after", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
 def test_a_slow_head_is_cut_off(library, monkeypatch, after):
-    monkeypatch.setattr(door.patient, "__defaults__", (1.0,))
+    monkeypatch.setattr(door.patient, "__defaults__", (1.0, 60.0))
     with serving(library) as (url, _):
         place = url.removeprefix("http://").split(":")
         whole = f"GET /config HTTP/1.1\r\nHost: {':'.join(place)}\r\n\r\n".encode()

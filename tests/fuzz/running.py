@@ -42,7 +42,7 @@ class Target:
             ended. It may raise errors of the package, of one line.
         form: How inputs are changed beside their bytes.
         refused: Further errors that refuse an input.
-        may_crash: Whether the parser is known to end its process.
+        may_crash: Whether the parser is known to end its process, or to hang.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Result:
             self.counts[kind] += 1
             self.megabytes = max(self.megabytes, megabytes)
             self.slowest = max(self.slowest, seconds)
-            if kind not in GOOD and not (kind == "crash" and target.may_crash):
+            if kind not in GOOD and not (kind in ("crash", "hang") and target.may_crash):
                 yield place, kind, text
 
     def add(self, other):
