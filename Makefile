@@ -99,10 +99,11 @@ app: $(VENV)/.package ## Open the page with the demo (or MODEL=... DATASTORES=..
 	$(BIN)/python app/app.py
 
 # uv resolves for a Python that is not here. pip would read the markers for the one that it runs in.
+# glibc 2.31 is that of Debian 11 and Ubuntu 20.04; llguidance has no wheel for an older one.
 pins: $(BIN)/python ## Try that all pins install on the oldest and the newest Python; needs a network
 	$(BIN)/python -m pip install --quiet uv==0.13.9
 	for version in 3.10 3.13; do \
-	    $(BIN)/uv pip compile --quiet --only-binary :all: --python-platform linux \
+	    $(BIN)/uv pip compile --quiet --only-binary :all: --python-platform x86_64-manylinux_2_31 \
 	        --python-version $$version requirements.txt \
 	        $(patsubst %,requirements-%.txt,dev docs gpu ray) >/dev/null || exit 1; \
 	done
