@@ -127,9 +127,7 @@ def launch(
     Returns:
         The page, and the models and visitors that it works with.
     """
-    originals = f"{originals.rstrip('/')}/" if originals else ""
-    if originals and not originals.startswith(("http://", "https://")):
-        raise ConfigError(f"{originals} is no address of the web: begin it with https://")
+    base = _base(originals)
     quotas = quotas or Quotas()
     page, server = prepare(libraries, limits, at_once, waiting, quotas)
     # Only gradio's description of the API has the names of the endpoints' arguments.
@@ -154,7 +152,7 @@ def launch(
         show_error=False,
         theme=theme(),
         css_paths=[ASSETS / f"{name}.css" for name in ("answer", "app", "chat")],
-        head=head(originals),
+        head=head(base),
         favicon_path=str(ICON),
         js=asset("ready.js"),
         footer_links=["api"],
@@ -178,6 +176,14 @@ def launch(
                 page.close(verbose=False)
                 server.visitors.close()
     return page, server
+
+
+def _base(originals: str | None) -> str:
+    """The address that the originals' names are appended to; empty if there is none."""
+    base = f"{originals.rstrip('/')}/" if originals else ""
+    if base and not base.startswith(("http://", "https://")):
+        raise ConfigError(f"{base} is not a web address: begin it with https://")
+    return base
 
 
 def requests_of(page: Any, address: str) -> int:
