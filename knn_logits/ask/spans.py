@@ -68,10 +68,12 @@ def answer_spans(
 
     Returns:
         The spans and the number of forward passes. There is no span, but None, in a sentence that
-        has no words or is too long, and for a model whose cache cannot be cut.
+        has no words or is too long, and for a model that has no chat template or whose cache cannot
+        be cut: one that follows no instructions picks words by chance.
     """
     examples = text_ids(tokenizer, _EXAMPLES)
-    if not can_draft(model, torch.tensor([examples]), {}):
+    instructed = bool(getattr(tokenizer, "chat_template", None))
+    if not instructed or not can_draft(model, torch.tensor([examples]), {}):
         return [None] * len(sentences), 0
     room = context_length(model)
     most = _LONGEST if room is None else min(_LONGEST, room - len(examples) - _TOKENS)

@@ -100,7 +100,7 @@ def test_the_guides_call_works(url):
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"prompt": " "}, "The prompt is empty: write something first."),
+        ({"prompt": " "}, "The prompt is empty: enter some text first."),
         ({"prompt": "What", "lmbda": 7.0}, "λ must lie between 0 and 1, not"),
         ({"prompt": "What", "stores": ["none"]}, "choose manual, chronicle."),
     ],

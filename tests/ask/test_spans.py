@@ -23,6 +23,11 @@ def roomy(model):
     return GPT2LMHeadModel(config).eval()
 
 
+@pytest.fixture(autouse=True)
+def instructed(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages }}")
+
+
 def scored(model, tokenizer, text):
     """The score of a text as the answer, by one pass over all."""
     prompt = tokenizer(spans._EXAMPLES)["input_ids"]
@@ -78,4 +83,9 @@ def test_a_model_without_room_for_the_examples_picks_no_words(model, tokenizer):
 
 def test_a_model_whose_cache_cannot_be_cut_picks_no_words(roomy, tokenizer, monkeypatch):
     monkeypatch.setattr(roomy.config, "layer_types", ["sliding_attention"], raising=False)
+    assert answer_spans(roomy, tokenizer, QUESTION, [SENTENCE]) == ([None], 0)
+
+
+def test_a_model_without_a_chat_template_picks_no_words(roomy, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", None)
     assert answer_spans(roomy, tokenizer, QUESTION, [SENTENCE]) == ([None], 0)

@@ -239,7 +239,9 @@ def test_the_size_of_shards_of_windows_does_not_change_the_keys(
     assert steps[-1] == (len(store), len(store))
     assert steps == sorted(steps)
     phases = list(dict.fromkeys(phase for phase, _, _ in seen))
-    assert phases == ["tokens", "keys", "index exact", "settings for writing"]
+    assert phases == [
+        "tokens", "keys", "index exact", "settings for writing", "settings for trust",
+    ]  # fmt: skip
 
 
 def test_a_batch_of_windows():

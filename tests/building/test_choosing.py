@@ -80,10 +80,10 @@ def test_for_a_recall_the_smallest_that_finds_enough(store, tried):
 
 
 def test_what_cannot_be_is_refused(store, tried):
-    with pytest.raises(ConfigError, match="no kind of index fits 1,000 bytes; the smallest") as one:
+    with pytest.raises(ConfigError, match="no index type fits in 1,000 bytes; the smallest") as one:
         chosen_factory(store, IndexConfig(budget=1000))
     one_line(one)
-    with pytest.raises(ConfigError, match=r"finds 100\.0% of the neighbors; the best") as one:
+    with pytest.raises(ConfigError, match=r"reaches a recall of 100\.0%; the best") as one:
         chosen_factory(store, IndexConfig(budget=tried[0].bytes, target_recall=1.0))
     one_line(one)
 
@@ -113,14 +113,14 @@ def test_a_kind_that_finds_less_among_all_entries_is_passed_over(folder, tried, 
         done = build_index(copy, IndexConfig(target_recall=0.95)).manifest.index
     assert done.recall.value >= 0.95
     assert done.factory != tried[0].factory
-    assert f"{tried[0].factory} finds" in caplog.text
+    assert f"{tried[0].factory} has a recall of" in caplog.text
     kept = {one.factory: one.recall for one in done.tried}
     assert kept[tried[0].factory] < 0.95
     nothing = tuple(one.model_copy(update={"recall": 0.5}) for one in tried[1:])
     before = (copy / "datastore.json").read_bytes()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choosing, "measured_kinds", lambda *_: (promised[0], *nothing))
-        with pytest.raises(ConfigError, match=r"finds 95\.0% of the neighbors; the best"):
+        with pytest.raises(ConfigError, match=r"reaches a recall of 95\.0%; the best"):
             build_index(copy, IndexConfig(target_recall=0.95))
     assert (copy / "datastore.json").read_bytes() == before
 

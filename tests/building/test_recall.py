@@ -75,7 +75,7 @@ def test_who_did_not_choose_the_kind_hears_of_a_low_recall(
     monkeypatch.setattr(indexing, "choose_factory", lambda *_: "IVF32,Flat")
     monkeypatch.setattr(recall, "recall", lambda *_: 0.294)
     build_index(plain, IndexConfig(factory))
-    assert ("the index finds 29.4% of the true neighbors" in caplog.text) is said
+    assert ("the index has a recall of only 29.4%" in caplog.text) is said
 
 
 def test_nprobe_that_was_asked_for_is_kept(plain):

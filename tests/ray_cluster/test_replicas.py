@@ -97,7 +97,7 @@ def test_a_replica_that_cannot_be_opened_again_is_left_alone(caplog):
     assert group.search() == "search 1"
     group.states[0] = DatastoreError("no such folder")
     assert [group.search(), group.search()] == ["search 1", "search 1"]
-    assert caplog.text.count("cannot be opened again: no such folder") == 1
+    assert caplog.text.count("cannot be reopened: no such folder") == 1
 
 
 def test_an_error_of_the_search_itself_is_passed_on():

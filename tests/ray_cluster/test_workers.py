@@ -100,7 +100,7 @@ def test_a_lost_piece_holds_up_the_others_and_there_is_no_room_for_another_actor
 def test_a_piece_that_is_lost_again_and_again_is_an_error():
     with (
         Workers(Ray(), lambda: Actor(loses), 2) as workers,
-        pytest.raises(UnreachableError, match="lost 5 times"),
+        pytest.raises(UnreachableError, match="failed 5 times because its process died"),
     ):
         list(workers.results(iter(range(1))))
 
