@@ -305,10 +305,14 @@ def test_a_setting_that_is_declared_for_the_page_needs_no_line_of_it(
         expect(note).to_have_count(0)
         slide(page, 0.2)
         expect(note).to_contain_text("Colours and bars show λ 0.2")
-        page.goto(f"{url}/?q=The&suffix_weight=2.5")
-        expect(page.locator("#answers .kl-side-knn .kl-prompt")).to_have_text("The")
-        assert float(weight.input_value()) == 2.5
+        # In a window of its own: leaving a page aborts the requests that it still has.
+        linked = visit(url=f"{url}/?q=The&suffix_weight=2.5")
+        answer = linked.page.locator("#answers .kl-side-knn .kl-prompt")
+        expect(answer).to_have_text("The")
+        assert float(linked.page.locator("#suffix_weight input").input_value()) == 2.5
+        linked.fresh("#answers", ".kl-foot span")
         one.check()
+        linked.check()
 
 
 def test_too_many_neighbors_are_not_sent(model, store):
