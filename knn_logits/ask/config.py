@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from knn_logits.settings.declaration import check_fields, setting
+
+# The words of an answer: a sentence of a document, a part of it, or the model's own.
+Words: TypeAlias = Literal["quote", "span", "write"]
 
 
 @dataclass(frozen=True)
 class AskConfig:
     """How a question is answered."""
 
-    words: Literal["quote", "span", "write"] = setting(
+    words: Words = setting(
         "quote",
         "Quote the sentence that answers the question, or only the answering words, or have the "
         "model write an answer from passages.",

@@ -6,9 +6,9 @@ import io
 import shlex
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from knn_logits.ask.config import AskConfig
+from knn_logits.ask.config import AskConfig, Words
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.memory import MemoryOptions
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from knn_logits.evidence.trace import Trace
     from knn_logits.mixture.memory import Memory
 
+_WORDS = settings_of(AskConfig)["words"]
 _HELP = f"""\
 Ask a question, or with --continue type a text, which the model continues. Commands begin with /:
   /why            show the sources of the latest answer
@@ -58,7 +59,7 @@ class Chat:
     draft: bool = True
     with_knn: bool = True
     asks: bool = False
-    words: Literal["quote", "write"] = "quote"
+    words: Words = _WORDS.default
     # Whether the next answer is followed by how to see its sources.
     hints: bool = False
     reply: Answer | None = None
@@ -106,7 +107,6 @@ class Chat:
         import transformers
 
         from knn_logits.ask.asking import Asking
-        from knn_logits.ask.config import AskConfig
         from knn_logits.cli.ask import answer_text, notes_of
 
         exclude = tuple(self.without) or None
@@ -325,7 +325,7 @@ def chat(
         "questions from the documents.",
         option="--continue",
     ),
-    words: Literal["quote", "write"] = setting("quote", settings_of(AskConfig)["words"].help),
+    words: Words = setting(_WORDS.default, _WORDS.help),
 ) -> None:
     """Chat about the documents, or continue texts.
 

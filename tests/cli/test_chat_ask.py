@@ -55,6 +55,13 @@ def test_texts_are_continued_where_that_is_chosen(talk):
     assert "usage: /ask on" in talk("/ask maybe").err
 
 
+def test_only_the_words_that_answer_may_be_said(talk):
+    """They are the whole sentence for a model that picks none."""
+    done = talk(QUESTION, options=["--words", "span"])
+    assert done.code == 0, done.err
+    assert TEXTS[2] in done.out
+
+
 def test_written_answers_are_streamed_once(talk):
     out = talk(QUESTION, options=["--words", "write"]).out
     assert out.count("[2]") == 1
