@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from knn_logits_app.decoding import TokenStream
 from knn_logits_app.library import Library
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, list_of, text_of
 from knn_logits_app.session import FRAME_SECONDS, Session, Stores
+from knn_logits_app.session import Answer as Written
 
 # The most messages of a conversation that are read.
 MOST_MESSAGES = 16
@@ -97,6 +98,21 @@ def knowing(
             if asking.shared(text) >= asking.config.least_shared:
                 names.append(name)
     return names
+
+
+def elsewhere(
+    session: Session,
+    library: Library,
+    text: str,
+    lookup: Lookup | None,
+    answers: Mapping[str, Written],
+    private: Stores | None,
+) -> dict[str, Any]:
+    """Where nothing is near a text, names the datastores that would have had something."""
+    near = [answer.trace[0].near for answer in answers.values() if answer.trace is not None]
+    if lookup is None or library.reader.sources or False not in near:
+        return {}
+    return {"elsewhere": knowing(session, library, text, lookup, private)}
 
 
 def ask_steps(

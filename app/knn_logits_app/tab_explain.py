@@ -8,8 +8,8 @@ import gradio as gr
 
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
+from knn_logits_app.questions import elsewhere
 from knn_logits_app.requests import MOST_CHARACTERS, SETTINGS, friendly, text_of
-from knn_logits_app.tab_generate import elsewhere
 
 
 def build(server: Server, controls: Controls) -> Any:
@@ -57,7 +57,7 @@ def build(server: Server, controls: Controls) -> Any:
                 )
             }  # fmt: skip
             content = {"values": values, "names": list(SETTINGS), "model": library.name}
-            content |= elsewhere(server, library, text, searched, answers, private)
+            content |= elsewhere(server.session, library, text, searched, answers, private)
             return views.frame(answers, content, kind="explain")
         except Exception as error:
             return views.message(friendly(error))

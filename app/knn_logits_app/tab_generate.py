@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import gradio as gr
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
 from knn_logits_app.library import Library, first_words
-from knn_logits_app.questions import knowing
+from knn_logits_app.questions import elsewhere
 from knn_logits_app.requests import (
     MOST_CHARACTERS,
     SETTINGS,
@@ -25,7 +25,6 @@ from knn_logits_app.requests import (
     rewriting_of,
     writing_of,
 )
-from knn_logits_app.session import Answer, Stores
 
 PROMPT_LABEL = "Begin a text, or choose one below, and the model continues it"
 SOURCE_LABEL = "The source: what the model reads, such as a sentence to translate"
@@ -204,25 +203,10 @@ def write_json(
             if all(answer.done for answer in answers.values()):
                 seen.clear()
                 content |= elsewhere(
-                    server, library, writing.prompt, writing.lookup, answers, private
+                    session, library, writing.prompt, writing.lookup, answers, private
                 )
             yield views.frame(answers, content, known=seen, **kind)
             seen |= {side for side, answer in answers.items() if answer.trace is not None}
-
-
-def elsewhere(
-    server: Server,
-    library: Library,
-    text: str,
-    lookup: Lookup | None,
-    answers: Mapping[str, Answer],
-    private: Stores,
-) -> dict[str, Any]:
-    """Where nothing is near a text, names the datastores that would have had something."""
-    near = [answer.trace[0].near for answer in answers.values() if answer.trace is not None]
-    if lookup is None or library.reader.sources or False not in near:
-        return {}
-    return {"elsewhere": knowing(server.session, library, text, lookup, private)}
 
 
 def _rewritten(writing: Writing, rewriting: Rewriting, most: int) -> Writing:

@@ -20,7 +20,7 @@ from knn_logits import ConfigError, chat_ids
 from knn_logits_serve.request import Refusal
 
 MOST_MESSAGES = 4096
-_LONGEST_KIND = 40
+LONGEST_KIND = 40
 # This sign, which is not seen, marks what the server adds to an answer. So it can be removed when
 # the chat comes back: a model would write the like of it.
 SIGN = "\u2060"
@@ -62,7 +62,7 @@ def check_parts(content: Any) -> Any:
             continue  # the part's own check refuses it
         if kind not in _TEXT_IN:
             raise ValueError(
-                f"a part of the type {kind[:_LONGEST_KIND]!r} is not supported, since the model "
+                f"a part of the type {kind[:LONGEST_KIND]!r} is not supported, since the model "
                 "reads text only: remove it"
             )
         if _TEXT_IN[kind] not in part:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -23,6 +23,7 @@ from knn_logits_serve.answers import (
 )
 from knn_logits_serve.bodies import ChatBody, GenerationBody, NewTokens, Number, ResponseFormat
 from knn_logits_serve.messages import (
+    LONGEST_KIND,
     MOST_MESSAGES,
     Content,
     Message,
@@ -33,9 +34,10 @@ from knn_logits_serve.messages import (
 )
 from knn_logits_serve.request import GenerationRequest, Refusal
 
-_LONGEST_KIND = 40
-_KINDS = ("message", "function_call", "function_call_output", "custom_tool_call",
-          "custom_tool_call_output", "reasoning")  # fmt: skip
+_Kind = Literal[
+    "message", "function_call", "function_call_output", "custom_tool_call",
+    "custom_tool_call_output", "reasoning",
+]  # fmt: skip
 _LOGPROBS = "message.output_text.logprobs"
 # These fields need a store of conversations, a model that thinks, or work in the background.
 _UNSUPPORTED = {
@@ -50,10 +52,7 @@ _UNSUPPORTED = {
 class Item(Strict):
     """One item of the input: a message, a call of a tool, or what a tool returned."""
 
-    type: Literal[
-        "message", "function_call", "function_call_output", "custom_tool_call",
-        "custom_tool_call_output", "reasoning",
-    ] = "message"  # fmt: skip
+    type: _Kind = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: Content = None
     call_id: Text | None = None
@@ -126,9 +125,9 @@ class ResponseBody(GenerationBody):
             return [{"role": "user", "content": given}]
         for item in given if isinstance(given, list) else ():
             kind = item.get("type", "message") if isinstance(item, dict) else None
-            if isinstance(kind, str) and kind not in _KINDS:
+            if isinstance(kind, str) and kind not in get_args(_Kind):
                 raise ValueError(
-                    f"an item of the type {kind[:_LONGEST_KIND]!r} is not supported: remove it"
+                    f"an item of the type {kind[:LONGEST_KIND]!r} is not supported: remove it"
                 )
         return given
 
@@ -242,11 +241,8 @@ class ResponseAnswer:
 
     @property
     def _status(self) -> str:
-        return (
-            "incomplete"
-            if self._end is not None and self._end.reason == "length"
-            else ("completed")
-        )
+        cut = self._end is not None and self._end.reason == "length"
+        return "incomplete" if cut else "completed"
 
     @property
     def _place(self) -> dict[str, Any]:

@@ -49,12 +49,6 @@ class _Choice:
     span: Span | None = None
     passes: int = 0
 
-    @property
-    def short(self) -> str:
-        """The words of the sentence that answer, or all of it."""
-        text = self.sentence.text if self.sentence else ""
-        return text[self.span.start : self.span.end] if self.span else text
-
 
 class Asking:
     """Answers questions from the documents of a memory.
@@ -106,12 +100,12 @@ class Asking:
         """
         started = time.perf_counter()
         if not question.strip():
-            raise ConfigError("the question is empty")
+            raise ConfigError("the question is empty: enter one")
         query = self._query(question, history)
         ranked = self.find(query)
         choice = self._choose(question, query, ranked)
         near, answered, sentence = choice.near, choice.answered, choice.sentence
-        passes = choice.passes
+        span, passes = choice.span, choice.passes
         if sentence is not None:
             ranked = [sentence.source, *(row for row in ranked if row is not sentence.source)]
         writes = self.config.words == "write"
@@ -120,7 +114,8 @@ class Asking:
         quoted = answered and sentence is not None and not writes
         written: list[int] = []
         if sentence is not None and quoted:
-            quotation = sentence.text if self.config.words == "quote" else choice.short
+            short = span is not None and self.config.words == "span"
+            quotation = span.within(sentence.text) if span and short else sentence.text
             written = text_ids(self.tokenizer, quotation, around=False)
         room = context_length(self.model)
         room = None if room is None else room - (len(written) or self.config.max_new_tokens)
@@ -159,7 +154,7 @@ class Asking:
             tokens=tokens,
             passages=shown,
             sentence=chosen.text if chosen else None,
-            span=(choice.span.start, choice.span.end) if quoted and choice.span else None,
+            span=(span.start, span.end) if quoted and span else None,
             passes=passes,
             seconds=time.perf_counter() - started,
         )
@@ -175,7 +170,7 @@ class Asking:
                 return _Choice(passes=passes)
             idf, words = self._ranking.idf, set(content_words(query))
             listed = candidates(query, ranked, idf)
-            most = listed[0].shared if listed else 0.0
+            share = self._share(query, listed)
             if query != question:
                 # It is about what the question before is about, and asks for something else.
                 last = set(content_words(question)) or words
@@ -184,10 +179,9 @@ class Asking:
                 )
             listed = listed[:SCORED]
             sentence, span, more = best_sentence(self.model, self.tokenizer, question, listed)
-        # A question without a word of its own is answered by nothing.
-        total = sum(map(idf, words))
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
-        answered = total > 0 and max(0.0, most / total + sure) >= self.config.least_shared
+        # A question without a word of its own is answered by nothing.
+        answered = bool(words) and max(0.0, share + sure) >= self.config.least_shared
         return _Choice(True, answered, sentence, span, passes + more)
 
     @staticmethod
@@ -205,10 +199,13 @@ class Asking:
 
         It takes no pass of the model. With `config.least_shared` a document may say the answer.
         """
-        idf = self._ranking.idf
-        total = sum(map(idf, set(content_words(query))))
-        listed = candidates(query, self.find(query), idf) if total else []
-        return min(1.0, listed[0].shared / total) if listed else 0.0
+        listed = candidates(query, self.find(query), self._ranking.idf)
+        return min(1.0, self._share(query, listed))
+
+    def _share(self, query: str, listed: Sequence[Sentence]) -> float:
+        """What the first of a query's candidates has of its words, and of the sentence before."""
+        total = sum(map(self._ranking.idf, set(content_words(query))))
+        return listed[0].shared / total if listed and total else 0.0
 
     @cached_property
     def _ranking(self) -> Ranking:

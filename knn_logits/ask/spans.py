@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.engine.forward import input_device
+from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.pieces import token_texts
 from knn_logits.engine.tokens import text_ids
@@ -58,6 +59,10 @@ class Span:
     start: int
     end: int
     score: float
+
+    def within(self, sentence: str) -> str:
+        """Returns the words."""
+        return sentence[self.start : self.end]
 
 
 @torch.no_grad()
@@ -152,12 +157,10 @@ class _Reader:
 
     def _pass(self, rows: Sequence[Sequence[int]], cache: Any, last: int = 0) -> tuple[Tensor, Any]:
         self.passes += 1
-        longest = max(map(len, rows))
-        ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
-        mask = torch.ones(len(rows), self._length + longest, dtype=torch.long)
+        ids = padded([np.asarray(row) for row in rows], self._device)["input_ids"]
         output = self._model(
-            input_ids=ids.to(self._device),
-            attention_mask=mask.to(self._device),
+            input_ids=ids,
+            attention_mask=ids.new_ones(len(rows), self._length + ids.shape[1]),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=last,

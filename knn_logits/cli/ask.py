@@ -76,7 +76,7 @@ def _asked(words: list[str], questions: str | None) -> tuple[list[str], list[dic
         raise ConfigError("pass a datastore followed by a quoted question, or use --questions FILE")
     question = read_text(words[-1]).strip()
     if not question:
-        raise ConfigError("the question is empty")
+        raise ConfigError("the question is empty: enter one")
     return words[:-1], [{"question": question}]
 
 

@@ -12,6 +12,7 @@ from knn_logits.ask.answer import ALONE, NOT_SAID
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.prompting import reading_of
 from knn_logits.ask.spans import Span
+from knn_logits.cli.ask import answer_text
 
 QUESTION = "Which queen founded the town of Oldenport?"
 
@@ -53,9 +54,12 @@ def test_the_words_that_answer_are_marked_or_alone(asking, monkeypatch):
     assert (answer.text, answer.sentence) == (TEXTS[2], TEXTS[2])
     assert answer.span == (first, first + len(words))
     assert answer.short == words
+    (bold,) = answer_text(answer).spans
+    assert (bold.start, bold.end, bold.style) == (*answer.span, "bold")
     answer = asking(words="span").answer(QUESTION)
     assert (answer.text, answer.short, answer.sentence) == (words, words, TEXTS[2])
     assert answer.quoted
+    assert answer_text(answer).spans == []
     assert {token.source for token in answer.tokens} == {0}
     assert answer.passages[0].document == "2"
 

@@ -34,18 +34,18 @@ const passageOf = (passage, frame, read) => {
 
 // The words of an answer. Of a written one those that stand in a passage are underlined.
 const saidIn = (frame) => {
-  const words = frame.parts.map(([text, source], place) => {
-    const bare = text.trimStart();
-    const space = place ? text.slice(0, text.length - bare.length) : "";
-    return source === null ? space + bare
-      : [space, h("span", { class: "kl-says", "data-passage": source }, bare)];
-  });
   if (frame.quoted) {
     // The words that answer, which tab_chat.py counts in code points.
     const letters = [...frame.text], [first, last] = frame.short ?? [0, 0];
     const part = (from, to) => letters.slice(from, to).join("");
     return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", part(0, first), h("strong", {}, part(first, last)), part(last), "”");
   }
+  const words = frame.parts.map(([text, source], place) => {
+    const bare = text.trimStart();
+    const space = place ? text.slice(0, text.length - bare.length) : "";
+    return source === null ? space + bare
+      : [space, h("span", { class: "kl-says", "data-passage": source }, bare)];
+  });
   return h("p", { class: "kl-said", dir: "auto" }, words, frame.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" }));
 };
 
