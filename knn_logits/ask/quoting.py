@@ -182,8 +182,9 @@ def best_sentence(
     scores += [_SHARED * row.shared + _PASSAGE * row.source.score for row in listed]
     best = [listed[row] for row in (-scores).argsort()[:SPANS]]
     spans, passes = answer_spans(model, tokenizer, question, [row.text for row in best])
+    least = min((span.score for span in spans if span), default=0.0)
     totals = [
-        score + _ANSWER * (span.score if span else 0)
+        score + _ANSWER * (span.score if span else least)
         for score, span in zip(sorted(scores, reverse=True), spans, strict=False)
     ]
     chosen = totals.index(max(totals))

@@ -118,3 +118,8 @@ def refers_back(question: str) -> bool:
 def asks_whether(question: str) -> bool:
     """Whether yes or no answers a question, and no words of a sentence do."""
     return next(iter(_PART.findall(_folded(question))), "") in _WHETHER
+
+
+def offers_a_choice(question: str) -> bool:
+    """Whether a question names the answers that it may have."""
+    return "or" in _PART.findall(_folded(question))

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.ask.ranking import content_words, offers_a_choice, words_of
 from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.pieces import token_texts
@@ -73,8 +74,8 @@ def answer_spans(
 
     Returns:
         The spans and the number of forward passes. There is no span, but None, in a sentence that
-        has no words or is too long, and for a model that has no chat template or whose cache cannot
-        be cut: one that follows no instructions picks words by chance.
+        is too long or whose words are all in the question, and for a model that has no chat
+        template or whose cache cannot be cut: one that follows no instructions picks by chance.
     """
     examples = text_ids(tokenizer, _EXAMPLES)
     instructed = bool(getattr(tokenizer, "chat_template", None))
@@ -85,6 +86,8 @@ def answer_spans(
     if most < 1:
         return [None] * len(sentences), 0
     line_break = text_ids(tokenizer, "\n", around=False)[0]
+    # Words of the question answer it only where it offers a choice.
+    repeated = frozenset[str]() if offers_a_choice(question) else frozenset(words_of(question))
     reader = _Reader(model)
     reader.read(examples, last=1)
     spans: list[Span | None] = []
@@ -95,7 +98,8 @@ def answer_spans(
             continue
         first = reader.read(asked, last=1)[0]
         spans.append(max(
-            _scored(reader, tokenizer, sentence, first, line_break),
+            (span for span in _scored(reader, tokenizer, sentence, first, line_break)
+             if not repeated.issuperset(content_words(span.within(sentence)))),
             key=lambda span: span.score,
             default=None,
         ))  # fmt: skip
