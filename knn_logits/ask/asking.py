@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -18,7 +18,15 @@ from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of, sentence_span
 from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
 from knn_logits.ask.quoting import SCORED, Sentence, best_sentence, candidates, gain, passes_for
-from knn_logits.ask.ranking import Ranked, Ranking, asks_whether, content_words, refers_back
+from knn_logits.ask.ranking import (
+    Ranked,
+    Ranking,
+    asks_whether,
+    codes_of,
+    content_words,
+    refers_back,
+    squeezed,
+)
 from knn_logits.ask.spans import Span
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
@@ -181,7 +189,8 @@ class Asking:
             sentence, span, more = best_sentence(self.model, self.tokenizer, question, listed)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
-        answered = bool(words) and max(0.0, share + sure) >= self.config.least_shared
+        may = bool(words) and _names(ranked, codes_of(question))
+        answered = may and max(0.0, share + sure) >= self.config.least_shared
         return _Choice(True, answered, sentence, span, passes + more)
 
     @staticmethod
@@ -343,3 +352,10 @@ class Asking:
         texts = token_texts(self.tokenizer, ids)
         span = sentence_span("".join(texts), sentence)
         return sum(end <= span[0] for end in accumulate(map(len, texts))) if span else 0
+
+
+def _names(ranked: Sequence[Ranked], codes: Collection[str]) -> bool:
+    """Whether some passages name all codes of a question."""
+    passages = [row.passage for row in ranked if codes]
+    texts = "\n".join(squeezed(f"{row.title} {row.heading} {row.text}") for row in passages)
+    return all(code in texts for code in codes)

@@ -25,6 +25,8 @@ from knn_logits.ask.passages import Passage
 _STEMMER = Stemmer.Stemmer("english")
 _WORD = re.compile(r"\w+(?:[./:'’_-]\w+)*")
 _PART = re.compile(r"[^\W_]+")
+# FM-3 and E529 name a single thing. What is said of another does not answer a question about it.
+_CODE = re.compile(r"\b[A-Z]+(?:-\d|\d{3})[\w-]*")
 # Words of questions that say nothing of what they are about.
 _ASKING = {"get", "many", "much", "often", "long", "far", "must", "should", "need"}
 _ASKING |= {"say", "tell", "explain", "describe", "please", "kind"}
@@ -123,3 +125,13 @@ def asks_whether(question: str) -> bool:
 def offers_a_choice(question: str) -> bool:
     """Whether a question names the answers that it may have."""
     return "or" in _PART.findall(_folded(question))
+
+
+def codes_of(question: str) -> set[str]:
+    """The codes that a question names, such as of a model or an error, as `squeezed` has them."""
+    return set(map(squeezed, _CODE.findall(question)))
+
+
+def squeezed(text: str) -> str:
+    """A text without what may stand inside a code: FM-3, FM 3 and FM3 are the same."""
+    return "".join(_PART.findall(_folded(text)))

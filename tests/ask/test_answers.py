@@ -104,6 +104,13 @@ def test_what_no_document_says(asking):
     assert all(row.effect is None for row in answer.passages)
 
 
+def test_a_code_that_no_passage_names_is_answered_by_none(asking):
+    asking = asking(least_shared=0.0)
+    assert asking.answer("Which queen founded the town of Oldenport?").answered
+    answer = asking.answer("Which queen founded the town of Oldenport, QN-3?")
+    assert (answer.text, answer.near) == (NOT_SAID, True)
+
+
 def test_a_question_may_share_no_word_with_its_answer(asking):
     answer = asking(least_shared=0.0).answer("Which queen drank?")
     assert answer.answered

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import TEXTS
 
-from knn_logits.ask.ranking import Ranking, content_words, refers_back, words_of
+from knn_logits.ask.ranking import Ranking, codes_of, content_words, refers_back, squeezed, words_of
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +70,19 @@ def test_words_are_folded_and_a_code_is_a_word_and_its_parts():
 )
 def test_questions_that_refer_back(question, refers):
     assert refers_back(question) is refers
+
+
+@pytest.mark.parametrize(
+    ("question", "codes"),
+    [
+        ("How many litres does the FM-3 hold?", {"fm3"}),
+        ("Is E529 worse than K-3733/B?", {"e529", "k3733"}),
+        ("Who won WW2 in the 1940s, with 20th-century F1 cars?", set()),
+    ],
+)
+def test_codes_that_a_question_names(question, codes):
+    assert codes_of(question) == codes
+
+
+def test_a_code_is_the_same_however_it_is_joined():
+    assert squeezed("FM-3") == squeezed("fm 3") == squeezed("FM3") == "fm3"
