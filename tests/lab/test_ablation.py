@@ -108,7 +108,7 @@ def test_the_rule_of_the_oracle_by_hand(studied):
 
 def test_shown_tokens_differ(studied):
     passages = gains.study_tokens(studied).passages
-    for first in ("Most helped", "Most hurt"):
+    for first in ("Largest gains", "Largest losses"):
         start = next(at for at, line in enumerate(passages) if line.startswith(first)) + 2
         shown = [line for line in passages[start : start + 8] if line.startswith("- ")]
         assert 1 < len(shown) <= 8

@@ -18,7 +18,7 @@ NUMBERS = "ablation.json"
 
 # A smaller relative change of a perplexity counts as no change.
 SAME = 0.005
-_VERDICT = {True: "It holds here.", False: "It does not hold here.", None: ""}
+_VERDICT = {True: "Reproduced.", False: "Not reproduced.", None: ""}
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,18 @@ def write_report(
 
 def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: str | None) -> str:
     """The report in Markdown."""
-    lines = ["# The papers' studies, made again", ""]
+    lines = ["# Ablation report", ""]
     lines += [
         f"{name}: {one_line(str(value))}" + ("  " if number + 1 < len(settings) else "")
         for number, (name, value) in enumerate(settings.items())
     ]
     lines += [
         "",
-        "Settings that a study does not vary are chosen again for each of its rows, by the "
-        "likelihood of one half of the text. Every perplexity is of the other half. A difference "
-        f"of less than {SAME:.1%} counts as none.",
+        "Each row retunes the settings that its study does not vary, on one half of the text. "
+        f"Perplexities are of the other half. Differences below {SAME:.1%} count as none.",
         "",
         *table(
-            ("study", "holds here"),
+            ("study", "reproduced"),
             [(finding.title, {True: "yes", False: "no", None: "-"}[finding.holds])
              for finding in findings.values()],
         ),

@@ -87,7 +87,7 @@ def study_oracle(studied: Studied) -> Finding:
         ("oracle λ", oracle),
     ]
     return Finding(
-        "A λ that is right for each token",
+        "Oracle λ per token",
         "Drozdov et al. (2022) and He et al. (2021) find that the best λ for each token is much "
         "better than one λ for all, and that a rule without knowledge of the token gains a part "
         "of this.",
@@ -122,33 +122,32 @@ def study_frequency(studied: Studied) -> Finding:
     often = float(gain[frequent].mean()) if frequent.any() else 0.0
     rarely = float(gain[~frequent].mean()) if not frequent.all() else 0.0
     return _finding(
-        "Which tokens gain, by their frequency",
+        "Gain by token frequency",
         "Nishida et al. (2025, arXiv 2503.22426) find that the neighbors help frequent tokens "
         "more than rare ones.",
         f"The mean log-likelihood of tokens that the corpus has {_FREQUENT} times or more grows by "
         f"{often:.2f} nats, and that of the others by {rarely:.2f}.",
         often > rarely,
-        "times in the corpus",
+        "occurrences in the corpus",
         _by_range(tokens, counts, _FREQUENCIES),
     )
 
 
 def study_position(studied: Studied) -> Finding:
-    """Computes the gain of tokens by their place in the document."""
+    """Computes the gain of tokens by their position in the document."""
     tokens, queries = _tokens(studied), studied.queries()
     rows = _by_range(tokens, queries.inside.numpy()[tokens.rows], _POSITIONS)
     gains = [row[-1] for row in rows]
     best, least = rows[int(np.argmax(gains))][0], rows[int(np.argmin(gains))][0]
     return _finding(
-        "Which tokens gain, by their place in the document",
-        "None of the papers that this report follows says how the gain depends on the place.",
-        f"Tokens at the places {best} gain most, {max(gains):.2f} nats, and those at {least} "
+        "Gain by position in the document",
+        "No paper in this report studies the effect of the position.",
+        f"Tokens at positions {best} gain most, {max(gains):.2f} nats, and those at {least} "
         f"gain least, {min(gains):.2f}."
         if len(rows) > 1
-        else f"All tokens that are held out are at the places {best}. They gain {gains[0]:.2f} "
-        "nats.",
+        else f"All held-out tokens are at positions {best}. They gain {gains[0]:.2f} nats.",
         None,
-        "place in the document",
+        "position in the document",
         rows,
     )
 
@@ -167,8 +166,8 @@ def study_part(studied: Studied) -> Finding:
     rows = [_gain(name, tokens, mask) for name, mask in masks if mask.any()]
     least, most = (pick(rows, key=lambda row: row[-1]) for pick in (min, max))
     return _finding(
-        "Which parts of the text gain",
-        "None of the papers that this report follows says how the gain differs between documents.",
+        "Gain by document",
+        "No paper in this report compares documents.",
         f"The gain is between {least[-1]:.2f} nats in {least[0]} and {most[-1]:.2f} in {most[0]}.",
         None,
         "part of the text",
@@ -189,22 +188,22 @@ def study_tokens(studied: Studied) -> Finding:
     # probability says which token the model knew best.
     lost = np.exp(tokens.lm) - np.exp(tokens.mixed)
     hurt = _different(studied, tokens, np.argsort(-lost, kind="stable"))
-    passages = ["Most helped, by their gain in nats, each token once:", ""]
+    passages = ["Largest gains in nats, each token once:", ""]
     passages += [_passage(studied, tokens, row) for row in helped]
-    passages += ["", "Most hurt, by the probability that they lost, each token once:", ""]
+    passages += ["", "Largest losses of probability, each token once:", ""]
     passages += [_passage(studied, tokens, row) for row in hurt]
     better = float((gain > 0).mean())
     most = -float(gain.min())
     limit = -math.log1p(-tokens.lmbda) if tokens.lmbda < 1.0 else math.inf
     rows = [("better", better), ("worse", 1.0 - better)]
     return Finding(
-        "The tokens that gain and lose most",
+        "Largest gains and losses",
         "Khandelwal et al. (2020), section 6, find that rare text gains most: names, facts, and "
         "near copies of the corpus.",
         f"{better:.0%} of the tokens become likelier. None loses more than {most:.2f} nats, and "
         f"none can lose more than {limit:.2f}, since the model's own share is 1 - λ.",
         None,
-        ("tokens that become", "share"),
+        ("tokens that get", "share"),
         rows,
         None,
         passages,

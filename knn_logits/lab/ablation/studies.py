@@ -45,7 +45,7 @@ def study_k(studied: Studied) -> Finding:
     ks, values = base.grid.ks, base.at(0)
     falls = never_rises(values)
     return Finding(
-        "k, the neighbors of a query",
+        "Number of neighbors k",
         "Khandelwal et al. (2020), figure 4, find that perplexity falls with every doubling of k "
         "up to 1,024.",
         f"Perplexity goes from {values[0]:.1f} at k {ks[0]} to {values[-1]:.1f} at k {ks[-1]}"
@@ -58,16 +58,16 @@ def study_k(studied: Studied) -> Finding:
 
 
 def study_lmbda(studied: Studied) -> Finding:
-    """Varies λ, the weight of the neighbors."""
+    """Varies λ, the interpolation weight."""
     base = measure_base(studied)
     lmbdas, values = base.grid.lmbdas, base.at(2)
     best = base.best.lmbda
     where = "between" if 0.25 <= best <= 0.65 else "above" if best > 0.65 else "below"
     return Finding(
-        "λ, the weight of the neighbors",
+        "Interpolation weight λ",
         "Khandelwal et al. (2020), figure 5, find that λ 0.25 is best for text like the model's "
         "own, and 0.65 for a domain that the model was not trained on.",
-        f"λ {best:g} is best on the half on which it is chosen, which lies {where} "
+        f"λ {best:g} is best on the tuning half, which is {where} "
         + ("these numbers." if where == "between" else "both numbers."),
         0.15 <= best <= 0.75,
         ("λ", "perplexity"),
@@ -83,7 +83,7 @@ def study_temperature(studied: Studied) -> Finding:
     nearest = min(range(len(temperatures)), key=lambda number: abs(temperatures[number] - 1.0))
     gain = 1.0 - base.perplexity / values[nearest]
     return Finding(
-        "τ, the temperature, with k and λ chosen again for each value",
+        "Temperature τ, with k and λ retuned",
         "Xu et al. (2023) find that the temperature, which was 1 before, is one of the three "
         "reasons why a kNN-LM helps.",
         f"Temperature {base.best.temperature:.3g} is best. At {temperatures[nearest]:.3g} "
@@ -115,7 +115,7 @@ def study_size(studied: Studied) -> Finding:
         rows.append((size, measured.best.lmbda, measured.best.temperature, measured.perplexity))
     values = [row[-1] for row in rows]
     return Finding(
-        "How large the datastore is",
+        "Datastore size",
         "Khandelwal et al. (2020), figure 2, find that perplexity falls with the datastore's size "
         "without an end in sight, and that the best λ grows.",
         f"Perplexity goes from {values[0]:.1f} with {rows[0][0]:,} entries to {values[-1]:.1f} "
@@ -145,7 +145,7 @@ def study_place(studied: Studied) -> Finding:
     best = min(measured, key=lambda name: measured[name].perplexity)
     base, attention = measured["FFN's input"].perplexity, measured.get("attention's output")
     return Finding(
-        "Where the key is read",
+        "Key location",
         "Khandelwal et al. (2020), table 5, find the input of the last layer's feed-forward "
         "network best. Xu et al. (2023) find the attention's output a good key as well.",
         f"The {best} is best with {measured[best].perplexity:.1f}. The FFN's input gives {base:.1f}"
@@ -165,7 +165,7 @@ def study_metric(studied: Studied) -> Finding:
     best = min(measured, key=lambda name: measured[name].perplexity)
     holds = is_better(measured[DEFAULT_METRIC].perplexity, measured["ip"].perplexity)
     return Finding(
-        "How keys are compared",
+        "Distance metric",
         "Khandelwal et al. (2020) find L2 distance better than the inner product.",
         ("L2 and the inner product do not differ: " if holds is None else f"{best} is best: ")
         + f"l2 {measured['l2'].perplexity:.1f}, ip {measured['ip'].perplexity:.1f}, "
@@ -191,7 +191,7 @@ def study_precision(studied: Studied) -> Finding:
         measured[name] = measure(studied, f"precision: {name}", partial(compressed, kind))
     full, *_, last = (result.perplexity for result in measured.values())
     return Finding(
-        "How precisely keys are kept",
+        "Key precision",
         "Khandelwal et al. (2020), section 5, find that distances from keys in full precision "
         "lower perplexity from 16.5, with quantised keys, to 16.06.",
         f"Full precision gives {full:.1f}, and keys quantised by {factory} give {last:.1f}.",
@@ -228,7 +228,7 @@ def study_approximation(studied: Studied) -> Finding:
         )
     exact, rough = (measured[name, name].perplexity for name in indexes)
     return Finding(
-        "Exact and approximate neighbors, exact and approximate distances",
+        "Exact and approximate search",
         "Xu et al. (2023) find that approximate neighbors and distances serve better than exact "
         "ones.",
         f"With {factory}, approximate neighbors at approximate distances give {rough:.1f}, exact "
