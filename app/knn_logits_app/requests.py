@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from knn_logits import ConfigError, Document, KNNLogitsError, LimitError, settings_for
 
@@ -197,6 +198,16 @@ def pairs_of(sources: Any, targets: Any, *, most: int) -> list[Document]:
             name = f"line {number}"
             pairs.append(Document(target, name, title=name.capitalize(), source=source))
     return pairs
+
+
+def is_web(uri: str | None) -> bool:
+    """Whether a document's address leads to the web; only such a one becomes a link."""
+    if uri is None or not uri.lower().startswith(("http://", "https://")):
+        return False
+    try:
+        return bool(urlsplit(uri).hostname)
+    except ValueError:
+        return False
 
 
 # Signs of settings, which keep their case at the start of a line: λ is not Λ.

@@ -23,6 +23,7 @@ from knn_logits_app.guard import Guard, House
 from knn_logits_app.layout import Server
 from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
+from knn_logits_app.requests import is_web
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Quotas, Visitors, ends_on_sigterm, private_folder
 from knn_logits_app.work import work_for
@@ -181,7 +182,7 @@ def launch(
 def _base(originals: str | None) -> str:
     """The address that the originals' names are appended to; empty if there is none."""
     base = f"{originals.rstrip('/')}/" if originals else ""
-    if base and not base.startswith(("http://", "https://")):
+    if base and not is_web(base):
         raise ConfigError(f"{base} is not a web address: begin it with https://")
     return base
 

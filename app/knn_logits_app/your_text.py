@@ -23,7 +23,7 @@ from knn_logits import (
     read_corpus,
 )
 from knn_logits_app.library import Library
-from knn_logits_app.requests import RequestError, pairs_of, text_of
+from knn_logits_app.requests import RequestError, is_web, pairs_of, text_of
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import YOUR_TEXT, Visitors
 
@@ -112,10 +112,8 @@ def _read(
         ):
             # The browser still has an uploaded file, and finds it by its name. No other uri is an
             # address, and lines are no places to name.
-            uri = document.uri or ""
-            web = uri.lower().startswith(("http://", "https://"))
-            original = f"{UPLOAD}{name}" if uri == name else None
-            document = replace(document, uri=uri if web else original)
+            original = f"{UPLOAD}{name}" if document.uri == name else None
+            document = replace(document, uri=document.uri if is_web(document.uri) else original)
             if not document.title:
                 places = document.places if name.lower().endswith(_PLACED) else ()
                 document = replace(document, title=document.id, places=places, metadata={})

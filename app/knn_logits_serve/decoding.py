@@ -13,6 +13,7 @@ from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor
 from knn_logits import LimitError, Memory, Pieces, explain
 from knn_logits_app.decoding import samplers
 from knn_logits_serve.answers import Token
+from knn_logits_serve.grammar import AfterPrompt
 from knn_logits_serve.request import GenerationRequest, Prompt, Refusal, Sampling
 from knn_logits_serve.served import Served
 
@@ -20,25 +21,22 @@ from knn_logits_serve.served import Served
 IMPOSSIBLE = -9999.0
 
 
-class Penalties(LogitsProcessor):
+class Penalties(AfterPrompt):
     """Applies OpenAI's penalties of tokens that were written before, and its bias of tokens."""
 
     def __init__(self, sampling: Sampling) -> None:
         self._presence, self._frequency = sampling.presence, sampling.frequency
-        self._prompt: int | None = None  # its tokens, which are all of the first call
         self._tokens = torch.tensor(list(sampling.bias), dtype=torch.int64)
         self._bias = torch.tensor(list(sampling.bias.values()), dtype=torch.float32)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Changes the scores of one row."""
-        if self._prompt is None:
-            self._prompt = input_ids.shape[1]
+        written = self.written(input_ids)
         scores = scores.float().clone()
         if len(self._tokens):
             scores[:, self._tokens.to(scores.device)] += self._bias.to(scores.device)
         if self._presence or self._frequency:
-            before = input_ids[0, self._prompt :].to(scores.device)
-            tokens, often = before.unique(return_counts=True)
+            tokens, often = written.to(scores.device).unique(return_counts=True)
             scores[:, tokens] -= self._presence + self._frequency * often.float()
         return scores
 

@@ -106,19 +106,28 @@ class _Spelled:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-class GrammarMask(LogitsProcessor):
+class AfterPrompt(LogitsProcessor):
+    """A processor of one row of text that knows where its prompt ends."""
+
+    _prompt: int | None = None  # its tokens, which are all of the first call
+
+    def written(self, input_ids: Tensor) -> Tensor:
+        """Returns the tokens after the prompt; every call of the processor needs it."""
+        if self._prompt is None:
+            self._prompt = input_ids.shape[1]
+        return input_ids[0, self._prompt :]
+
+
+class GrammarMask(AfterPrompt):
     """Forbids each token that would leave a grammar, in one row of text."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
-        self._prompt: int | None = None  # its tokens, which are all of the first call
         self._read: list[int] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Gives forbidden tokens the score -inf."""
-        if self._prompt is None:
-            self._prompt = input_ids.shape[1]
-        text = input_ids[0, self._prompt :].tolist()
+        text = self.written(input_ids).tolist()
         same = min(len(text), len(self._read))
         while text[:same] != self._read[:same]:
             same -= 1

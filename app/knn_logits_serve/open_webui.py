@@ -16,9 +16,9 @@ from dataclasses import replace
 from itertools import groupby
 from textwrap import shorten
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from knn_logits import PassageEffect, Source
+from knn_logits_app.requests import is_web
 from knn_logits_app.views import chat_page
 from knn_logits_serve.answers import Answer, AnswerPart, End, Span, spans_of, within
 from knn_logits_serve.bodies import ChatBody
@@ -176,7 +176,7 @@ def _listed(
     store: str, name: str, uri: str | None, passages: list[str], **about: Any
 ) -> dict[str, Any]:
     """An entry of Open WebUI's list of sources, which its name distinguishes from others."""
-    web = uri if uri is not None and _is_web(uri) else ""
+    web = uri if is_web(uri) else ""
     metadata = {"source": web or f"{store}: {name}", "name": name}
     return {
         "source": {"name": name, "url": web, "id": metadata["source"]},
@@ -184,13 +184,6 @@ def _listed(
         "metadata": [metadata] * len(passages),
         **about,
     }
-
-
-def _is_web(uri: str) -> bool:
-    try:
-        return urlsplit(uri).scheme.lower() in ("http", "https")
-    except ValueError:
-        return False
 
 
 def _event(kind: str, data: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
+from knn_logits_app.requests import is_web
 from knn_logits_serve.answers import (
     AnswerPart,
     End,
@@ -340,7 +341,7 @@ def annotations_of(end: End) -> list[dict[str, Any]]:
 def _citation(document: dict[str, Any], start: int, end: int) -> dict[str, Any]:
     uri, title = document["uri"] or "", document["title"] or document["document"]
     place = {"start_index": start, "end_index": end}
-    if uri.startswith(("http://", "https://")):
+    if is_web(uri):
         return {"type": "url_citation", "title": title, "url": uri, **place}
     file = {"file_id": document["document"], "filename": title, "index": end}
     return {"type": "file_citation", **file, **place}

@@ -263,3 +263,33 @@ def test_bold_signs_stand_at_words_and_never_among_others(words, marked):
 def test_a_long_history_of_blanks_or_openings_is_read_once(task):
     """Regular expressions that try each blank as a beginning took hours for these."""
     assert json.loads(title_of(f"### Task:\n{task}")) == {"title": "Chat"}
+
+
+@pytest.mark.parametrize(
+    ("uri", "web"),
+    [
+        ("https://example.org/a", True),
+        ("HTTPS://example.org/a", True),
+        ("Http://[::1]/a", True),
+        ("https:example.org", False),
+        ("https://", False),
+        ("https://[", False),
+        ("ht\ntps://example.org", False),
+        (" https://example.org", False),
+        ("javascript://example.org/%0aalert(1)", False),
+        ("data:text/html,x", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_both_interfaces_link_to_the_same_addresses(uri, web):
+    from knn_logits_app.requests import is_web
+    from knn_logits_serve.open_webui import _listed
+    from knn_logits_serve.responses import _citation
+
+    listed = _listed("texts", "A title", uri, ["Words"])["source"]["url"]
+    cited = _citation({"uri": uri, "title": None, "document": "a"}, 0, 1)
+    assert is_web(uri) is web
+    assert listed == (uri if web else "")
+    assert cited.get("url", "") == listed
+    assert cited["type"] == ("url_citation" if web else "file_citation")

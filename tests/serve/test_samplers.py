@@ -74,3 +74,14 @@ def test_what_is_not_done_is_refused_by_name_unless_it_is_off(http, field, value
     assert answer.json()["error"]["message"].startswith(f"{field} is not supported here")
     assert answer.json()["error"]["param"] == field
     assert http.post("/v1/completions", json={**body, field: nothing}).status_code == 200
+
+
+def test_processors_of_a_row_agree_on_where_its_prompt_ends():
+    from knn_logits_serve.decoding import Penalties
+    from knn_logits_serve.request import Sampling
+
+    penalties = Penalties(Sampling(frequency=1.0))
+    scores = torch.zeros(1, 4)
+    assert penalties(torch.tensor([[1, 1]]), scores).tolist() == [[0, 0, 0, 0]]
+    assert penalties(torch.tensor([[1, 1, 3, 1, 3]]), scores).tolist() == [[0, -1, 0, -2]]
+    assert penalties.written(torch.tensor([[1, 1, 2]])).tolist() == [2]
