@@ -17,7 +17,7 @@ from knn_logits.ask.effects import effects
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of, sentence_span
 from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
-from knn_logits.ask.quoting import SCORED, Sentence, best_sentence, candidates, gain, passes_for
+from knn_logits.ask.quoting import Sentence, best_sentence, candidates, gain, passes_for
 from knn_logits.ask.ranking import (
     Ranked,
     Ranking,
@@ -185,7 +185,6 @@ class Asking:
                 listed = candidates(
                     query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
                 )
-            listed = listed[:SCORED]
             sentence, span, more = best_sentence(self.model, self.tokenizer, question, listed)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.

@@ -7,6 +7,7 @@ Generation", equation 2.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,8 @@ from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.tokens import text_ids
 
-# So many sentences are scored by the model, those with the most shared words, in batches.
-SCORED, _BATCH = 24, 8
+# The model scores this many sentences, the best by words and passage, in batches.
+_SCORED, _BATCH = 16, 8
 # Weights beside the query likelihood: of shared words, in nats, and of the passage's BM25 score.
 _SHARED, _PASSAGE = 0.7, 0.6
 # Of so many sentences, those with the best scores, the likeliest answer is weighed too.
@@ -145,15 +146,19 @@ def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequ
     most = _LONGEST_TEXT if context is None else min(_LONGEST_TEXT, max(1, context - len(ids)))
     begins = [text_ids(tokenizer, f"{sentence}\nQuestion:")[-most:] for sentence in sentences]
     tokens = torch.tensor(ids)[:, None]
+    partial = "logits_to_keep" in inspect.signature(model.forward).parameters
     likelihoods = np.zeros(len(sentences))
     # Sentences of about the same length share a batch.
     order = sorted(range(len(begins)), key=lambda row: len(begins[row]))
     for start in range(0, len(order), _BATCH):
         batch = order[start : start + _BATCH]
         rows = [np.array([*begins[row], *ids]) for row in batch]
-        logits = model(**padded(rows, input_device(model)), use_cache=False).logits
+        # The shortest row begins the question first.
+        before = len(begins[batch[0]]) - 1 if partial else 0
+        keep = {"logits_to_keep": len(rows[-1]) - before} if partial else {}
+        logits = model(**padded(rows, input_device(model)), use_cache=False, **keep).logits
         for place, row in enumerate(batch):
-            first = len(begins[row]) - 1
+            first = len(begins[row]) - 1 - before
             log_p = logits[place, first : first + len(ids)].float().log_softmax(dim=-1)
             likelihoods[row] = float(log_p.gather(1, tokens.to(log_p.device)).sum())
     return likelihoods
@@ -172,14 +177,20 @@ def gain(model: Any, tokenizer: Any, question: str, passages: Sequence[str]) -> 
     return float(max(after) - alone) / len(_question_ids(model, tokenizer, question))
 
 
+def _by_words(sentence: Sentence) -> float:
+    """The score of a sentence without the model."""
+    return _SHARED * sentence.shared + _PASSAGE * sentence.source.score
+
+
 def best_sentence(
     model: Any, tokenizer: Any, question: str, listed: Sequence[Sentence]
 ) -> tuple[Sentence | None, Span | None, int]:
     """Chooses the sentence to quote and its words that answer, and counts the forward passes."""
     if not listed:
         return None, None, 0
+    listed = sorted(listed, key=_by_words, reverse=True)[:_SCORED]
     scores = query_likelihoods(model, tokenizer, question, [row.read for row in listed])
-    scores += [_SHARED * row.shared + _PASSAGE * row.source.score for row in listed]
+    scores += list(map(_by_words, listed))
     best = [listed[row] for row in (-scores).argsort()[:SPANS]]
     spans, passes = answer_spans(model, tokenizer, question, [row.text for row in best])
     least = min((span.score for span in spans if span), default=0.0)
