@@ -58,6 +58,19 @@ class _Choice:
     passes: int = 0
 
 
+@dataclass(frozen=True)
+class _Wording:
+    """The tokens of an answer, and the prompt with the passages that they follow."""
+
+    written: list[int]
+    texts: list[str]
+    quoted: bool
+    prompt: list[int]
+    passages: list[Passage]
+    said: Sequence[Message]
+    passes: int
+
+
 class Asking:
     """Answers questions from the documents of a memory.
 
@@ -112,60 +125,83 @@ class Asking:
         query = self._query(question, history)
         ranked = self.find(query)
         choice = self._choose(question, query, ranked)
-        near, answered, sentence = choice.near, choice.answered, choice.sentence
-        span, passes = choice.span, choice.passes
-        if sentence is not None:
-            ranked = [sentence.source, *(row for row in ranked if row is not sentence.source)]
-        writes = self.config.words == "write"
-        most = self.config.read if writes else 1
-        read = ranked[: most if answered else 0]
-        quoted = answered and sentence is not None and not writes
-        written: list[int] = []
-        if sentence is not None and quoted:
-            short = span is not None and self.config.words == "span"
-            quotation = span.within(sentence.text) if span and short else sentence.text
-            written = text_ids(self.tokenizer, quotation, around=False)
-        room = context_length(self.model)
-        room = None if room is None else room - (len(written) or self.config.max_new_tokens)
-        ids, passages, said = fitting(
-            self.tokenizer, question, [row.passage for row in read], history, room
-        )
-        read = read[: len(passages)]
-        if not quoted and not (near and not answered):
-            written, more = self._write(ids, streamer, settings)
-            passes += more
-        special = special_ids(self.tokenizer)
-        written = [token for token in written if token not in special]
-        texts = token_texts(self.tokenizer, written)
-        tokens: list[AnswerToken] = []
-        totals: list[float | None] = [None] * len(read)
-        if written and self.config.evidence:
-            log_p, effect = self._left_out(question, ids, written, passages, said)
-            passes += 1 + len(passages)
-            tokens = self._tokens(question, written, texts, log_p, effect, passages)
-            if quoted:
-                tokens = [replace(token, source=0) for token in tokens]
-            totals = [float(row.sum()) for row in effect]
-        text = "".join(texts).strip()
-        chosen = sentence if quoted or not answered else None
-        shown = [self._shown(row, chosen) for row in ranked]
-        shown[: len(read)] = [
+        if choice.sentence is not None:
+            source = choice.sentence.source
+            ranked = [source, *(row for row in ranked if row is not source)]
+        wording = self._word(question, choice, ranked, history, streamer, settings)
+        tokens, totals, proofs = self._prove(question, wording)
+        quoted, answered = wording.quoted, choice.answered
+        sentence = choice.sentence if quoted or not answered else None
+        shown = [self._shown(row, sentence) for row in ranked]
+        shown[: len(totals)] = [
             replace(row, read=True, effect=effect)
             for row, effect in zip(shown, totals, strict=False)
         ]
+        silent = choice.near and not answered
         return Answer(
             question=question,
-            text=text if answered or not near else NOT_SAID,
-            answered=answered and bool(written),
-            near=near,
+            text=NOT_SAID if silent else "".join(wording.texts).strip(),
+            answered=answered and bool(wording.written),
+            near=choice.near,
             quoted=quoted,
             tokens=tokens,
             passages=shown,
-            sentence=chosen.text if chosen else None,
-            span=(span.start, span.end) if quoted and span else None,
-            passes=passes,
+            sentence=sentence.text if sentence else None,
+            span=(choice.span.start, choice.span.end) if quoted and choice.span else None,
+            passes=choice.passes + wording.passes + proofs,
             seconds=time.perf_counter() - started,
         )
+
+    def _word(
+        self,
+        question: str,
+        choice: _Choice,
+        ranked: Sequence[Ranked],
+        history: Sequence[Message],
+        streamer: Any,
+        settings: dict[str, Any],
+    ) -> _Wording:
+        """Quotes the sentence or its span, or lets the model write after the passages it reads."""
+        words, answered, passes = self.config.words, choice.answered, 0
+        written: list[int] = []
+        quoted = answered and choice.sentence is not None and words != "write"
+        if choice.sentence is not None and quoted:
+            quotation = choice.sentence.text
+            if choice.span is not None and words == "span":
+                quotation = choice.span.within(quotation)
+            written = text_ids(self.tokenizer, quotation, around=False)
+        most = (self.config.read if words == "write" else 1) if answered else 0
+        room = context_length(self.model)
+        room = None if room is None else room - (len(written) or self.config.max_new_tokens)
+        prompt, passages, said = fitting(
+            self.tokenizer, question, [row.passage for row in ranked[:most]], history, room
+        )
+        if not quoted and (answered or not choice.near):
+            written, passes = self._write(prompt, streamer, settings)
+        special = special_ids(self.tokenizer)
+        written = [token for token in written if token not in special]
+        texts = token_texts(self.tokenizer, written)
+        return _Wording(written, texts, quoted, prompt, passages, said, passes)
+
+    def _prove(
+        self, question: str, wording: _Wording
+    ) -> tuple[list[AnswerToken], list[float | None], int]:
+        """The tokens with their effects, the effect of each passage, and the forward passes."""
+        passages = wording.passages
+        if not wording.written or not self.config.evidence:
+            return [], [None] * len(passages), 0
+        without = [
+            prompt_ids(
+                self.tokenizer, question, [*passages[:left], *passages[left + 1 :]], wording.said
+            )
+            for left in range(len(passages))
+        ]
+        with evaluating(self.model):
+            log_p, effect = effects(self.model, wording.prompt, without, wording.written)
+        tokens = self._tokens(question, wording.written, wording.texts, log_p, effect, passages)
+        if wording.quoted:
+            tokens = [replace(token, source=0) for token in tokens]
+        return tokens, [float(row.sum()) for row in effect], 1 + len(passages)
 
     def _choose(self, question: str, query: str, ranked: Sequence[Ranked]) -> _Choice:
         """Chooses the sentence to quote, and whether it answers."""
@@ -265,22 +301,6 @@ class Asking:
         )
         output = self.model.generate(**drafted, custom_generate=loop)
         return output[0, ids.shape[1] :].tolist(), loop.passes + 1
-
-    def _left_out(
-        self,
-        question: str,
-        ids: list[int],
-        written: list[int],
-        passages: Sequence[Passage],
-        said: Sequence[Message],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The log p of an answer's tokens, and what each passage does to it, by leaving it out."""
-        without = [
-            prompt_ids(self.tokenizer, question, [*passages[:left], *passages[left + 1 :]], said)
-            for left in range(len(passages))
-        ]
-        with evaluating(self.model):
-            return effects(self.model, ids, without, written)
 
     def _tokens(
         self,
