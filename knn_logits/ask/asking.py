@@ -137,6 +137,8 @@ class Asking:
             replace(row, read=True, effect=effect)
             for row, effect in zip(shown, totals, strict=False)
         ]
+        if quoted:  # also from a passage that does not fit into the context
+            shown[0] = replace(shown[0], read=True)
         silent = choice.near and not answered
         return Answer(
             question=question,

@@ -41,6 +41,15 @@ def test_a_sentence_is_quoted_and_each_word_has_its_source(asking):
     assert [row.read for row in answer.passages] == [True, False, False]
 
 
+def test_a_quotation_has_its_source_also_where_the_model_cannot_read_it(asking, monkeypatch):
+    """The passage does not fit into the model's context beside the answer."""
+    monkeypatch.setattr("knn_logits.ask.asking.context_length", lambda _: 70)
+    answer = asking().answer(QUESTION)
+    assert answer.text == TEXTS[2]
+    assert [(row.read, row.effect) for row in answer.passages[:2]] == [(True, None), (False, None)]
+    assert answer.passages[0].document == "2"
+
+
 def test_the_words_that_answer_are_marked_or_alone(asking, monkeypatch):
     words = "Maira"
     first = TEXTS[2].index(words)
