@@ -22,7 +22,7 @@ _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 # A question in a text: a line or sentence of at least four words, with the signs of prose alone.
 _QUESTION = re.compile(
-    r"(?:^|(?<=[.!?:\n]))\s*([^\W\d_a-z][\w’'-]*(?: [\w’'-]+,?){3,20}\?)(?!\S)", re.MULTILINE
+    r"(?:^|(?<=[.!?:\n]))[^\S\n]*([^\W\d_a-z][\w’'-]*(?: [\w’'-]+,?){3,20}\?)(?!\S)", re.MULTILINE
 )
 # A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")

@@ -36,7 +36,7 @@ _FOLDED = "Where each word comes from"
 # The end of a sentence, with the signs that close it, or the end of a line.
 _SENTENCE_END = re.compile(r"[.!?…][.!?…)\]*_\"'”’»]*(?=\s|$)|(?=\n)")
 # Signs of Markdown that words in bold may not have.
-_MARKUP = re.compile(r"[*_`#|<>\[\]]|^\s*[-+>\d]", re.MULTILINE)
+_MARKUP = re.compile(r"[*_`#|<>\[\]]|^[^\S\n]*[-+>\d]", re.MULTILINE)
 # The sign before each number marks it, so that it can be removed when the chat comes back.
 _NUMBER = re.compile(f"{SIGN}\\[\\d+\\]")
 # Open WebUI makes requests of its own after an answer, which begin with this line. The empty answer

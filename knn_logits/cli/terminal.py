@@ -57,7 +57,8 @@ doing = status.set
 
 # A line is never wider than this, since a wider one is hard to read.
 _WIDEST = 100
-_WORD = re.compile(r"(\s*)(\S+)")
+# Blanks at the end of a line are tried once, and not from each of them on.
+_WORD = re.compile(r"(?<!\s)(\s*)(\S+)")
 
 
 def broken(text: Text, width: int, column: int = 0) -> list[Text]:
