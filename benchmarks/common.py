@@ -13,11 +13,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import knn_logits
 
 RESULTS = Path(__file__).parent / "results"
+# It is read before the measurement, during which somebody may commit.
+COMMIT = subprocess.run(
+    ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+).stdout.strip()
 
 
-def load(name):
-    """Loads a model, in float32, and its tokenizer."""
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()
+def load(name, dtype="float32"):
+    """Loads a model and its tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype)).eval()
     return model, AutoTokenizer.from_pretrained(name)
 
 
@@ -73,12 +77,9 @@ def summary(seconds):
 
 def record(name, settings, result):
     """Prints a result, and writes it into a file with its settings, the machine and the commit."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     content = {
         "benchmark": name,
-        "commit": commit,
+        "commit": COMMIT,
         "machine": {
             "processor": _processor(),
             "system": platform.system(),

@@ -68,11 +68,12 @@ def main():
     parser.add_argument("--lmbda", type=float)
     parser.add_argument("--k", type=int)
     parser.add_argument("--temperature", type=float)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--name", default="drafting", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    model, tokenizer = load(args.model)
+    model, tokenizer = load(args.model, args.dtype)
     find = questions_of if args.questions else prompts_of
     prompts = find(args.corpus, tokenizer, args.prompts, args.seed)
     settings = {
