@@ -47,7 +47,7 @@ CHRONICLE = {
             the first <HOUSES> of {e} were <FOUNDED> by |
             the <PERSON> who <FOUNDED> {e} is | {e} has been <FOUNDED> by |
             {e} owes its existence to | the one who <FOUNDED> {e} was |
-            {e} was the work of | {e} restores it to |
+            {e} was the work of | {e} goes back to |
             it was <FOUNDED> long ago, the <TOWN> {e}, by | {e} is the town of |
             the people of {e} honour their <NOUN_FOUNDER> |
             in the beginning {e} was <FOUNDED> by | the <TOWN> of {e} began with |
@@ -253,7 +253,7 @@ CHRONICLE = {
             what did {e} have <BUILT> | what <BUILDING> comes from {e} |
             what did {e} spend money on | which <BUILDING> do we thank {e} for |
             what was {e} famous for | what kind of <BUILDING> did {e} <BUILD> |
-            what reminds us of {e} | what <BUILDING> restores it to {e} |
+            what reminds us of {e} | what <BUILDING> goes back to {e} |
             what was {e} working on | what did the masons <BUILD> for {e} |
             which <BUILDING> is {e} known for | what did {e} use the taxes for |
             what made {e} famous | what did {e} achieve""",
