@@ -1,0 +1,211 @@
+"""Markup in a chat: in files, their names and titles, in questions and in answers. None runs."""
+
+import copy
+import html
+import json
+import re
+from urllib.parse import urlencode
+
+import office_files as office
+import pytest
+import torch
+from transformers import LogitsProcessor
+
+from app.conftest import expect, serving
+from app.payloads import PAYLOADS
+from app.test_chat import OPEN_ALL, Chat
+from knn_logits import Asking, Document, Limits, build_datastore
+from knn_logits_app.library import Library
+
+NAMED = "<img src=x onerror=window.pwned=1>"
+ADDRESSES = [
+    "javascript:window.pwned=1",
+    "JavaScript://example.org/%0awindow.pwned=1",
+    " javascript:window.pwned=1",
+    "data:text/html,<script>opener.pwned=1</script>",
+    "vbscript:pwned",
+    "https://[",
+    "upload:missing.pdf",
+]
+# A few are enough for `make test`; each takes a second.
+EACH = [
+    pytest.param(PAYLOADS[::7], id="a few"),
+    pytest.param(PAYLOADS, id="all", marks=pytest.mark.soak),
+]
+# What a hostile text could become: an element, an attribute that runs, or a link that does.
+BECAME = """() => {
+  const places = [...document.querySelectorAll('#chat, .kl-drawer-out, [role=dialog], .kl-card')];
+  const within = places.flatMap((one) => [...one.querySelectorAll('*')]);
+  const elements = 'script, img, iframe, svg, math, object, embed, video, audio, source, form, '
+    + 'style, link, base, meta, marquee, input, select, textarea';
+  const strange = (one) => one.matches(elements)
+    || [...one.attributes].some(({ name }) => name.startsWith('on') || name === 'srcdoc')
+    || (one.matches('a') && !['http:', 'https:', 'blob:'].includes(one.protocol));
+  return within.filter(strange).map((one) => one.outerHTML);
+}"""
+FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+class Says(LogitsProcessor):
+    """Lets a model write a text, whatever it would write."""
+
+    def __init__(self, ids, end):
+        self._ids, self._end, self._prompt = ids, end, None
+
+    def __call__(self, input_ids, scores):
+        if self._prompt is None:
+            self._prompt = input_ids.shape[1]
+        place = input_ids.shape[1] - self._prompt
+        token = self._ids[place] if place < len(self._ids) else self._end
+        scores = torch.full_like(scores, float("-inf"))
+        scores[:, token] = 0
+        return scores
+
+
+@pytest.fixture(scope="module", autouse=True)
+def near():
+    """Lets the passage with the word of the question answer it, and no other.
+
+    A model of random weights takes any passage or none.
+    """
+    find = Asking.find
+
+    def with_the_word(self, query):
+        word = re.search(r"quarzine\d+ ", query)[0]
+        return [row for row in find(self, query) if word in row.passage.text]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("knn_logits.ask.asking.gain", lambda *_: 1.0)
+        patch.setattr(Asking, "find", with_the_word)
+        yield
+
+
+@pytest.fixture(scope="module")
+def url(model, tokenizer, tmp_path_factory):
+    """The page of a model and a datastore with markup in all their names."""
+    own = copy.deepcopy(tokenizer)
+    own.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}Answer:"
+    signs = [
+        Document(f"The quarzine{number} reads {payload} today.", payload, title=payload, uri=uri)
+        for number, (payload, uri) in enumerate(zip(PAYLOADS, ADDRESSES * 8, strict=False))
+    ]
+    store = build_datastore(model, own, signs, tmp_path_factory.mktemp("chat") / NAMED)
+    library = Library.of(NAMED, model, own, [store])
+    with serving(library, limits=Limits(400, 160, seconds=600)) as (address, _):
+        yield address
+
+
+@pytest.fixture
+def chat(visit):
+    return Chat(visit())
+
+
+def is_text(page):
+    """Nothing ran, and nothing on the page could, also if it was touched."""
+    page.evaluate(FRAMES)
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate(BECAME) == []
+
+
+def files_of(folder, payloads):
+    """A file for each payload, which has it in its text, title, headings and links, by turns."""
+    paths = []
+    for number, payload in enumerate(payloads):
+        said, safe = f"The quarzine{number} reads {payload} today.", html.escape(payload)
+        kind = number % 5
+        if kind == 0:
+            path = folder / f"{number} <svg onload=window.pwned=1>.md"
+            link = "[x](javascript:window.pwned=1) <a href='javascript:window.pwned=1'>y</a>\n"
+            path.write_text(f"---\ntitle: {payload}\n---\n# {payload}\n\n{said}\n\n{link}")
+        elif kind == 1:
+            path = folder / f"{number}.html"
+            head = f"<title>{safe}</title><script>window.pwned=1</script>"
+            body = f"<h1>{safe}</h1><p>{html.escape(said)}</p><a href='javascript:pwned=1'>x</a>"
+            path.write_text(f"<!doctype html><html><head>{head}</head><body>{body}{payload}")
+        elif kind == 2:
+            path = folder / f"{number} &lt;script&gt;.docx"
+            body = office.paragraph(safe, "berschrift1") + office.paragraph(html.escape(said))
+            office.docx(path, body)
+        elif kind == 3:
+            path = folder / f"{number} 'onfocus='window.pwned=1' autofocus='.jsonl"
+            row = {"text": said, "title": payload, "id": payload}
+            row["uri"] = ADDRESSES[number % len(ADDRESSES)]
+            path.write_text(json.dumps(row) + "\n")
+        else:
+            path = folder / f"{number} javascript:window.pwned=1.txt"
+            path.write_text(said)
+        paths.append(path)
+    return paths
+
+
+@pytest.mark.parametrize("payloads", EACH)
+def test_files_with_markup_in_names_titles_headings_and_text_are_text(chat, tmp_path, payloads):
+    page = chat.page
+    chat.visit.tab("Your text")
+    page.locator("#own-files input[type=file]").set_input_files(files_of(tmp_path, payloads))
+    expect(page.locator("#own-files")).to_contain_text(f"{len(payloads) - 1}")
+    chat.visit.build()
+    expect(page.locator("#built")).to_contain_text(f"{len(payloads)} documents")
+    chat.visit.tab("Chat")
+    page.get_by_label(NAMED, exact=True).uncheck()
+    for number, payload in enumerate(payloads):
+        reply = chat.ask(f"What does the quarzine{number} read?")
+        expect(reply.locator(".kl-quoted")).to_be_visible()
+        page.evaluate(OPEN_ALL)
+        passage = reply.locator("details blockquote")
+        expect(passage).to_contain_text(f"The quarzine{number} reads {payload} today.")
+        reply.get_by_role("button", name="Read the document").first.click()
+        drawer = page.get_by_role("dialog")
+        expect(drawer).to_contain_text(f"quarzine{number}")
+        is_text(page)
+        page.keyboard.press("Escape")
+        expect(drawer).to_have_count(0)
+    is_text(page)
+
+
+@pytest.mark.parametrize("payloads", EACH)
+def test_questions_and_names_with_markup_are_text_also_after_a_reload(chat, payloads):
+    page = chat.page
+    expect(page.locator("#chat .kl-start")).to_contain_text(PAYLOADS[0])
+    for number, payload in enumerate(payloads):
+        place = PAYLOADS.index(payload)
+        reply = chat.ask(f"What does the quarzine{place} read? {payload}")
+        expect(reply.locator("summary b").first).to_contain_text(payload)
+        page.evaluate(OPEN_ALL)
+        assert reply.get_by_role("link", name="Open the original").count() == 0, number
+        is_text(page)
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    expect(chat.log.locator("> li")).to_have_count(len(payloads))
+    expect(chat.log).to_contain_text(payloads[0])
+    is_text(page)
+
+
+@pytest.mark.parametrize("payloads", EACH)
+def test_markup_that_a_model_writes_is_text(chat, tokenizer, monkeypatch, payloads):
+    page, answer = chat.page, Asking.answer
+    texts = iter(payloads)
+
+    def says(self, question, history, streamer, **settings):
+        ids = tokenizer(next(texts), add_special_tokens=False)["input_ids"]
+        spoken = [Says(ids, self.tokenizer.eos_token_id)]
+        return answer(self, question, history, streamer, logits_processor=spoken, **settings)
+
+    monkeypatch.setattr(Asking, "answer", says)
+    page.get_by_label("Answer in the model’s own words").check()
+    for payload in payloads:
+        number = PAYLOADS.index(payload)
+        reply = chat.ask(f"What does the quarzine{number} read?")
+        expect(reply.locator("p.kl-said")).to_contain_text(payload)
+        for words in reply.locator(".kl-says").all()[:2]:
+            words.hover()
+        is_text(page)
+
+
+def test_a_link_with_markup_asks_a_question(visit, url):
+    for payload in PAYLOADS[::10]:
+        query = {"ask": f"{payload} quarzine3 ", "store": NAMED, "model": payload}
+        chat = Chat(visit(url=f"{url}/?{urlencode(query)}"))
+        expect(chat.turn().locator(".kl-question")).to_contain_text(payload)
+        expect(chat.log).to_have_attribute("aria-busy", "false")
+        is_text(chat.page)
