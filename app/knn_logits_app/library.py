@@ -16,6 +16,8 @@ from knn_logits_app.requests import MOST_STORES
 _LONG = 160
 # Tokens of a document that are searched for a sentence, and the fewest words of the sentence.
 _SEARCHED, _WORDS = 1500, 9
+# The documents and questions that a chat without a turn names for each datastore.
+_NAMED, _QUESTIONS = 6, 3
 # The most words of a paragraph that is shown as an example.
 _SHOWN = 60
 _PARAGRAPH = re.compile(r"\n\s*\n")
@@ -152,6 +154,11 @@ class Library:
         return Reader(self.model, self.tokenizer, self.store, self.context)
 
     @property
+    def chats(self) -> bool:
+        """Whether the model has a chat template, so that questions come first."""
+        return bool(getattr(self.tokenizer, "chat_template", None)) and not self.reader.sources
+
+    @property
     def context(self) -> int | None:
         """The most tokens that the model reads; None if its configuration does not say."""
         return context_of(self.model)
@@ -213,6 +220,15 @@ def titles(store: Datastore, number: int) -> list[str]:
     """Returns the titles of the first documents, or their ids."""
     records = (store.documents[place].shown for place in range(len(store.documents))[:number])
     return [record.title or record.id for record in records]
+
+
+def opening(library: Library, store: Datastore) -> dict[str, Any]:
+    """What a chat without a turn says about a datastore."""
+    return {
+        "documents": titles(store, _NAMED),
+        "number": len(store.documents),
+        "questions": questions_about(library, store, _QUESTIONS),
+    }
 
 
 def questions_about(library: Library, store: Datastore, number: int) -> list[str]:

@@ -74,7 +74,7 @@ def build_page(server: Server) -> Any:
 def tabs_of(server: Server) -> dict[str, tuple[str, Any]]:
     """The tabs in their order: a model with a chat template chats first, others write first."""
     names = list(TABS)
-    if not getattr(server.session.first.tokenizer, "chat_template", None):
+    if not server.session.first.chats:
         names[:2] = reversed(names[:2])
     if all(library.reader.sources for library in server.session.libraries.values()):
         names.remove("chat")

@@ -13,12 +13,9 @@ import gradio as gr
 from knn_logits import Answer, PassageEffect
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
-from knn_logits_app.library import questions_about, titles
+from knn_logits_app.library import opening
 from knn_logits_app.questions import Question, Reply, knowing, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, RequestError, friendly, whole
-
-# The documents and questions that a chat without a turn names for each datastore.
-_NAMED, _QUESTIONS = 6, 3
 
 
 def build(server: Server, controls: Controls) -> Any:
@@ -181,14 +178,7 @@ def marked(row: PassageEffect, sentence: str) -> list[list[Any]]:
 def _openings(server: Server) -> dict[str, Any]:
     """What each datastore offers to a chat without a turn, by model."""
     return {
-        name: {
-            title: {
-                "documents": titles(store, _NAMED),
-                "number": len(store.documents),
-                "questions": questions_about(library, store, _QUESTIONS),
-            }
-            for title, store in library.stores.items()
-        }
+        name: {title: opening(library, store) for title, store in library.stores.items()}
         for name, library in server.session.libraries.items()
         if not library.reader.sources
     }

@@ -12,7 +12,7 @@ import gradio as gr
 from knn_logits import Datastore
 from knn_logits_app import layout, views
 from knn_logits_app.layout import Controls, Server
-from knn_logits_app.library import Library, first_words
+from knn_logits_app.library import Library, first_words, opening
 from knn_logits_app.requests import SETTINGS, RequestError, friendly
 from knn_logits_app.visitors import YOUR_TEXT
 from knn_logits_app.your_text import SUFFIXES, Progress, build_for, documents_of
@@ -166,5 +166,6 @@ def _result(store: Datastore, library: Library, skipped: int) -> str:
     line = f"{sizes}. The datastore “{YOUR_TEXT}” is chosen now: use it in the other tabs."
     if skipped:
         line += f" {skipped} parts could not be read."
-    prompts = first_words(store, library.tokenizer)
-    return views.notice(line, kind="done") + views.prompts_html(prompts)
+    content = opening(library, store) if library.chats else None
+    prompts = views.prompts_html(first_words(store, library.tokenizer), content)
+    return views.notice(line, kind="done") + prompts

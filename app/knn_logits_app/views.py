@@ -185,10 +185,16 @@ def progress_html(phase: str, done: int, total: int | None) -> str:
     )
 
 
-def prompts_html(beginnings: Sequence[str]) -> str:
-    """Shows beginnings of a text as buttons. A click continues the text."""
+def prompts_html(beginnings: Sequence[str], opening: Mapping[str, Any] | None = None) -> str:
+    """Shows beginnings of a text as buttons. A click continues the text.
+
+    With an opening the chat opens and says it; otherwise the first beginning is continued.
+    """
     shown = "".join(
         f'<button type="button" class="kl-chip" data-try="{text(words)}">{text(words)} …</button>'
         for words in beginnings
     )
+    if opening is not None:
+        said = text(json_text(opening))
+        return f'<p class="kl-tries" data-opening="{said}">Or continue a sentence: {shown}</p>'
     return f'<p class="kl-tries">Try: {shown}</p>' if shown else ""

@@ -1,4 +1,4 @@
-"""Makes answers by hand."""
+"""Makes answers by hand, and reads them where they are drawn."""
 
 from knn_logits import (
     Candidate,
@@ -46,3 +46,12 @@ def answer(*tokens, prompt="Open the"):
         tokens=len(tokens),
         seconds=0.5,
     )
+
+
+def words(page):
+    """The words that a click opens."""
+    return page.locator("#answer .kl-w[role=button]")
+
+
+def shown(page, place="#answer"):
+    return page.locator(place).inner_text()

@@ -216,8 +216,9 @@ class Visit:
     def build(self):
         """Presses Build, and waits until the build has ended and its datastore is chosen.
 
-        The page then continues the first beginning of the text by itself. That answer is waited for
-        as well: the next one would end it, and its last frame would be taken for the next one's.
+        A model with a chat template then opens its chat. Another one continues the first beginning
+        of the text by itself. That answer is waited for as well: the next one would end it, and its
+        last frame would be taken for the next one's.
         """
         self.mark("#answers")
         self.page.locator("#build").click()
@@ -225,11 +226,12 @@ class Visit:
         self.page.wait_for_selector("#built :is(.kl-done, .kl-error)", state="attached")
         if self.page.locator("#built .kl-done").count():
             expect(self.page.get_by_label("your text", exact=True)).to_be_checked()
-            self.page.wait_for_function(
-                "!document.querySelector('#built [data-try]') || "
-                "document.getElementById('open-generate').getAttribute('aria-selected') === 'true'"
-            )
-            if self.page.locator("#built [data-try]").count():
+            if self.page.locator("#built [data-opening]").count():
+                expect(self.page.locator("#open-chat")).to_have_attribute("aria-selected", "true")
+            elif self.page.locator("#built [data-try]").count():
+                expect(self.page.locator("#open-generate")).to_have_attribute(
+                    "aria-selected", "true"
+                )
                 self.fresh("#answers", ".kl-foot span, .kl-notice")
 
 

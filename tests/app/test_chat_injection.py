@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import LogitsProcessor
 
+from app.chatting import OPEN_ALL, Chat
 from app.conftest import expect, serving
 from app.payloads import PAYLOADS
-from app.test_chat import OPEN_ALL, Chat
 from knn_logits import Asking, Document, Limits, build_datastore
 from knn_logits_app.library import Library
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.chatting import ALONE, Chat
 from app.conftest import expect, serving
-from app.test_chat import ALONE, Chat
 from knn_logits import Document, build_datastore
 from knn_logits_app.library import Library
 

@@ -4,7 +4,7 @@
 const KEPT_AS = "knn-logits chat";
 const MOST_TURNS = 50, MOST_PAIRS = 8;
 const ALONE_LINE = "No document is about this: the model answers alone.";
-const theChat = { asked: () => {}, ask: () => {} };
+const theChat = { asked: () => {}, ask: () => {}, offer: () => {} };
 const asked = () => theChat.asked();
 
 const times = (factor) => (factor >= 10 ? Math.round(factor).toLocaleString("en") : factor.toPrecision(2));
@@ -80,10 +80,11 @@ const chat = (element, props, trigger, watch) => {
   const log = h("ol", { class: "kl-log", "aria-label": "The conversation" });
   const told = h("p", { class: "kl-sr", role: "status" });
   const start = h("div", { class: "kl-start" });
-  out.append(start, log, told);
+  out.append(log, start, told);
   const places = new Map();
   let turns = [];
   let waiting = 0; // requests that the server has not ended
+  let offered = null; // what the chat says about a visitor's own text, until a question is asked
   let held = false; // whether the visitor has scrolled since the last question
 
   const field = () => document.querySelector("#chat-question textarea");
@@ -108,7 +109,7 @@ const chat = (element, props, trigger, watch) => {
 
   // Scrolls so far that the end of the last answer is seen above the form, and its question too.
   const follow = () => {
-    const last = log.lastElementChild;
+    const last = offered ? start : log.lastElementChild;
     if (held || !last) return;
     const top = document.getElementById("chat-form").getBoundingClientRect().top;
     const box = last.getBoundingClientRect();
@@ -138,13 +139,13 @@ const chat = (element, props, trigger, watch) => {
   // What can be asked, before anything was.
   const begin = () => {
     const stores = openings[form?.model] ?? Object.values(openings)[0] ?? {};
-    const chosen = (form?.stores ?? Object.keys(stores)).map((name) => stores[name]).filter(Boolean);
+    const chosen = offered ? [offered] : (form?.stores ?? Object.keys(stores)).map((name) => stores[name]).filter(Boolean);
     const documents = chosen.flatMap((one) => one.documents);
     const more = sum(chosen.map((one) => one.number)) - documents.length;
     const named = documents.length ? `: ${documents.join(", ")}${more > 0 ? ` and ${more.toLocaleString("en")} more` : ""}` : "";
     const questions = chosen.flatMap((one) => one.questions);
-    start.replaceChildren(...(turns.length ? [] : [
-      h("p", {}, `Ask about the documents${named}. Answers are verbatim sentences with their location. `
+    start.replaceChildren(...(turns.length && !offered ? [] : [
+      h("p", {}, `Ask about ${offered ? "your text" : "the documents"}${named}. Answers are verbatim sentences with their location. `
         + "If no document has the answer, it says so."),
       questions.length ? h("p", {}, questions.map((one) => button(one, () => ask(one), { class: "kl-chip" }))) : null,
     ].filter(Boolean)));
@@ -166,6 +167,7 @@ const chat = (element, props, trigger, watch) => {
     const said = history();
     const turn = { turn: (turns.at(-1)?.turn ?? 0) + 1, question, frame: null };
     turns.push(turn);
+    offered = null;
     begin();
     draw(turn);
     keep();
@@ -175,6 +177,12 @@ const chat = (element, props, trigger, watch) => {
     trigger("ask", { turn: turn.turn, question, history: said });
   };
   theChat.ask = ask;
+  theChat.offer = (opening) => {
+    offered = opening;
+    begin();
+    document.getElementById("open-chat").click();
+    field().focus();
+  };
 
   // The server has ended a request. One that it refused has no frame.
   theChat.asked = () => {
@@ -219,11 +227,17 @@ const chat = (element, props, trigger, watch) => {
     else if (pressed === "chat-new") {
       if (running()) document.getElementById("chat-stop").click();
       turns = [];
+      offered = null;
       keep();
       drawAll();
       field().focus();
     }
   });
+  // The end of a conversation is what one comes back for.
+  document.getElementById("open-chat")?.addEventListener("click", () => requestAnimationFrame(() => {
+    held = false;
+    follow();
+  }));
   for (const moved of ["wheel", "touchmove"]) addEventListener(moved, () => { held = true; }, { passive: true });
 
   try {

@@ -50,7 +50,8 @@ document.addEventListener("click", (event) => {
 });
 document.addEventListener("keydown", (event) => event.key === "Escape" && settings(false));
 
-// Makes buttons of beginnings of a visitor's own text. The first is continued at once.
+// Makes buttons of beginnings of a visitor's own text. A chat opens to be asked about it. Otherwise the
+// first beginning is continued at once.
 const tries = (element, watch) => {
   const write = (text) => {
     document.getElementById("open-generate").click();
@@ -63,7 +64,9 @@ const tries = (element, watch) => {
   });
   watch("value", () => {
     const first = element.querySelector("[data-try]");
+    const opening = element.querySelector("[data-opening]")?.dataset.opening;
     const memory = document.querySelector("#stores input:checked");
-    if (first && memory) setTimeout(() => write(first.dataset.try));
+    if (opening) setTimeout(() => theChat.offer(JSON.parse(opening)));
+    else if (first && memory) setTimeout(() => write(first.dataset.try));
   });
 };

@@ -1,0 +1,160 @@
+"""The passages behind the answers of the chat, and its datastores."""
+
+from conftest import TEXTS
+from office_files import pdf
+
+from app.chatting import ALONE, GENERAL, MISSING, OPEN_ALL, QUEEN
+from app.conftest import expect
+from app.payloads import PAYLOADS
+
+
+def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(chat):
+    page = chat.page
+    first = page.get_by_role("tab").first
+    expect(first).to_have_text("Chat")
+    expect(first).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#chat .kl-start")).to_contain_text("Ask about the documents")
+    reply = chat.ask(QUEEN)
+    expect(reply.locator("blockquote.kl-quoted")).to_have_text(f"“{TEXTS[2]}”")
+    expect(page.locator("#chat .kl-start")).to_have_text("")
+    expect(chat.box).to_have_value("")
+    source = reply.locator("details")
+    expect(source).to_have_count(1)
+    expect(source.locator("mark")).to_be_hidden()
+    source.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(source.locator("mark")).to_have_text(TEXTS[2])
+    expect(source.locator("mark")).to_be_in_viewport()
+    expect(source).to_contain_text("Reading it")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    drawer = page.get_by_role("dialog")
+    expect(drawer.locator("mark")).to_have_text(TEXTS[2])
+    page.keyboard.press("Escape")
+    expect(drawer).to_have_count(0)
+    # The settings of the mixture have no part in an answer.
+    expect(page.get_by_label("number input for λ, weight of the memory")).to_be_hidden()
+    chat.visit.tab("Generate")
+    expect(page.get_by_label("number input for λ, weight of the memory")).to_be_visible()
+
+
+def test_what_no_document_says_is_said_with_the_nearest_passages(chat):
+    reply = chat.ask(MISSING)
+    expect(reply.locator(".kl-alone")).to_contain_text(
+        "No document says that. The nearest sentence:"
+    )
+    mark = reply.locator("details").first.locator("mark")
+    assert mark.text_content().strip() in reply.locator(".kl-alone").text_content()
+    expect(reply.locator(".kl-from")).to_have_text("The nearest passages:")
+    assert reply.locator("details").count() >= 2
+    reply.locator("details").first.locator("summary").click()
+    expect(reply.locator("details blockquote").first).to_contain_text("harbour")
+
+
+def test_a_model_that_answers_alone_is_said_to_be_alone_above_its_words(chat):
+    reply = chat.ask(GENERAL)
+    expect(reply.locator(".kl-alone")).to_have_text(ALONE)
+    expect(reply.locator(".kl-alone")).to_be_visible()
+    assert reply.locator(".kl-said").inner_text().strip()
+    expect(reply).to_contain_text("an answer has 24 tokens at most")
+    expect(reply.locator("details")).to_have_count(0)
+    expect(chat.page.locator("#chat").get_by_role("status")).to_contain_text(ALONE)
+
+
+def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat):
+    chat.page.get_by_label("signs", exact=True).check()
+    reply = chat.ask("When does the ferry leave Oldenport?")
+    expect(reply.locator(".kl-quoted")).to_contain_text("The ferry leaves Oldenport at noon.")
+    expect(reply.locator(".kl-store")).to_have_text("signs")
+    reply.locator("summary").click()
+    link = reply.get_by_role("link", name="Open the original in a new tab")
+    expect(link).to_have_attribute("href", "https://example.org/ferry")
+    expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
+
+
+def test_a_datastore_that_is_not_chosen_is_named_and_searched_by_a_click(chat, store):
+    expect(chat.page.get_by_label(store.name, exact=True)).to_be_checked()
+    expect(chat.page.get_by_label("signs", exact=True)).to_be_checked()
+    chat.page.get_by_label("signs", exact=True).uncheck()
+    reply = chat.ask("When does the ferry leave?")
+    reply.get_by_role("button", name="search “signs” too").click()
+    expect(chat.log.locator("> li")).to_have_count(2)
+    expect(chat.turn().locator(".kl-quoted")).to_contain_text("The ferry leaves Oldenport at noon.")
+    expect(chat.page.get_by_label("signs", exact=True)).to_be_checked()
+
+
+def test_a_source_in_a_pdf_of_ones_own_opens_the_pdf_at_its_page(chat, tmp_path):
+    page = chat.page
+    file = tmp_path / "kiln.pdf"
+    file.write_bytes(pdf("The kiln is old.", "The kiln of Harrow reaches 1280 degrees."))
+    chat.visit.tab("Your text")
+    page.locator("#own-files input[type=file]").set_input_files(file)
+    expect(page.locator("#own-files")).to_contain_text("kiln")
+    chat.visit.build()
+    reply = chat.ask("How many degrees does the kiln of Harrow reach?")
+    expect(reply.locator("summary")).to_contain_text("kiln.pdf, page 2")
+    reply.locator("summary").click()
+    link = reply.get_by_role("link", name="Open the original")
+    address = link.get_attribute("href")
+    assert address.startswith("blob:http://127.0.0.1")
+    assert address.endswith("#page=2")
+    kind = "fetch(url).then((one) => one.blob()).then((one) => [one.type, one.size])"
+    found = page.evaluate(f"(url) => {kind}", address.partition("#")[0])
+    assert found == ["application/pdf", file.stat().st_size]
+
+
+def test_the_model_s_own_words_name_what_was_read(chat):
+    chat.page.get_by_label("Answer in the model’s own words").check()
+    reply = chat.ask(QUEEN)
+    expect(reply.locator(".kl-quoted")).to_have_count(0)
+    expect(reply.locator("p.kl-said")).to_be_visible()
+    expect(reply.locator(".kl-from")).to_contain_text("Written by the model")
+    reply.locator("summary").click()
+    expect(reply.locator("details blockquote")).to_contain_text(TEXTS[2])
+
+
+def test_hostile_documents_and_questions_are_text(chat, store):
+    page = chat.page
+    page.get_by_label(store.name, exact=True).uncheck()
+    page.get_by_label("signs", exact=True).check()
+    for number, payload in list(enumerate(PAYLOADS[::3]))[:6]:
+        question = f"What does Sign {number} read? {payload}"
+        chat.ask(question)
+        page.evaluate(OPEN_ALL)
+        assert page.evaluate("window.pwned") is None
+    handlers = "[...document.querySelectorAll('#chat *')].filter((one) => " \
+        "[...one.attributes].some((name) => name.name.startsWith('on'))).length"  # fmt: skip
+    assert page.evaluate(handlers) == 0
+    assert page.locator("#chat a[href^=javascript], #chat img, #chat iframe").count() == 0
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    expect(chat.log.locator("> li")).to_have_count(6)
+    assert PAYLOADS[0] in chat.log.inner_text()
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.evaluate("window.pwned") is None
+
+
+def test_a_text_of_ones_own_is_asked(chat):
+    page = chat.page
+    chat.visit.tab("Your text")
+    page.locator("#own-text textarea").fill("The lighthouse of Orrin Bay was painted blue in 1931.")
+    chat.visit.build()
+    # The chat opens by itself, with the cursor in its field.
+    expect(page.locator("#chat .kl-start")).to_contain_text("Ask about your text: Pasted text.")
+    expect(chat.box).to_be_focused()
+    reply = chat.ask("When was the lighthouse of Orrin Bay painted?")
+    expect(reply.locator(".kl-quoted")).to_contain_text("painted blue in 1931.")
+    expect(reply.locator("summary")).to_contain_text("Pasted text")
+    reply.locator("summary").click()
+    reply.get_by_role("button", name="Read the document").click()
+    expect(page.get_by_role("dialog")).to_contain_text("The lighthouse of Orrin Bay")
+    page.keyboard.press("Escape")
+    # Another text is named below a conversation, up to the next question.
+    chat.visit.tab("Your text")
+    page.locator("#own-text textarea").fill("The kiln is old. Who keeps the kiln of Harrow Road?")
+    chat.visit.build()
+    expect(chat.log.locator("> li")).to_have_count(1)
+    expect(page.locator("#chat .kl-start")).to_be_in_viewport()
+    page.locator("#chat").get_by_role("button", name="Who keeps the kiln of Harrow Road?").click()
+    expect(page.locator("#chat .kl-start")).to_have_text("")
+    expect(chat.log.locator("> li")).to_have_count(2)

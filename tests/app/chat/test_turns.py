@@ -1,0 +1,196 @@
+"""The chat in a browser: questions in turns, and what may happen to them."""
+
+import httpx
+import pytest
+from conftest import TEXTS
+
+from app.chatting import GENERAL, MISSING, OPEN_ALL, QUEEN, Chat
+from app.conftest import eventually, expect, serving
+from knn_logits import Asking
+from knn_logits_app.visitors import Quotas
+
+OPTIONS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"], "resultTypes": ["violations"]}
+
+
+def test_turns_are_sent_along_and_survive_a_reload_until_a_new_chat(chat):
+    page = chat.page
+    sent = []
+    page.on("request", lambda one: "queue/join" in one.url and sent.append(one.post_data_json))
+    chat.ask(QUEEN)
+    reply = chat.ask("And when was it?")
+    assert TEXTS[2] in reply.inner_text()  # the question before is asked with it
+    assert [len(one["event_data"]["history"]) for one in sent] == [0, 2]
+    assert sent[1]["event_data"]["history"] == [
+        {"role": "user", "content": QUEEN},
+        {"role": "assistant", "content": TEXTS[2]},
+    ]
+    before = chat.log.inner_text()
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    expect(page.locator("#chat .kl-log > li")).to_have_count(2)
+    assert chat.log.inner_text() == before
+    chat.turn(0).locator("summary").click()
+    expect(chat.turn(0).locator("mark")).to_be_visible()
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#chat .kl-log > li")).to_have_count(0)
+    expect(chat.box).to_be_focused()
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    expect(page.locator("#chat .kl-log > li")).to_have_count(0)
+
+
+def test_enter_sends_and_shift_enter_breaks_the_line(chat):
+    chat.box.fill("Who keeps")
+    chat.box.press("Shift+Enter")
+    chat.box.type("the weather?")
+    expect(chat.box).to_have_value("Who keeps\nthe weather?")
+    expect(chat.log.locator("> li")).to_have_count(0)
+    chat.box.press("Enter")
+    expect(chat.turn().locator(".kl-question")).to_have_text("Who keeps\nthe weather?")
+    # Nothing is sent, and nothing replaced, by an empty question.
+    chat.box.press("Enter")
+    chat.page.get_by_role("button", name="Send").click()
+    expect(chat.log.locator("> li")).to_have_count(1)
+    expect(chat.log).to_have_attribute("aria-busy", "false")
+
+
+def test_stop_ends_a_question_and_another_one_replaces_it(chat, held):
+    page = chat.page
+    chat.send(QUEEN)
+    expect(chat.turn()).to_contain_text("Looking in the documents")
+    expect(chat.log).to_have_attribute("aria-busy", "true")
+    page.get_by_role("button", name="Stop", exact=True).filter(visible=True).click()
+    expect(chat.turn()).to_contain_text("ended early: stopped")
+    expect(chat.log).to_have_attribute("aria-busy", "false")
+    chat.send(QUEEN)
+    expect(chat.turn()).to_contain_text("Looking in the documents")
+    held.set()
+    reply = chat.ask(MISSING)
+    expect(reply).to_contain_text("No document says that.")
+    expect(chat.log.locator("> li")).to_have_count(3)
+    # The replaced question was ended by this one, unless its answer was quicker.
+    text = chat.turn(1).inner_text()
+    assert "another question was asked" in text or TEXTS[2] in text
+
+
+def test_a_question_that_is_stopped_while_it_waits_is_never_asked(
+    chat, chat_page, visit, held, monkeypatch
+):
+    find, queries = Asking.find, []
+    monkeypatch.setattr(
+        Asking, "find", lambda self, query: queries.append(query) or find(self, query)
+    )
+    others = [Chat(visit(url=chat_page[0])) for _ in range(2)]
+    for other in others:
+        other.send(QUEEN)
+    eventually(lambda: len(queries) == len(others))
+    with chat.page.expect_response("**/queue/join**"):
+        chat.send("Is this ever asked?")
+    with chat.page.expect_response("**/queue/join**"):
+        chat.page.locator("#chat-stop").click()
+    expect(chat.turn()).to_contain_text("ended early: stopped")
+    held.set()
+    expect(chat.ask(MISSING)).to_contain_text("No document says that.")
+    assert queries[len(others) :] == [MISSING]
+
+
+def test_a_replaced_question_takes_no_turn_in_the_conversation(chat, held):
+    sent = []
+    chat.page.on("request", lambda one: "queue/join" in one.url and sent.append(one.post_data_json))
+    chat.send(QUEEN)
+    expect(chat.turn()).to_contain_text("Looking in the documents")
+    reply = chat.ask(MISSING)
+    expect(reply).to_contain_text("No document says that.")
+    expect(chat.turn(0)).to_contain_text("another question was asked")
+    assert [one["event_data"]["history"] for one in sent] == [[], []]
+    chat.turn(0).get_by_role("button", name="Ask again").click()
+    held.set()
+    expect(chat.turn()).to_contain_text(TEXTS[2])
+
+
+def test_a_request_that_the_server_refuses_is_said_in_its_turn(chat):
+    refusal = {"detail": "too many requests from your address are waiting"}
+    chat.page.route("**/queue/join**", lambda route: route.fulfill(status=503, json=refusal))
+    reply = chat.ask(QUEEN)
+    expect(reply.locator(".kl-error")).to_contain_text("The server did not respond.")
+    chat.page.unroute_all()
+    chat.visit.problems.clear()  # the browser reports the refusal on its console
+    reply.get_by_role("button", name="Ask again").click()
+    expect(chat.turn()).to_contain_text(TEXTS[2])
+
+
+def test_one_address_has_only_so_many_questions_at_a_time(chat_page, held):
+    session = chat_page[1].session
+    library = session.first
+    limits = {"quotas": Quotas(waiting=2), "limits": session.limits}
+    with serving(library, **limits) as (url, _), httpx.Client(base_url=url) as client:
+        (ask,) = [
+            one["id"] for one in client.get("/config").json()["dependencies"]
+            if [event for _, event in one["targets"]] == ["ask"] and len(one["inputs"]) == 7
+        ]  # fmt: skip
+        name = next(iter(library.stores))
+        data = ["tiny", [name], 0.5, 4, 1.0, False, False]
+        codes = []
+        for number in range(3):
+            event = {"turn": 1, "question": QUEEN, "history": []}
+            body = {"data": data, "event_data": event, "fn_index": ask}
+            body["session_hash"] = f"somebody{number}"
+            codes.append(client.post("/gradio_api/queue/join", json=body, timeout=60).status_code)
+        assert codes == [200, 200, 503]
+        held.set()
+
+
+@pytest.mark.parametrize("line", ["at least one datastore", "shorten it"])
+def test_a_mistake_is_one_friendly_line_in_its_turn(chat, store, line):
+    if line == "shorten it":
+        chat.box.fill("word " * 400)
+    else:
+        for name in (store.name, "signs"):
+            chat.page.get_by_label(name, exact=True).uncheck()
+        chat.box.fill(QUEEN)
+    chat.box.press("Enter")
+    expect(chat.turn().locator(".kl-error")).to_contain_text(line)
+    assert "Traceback" not in chat.page.content()
+
+
+def test_a_link_asks_a_question_and_another_continues_a_text(visit, chat_page):
+    chat = Chat(visit(url=f"{chat_page[0]}/?ask=When+does+the+ferry+leave%3F&store=signs"))
+    expect(chat.turn().locator(".kl-quoted")).to_contain_text("at noon")
+    one = visit(url=f"{chat_page[0]}/?q=The+ferry&store=signs")
+    expect(one.page.locator("#answers .kl-side-knn .kl-prompt")).to_have_text("The ferry")
+    expect(one.page.get_by_role("tab", name="Generate")).to_have_attribute("aria-selected", "true")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_form_stays_in_sight_and_nothing_reaches_past_the_edge(visit, chat_page, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    one = visit(width, scheme, chat_page[0])
+    one.page.set_viewport_size({"width": width, "height": 844})
+    chat = Chat(one)
+    chat.ask("W" * 300)
+    for question in (QUEEN, MISSING, GENERAL):
+        chat.ask(question)
+        expect(chat.turn().locator(".kl-question")).to_be_in_viewport()
+        expect(chat.box).to_be_in_viewport()
+        expect(one.page.get_by_role("button", name="Send")).to_be_in_viewport()
+        assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+    one.page.evaluate(OPEN_ALL)
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+    found = [
+        (violation["id"], [node["html"][:150] for node in violation["nodes"][:3]])
+        for violation in axe.run(one.page, options=OPTIONS).response["violations"]
+        if violation["impact"] in ("serious", "critical")
+    ]
+    assert not found, found
+
+
+def test_a_model_without_a_template_writes_first_and_is_asked_beside_it(visit):
+    one = visit()
+    assert one.page.get_by_role("tab").all_inner_texts()[:2] == ["Generate", "Chat"]
+    one.tab("Chat")
+    reply = Chat(one).ask("What is the cause of E529?")
+    expect(reply.locator(".kl-quoted")).to_contain_text("E529")
+
+
+def test_an_encoder_decoder_model_has_no_chat(visit, pair_url):
+    assert "Chat" not in visit(url=pair_url).page.get_by_role("tab").all_inner_texts()
