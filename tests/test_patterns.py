@@ -18,7 +18,7 @@ WAYS = ("match", "fullmatch", "search", "finditer", "findall", "split", "sub", "
 # Patterns whose texts are short, with what bounds them.
 BOUNDED = {
     "knn_logits/cli/loading.py": "an argument of the command line",
-    "knn_logits/evidence/quotation.py": "the tokens that are compared, at most 256",
+    "knn_logits/evidence/quotation.py": "the tokens that are compared, at most 48",
     "knn_logits/lab/legacy.py": "a file's name",
 }
 # A quadratic pattern takes sixteen times as long for four times the text, a linear one four times.
@@ -68,7 +68,7 @@ def texts(pattern):
     few = list(dict.fromkeys([" ", "\n", "a", "1", ".", *signs]))[:9]
     pairs = [one + two for one, two in itertools.product(few, repeat=2)]
     for unit in dict.fromkeys([*" \n\ta1A_-.\"'<>#*|[]()", *signs, *words, *pairs]):
-        for before, after in (("", ""), ("a", "!"), (f"{unit[:1]}\n", "\1")):
+        for before, after in (("", ""), ("a", "!"), ("", "\1"), (f"{unit[:1]}\n", "\1")):
             yield lambda size, unit=unit, a=before, z=after: a + (unit * size)[:size] + z
 
 

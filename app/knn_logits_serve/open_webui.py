@@ -33,8 +33,8 @@ _LEAST = 0.25
 _PASSAGES = 4
 # What is seen of the coloured words until they are opened, since the answer stands below.
 _FOLDED = "Where each word comes from"
-# The end of a sentence, with the signs that close it, or the end of a line.
-_SENTENCE_END = re.compile(r"[.!?…][.!?…)\]*_\"'”’»]*(?=\s|$)|(?=\n)")
+# What may end a sentence, with the signs that close it, or the end of a line.
+_CLOSING = re.compile(r"[.!?…][.!?…)\]*_\"'”’»]*|(?=\n)")
 # Signs of Markdown that words in bold may not have.
 _MARKUP = re.compile(r"[*_`#|<>\[\]]|^[^\S\n]*[-+>\d]", re.MULTILINE)
 # The sign before each number marks it, so that it can be removed when the chat comes back.
@@ -119,8 +119,7 @@ def numbered(text: str, places: Sequence[tuple[int, int]]) -> str:
     ends: dict[int, list[int]] = {}
     for at, number in places:
         # The last of the words may be the sign that ends the sentence.
-        found = _SENTENCE_END.search(text, max(0, at - 1))
-        end = len(text) if found is None else found.end()
+        end = _sentence_end(text, max(0, at - 1))
         numbers = ends.setdefault(len(text[:end].rstrip()), [])
         if number not in numbers:
             numbers.append(number)
@@ -129,6 +128,11 @@ def numbered(text: str, places: Sequence[tuple[int, int]]) -> str:
         parts += [text[last:end], *(f"{SIGN}[{number}]" for number in numbers)]
         last = end
     return "".join([*parts, text[last:]])
+
+
+def _sentence_end(text: str, at: int) -> int:
+    ends = (match.end() for match in _CLOSING.finditer(text, at))
+    return next((end for end in ends if text[end : end + 1].isspace()), len(text))
 
 
 def _place(source: Source) -> _Place:

@@ -41,7 +41,8 @@ def main():
             counts = json.dumps(dict(result.counts.most_common()))
             print(
                 f"{target.name}: {result.inputs} inputs in {time.monotonic() - since:.0f} s, "
-                f"{counts}, at most {result.slowest:.1f} s and {result.megabytes} MB",
+                f"{counts}, at most {result.slowest:.1f} s ({result.busiest:.1f} s of the "
+                f"processor) and {result.megabytes} MB",
                 flush=True,
             )
     print(f"inputs: {total}, failures: {wrong}")

@@ -55,21 +55,27 @@ class Target:
 
 @dataclass
 class Result:
-    """How the inputs of a parser ended, and what went wrong."""
+    """How the inputs of a parser ended, and what went wrong.
+
+    `slowest` is by the clock, `busiest` seconds of the processor, which other processes do not
+    lengthen.
+    """
 
     inputs: int = 0
     counts: Counter = field(default_factory=Counter)
     wrong: list = field(default_factory=list)
     megabytes: int = 0
     slowest: float = 0.0
+    busiest: float = 0.0
 
     def counted(self, target, places, data_of):
         """Reads inputs and counts how they ended; yields those that ended wrongly."""
-        for place, kind, text, seconds, megabytes in read_all(target, places, data_of):
+        for place, kind, text, times, megabytes in read_all(target, places, data_of):
             self.inputs += 1
             self.counts[kind] += 1
             self.megabytes = max(self.megabytes, megabytes)
-            self.slowest = max(self.slowest, seconds)
+            self.slowest = max(self.slowest, times[0])
+            self.busiest = max(self.busiest, times[1])
             if kind not in GOOD and not (kind in ("crash", "hang") and target.may_crash):
                 yield place, kind, text
 
@@ -80,6 +86,7 @@ class Result:
         self.wrong += other.wrong
         self.megabytes = max(self.megabytes, other.megabytes)
         self.slowest = max(self.slowest, other.slowest)
+        self.busiest = max(self.busiest, other.busiest)
 
 
 def outcome(read, refused, data):
@@ -117,12 +124,13 @@ def _child(target, places, data_of, pipe):
         data = data_of(place)
         say("begin", place)
         signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-        since = time.monotonic()
+        since = time.monotonic(), time.process_time()
         result, text = outcome(read, target.refused, data)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         own, theirs = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         most = max(own.ru_maxrss, theirs.ru_maxrss) >> 10
-        say("end", place, result, text[-1500:], time.monotonic() - since, most)
+        times = time.monotonic() - since[0], time.process_time() - since[1]
+        say("end", place, result, text[-1500:], times, most)
 
 
 def _lines(pipe):
@@ -138,7 +146,7 @@ def _lines(pipe):
 
 
 def read_all(target, places, data_of):
-    """Yields the place, the result, a text, seconds and megabytes of each of some inputs."""
+    """Yields the place, the result, a text, the times and megabytes of each of some inputs."""
     places = list(places)
     while places:
         reader, writer = os.pipe()
@@ -161,7 +169,7 @@ def read_all(target, places, data_of):
         if now is not None:
             ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else status
             result = "hang" if ended in ("SIGVTALRM", "SIGKILL") else "crash"
-            yield now, result, str(ended), float(SECONDS), 0
+            yield now, result, str(ended), (float(SECONDS), float(SECONDS)), 0
             done += 1
         places = places[done:]
 
