@@ -12,6 +12,7 @@ from knn_logits._version import __version__ as __version__
 
 _HOME = {
     "KNNLogitsProcessor": "knn_logits.generation.processor",
+    "SharedPasses": "knn_logits.generation.shared",
     "Datastore": "knn_logits.store.datastore",
     "build_datastore": "knn_logits.building.builder",
     "build_index": "knn_logits.building.indexing",
@@ -161,6 +162,7 @@ __all__ = [  # noqa: RUF022
     "IndexConfig",
     "WindowConfig",
     "Setting",
+    "SharedPasses",
     "settings_for",
     "check_settings",
     "settings_line",
@@ -259,6 +261,7 @@ if TYPE_CHECKING:
         Trace,
     )
     from knn_logits.generation.processor import KNNLogitsProcessor
+    from knn_logits.generation.shared import SharedPasses
     from knn_logits.hub.pull import pull
     from knn_logits.hub.push import push_to_hub
     from knn_logits.lab.distilling import distill

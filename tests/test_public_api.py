@@ -22,7 +22,7 @@ PUBLIC = [
     "MissingDependencyError", "ModelError", "Need", "NeighborTrace", "Neighbors", "PassageEffect",
     "Pieces", "Place",
     "RayIndexes", "RescorerGate", "Retriever", "Rival",
-    "SearchError", "SequenceTrace", "Setting", "Source", "StorageError", "Sync", "TokenTrace",
+    "SearchError", "SequenceTrace", "Setting", "SharedPasses", "Source", "StorageError", "Sync", "TokenTrace",
     "Trace",
     "TraceError",
     "Translations", "Tuning", "UnreachableError", "Vote", "WindowConfig", "add_documents",

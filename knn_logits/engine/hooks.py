@@ -11,6 +11,8 @@ import inspect
 import threading
 import weakref
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -114,6 +116,19 @@ class _ThreadState(threading.local):
         return (_ThreadState, ())
 
 
+_APART = threading.local()
+
+
+@contextmanager
+def taken_apart() -> Iterator[dict[int, Window]]:
+    """Yields what takes this thread's passes, which belong to texts of several threads."""
+    _APART.windows = {}
+    try:
+        yield _APART.windows
+    finally:
+        _APART.windows = None
+
+
 class _Hooks:
     """The hook functions. They hold the states of each thread, and no part of the processor."""
 
@@ -204,7 +219,11 @@ class _Hooks:
         # A copy is needed: CUDA graphs reuse the memory of their output, and a network may work in
         # place.
         window.states = states.detach().clone()
-        thread.windows[window.depth].append(window)
+        apart = getattr(_APART, "windows", None)
+        if apart is None:
+            thread.windows[window.depth].append(window)
+        else:
+            apart[id(self)] = window
 
 
 def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -300,6 +319,23 @@ class StateCapture:
             del thread.windows[depth]
         thread.windows[window.depth].append(window)
         return window, position
+
+    def of(self, windows: dict[int, Window]) -> Tensor:
+        """This processor's states of a pass of `taken_apart`, [rows, tokens, dim]."""
+        return self.states(windows[id(self._hooks)], 0)
+
+    def put(self, ids: Tensor, start: int, states: Tensor, cache: object) -> None:
+        """Notes a pass that another thread made over a text of this one, among others.
+
+        Args:
+            ids: int64 [1, tokens], what was read.
+            start: The number of tokens that were read before.
+            states: [1, tokens, dim].
+            cache: The same object at each pass over the text.
+        """
+        depth = place().depth
+        window = Window(start, ids, ids.shape, depth, weakref.ref(cache), states)
+        self._hooks.thread.windows[depth].append(window)
 
     def states(self, window: Window, first: int) -> Tensor:
         """Returns the states of a window from a position on."""

@@ -16,7 +16,8 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -197,13 +198,30 @@ _ARGUMENTS = {
 
 Draft = Callable[[Sequence[int], int], list[int]]
 Learn = Callable[[int], None]
+# Gives a text a place among others whose passes it shares.
+Shared = Callable[[], AbstractContextManager["Passes"]]
+
+
+class Passes(Protocol):
+    """A model's passes over the tokens of one text."""
+
+    cache: Any
+
+    def logits(self, fresh: Tensor, drafted: int) -> Tensor | None:
+        """Reads tokens, and scores the last `1 + drafted` of them; None without a cache."""
+
+    def forget(self, tokens: int) -> None:
+        """Removes the latest tokens from the cache."""
 
 
 class DraftedDecoding:
     """The decoding loop, for the argument `custom_generate` of transformers."""
 
-    def __init__(self, draft: Draft, learn: Learn, streamer: Any = None) -> None:
+    def __init__(
+        self, draft: Draft, learn: Learn, streamer: Any = None, shared: Shared | None = None
+    ) -> None:
         self._draft, self._learn, self._streamer = draft, learn, streamer
+        self._shared = shared
         self.passes = 0
 
     def __call__(
@@ -221,9 +239,27 @@ class DraftedDecoding:
             "stopping_criteria": stopping_criteria,
             "generation_config": generation_config,
         }
-        passes = _Passes(model, model_kwargs, input_ids)
-        if not passes.possible:
+        alone = _Passes(model, model_kwargs, input_ids)
+        if not alone.possible:
             return self._without_drafts(model, input_ids, settings | model_kwargs)
+        if self._shared is None or not alone.plain:
+            return self._with_drafts(model, input_ids, settings, model_kwargs, alone)
+        with self._shared() as passes:
+            return self._with_drafts(model, input_ids, settings, model_kwargs, passes)
+
+    def _with_drafts(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        settings: dict[str, Any],
+        model_kwargs: dict[str, Any],
+        passes: Passes,
+    ) -> Any:
+        logits_processor, stopping_criteria = (
+            settings["logits_processor"],
+            settings["stopping_criteria"],
+        )
+        generation_config = settings["generation_config"]
         # `knn_logits.engine.calls` reads this variable to learn which rows go on.
         unfinished_sequences = torch.ones(1, dtype=torch.long, device=input_ids.device)
         scores, logits = (
@@ -305,6 +341,10 @@ class _Passes:
         self._positions: Tensor | None = settings.get("position_ids")
         if self._positions is None and "position_ids" in self._parameters:
             self._positions = torch.arange(self._length, device=prompt.device)[None]
+        self.plain = self._types is None and (
+            self._positions is not None
+            and self._positions.tolist() == [list(range(self._length))]
+        )
 
     def logits(self, fresh: Tensor, drafted: int) -> Tensor | None:
         """Reads tokens, and scores the last `1 + drafted` of them; None without a cache."""

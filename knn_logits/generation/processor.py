@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +25,7 @@ from knn_logits.evidence.trace import DocumentShare, Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.generation.looping import LoopEnd
+from knn_logits.generation.shared import SharedPasses
 from knn_logits.mixture.gates.gate import Gate
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings, generation_settings
@@ -129,7 +131,14 @@ class KNNLogitsProcessor(LogitsProcessor):
         self._closed = True
         self._capture.close()
 
-    def generate(self, inputs: Tensor | None = None, *, draft: bool = True, **settings: Any) -> Any:
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        *,
+        draft: bool = True,
+        passes: SharedPasses | None = None,
+        **settings: Any,
+    ) -> Any:
         """Calls the model's `generate()` with this processor, and uses drafts where possible.
 
             output = knn.generate(**tokenizer("The winch", return_tensors="pt"))
@@ -143,6 +152,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         Args:
             inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.
             draft: Whether to use drafts.
+            passes: Shares the passes of a drafted text with texts of other threads.
             settings: Arguments of `generate()`. Where neither these nor their `generation_config`
                 have a `no_repeat_ngram_size`, `generation_settings` holds. This processor comes
                 first in `logits_processor`, unless the list has it in another place. A token that
@@ -164,7 +174,10 @@ class KNNLogitsProcessor(LogitsProcessor):
         if drafted is not None:
             drafter, streamer = Drafter(self.memory), settings.get("streamer")
             loop = DraftedDecoding(
-                lambda text, room: drafter.draft(text, self.vote, room), drafter.learn, streamer
+                lambda text, room: drafter.draft(text, self.vote, room),
+                drafter.learn,
+                streamer,
+                partial(passes.row, self._capture) if passes is not None and passes.possible else None,
             )
             output = model.generate(**drafted, custom_generate=loop)
             self._current.passes = loop.passes

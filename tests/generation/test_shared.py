@@ -1,0 +1,245 @@
+"""Texts that share passes are those that they are alone, whenever they come and go."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+from transformers import LogitsProcessor, StoppingCriteria
+
+import knn_logits
+from knn_logits import KNNLogitsProcessor, SharedPasses
+
+PROMPTS = [
+    "When error code E42 appears, open",
+    "The keeper reads",
+    "Queen Maira founded the town of Oldenport in the year 1312. The pump needs oil of",
+    "The pump needs oil. The pump needs oil. The pump",
+    "Zebras",
+    "Each morning the",
+]
+LENGTHS = [40, 7, 33, 1, 24, 16]
+
+
+class Passes:
+    """Counts the rows of each pass of a model."""
+
+    def __init__(self, model, monkeypatch):
+        self.rows = []
+        forward = model.transformer.forward
+
+        def counted(*args, **kwargs):
+            ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+            self.rows.append(ids.shape[0])
+            return forward(*args, **kwargs)
+
+        monkeypatch.setattr(model.transformer, "forward", counted)
+
+
+def at_once(*tasks):
+    """Runs tasks in threads, all of which begin before any goes on."""
+    ready = threading.Barrier(len(tasks))
+
+    def run(task):
+        ready.wait(30)
+        return task()
+
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        return [one.result(60) for one in [threads.submit(run, task) for task in tasks]]
+
+
+def settings_of(number):
+    return {"max_new_tokens": LENGTHS[number], "do_sample": False, "pad_token_id": 0}
+
+
+@pytest.fixture(params=["plain", "retomaton", "two"])
+def memory(request, model, tokenizer, store, tmp_path):
+    """What is searched, and how."""
+    settings = {"k": 16, "lmbda": 0.7, "temperature": 3.0}
+    if request.param == "two":
+        other = knn_logits.build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "o", k=4)
+        store = [store, other]
+    return knn_logits.Memory(model, store, **settings, retomaton=request.param == "retomaton")
+
+
+def test_each_text_and_trace_is_that_of_the_text_alone(model, tokenizer, memory, monkeypatch):
+    shared = SharedPasses(model)
+    assert shared.possible
+
+    with KNNLogitsProcessor(model, memory) as knn:
+
+        def write(number, passes=None):
+            inputs = tokenizer(PROMPTS[number], return_tensors="pt")
+            output = knn.generate(**inputs, **settings_of(number), passes=passes)
+            return output, knn.trace(output, tokenizer)[0]
+
+        alone = [write(number) for number in range(len(PROMPTS))]
+        passes = Passes(model, monkeypatch)
+        found = at_once(
+            *(lambda number=number: write(number, shared) for number in range(len(PROMPTS)))
+        )
+    assert max(passes.rows) >= 4
+    assert len(passes.rows) < sum(LENGTHS) / 3
+    assert not len(shared)
+    for (ids, trace), (others, same) in zip(alone, found, strict=True):
+        assert ids.tolist() == others.tolist()
+        for one, other in zip(trace.tokens, same.tokens, strict=True):
+            assert one.token_id == other.token_id
+            assert one.p == pytest.approx(other.p, abs=1e-4)
+            assert [d.document for d in one.documents] == [d.document for d in other.documents]
+
+
+def test_texts_with_settings_of_their_own_share_passes(model, tokenizer, store, monkeypatch):
+    """Each has its own processor, constraint and end."""
+    shared = SharedPasses(model)
+    more = [
+        {"no_repeat_ngram_size": 3},
+        {"repetition_penalty": 1.3},
+        {"stop_strings": ["pump"], "tokenizer": tokenizer},
+        {"bad_words_ids": [[one] for one in range(60, 120)]},
+        {"min_new_tokens": 20},
+        {"eos_token_id": 5},
+    ]
+
+    def write(number, passes=None):
+        with KNNLogitsProcessor(model, store, k=4 + number, lmbda=0.9 - number / 10) as knn:
+            inputs = tokenizer(PROMPTS[number], return_tensors="pt")
+            settings = settings_of(number) | {"max_new_tokens": 30} | more[number]
+            return knn.generate(**inputs, **settings, passes=passes).tolist()
+
+    alone = [write(number) for number in range(len(more))]
+    passes = Passes(model, monkeypatch)
+    found = at_once(*(lambda number=number: write(number, shared) for number in range(len(more))))
+    assert found == alone
+    assert max(passes.rows) >= 3
+
+
+class Noise(LogitsProcessor):
+    """Draws a token by noise of its own seed and of the token's position."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def __call__(self, input_ids, scores):
+        numbers = torch.Generator().manual_seed(1000 * self.seed + input_ids.shape[1])
+        noise = torch.rand(scores.shape, generator=numbers)
+        return scores - (-noise.log()).log()
+
+
+def test_a_seed_draws_what_it_draws_alone(model, tokenizer, store):
+    shared = SharedPasses(model)
+    with KNNLogitsProcessor(model, store) as knn:
+
+        def write(seed, passes=None):
+            inputs = tokenizer(PROMPTS[seed % 3], return_tensors="pt")
+            settings = settings_of(0) | {"logits_processor": [knn, Noise(seed)]}
+            return knn.generate(**inputs, **settings, passes=passes).tolist()
+
+        alone = [write(seed) for seed in range(6)]
+        assert len({str(one) for one in alone}) == 6
+        tasks = (lambda seed=seed: write(seed, shared) for seed in range(6))
+        assert at_once(*tasks) == alone
+
+
+class When(StoppingCriteria):
+    """Calls a function at a length; its result says whether the text ends there."""
+
+    def __init__(self, length, function):
+        self._length, self._function = length, function
+
+    def __call__(self, input_ids, scores, **_):
+        ends = input_ids.shape[1] == self._length and self._function()
+        return torch.full((len(input_ids),), bool(ends))
+
+
+def test_a_text_joins_in_the_middle_and_another_is_cancelled(model, tokenizer, store):
+    shared = SharedPasses(model)
+    with KNNLogitsProcessor(model, store) as knn, ThreadPoolExecutor(3) as threads:
+
+        def write(number, passes=None, **more):
+            inputs = tokenizer(PROMPTS[number], return_tensors="pt")
+            settings = {"max_new_tokens": 30, "do_sample": False, "pad_token_id": 0}
+            return knn.generate(**inputs, **settings, **more, passes=passes).tolist()[0]
+
+        alone = [write(number) for number in range(3)]
+        start = len(tokenizer(PROMPTS[0])["input_ids"])
+        later, counts = [], []
+
+        def joined():
+            later.append(threads.submit(write, 2, shared))
+
+        def counted():
+            counts.append(len(shared))
+            return True
+
+        first = threads.submit(write, 0, shared, stopping_criteria=[When(start + 3, joined)])
+        length = len(tokenizer(PROMPTS[1])["input_ids"]) + 9
+        cancelled = threads.submit(write, 1, shared, stopping_criteria=[When(length, counted)])
+        assert first.result(60) == alone[0]
+        assert cancelled.result(60) == alone[1][:length]
+        assert later[0].result(60) == alone[2]
+    assert counts
+    assert not len(shared)
+
+
+def test_a_text_that_fails_leaves_the_others_alone(model, tokenizer, store):
+    shared = SharedPasses(model)
+
+    def fails():
+        raise RuntimeError("a client's own")
+
+    with KNNLogitsProcessor(model, store) as knn:
+
+        def write(number, passes=None, **more):
+            inputs = tokenizer(PROMPTS[number], return_tensors="pt")
+            settings = {"max_new_tokens": 30, "do_sample": False, "pad_token_id": 0}
+            return knn.generate(**inputs, **settings, **more, passes=passes).tolist()
+
+        alone = [write(number) for number in (0, 2)]
+        length = len(tokenizer(PROMPTS[1])["input_ids"]) + 5
+
+        def failing():
+            with pytest.raises(RuntimeError, match="own"):
+                write(1, shared, stopping_criteria=[When(length, fails)])
+
+        tasks = (lambda: write(0, shared), failing, lambda: write(2, shared))
+        assert [one for one in at_once(*tasks) if one] == alone
+    assert not len(shared)
+
+
+def test_a_pass_that_fails_ends_each_of_its_texts(model, tokenizer, store, monkeypatch):
+    shared, forward = SharedPasses(model), model.transformer.forward
+
+    def fails(*args, **kwargs):
+        if len(kwargs["input_ids"] if "input_ids" in kwargs else args[0]) > 1:
+            raise MemoryError("too much")
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(model.transformer, "forward", fails)
+    with KNNLogitsProcessor(model, store) as knn:
+
+        def write():
+            inputs = tokenizer(PROMPTS[0], return_tensors="pt")
+            with pytest.raises(MemoryError, match="too much"):
+                knn.generate(**inputs, **settings_of(0), passes=shared)
+
+        at_once(write, write, write)
+    assert not len(shared)
+
+
+def test_what_cannot_be_shared_is_written_alone(model, tokenizer, store, monkeypatch):
+    half = make_gpt2().to(torch.bfloat16)
+    assert not SharedPasses(half).possible
+    shared = SharedPasses(model)
+    inputs = tokenizer(PROMPTS[:2], return_tensors="pt", padding=True)
+    single = tokenizer(PROMPTS[0], return_tensors="pt")
+    with KNNLogitsProcessor(model, store) as knn:
+        shifted = {"position_ids": torch.arange(3, 3 + single["input_ids"].shape[1])[None]}
+        for arguments in (inputs, single | shifted):
+            alone = knn.generate(**arguments, **settings_of(1))
+            found = knn.generate(**arguments, **settings_of(1), passes=shared)
+            assert alone.tolist() == found.tolist()
+        monkeypatch.setattr(shared, "possible", False)
+        found = knn.generate(**single, **settings_of(0), passes=shared)
+        assert found.tolist() == knn.generate(**single, **settings_of(0)).tolist()
