@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
+from knn_logits import SharedPasses
 from knn_logits_serve.answers import Answer, AnswerPart, Reply, message_json
 from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
 from knn_logits_serve.line import Job, Line
@@ -22,7 +23,7 @@ from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, without_nu
 from knn_logits_serve.request import Refusal
 from knn_logits_serve.responses import ResponseAnswer, ResponseBody
 from knn_logits_serve.served import Served
-from knn_logits_serve.writing import LEAST, LEAST_WITH_DRAFTS, kind_of, run
+from knn_logits_serve.writing import kind_of, run, shares
 
 # Turns a body into the answer to fill, or one that is complete.
 Parse = Callable[[bytes], "Reply | Response"]
@@ -122,6 +123,7 @@ class Routes:
     def __init__(self, served: Served, line: Line) -> None:
         self.served, self.line = served, line
         self.created = int(time.time())
+        self._share = partial(SharedPasses, served.model)
 
     def completion(self, body: bytes) -> Reply:
         """Checks the body of a completion."""
@@ -183,7 +185,7 @@ class Routes:
             generation,
             partial(run, self.served),
             alike=kind_of(self.served, generation),
-            least=LEAST_WITH_DRAFTS if generation.stores else LEAST,
+            share=self._share if shares(self.served, generation) else None,
         )
         listening = Listening(self.line, job, request.receive)
         stream = None

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
+from knn_logits import ConfigError, Datastore, Memory, SharedPasses, pair_tokenizer, text_ids
 from knn_logits_app.decoding import context_of, end_tokens
 from knn_logits_app.library import by_name
 from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn
@@ -34,6 +34,7 @@ class Served:
         ends: The tokens that end a text.
         silent: The tokens that are not shown as text.
         rows_are_alone: Whether a row of a padded batch gets the text that it would get alone.
+        shares: Whether texts of different lengths can share the model's passes.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Served:
         self.grammars = Grammars(tokenizer, self.ends, self.words)
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
         self.rows_are_alone = _rows_are_alone(model)
+        self.shares = SharedPasses(model).possible
         # Each datastore's index is read now, so that the first request does not wait for it.
         for store in self.stores.values():
             self.memory.over(store)

@@ -1,9 +1,9 @@
 """Writes the answers of a request in a thread of its own, or of several requests in one batch.
 
-A greedy text depends on its own row of a batch only. So requests with the same datastores and
-settings share each forward pass, each search and each vote, and each gets what it would have got
-alone. A row ends by itself: at its end token, at its stop text, at its number of tokens, or when
-its client goes away.
+With kNN texts are drafted, and those of several threads share forward passes, whatever their
+settings. By the model alone, greedy texts that are alike are the rows of one batch. Each text is
+what it would be alone, and ends by itself: at its end token, at its stop text, at its number of
+tokens, or when its client goes away.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ Tell: TypeAlias = Callable[[AnswerPart], None]
 LEAST_SHARE = 0.05
 # The most passages that are kept for a token, and the most of the likeliest tokens in its place.
 PASSAGES, CANDIDATES = 3, 5
-# With kNN a text alone is drafted, which a batch is not. A batch of fewer rows takes longer than
-# drafted texts one after another (`benchmarks/batches.py`).
-LEAST_WITH_DRAFTS, LEAST = 5, 2
-# A batch of longer texts would take much memory, and is not much faster than one after another.
+# Longer texts together would take much memory, and are not much faster than one after another.
 LONGEST = 1024
 
 
@@ -169,17 +166,18 @@ def _overlap(text: str, stop: str) -> int:
 def run(served: Served, turns: Sequence[Turn]) -> None:
     """Writes the answers of one request, or of several that are alike."""
     if len(turns) == 1:
-        _write(served, turns[0].request, turns[0].tell, turns[0].deadline)
+        _write(served, turns[0])
     else:
         _write_batch(served, turns)
 
 
-def _write(served: Served, request: GenerationRequest, tell: Tell, deadline: Deadline) -> None:
+def _write(served: Served, turn: Turn) -> None:
     """Writes all answers of a request, one after another."""
+    request, tell, deadline = turn.request, turn.tell, turn.deadline
     # Settings that do not fit are refused before a word is written.
     memory = served.memory_of(request) if request.stores else None
     if memory is not None and request.question is not None:
-        tell(_ask(served, request, memory, tell, deadline))
+        tell(_ask(served, turn, memory))
         return
     with _attached(served, request, memory if request.new_tokens else None) as knn:
         for number, prompt in enumerate(request.prompts):
@@ -192,13 +190,12 @@ def _write(served: Served, request: GenerationRequest, tell: Tell, deadline: Dea
                     continue
                 if deadline.cancelled:
                     return
-                tell(_write_text(served, request, prompt, choice, knn, tell, deadline))
+                tell(_write_text(served, turn, prompt, choice, knn))
 
 
-def _ask(
-    served: Served, request: GenerationRequest, memory: Memory, tell: Tell, deadline: Deadline
-) -> End:
+def _ask(served: Served, turn: Turn, memory: Memory) -> End:
     """Answers a question from the documents. What a model writes is told while it is written."""
+    request, tell = turn.request, turn.tell
     prompt = request.prompts[0]
     writer = AnswerWriter(served, request, prompt, 0, tell)
     config, mask = AskConfig(max_new_tokens=request.new_tokens), None
@@ -212,12 +209,12 @@ def _ask(
         request.history,
         TokenStream(writer.add),
         logits_processor=processors(request.sampling, 0, [], mask),
-        stopping_criteria=[_End(writer, deadline)],
+        stopping_criteria=[_End(writer, turn.deadline)],
     )
     if request.grammar is not None and not writer.written:
         # No document says the answer, for which the model is not asked; but JSON was promised.
         with _attached(served, request, memory) as knn:
-            return _write_text(served, request, prompt, 0, knn, tell, deadline)
+            return _write_text(served, turn, prompt, 0, knn)
     said = answer.note and request.grammar is None
     text = f"{answer.text}{NOTE}{answer.note})" if said else answer.text
     if writer.written:
@@ -262,21 +259,18 @@ class _End(StoppingCriteria):
 
 
 def _write_text(
-    served: Served,
-    request: GenerationRequest,
-    prompt: Prompt,
-    choice: int,
-    knn: KNNLogitsProcessor | None,
-    tell: Tell,
-    deadline: Deadline,
+    served: Served, turn: Turn, prompt: Prompt, choice: int, knn: KNNLogitsProcessor | None
 ) -> End:
+    request, deadline = turn.request, turn.deadline
     overheard = Overheard() if request.logprobs is not None else None
-    writer = AnswerWriter(served, request, prompt, choice, tell, overheard, knn)
+    writer = AnswerWriter(served, request, prompt, choice, turn.tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
     mask = None if request.grammar is None else served.grammars.mask(request.grammar)
+    shared = {} if knn is None else {"passes": turn.passes}
     output = _generate(
         served,
         knn,
+        **shared,
         **prompt.inputs,
         max_new_tokens=request.new_tokens,
         logits_processor=processors(request.sampling, choice, first, mask),
@@ -286,14 +280,22 @@ def _write_text(
     return writer.end(output, cancelled=deadline.cancelled)
 
 
+def shares(served: Served, request: GenerationRequest) -> bool:
+    """Whether a request shares the model's passes with others, whatever their settings."""
+    longest = max(len(prompt.ids) for prompt in request.prompts) + request.new_tokens
+    drafted = bool(request.stores) and request.question is None
+    return served.shares and drafted and longest <= LONGEST
+
+
 def kind_of(served: Served, request: GenerationRequest) -> Hashable | None:
     """Returns what requests of one batch have in common; None for a request that is written alone.
 
-    Sampled texts are written alone, since their noise depends on the position of each token. So are
-    requests for several texts, for long ones, for probabilities and for penalties.
+    A batch is of the model alone, since it is not drafted. Sampled texts are written alone, since
+    their noise depends on the position of each token. So are requests for several texts, for long
+    ones, for probabilities and for penalties.
     """
     sampling, plain = request.sampling, request.logprobs is None and not request.echo
-    if request.question is not None or request.grammar is not None:
+    if request.stores or request.grammar is not None:
         return None
     if not plain or request.n > 1 or len(request.prompts) > 1 or not served.rows_are_alone:
         return None
@@ -304,12 +306,8 @@ def kind_of(served: Served, request: GenerationRequest) -> Hashable | None:
         return None
     if served.padding is None or served.padding in ids:
         return None  # A prompt with this token cannot be told from padding.
-    settings = tuple(
-        (name, tuple(value) if isinstance(value, list) else value)
-        for name, value in sorted(request.settings.items())
-    )
     # A short prompt beside a long one would be mostly padding.
-    return request.stores, settings, request.drawn, len(ids).bit_length()
+    return len(ids).bit_length()
 
 
 @dataclass
@@ -342,24 +340,22 @@ class _Rows(StoppingCriteria):
 
 
 def _write_batch(served: Served, turns: Sequence[Turn]) -> None:
-    request, prompts = turns[0].request, [turn.request.prompts[0].ids for turn in turns]
-    longest = max(len(prompt) for prompt in prompts)
+    prompts = [turn.request.prompts[0] for turn in turns]
+    longest = max(len(prompt.ids) for prompt in prompts)
     ids = torch.full((len(prompts), longest), served.padding or 0)
     mask = torch.zeros_like(ids)
     for number, prompt in enumerate(prompts):
-        ids[number, longest - len(prompt) :] = torch.tensor(prompt)
-        mask[number, longest - len(prompt) :] = 1
-    memory = served.memory_of(request) if request.stores else None
-    with _attached(served, request, memory) as knn:
-        rows = []
-        for number, turn in enumerate(turns):
-            about = turn.request, turn.request.prompts[0], 0, turn.tell
-            rows.append(_Row(turn, AnswerWriter(served, *about, knn=knn, row=number)))
-        _generate(
-            served,
-            knn,
-            input_ids=ids.to(served.model.device),
-            attention_mask=mask.to(served.model.device),
-            max_new_tokens=max(row.turn.request.new_tokens for row in rows),
-            stopping_criteria=[_Rows(served, rows)],
-        )
+        ids[number, longest - len(prompt.ids) :] = torch.tensor(prompt.ids)
+        mask[number, longest - len(prompt.ids) :] = 1
+    rows = [
+        _Row(turn, AnswerWriter(served, turn.request, prompt, 0, turn.tell, row=number))
+        for number, (turn, prompt) in enumerate(zip(turns, prompts, strict=True))
+    ]
+    _generate(
+        served,
+        None,
+        input_ids=ids.to(served.model.device),
+        attention_mask=mask.to(served.model.device),
+        max_new_tokens=max(row.turn.request.new_tokens for row in rows),
+        stopping_criteria=[_Rows(served, rows)],
+    )

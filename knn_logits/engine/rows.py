@@ -80,7 +80,7 @@ class RowsCache(Cache):
         self.lengths[row] = self.lengths[last]
         self.lengths.pop()
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
+    def get_seq_length(self, *_: int) -> int:
         """The columns before a pass."""
         return max(self.lengths[self._rows], default=0)
 
@@ -101,7 +101,7 @@ def read(
         [rows, scored, vocabulary]. A row that reads fewer tokens has padding behind them.
     """
     most, device = max(map(len, texts)), model.device
-    ids = torch.tensor([[*text, *text[-1:] * (most - len(text))] for text in texts], device=device)
+    ids = torch.tensor([[*text, *[text[-1]] * (most - len(text))] for text in texts], device=device)
     columns = cache.open(rows, most, device)
     seen = torch.arange(int(columns.max()) + 1, device=device) <= columns.unsqueeze(-1)
     mask = torch.zeros(seen.shape, dtype=model.dtype, device=device)

@@ -342,8 +342,7 @@ class _Passes:
         if self._positions is None and "position_ids" in self._parameters:
             self._positions = torch.arange(self._length, device=prompt.device)[None]
         self.plain = self._types is None and (
-            self._positions is not None
-            and self._positions.tolist() == [list(range(self._length))]
+            self._positions is not None and self._positions.tolist() == [list(range(self._length))]
         )
 
     def logits(self, fresh: Tensor, drafted: int) -> Tensor | None:

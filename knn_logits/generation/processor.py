@@ -173,11 +173,14 @@ class KNNLogitsProcessor(LogitsProcessor):
         drafted = arguments_for_drafts(model, settings) if draft else None
         if drafted is not None:
             drafter, streamer = Drafter(self.memory), settings.get("streamer")
+            shared = None
+            if passes is not None and passes.possible:
+                shared = partial(passes.row, self._capture)
             loop = DraftedDecoding(
                 lambda text, room: drafter.draft(text, self.vote, room),
                 drafter.learn,
                 streamer,
-                partial(passes.row, self._capture) if passes is not None and passes.possible else None,
+                shared,
             )
             output = model.generate(**drafted, custom_generate=loop)
             self._current.passes = loop.passes

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from knn_logits.engine.hooks import StateCapture, taken_apart
 from knn_logits.engine.rows import RowsCache, read, reads_rows
+from knn_logits.generation.arguments import can_draft
 
 
 class SharedPasses:
@@ -38,7 +39,7 @@ class SharedPasses:
     """
 
     def __init__(self, model: Any) -> None:
-        self.possible = reads_rows(model)
+        self.possible = can_draft(model, torch.zeros(1, 1), {}) and reads_rows(model)
         self._model, self._cache = model, RowsCache()
         self._turn = threading.Condition()
         self._rows: list[Row] = []

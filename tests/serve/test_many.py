@@ -72,7 +72,10 @@ def body(**changed):
 def test_a_line_that_is_full_says_when_to_come_back(served, held):
     import httpx
 
-    with serving(served, at_once=1, waiting=2) as running, ThreadPoolExecutor(16) as threads:
+    with (
+        serving(served, at_once=1, waiting=2, together=1) as running,
+        ThreadPoolExecutor(16) as threads,
+    ):
 
         def ask(_):
             return httpx.post(f"{running.url}/v1/completions", json=body(), timeout=60)
@@ -97,7 +100,7 @@ def test_a_line_that_is_full_says_when_to_come_back(served, held):
 def test_a_client_that_goes_away_ends_its_request(served, held, stream, phase):
     content = json.dumps(body(stream=stream, max_tokens=200)).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
-    with serving(served, at_once=1, waiting=5) as running:
+    with serving(served, at_once=1, waiting=5, together=1) as running:
         lines = []
 
         def ask():
@@ -139,7 +142,7 @@ def test_the_end_is_graceful(served, held, openai):
     import httpx
 
     with (
-        serving(served, at_once=1, waiting=5, patience=20) as running,
+        serving(served, at_once=1, waiting=5, together=1, patience=20) as running,
         ThreadPoolExecutor(4) as threads,
     ):
 

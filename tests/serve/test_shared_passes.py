@@ -1,0 +1,171 @@
+"""Requests with kNN share forward passes, and each gets what it would get alone."""
+
+import asyncio
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from serve.conftest import PROMPT, serving
+from serve.test_many import PROMPTS, until
+from serve.test_together import answer_of
+
+
+class Passes:
+    """Counts the rows of each pass of the model. The first waits for so many clients."""
+
+    def __init__(self, served, monkeypatch):
+        self.rows, self.go = [], threading.Event()
+        forward = served.model.transformer.forward
+
+        def counted(*args, **kwargs):
+            ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+            if threading.current_thread().name.startswith("write"):
+                self.rows.append(ids.shape[0])
+                assert self.go.wait(60)
+            return forward(*args, **kwargs)
+
+        monkeypatch.setattr(served.model.transformer, "forward", counted)
+
+
+@pytest.fixture
+def passes(served, monkeypatch):
+    found = Passes(served, monkeypatch)
+    yield found
+    found.go.set()
+
+
+def body(**changed):
+    return {"model": "tiny+texts", "prompt": PROMPT, "max_tokens": 24, "temperature": 0, **changed}
+
+
+REQUESTS = [
+    body(),
+    body(prompt=PROMPTS[1], max_tokens=3, stream=True),
+    body(prompt=PROMPTS[2], temperature=1, seed=4, top_p=0.9),
+    body(prompt=PROMPTS[3], stop=["e"], stream=True),
+    body(knn={"k": 3, "lmbda": 0.5}),
+    body(prompt=PROMPTS[1], presence_penalty=1.0, logprobs=2),
+    body(prompt=PROMPTS[2] + " of the north, who built a wall", max_tokens=1),
+    body(prompt=PROMPTS[3], temperature=0.7, seed=1, stream=True),
+]
+
+
+def test_each_gets_what_it_would_get_alone(served, passes):
+    with serving(served, at_once=1, waiting=20) as running:
+        with ThreadPoolExecutor(len(REQUESTS)) as threads:
+            found = [threads.submit(answer_of, running.url, one) for one in REQUESTS]
+            until(lambda: running.line.running == len(REQUESTS))
+            passes.go.set()
+            found = [one.result() for one in found]
+        assert max(passes.rows) >= 4
+        alone = [answer_of(running.url, one) for one in REQUESTS]
+        assert set(passes.rows[-8:]) == {1}
+    for same, (text, reason, sources) in zip(alone, found, strict=True):
+        assert (text, reason) == same[:2]
+        documents = [(one["document"], one["share"]) for one in sources["documents"]]
+        others = [(one["document"], one["share"]) for one in same[2]["documents"]]
+        assert dict(documents) == pytest.approx(dict(others), abs=2e-3)
+
+
+def test_a_client_that_leaves_ends_its_text_only(served, passes, by_library):
+    content = json.dumps(body(max_tokens=100)).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+    with serving(served, at_once=1, waiting=20) as running, ThreadPoolExecutor(3) as threads:
+        line = socket.create_connection(("127.0.0.1", running.port))
+        line.sendall(head.encode() + b"\r\n" + content)
+        until(lambda: running.line.running == 1)
+        leaving = running.line.jobs[0]
+        others = [threads.submit(answer_of, running.url, body()) for _ in range(3)]
+        until(lambda: running.line.running == 4)
+        line.close()
+        until(lambda: leaving.cancelled)
+        passes.go.set()
+        assert [one.result()[0] for one in others] == [by_library(PROMPT, 24)[0]] * 3
+        until(lambda: running.line.running == 0)
+
+
+def test_an_error_in_a_pass_is_told_to_each(served, passes, monkeypatch):
+    with serving(served, at_once=1, waiting=20) as running, ThreadPoolExecutor(3) as threads:
+        post = [
+            threads.submit(httpx.post, f"{running.url}/v1/completions", json=body(), timeout=60)
+            for _ in range(3)
+        ]
+        until(lambda: running.line.running == 3)
+
+        def fails(*_, **__):
+            raise RuntimeError("a secret")
+
+        monkeypatch.setattr(served.model.transformer, "forward", fails)
+        passes.go.set()
+        answers = [one.result() for one in post]
+        # The first was in its pass already, which the others' failure does not undo.
+        assert {one.status_code for one in answers} == {500}
+        assert not any("secret" in one.text for one in answers)
+
+
+def test_what_cannot_share_waits_for_a_place(served):
+    from knn_logits_serve.bodies import ChatBody, CompletionBody
+    from knn_logits_serve.writing import shares
+
+    def can(**changed):
+        return shares(served, served.completion(CompletionBody(**body(**changed))))
+
+    assert can()
+    for more in ({"temperature": 1}, {"n": 2}, {"echo": True}, {"knn": {"k": 2}}):
+        assert can(**more)
+    assert not can(model="tiny")
+    messages = [{"role": "user", "content": "Who founded Oldenport?"}]
+    asked = ChatBody(model="tiny+texts", messages=messages, ask=True)
+    assert not shares(served, served.conversation(asked))
+
+
+def runs_of(kinds, *, at_once, together):
+    """Lets requests come one by one; returns those that run, and those that run in the end.
+
+    A kind is "s" for a request that shares passes, or "a" for one that runs alone.
+    """
+    from knn_logits_serve.line import Line
+
+    go, running = threading.Event(), []
+    makes = []
+
+    def work(turns):
+        running.append(turns[0].request)
+        assert go.wait(30)
+
+    def share():
+        makes.append(object())
+        return makes[-1]
+
+    async def run():
+        line = Line(at_once, 100, 10.0, together)
+        jobs = []
+        for number, kind in enumerate(kinds):
+            jobs.append(line.join((number, kind), work, share=share if kind == "s" else None))
+            await asyncio.sleep(0)
+        started = line.running
+        go.set()
+        for job in jobs:
+            assert await job.news.get() is None
+        while line.running:
+            await asyncio.sleep(0)
+        await line.close(1)
+        return started
+
+    started = asyncio.run(asyncio.wait_for(run(), 60))
+    assert sorted(running) == list(enumerate(kinds))
+    return started, len(makes)
+
+
+def test_requests_join_a_group_that_has_room():
+    assert runs_of("sss", at_once=1, together=8) == (3, 1)
+    assert runs_of("sssss", at_once=1, together=3)[0] == 3
+    assert runs_of("sssss", at_once=2, together=2)[0] == 4
+    assert runs_of("sss", at_once=1, together=1) == (1, 3)
+    # What runs alone keeps its turn: those behind it join no group before it.
+    assert runs_of("ssass", at_once=1, together=8)[0] == 2
+    assert runs_of("asss", at_once=2, together=8) == (4, 1)
