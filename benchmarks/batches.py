@@ -1,19 +1,49 @@
-"""Several texts in one batch, beside one after another with drafts.
+"""Several texts in one batch or in shared passes, beside one after another with drafts.
 
 python benchmarks/batches.py MODEL STORE TEXT
 
-A batch shares each forward pass, but is not drafted. So it takes longer than drafted texts one
-after another until it has enough rows. `knn-logits serve` chooses by these numbers. Without a
-datastore there are no drafts. Prompts are beginnings of the documents of a text that the datastore
-does not hold.
+Drafted texts share passes, each in a thread of its own (`SharedPasses`). A batch of `generate()`
+shares each pass too, but is not drafted. Prompts are beginnings of the documents of a text.
+Processor seconds say more than those of the clock where the machine is busy: all ways have one
+thread at a time. `--model-alone` compares batches without a datastore as well.
 """
 
 import argparse
+import json
+import random
+import statistics
+import threading
+import time
 
 import torch
-from common import alternate, first_documents, load, record, summary
+from common import first_documents, load, record
 
 import knn_logits
+
+
+def seconds_of(ways, rounds):
+    """Takes several ways in random order, after one round that does not count.
+
+    Returns:
+        By the name of each way, the medians of its seconds by the clock and of the processor, and
+        what it returned.
+    """
+    taken, returned = {name: [] for name in ways}, {}
+    for number in range(rounds + 1):
+        for name in random.Random(number).sample(list(ways), len(ways)):
+            clock, processor = time.perf_counter(), time.process_time()
+            returned[name] = ways[name]()
+            spent = time.perf_counter() - clock, time.process_time() - processor
+            if number:
+                taken[name].append(spent)
+    return {
+        name: {
+            "median": statistics.median(clock for clock, _ in spent),
+            "processor_seconds": statistics.median(processor for _, processor in spent),
+            "rounds": rounds,
+        }
+        for name, spent in taken.items()
+    }, returned
 
 
 def main():
@@ -21,10 +51,13 @@ def main():
     parser.add_argument("model")
     parser.add_argument("store")
     parser.add_argument("text")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[2, 4, 5, 6, 8, 16])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--prompt-tokens", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model-alone", action="store_true")
+    parser.add_argument("--settings", type=json.loads, default={}, help="of the memory, as JSON")
+    parser.add_argument("--name", default="batches", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)
@@ -37,7 +70,7 @@ def main():
         "pad_token_id": tokenizer.pad_token_id,
     }
     result = {}
-    with knn_logits.KNNLogitsProcessor(model, args.store, threads=1) as knn:
+    with knn_logits.KNNLogitsProcessor(model, args.store, threads=1, **args.settings) as knn:
         for size in args.sizes:
             prompts = [
                 tokenizer.decode(
@@ -46,25 +79,57 @@ def main():
                 for one in (documents * size)[:size]
             ]
 
-            def write(generate, batches):
-                for batch in batches:
-                    inputs = tokenizer(batch, return_tensors="pt", padding=True)
-                    generate(**inputs, **settings)
+            def write(generate, batch, **more):
+                inputs = tokenizer(batch, return_tensors="pt", padding=True)
+                output = generate(**inputs, **settings, **more)
+                return output[:, inputs["input_ids"].shape[1] :].tolist()
 
-            for name, generate in (("with kNN", knn.generate), ("model alone", model.generate)):
-                singles = [[one] for one in prompts]
-                batch, alone = alternate(
-                    lambda prompts=prompts, generate=generate: write(generate, [prompts]),
-                    lambda singles=singles, generate=generate: write(generate, singles),
-                    args.rounds,
+            def in_turn(generate, prompts=prompts):
+                return [write(generate, [one])[0] for one in prompts]
+
+            def in_a_batch(generate, prompts=prompts):
+                return write(generate, prompts)
+
+            def shared(prompts=prompts):
+                texts, passes = {}, knn_logits.SharedPasses(model)
+
+                def run(number):
+                    texts[number] = write(knn.generate, [prompts[number]], passes=passes)[0]
+
+                threads = [threading.Thread(target=run, args=(n,)) for n in range(len(prompts))]
+                for one in threads:
+                    one.start()
+                for one in threads:
+                    one.join()
+                return [texts[number] for number in range(len(prompts))]
+
+            ways = {
+                "one after another, drafted": lambda: in_turn(knn.generate),
+                "shared passes, drafted": shared,
+                "batch": lambda: in_a_batch(knn.generate),
+            }
+            if args.model_alone:
+                ways["model alone, one after another"] = lambda: in_turn(model.generate)
+                ways["model alone, batch"] = lambda: in_a_batch(model.generate)
+            taken, texts = seconds_of(ways, args.rounds)
+            alone, others = (
+                texts[f"{way}, drafted"] for way in ("one after another", "shared passes")
+            )
+            tokens = sum(token != tokenizer.pad_token_id for text in alone for token in text)
+            base = taken["one after another, drafted"]["processor_seconds"]
+            result[f"{size} texts"] = taken | {
+                "tokens": tokens,
+                "identical": f"{sum(map(list.__eq__, alone, others))} of {size}",
+                "speed of shared passes": base
+                / taken["shared passes, drafted"]["processor_seconds"],
+                "speed of the batch": base / taken["batch"]["processor_seconds"],
+            }
+            if args.model_alone:
+                result[f"{size} texts"]["model alone, speed of the batch"] = (
+                    taken["model alone, one after another"]["processor_seconds"]
+                    / taken["model alone, batch"]["processor_seconds"]
                 )
-                result[f"{name}, {size} texts"] = {
-                    "batch": summary(batch),
-                    "one after another": summary(alone),
-                    "one after another / batch": summary(alone)["median"]
-                    / summary(batch)["median"],
-                }
-    record("batches", vars(args), result)
+    record(args.name, vars(args), result)
 
 
 if __name__ == "__main__":
