@@ -182,7 +182,7 @@ class Settings:
     key: str | None = None  # that clients have to send
     names: tuple[str, ...] = ()  # further names under which the server answers
     at_once: int = 2  # groups of requests that run at the same time
-    together: int = 8  # requests of a group, which are alike and written in one batch
+    together: int = 8  # requests of a group, which share forward passes
     waiting: int = 64  # requests
     seconds: float = 300.0  # that one request may run
     patience: float = 10.0  # seconds that running requests get when the server ends

@@ -47,10 +47,12 @@ class ServerOptions:
         "Host name by which clients reach the server, such as knn.example.org; repeatable.",
         option="--name",
     )
-    at_once: int = setting(2, "Number of batches processed concurrently.", least=1, most=64)
+    at_once: int = setting(
+        2, "Number of batches or groups processed concurrently.", least=1, most=64
+    )
     together: int = setting(
         8,
-        "Maximum batch size for requests with equal settings; 1 disables batching.",
+        "Maximum number of requests that share forward passes; 1 disables sharing.",
         least=1,
         most=256,
     )
