@@ -1,6 +1,7 @@
 """Chats: templates, streams, probabilities, and models that answer a source."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -134,9 +135,8 @@ def test_the_words_of_a_stream_come_with_their_documents(client):
         assert min(shares) - 1e-3 <= span["document"]["share"] <= max(shares) + 1e-3
 
 
-def test_the_rows_of_a_batch_have_the_documents_of_a_text_alone(served):
-    """A batch has a row for each request, and its own place in the memory's vote."""
-    from knn_logits import Deadline
+def test_answers_that_share_passes_have_the_documents_of_one_alone(served):
+    from knn_logits import Deadline, SharedPasses
     from knn_logits_serve.answers import Piece
     from knn_logits_serve.bodies import ChatBody
     from knn_logits_serve.line import Turn
@@ -144,10 +144,12 @@ def test_the_rows_of_a_batch_have_the_documents_of_a_text_alone(served):
 
     strong = {"lmbda": 0.95, "k": 4, "temperature": 0.05}
 
-    def turn(words, parts):
+    def write(words, passes=None):
         body = {"model": MODEL, "messages": said(words), "max_tokens": 8, "stream": True}
         request = served.conversation(ChatBody.model_validate({**body, "knn": strong}))
-        return Turn(request, parts.append, Deadline(60), lambda: None)
+        parts = []
+        run(served, [Turn(request, parts.append, Deadline(60), lambda: None, passes)])
+        return parts
 
     def documents(parts):
         return [
@@ -158,12 +160,12 @@ def test_the_rows_of_a_batch_have_the_documents_of_a_text_alone(served):
         ]
 
     prompts = [PROMPT, "The harbour crane lifts", "Each morning the crew"]
-    together = [[] for _ in prompts]
-    run(served, [turn(*pair) for pair in zip(prompts, together, strict=True)])
-    for prompt, parts in zip(prompts, together, strict=True):
-        alone = []
-        run(served, [turn(prompt, alone)])
-        assert documents(parts) == documents(alone)
+    passes = SharedPasses(served.model)
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        together = [threads.submit(write, prompt, passes) for prompt in prompts]
+    for prompt, future in zip(prompts, together, strict=True):
+        parts = future.result()
+        assert documents(parts) == documents(write(prompt))
         assert any(name for _, name in documents(parts))
 
 
