@@ -138,7 +138,17 @@ def files_of(folder, payloads):
     return paths
 
 
-@pytest.mark.parametrize("payloads", EACH)
+# A visitor may upload 20 files.
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        EACH[0],
+        *(
+            pytest.param(PAYLOADS[first : first + 20], id=f"from {first}", marks=pytest.mark.soak)
+            for first in (0, 20, 40)
+        ),
+    ],
+)
 def test_files_with_markup_in_names_titles_headings_and_text_are_text(chat, tmp_path, payloads):
     page = chat.page
     chat.visit.tab("Your text")
