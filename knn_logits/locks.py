@@ -1,8 +1,4 @@
-"""Locks that a fork finds open, and properties that are computed once without a lock.
-
-A fork has one thread only, but all locks of its parent. A lock that another thread held is held
-forever there. A Space that lends a GPU runs each request in a fork, beside the threads of others.
-"""
+"""Locks that a fork finds open, properties computed once without one, and a cache for threads."""
 
 from __future__ import annotations
 
@@ -10,21 +6,24 @@ import functools
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
 
-__all__ = ["cached_property", "new_lock"]
+__all__ = ["Recent", "cached_property", "new_lock"]
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+# A fork has one thread, but all locks of its parent, also those that other threads held. A Space
+# that lends a GPU runs each request in a fork.
 _owners: WeakSet[Any] = WeakSet()
 
 
 def new_lock(owner: Any) -> threading.Lock:
-    """Makes the lock of an object, which keeps it as `_lock`. In a fork the object gets a new one.
-
-    What the lock guards must be whole between any two steps of the thread that holds it.
-
-        self._lock = new_lock(self)
-    """
+    """The lock that an object keeps as `_lock`. In a fork, the object gets a new one."""
+    # What the lock guards must be consistent at each step of the thread that holds it.
     _owners.add(owner)
     return threading.Lock()
 
@@ -36,6 +35,35 @@ def _renew_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_all)
+
+
+class Recent(Generic[K, V]):
+    """The values used last, up to a total size, but at least one. Safe for threads."""
+
+    def __init__(self, limit: int, size: Callable[[V], int] = lambda value: 1) -> None:
+        self._limit, self._size = limit, size
+        self._total = 0
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._lock = new_lock(self)
+
+    def take(self, keys: Iterable[K]) -> dict[K, V]:
+        """The values of those keys that are stored."""
+        with self._lock:
+            stored = {key: self._values[key] for key in keys if key in self._values}
+            for key in stored:
+                self._values.move_to_end(key)
+            return stored
+
+    def keep(self, values: Mapping[K, V]) -> None:
+        """Stores values, and drops those that were used longest ago."""
+        with self._lock:
+            for key, value in values.items():
+                if key not in self._values:
+                    self._values[key] = value
+                    self._total += self._size(value)
+            while self._total > self._limit and len(self._values) > 1:
+                self._total -= self._size(self._values.popitem(last=False)[1])
+
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):
     from functools import cached_property

@@ -1,8 +1,6 @@
-"""Metrics: everything that the package says of each. A new metric is a class here, and its name.
+"""Metrics. Inside the package larger is nearer; files and people get distances (`as_distance`).
 
-A metric compares a query with keys. Inside the package larger is nearer for each of them; files and
-people have distances where the metric is one (`as_distance`). No torch is imported here, since
-commands read the names at their start.
+No torch is imported here, since commands read the names at their start.
 """
 
 from __future__ import annotations
@@ -34,23 +32,14 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class InnerProduct:
-    """How keys are compared; the base class of every metric.
+    """How keys are compared; the base class of every metric."""
 
-    Attributes:
-        faiss: FAISS's number for the metric of prepared vectors.
-        sign: -1 if the nearness is a negated distance.
-        unit_length: Whether vectors are scaled to length 1, since only their direction matters.
-        centered: Whether vectors may be moved together, which loses less to rounding.
-        perfect: The nearness of a vector to itself; None where another may be nearer.
-        limits: The least and the largest nearness, with room for rounding.
-    """
-
-    faiss: int = 0  # METRIC_INNER_PRODUCT
-    sign: int = 1
-    unit_length: bool = False
-    centered: bool = False
-    perfect: float | None = None
-    limits: tuple[float, float] = (-math.inf, math.inf)
+    faiss: int = 0  # METRIC_INNER_PRODUCT of prepared vectors
+    sign: int = 1  # -1 if the nearness is a negated distance
+    unit_length: bool = False  # vectors are scaled to length 1
+    centered: bool = False  # vectors may be moved together, which loses less to rounding
+    perfect: float | None = None  # nearness of a vector to itself; None if others may be nearer
+    limits: tuple[float, float] = (-math.inf, math.inf)  # of nearness, with room for rounding
 
     def prepared(self, vectors: Tensor) -> Tensor:
         """Returns vectors, [rows, dim], as they are compared. A zero vector stays zero."""
@@ -92,10 +81,7 @@ class InnerProduct:
 
 
 class SquaredDistance(InnerProduct):
-    """Squared Euclidean distance.
-
-    |q|^2 + |k|^2 - 2qk loses far less to rounding when the mean is taken from all vectors first.
-    """
+    """|q|^2 + |k|^2 - 2qk, of centered vectors, which loses far less to rounding."""
 
     faiss = 1  # METRIC_L2
     sign = -1
@@ -174,19 +160,14 @@ def check_metric(metric: str) -> Metric:
 
 
 def as_distance(nearness: Any, metric: Metric) -> Any:
-    """Turns nearness into what files and people have: a distance, or a similarity as it is.
-
-    The function is its own inverse.
-    """
+    """Nearness as files and people have it, and back: a distance, or a similarity as it is."""
     return -nearness if COMPARISONS[metric].sign < 0 else nearness
 
 
 def equivalent_temperature(
     temperature: float, old: Metric, new: Metric, mean_square: float
 ) -> float:
-    """The temperature that gives like weights under another metric.
-
-    For keys and queries of equal length |q - k|^2 = 2 |k|^2 - 2 qk. So the inner product needs
-    half the temperature of the squared distance. The cosine needs that half divided by |k|^2.
-    """
+    """The temperature that gives like weights under another metric."""
+    # For keys and queries of equal length |q - k|^2 = 2 |k|^2 - 2 qk. So the inner product needs
+    # half the temperature of the squared distance, and the cosine that half divided by |k|^2.
     return temperature * COMPARISONS[new].unit(mean_square) / COMPARISONS[old].unit(mean_square)

@@ -15,23 +15,13 @@ import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.indexing import (
-    automatic_factory,
-    same_kind,
-    write_index,
-    write_suffixes,
-)
+from knn_logits.building.indexing import automatic_factory, same_kind, write_index, write_suffixes
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.steps import Cut, Steps, cut_documents
 from knn_logits.building.writing_settings import near_record, nearness_of
 from knn_logits.corpus.documents import Document, as_documents, several, unique_id
-from knn_logits.engine.compatibility import (
-    check_model,
-    check_tokenizer,
-    locate_key,
-    pair_tokenizer,
-)
+from knn_logits.engine.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.keys import default_batch_tokens
 from knn_logits.engine.location import is_encoder_decoder
@@ -279,15 +269,13 @@ class Growth:
         if self.store.clusters is not None:
             logger.warning(
                 "the clusters of %s did not cover the new entries and were removed: recompute "
-                "them with "
-                "`knn-logits cluster`",
+                "them with `knn-logits cluster`",
                 folder,
             )
         if self.store.merged is not None:
             logger.warning(
                 "the entries of %s are no longer merged, since new entries were added: merge "
-                "them again with "
-                "`knn-logits merge`",
+                "them again with `knn-logits merge`",
                 folder,
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,7 @@ from knn_logits.building.writing_settings import (
     with_suffixes,
 )
 from knn_logits.corpus.documents import Document, several
-from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
-    check_model,
-    vocabulary_size,
-)
+from knn_logits.engine.compatibility import CANARY_KEYS, check_model, vocabulary_size
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import DEFAULT_METRIC, Metric
@@ -281,12 +278,8 @@ class _Build:
         index, record = make_index(
             store, plan.index, threads=plan.threads, ray=ray, progress=progress
         )
-        nearness = while_running(
-            progress,
-            "settings for writing",
-            lambda: 1.0,
-            lambda: nearness_of(store, index, seed),
-        )
+        search = partial(nearness_of, store, index, seed)
+        nearness = while_running(progress, "settings for writing", lambda: 1.0, search)
         settings, writing, fixed = manifest.settings, None, plan.fixed
         sample = Sample()
         if plan.calibrate:

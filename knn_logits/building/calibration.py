@@ -1,8 +1,4 @@
-"""Choosing λ, temperature and k on a sample of a datastore's own text.
-
-The queries are entries of the datastore. An entry's own document would answer with the very words
-that follow, and new text has no such document. So neighbors from the same document are left out.
-"""
+"""Chooses λ, temperature and k on a sample of a datastore's own text."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ logger = logging.getLogger(__name__)
 _SMALL, _MOST = 1024, 8192
 # At most one token in so many is used, so that this costs less than a tenth of the build.
 _SHARE = 25
-# So many times the neighbors are searched, since many are in the query's own document.
+# Oversample: neighbors from the query's own document are dropped, since new text has none there.
 OVERSAMPLING = 4
 # A document with a larger share of all tokens than this is treated as several parts.
 _LARGEST_SHARE, _PARTS = 0.5, 20
@@ -81,11 +77,10 @@ class Choice:
         """Adds tokens with their neighbors. The first ones decide which temperatures are tried."""
         if not self._likelihoods:
             fixed, around = self._fixed, self._store.manifest.settings.temperature
+            warm = fixed.temperature
             grid = Grid(
                 (fixed.k,) if fixed.k else powers_up_to(self.largest, _SMALLEST_K),
-                (fixed.temperature,)
-                if fixed.temperature
-                else temperatures_around(spread(neighbors), around),
+                (warm,) if warm else temperatures_around(spread(neighbors), around),
                 LMBDAS[2:] if fixed.lmbda is None else (fixed.lmbda,),
             )
             weights = (fixed.suffix_weight,) if fixed.suffix_weight else _SUFFIX_WEIGHTS
@@ -100,11 +95,8 @@ class Choice:
 
     def best(self) -> SettingsRecord:
         """Returns the best settings, marked as calibrated, after at least one call of `add`."""
-        choices = [
-            (weight, likelihood.best(_K_TOLERANCE))
-            for weight, likelihood in self._likelihoods.items()
-        ]
-        weight, best = min(choices, key=lambda choice: choice[1].perplexity)
+        best_of = {weight: grid.best(_K_TOLERANCE) for weight, grid in self._likelihoods.items()}
+        weight, best = min(best_of.items(), key=lambda choice: choice[1].perplexity)
         return SettingsRecord(
             # A k above the number of entries costs nothing, and the datastore may grow.
             k=best.k if best.k < len(self._store) else self.default.k,

@@ -1,8 +1,4 @@
-"""Chooses the kind of index by measurement: the smallest that finds enough, or the best that fits.
-
-Each kind is built over a sample of the datastore's own keys, since how much a compressed key loses
-depends on the keys. Random vectors give another picture.
-"""
+"""Chooses the kind of index by measurement on a sample of the datastore's own keys."""
 
 from __future__ import annotations
 

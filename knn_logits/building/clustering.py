@@ -9,7 +9,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.engine.compatibility import needs_keys
 from knn_logits.errors import ConfigError
-from knn_logits.index.kmeans import assign, train_centroids
+from knn_logits.index.faiss_library import assign, train_centroids
 from knn_logits.index.opening import training_sample
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import IndexConfig, check_threads, whole_number
@@ -76,9 +76,8 @@ def cluster(
         done = 0
         progress("clusters", 0, len(store))
         for batch in store.key_batches(_KEYS_AT_ONCE):
-            labels[done : done + len(batch)] = assign(
-                centroids, batch, metric=metric, threads=threads
-            )
+            nearest = assign(centroids, batch, metric=metric, threads=threads)
+            labels[done : done + len(batch)] = nearest
             done += len(batch)
             progress("clusters", done, len(store))
         job.write("clusters", labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,7 @@ from knn_logits.arrays import Array
 from knn_logits.building import sizes, timing
 from knn_logits.building.indexing import check_index
 from knn_logits.building.on_demand import calibrated_tokens
-from knn_logits.building.planning import (
-    BuildPlan,
-    KeyPlan,
-    PlanSettings,
-    check_keywords,
-    planned,
-)
+from knn_logits.building.planning import BuildPlan, KeyPlan, PlanSettings, check_keywords, planned
 from knn_logits.building.sizes import Extent
 from knn_logits.building.steps import cut_documents, document_fields
 from knn_logits.building.timing import Speed
@@ -159,13 +154,8 @@ def estimate_build(
     text = _counted(tokenizer, documents, build.keys, progress)
     reading = time.monotonic() - started
     estimate = estimated(model, tokenizer, build, text, compare=compare, progress=progress)
-    return replace(
-        estimate,
-        seconds=(estimate.seconds or 0.0) + reading,
-        needs=tuple(
-            replace(need, seconds=(need.seconds or 0.0) + reading) for need in estimate.needs
-        ),
-    )
+    needs = [replace(need, seconds=(need.seconds or 0.0) + reading) for need in estimate.needs]
+    return replace(estimate, seconds=(estimate.seconds or 0.0) + reading, needs=tuple(needs))
 
 
 def forecast(
@@ -222,15 +212,9 @@ def forecast(
         speed = timing.supposed_speed(tokens, dim, layers, settings.get("window"))
     config = index_config(settings.get("index"))
     dtype, metric = settings.get("keys_dtype", "float16"), config.metric or DEFAULT_METRIC
-    return _estimate(
-        Extent(tokens - 1, tokens, 1, dim, dtype, metric, 0, canary),
-        speed,
-        config,
-        settings.get("k"),
-        settings.get("calibrate", True),
-        settings.get("threads"),
-        compare,
-    )
+    extent = Extent(tokens - 1, tokens, 1, dim, dtype, metric, 0, canary)
+    k, chooses = settings.get("k"), settings.get("calibrate", True)
+    return _Estimator(extent, speed, k, chooses, settings.get("threads")).all(config, compare)
 
 
 def estimated(
@@ -258,9 +242,8 @@ def estimated(
         model, keys, text.tokens, sample, dim, len(windows) / len(sample), total
     )
     if build.on_demand is None:
-        return _estimate(
-            extent, speed, build.index, build.fixed.k, build.chooses, build.threads, compare
-        )
+        estimator = _Estimator(extent, speed, build.fixed.k, build.chooses, build.threads)
+        return estimator.all(build.index, compare)
     size = sizes.text_store_bytes(extent)
     seconds = timing.suffix_seconds(text.tokens, tokens) + size / timing.WRITTEN
     if build.chooses:
@@ -268,76 +251,60 @@ def estimated(
     return Estimate(extent.documents, tokens, extent.entries, size, seconds, dim, speed.slowed)
 
 
-def _estimate(
-    extent: Extent,
-    speed: Speed,
-    index: IndexConfig,
-    k: int | None,
-    chooses: bool,
-    threads: int | None,
-    compare: bool,
-) -> Estimate:
-    """Estimates a datastore with the index of its build first, and with other kinds on request."""
-    needs = [_need(extent, speed, index, k, chooses, threads, chosen=True)]
-    for kind in usual_kinds(extent.entries, extent.dim) if compare else []:
-        other = IndexConfig(kind, index.metric, nprobe=index.nprobe, seed=index.seed)
-        if kind != needs[0].index:
-            try:
-                needs.append(_need(extent, speed, other, k, chooses, threads, chosen=False))
-            except ConfigError:  # it learns from more keys than there are
-                continue
-    return Estimate(
-        extent.documents,
-        extent.tokens,
-        extent.entries,
-        needs[0].bytes,
-        needs[0].seconds,
-        extent.dim,
-        speed.slowed,
-        tuple(needs),
-    )
+@dataclass(frozen=True)
+class _Estimator:
+    """Estimates a datastore of an extent, whatever its index."""
 
+    extent: Extent
+    speed: Speed
+    k: int | None
+    chooses: bool  # whether the build chooses settings for scoring
+    threads: int | None
 
-def _need(
-    extent: Extent,
-    speed: Speed,
-    config: IndexConfig,
-    k: int | None,
-    chooses: bool,
-    threads: int | None,
-    *,
-    chosen: bool,
-) -> Need:
-    entries, dim, metric = extent.entries, extent.dim, extent.metric
-    check_index(config, dim, metric, entries)
-    factory, size = sizes.resolved(config, entries, dim), sizes.store_bytes(extent, config)
-    seconds = None
-    if speed.keys is not None:
-        idle = timing.index_seconds(config, entries, dim, metric, threads)
-        idle += timing.recall_seconds(entries, dim, metric, factory)
-        if chooses:
-            idle += timing.calibration_seconds(entries, speed.token, speed.head, k)
-        seconds = speed.keys + speed.slowed * idle + size / timing.WRITTEN
-    kind = backend(factory, dim, metric)
-    nprobe = config.nprobe or kind.usual_nprobe
-    queries = kind.query_seconds(entries, min(k or _K, entries), (1, _BATCH), nprobe)
-    single, batch = [1e3 * spent for spent in queries] if queries else (None, None)
-    opening, making = sizes.memory_bytes(kind, entries, config.train_size)
-    memory, building = speed.program + opening, speed.program + speed.batch + making
-    on_gpu = kind.gpu_bytes(entries)
-    return Need(
-        index=factory,
-        chosen=chosen,
-        nprobe=nprobe,
-        bytes=size,
-        memory=memory,
-        building_memory=building,
-        gpu_memory=None if on_gpu is None else on_gpu + speed.weights,
-        seconds=seconds,
-        milliseconds=single,
-        batch_milliseconds=batch,
-        machine=sizes.machine_for(max(memory, building), size),
-    )
+    def all(self, index: IndexConfig, compare: bool) -> Estimate:
+        """The estimate with the index of a build first, and with other kinds on request."""
+        extent, needs = self.extent, [self.need(index, chosen=True)]
+        for kind in usual_kinds(extent.entries, extent.dim) if compare else []:
+            other = IndexConfig(kind, index.metric, nprobe=index.nprobe, seed=index.seed)
+            if kind != needs[0].index:
+                with suppress(ConfigError):  # it learns from more keys than there are
+                    needs.append(self.need(other, chosen=False))
+        counts = (extent.documents, extent.tokens, extent.entries, needs[0].bytes, needs[0].seconds)
+        return Estimate(*counts, extent.dim, self.speed.slowed, tuple(needs))
+
+    def need(self, config: IndexConfig, *, chosen: bool) -> Need:
+        """What the datastore needs with one kind of index."""
+        extent, speed = self.extent, self.speed
+        entries, dim, metric = extent.entries, extent.dim, extent.metric
+        check_index(config, dim, metric, entries)
+        factory, size = sizes.resolved(config, entries, dim), sizes.store_bytes(extent, config)
+        seconds = None
+        if speed.keys is not None:
+            idle = timing.index_seconds(config, entries, dim, metric, self.threads)
+            idle += timing.recall_seconds(entries, dim, metric, factory)
+            if self.chooses:
+                idle += timing.calibration_seconds(entries, speed.token, speed.head, self.k)
+            seconds = speed.keys + speed.slowed * idle + size / timing.WRITTEN
+        kind = backend(factory, dim, metric)
+        nprobe = config.nprobe or kind.usual_nprobe
+        queries = kind.query_seconds(entries, min(self.k or _K, entries), (1, _BATCH), nprobe)
+        single, batch = [1e3 * spent for spent in queries] if queries else (None, None)
+        opening, making = sizes.memory_bytes(kind, entries, config.train_size)
+        memory, building = speed.program + opening, speed.program + speed.batch + making
+        on_gpu = kind.gpu_bytes(entries)
+        return Need(
+            index=factory,
+            chosen=chosen,
+            nprobe=nprobe,
+            bytes=size,
+            memory=memory,
+            building_memory=building,
+            gpu_memory=None if on_gpu is None else on_gpu + speed.weights,
+            seconds=seconds,
+            milliseconds=single,
+            batch_milliseconds=batch,
+            machine=sizes.machine_for(max(memory, building), size),
+        )
 
 
 def _counted(

@@ -238,12 +238,12 @@ def probe_arrays(
         keys = np.asarray(canary[CANARY_KEYS][:queries], np.float32)
     nearness, ids = index.search(torch.from_numpy(keys), k)
     order = nearness.argsort(dim=-1, descending=True, stable=True)
+    nearness, ids = nearness.gather(-1, order).cpu(), ids.gather(-1, order).cpu()
+    distances = as_distance(nearness.numpy(), store.manifest.metric)
     return {
         layout.PROBE_QUERIES: keys,
-        layout.PROBE_IDS: ids.gather(-1, order).cpu().numpy(),
-        layout.PROBE_DISTANCES: as_distance(
-            nearness.gather(-1, order).cpu().numpy(), store.manifest.metric
-        ),
+        layout.PROBE_IDS: ids.numpy(),
+        layout.PROBE_DISTANCES: distances,
     }
 
 
@@ -257,9 +257,7 @@ def make_index(
 ) -> tuple[Index, IndexRecord]:
     """Builds an index, on the cluster `ray` if given, with the least nprobe of enough recall."""
     if not config.measures:
-        factory = config.factory
-        if factory == "auto":
-            factory = automatic_factory(store)
+        factory = automatic_factory(store) if config.factory == "auto" else config.factory
         return _made(store, config, factory, None, threads, progress, ray)
     tried = None
     while True:
@@ -289,13 +287,8 @@ def same_kind(
     """Builds an index anew with the settings of an earlier one's record, which may be hostile."""
     if factory == record.factory:
         check_factory(store)
-    config = IndexConfig(
-        factory,
-        nprobe=record.nprobe,
-        train_size=record.train_size,
-        seed=record.seed,
-        native=record.native,
-    )
+    stored = record.model_dump(include={"nprobe", "train_size", "seed", "native"})
+    config = IndexConfig(factory, **stored)
     index, made = make_index(store, config, threads=threads, progress=progress)
     return index, made.model_copy(update={"requested": record.requested})
 
@@ -321,9 +314,7 @@ def _made(
     built = while_running(
         progress,
         f"index {factory}",
-        lambda: index_seconds(
-            config, len(store), store.manifest.dim, store.manifest.metric, threads
-        ),
+        lambda: index_seconds(config, len(store), kind.dim, kind.metric, threads),
         lambda: index_from_keys(store, factory, config, threads=threads, fill=fill),
     )
     away = store.merged_away

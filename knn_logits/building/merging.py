@@ -1,9 +1,7 @@
 """`merge_entries`: near entries of one token in one document become one entry that counts more.
 
-Text repeats itself, and so do its states. Of several entries with almost the same key and the same
-value one is enough, if its vote counts for all. He, Neubig, Berg-Kirkpatrick (2021), "Efficient
-Nearest Neighbor Language Models", section 4.2, merge greedily over the whole datastore, by the rank
-of neighbors. Here the nearest pairs come first, and a pair is of one document (LOG.md).
+He, Neubig, Berg-Kirkpatrick (2021), "Efficient Nearest Neighbor Language Models", section 4.2,
+merge over the whole datastore by rank; here the nearest pairs of a document come first (LOG.md).
 """
 
 from __future__ import annotations

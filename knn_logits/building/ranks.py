@@ -1,8 +1,7 @@
-"""A build by several processes that torchrun has started: each rank writes its own shards of keys.
+"""A build by the processes of torchrun in one folder: each rank writes its own shards of keys.
 
-Rank 0 does everything that one process does, apart from the keys of the other ranks, which wait for
-what it sends. All see one folder. They work in rounds of shards that follow one another, and rank 0
-records the files of a round when all are complete, so a build that is killed loses a round at most.
+Rank 0 does all else. It records the files of a round of shards when all are complete, so a build
+that is killed loses a round at most.
 """
 
 from __future__ import annotations
@@ -179,11 +178,7 @@ class Ranks:
 
 
 def write_keys_together(
-    ranks: Ranks,
-    steps: Steps,
-    text: TokenWriter,
-    contexts: Contexts,
-    canary: Mapping[str, Array],
+    ranks: Ranks, steps: Steps, text: TokenWriter, contexts: Contexts, canary: Mapping[str, Array]
 ) -> None:
     """Does on rank 0 what `Steps.write_keys` does on one process, together with all ranks."""
     job, model, keys, progress = steps.job, steps.model, steps.keys, steps.progress
@@ -269,11 +264,7 @@ def _is_same(model: nn.Module, keys: KeyPlan, work: KeyWork) -> bool:
 
 
 def _write(
-    model: nn.Module,
-    keys: KeyPlan,
-    work: KeyWork,
-    shards: range,
-    advance: Callable[[int], None],
+    model: nn.Module, keys: KeyPlan, work: KeyWork, shards: range, advance: Callable[[int], None]
 ) -> None:
     """Computes and writes some shards that follow one another."""
     if not shards:

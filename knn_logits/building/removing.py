@@ -10,12 +10,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.building.adding import keep_checks
-from knn_logits.building.indexing import (
-    automatic_factory,
-    same_kind,
-    write_index,
-    write_suffixes,
-)
+from knn_logits.building.indexing import automatic_factory, same_kind, write_index, write_suffixes
 from knn_logits.building.recall import measured
 from knn_logits.corpus.documents import several
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
@@ -226,12 +221,9 @@ def _compacted(
         factory = "exact"
     if arrays is None or factory != record.factory:
         return same_kind(small, record, factory, threads, progress)
+    places = present_entries(store)
     index = backend_of(small).from_arrays(
-        arrays,
-        len(store),
-        retained=entries,
-        places=present_entries(store),
-        threads=threads,
+        arrays, len(store), retained=entries, places=places, threads=threads
     )
     nprobes = (record.nprobe,) if record.nprobe else (1,)
     return index, measured(small, index, record, nprobes, progress)

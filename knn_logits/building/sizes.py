@@ -1,7 +1,4 @@
-"""Counts the bytes of a datastore on the disk, in memory and on a GPU; names a machine for them.
-
-The rules follow `store/writer.py` and `index/plain.py` for files, `index/opening.py` for memory.
-"""
+"""Bytes of a datastore on the disk, in memory and on a GPU, and the machine for them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Spreads the work of a build over a Ray cluster: computing keys, and filling an index.
-
-A piece of work depends on no other: a group of windows for keys, a batch of keys for a trained
-index. Results come back in the pieces' order, and the machine with the command writes them, so the
-bytes are those of one machine, also where a build was interrupted.
-"""
+"""Spreads computing keys and filling an index over a Ray cluster; this machine writes in order."""
 
 from __future__ import annotations
 

@@ -154,13 +154,9 @@ def cut_documents(
 
 def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -> dict[str, Any]:
     """Returns what the table of documents keeps of a document, besides where its tokens are."""
-    return {
-        "id": document.id,
-        "title": document.title,
-        "uri": document.uri,
-        "metadata": _metadata_text(document, places),
-        "source": document.source if pairs else None,
-    }
+    fields = {name: getattr(document, name) for name in ("id", "title", "uri")}
+    source = document.source if pairs else None
+    return {**fields, "metadata": _metadata_text(document, places), "source": source}
 
 
 def _metadata_text(document: Document, places: Sequence[int]) -> str | None:

@@ -60,13 +60,10 @@ class Sync:
 
     def to_dict(self) -> dict[str, int]:
         """Returns the numbers of documents, for JSON."""
+        numbers = {name: value for name, value in vars(self).items() if name != "datastore"}
         return {
-            "added": len(self.added),
-            "changed": len(self.changed),
-            "removed": len(self.removed),
-            "unchanged": self.unchanged,
-            "kept": len(self.kept),
-            "tokens": self.tokens,
+            name: len(value) if isinstance(value, tuple) else value
+            for name, value in numbers.items()
         }
 
 
@@ -184,11 +181,7 @@ class _Differences:
     plan: Sync  # once `settle` was called
 
     def __init__(
-        self,
-        store: Datastore,
-        keep: Callable[[str], bool] | None,
-        force: bool,
-        progress: Progress,
+        self, store: Datastore, keep: Callable[[str], bool] | None, force: bool, progress: Progress
     ) -> None:
         self._store, self._progress = store, progress
         self._keep, self._force = keep, force
@@ -235,9 +228,7 @@ class _Differences:
                 self.described[number] = {name: fields[name] for name in _DESCRIBING}
 
     def settle(
-        self,
-        writer: TokenWriter | None = None,
-        on_plan: Callable[[Sync], None] | None = None,
+        self, writer: TokenWriter | None = None, on_plan: Callable[[Sync], None] | None = None
     ) -> Sync:
         """Decides what is to be done, once all documents were read, and describes documents."""
         self.plan = self._planned()

@@ -1,8 +1,4 @@
-"""Estimates how long a build and a query take on this machine, from short measurements.
-
-Computing keys is timed on some of the batches, which also shows how much other programs slow the
-machine down. Other steps are estimated from the operation that they repeat, at its best time.
-"""
+"""Estimates how long a build and a query take on this machine, from short measurements."""
 
 from __future__ import annotations
 
@@ -38,17 +34,11 @@ from knn_logits.settings.config import (
 )
 from knn_logits.store.suffixes import suffix_order
 
-# Short work is timed so often; more often only for so many seconds.
-_REPEATS, _LONG_ENOUGH = 3, 0.1
 # Forward passes are timed for so many seconds, and so many unless each is slow, after a short one.
 _BUDGET, _FEWEST_BATCHES, _OPENING = 2.0, 2, 64
-# The most bytes of keys, of centroids and of codes that are compared with.
-_KEYS, _CENTROIDS, _CODES = 32 << 20, 64 << 20, 96 << 20
-_VECTORS, _QUERIES, _ROWS, _BATCHES, _TRAINED = 1024, 256, 64, 15, 2048
+_QUERIES, _ROWS = 256, 64
 # The suffix index is timed on so many tokens.
 _SORTED = 1 << 16
-# k-means of an inverted file and of a product quantiser, as FAISS does them.
-_ROUNDS, _ROUNDS_OF_CODES, _KEYS_OF_A_CENTROID = 10, 25, 256
 # Bytes a second: hashing, then writing.
 WRITTEN = 400e6
 # A layer of a transformer has so many weights for each square of its width: four in its attention,
@@ -56,9 +46,6 @@ WRITTEN = 400e6
 _WEIGHTS, _WEIGHT_BYTES = 12, 2
 # The matrix product that stands for a model, and how much longer a head makes a forward pass.
 _MODEL_ROWS, _WIDEST, _HEAD = 1024, 4096, 2.0
-# Queries lie where keys are, so they visit lists that are longer than the average one. On hidden
-# states a visited list is so much longer (LOG.md, 2026-11-22).
-_CROWDED = 1.4
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""Chooses when a memory is trusted while text is written, from the corpus and the model alone.
+"""Chooses when a memory is trusted while text is written.
 
-Two texts decide. The model's own, which is not in the corpus, shows how rare words can be that a
-passage shares with it by chance. The corpus's own, with each part left out of the memory in turn,
-shows how often such a passage is right. LOG.md has the rules that lost.
+Text that the model writes shows how rare words can be that a passage shares with it by chance. Text
+of the corpus, with each part left out in turn, shows how often such a passage is right (LOG.md).
 """
 
 from __future__ import annotations
@@ -55,17 +54,11 @@ _PARTS = 16
 
 @dataclass(frozen=True)
 class _Steps:
-    """What the longest ends of texts say at some steps.
+    """What follows the longest ends of texts at some steps."""
 
-    Attributes:
-        rarity: float [steps], how rare the longest end is; 0 for none.
-        leading: int64 [steps], the token that follows it most often; -1 for none.
-        share: float [steps], how often the step's own token follows it, in [0, 1].
-    """
-
-    rarity: Array
-    leading: Array
-    share: Array
+    rarity: Array  # float [steps], how rare the longest end is; 0 for none
+    leading: Array  # int64 [steps], the token that follows it most often; -1 for none
+    share: Array  # float [steps], how often the step's own token follows it
 
 
 class Sample:
@@ -99,20 +92,7 @@ def with_trust(
     sample: Sample,
     words: Array,
 ) -> WritingRecord | None:
-    """Adds to settings for writing when the memory is trusted.
-
-    Args:
-        writing: The settings; None has none.
-        model: The model that built the datastore.
-        tokenizer: Its tokenizer.
-        store: The datastore. Its manifest need not be written yet.
-        sample: Tokens of the corpus.
-        words: What each token is in a text, from `word_marks`.
-
-    Returns:
-        The settings. Without trust, so that λ is the same at each step, for a model that is not
-        sure of its own text or repeats itself, which writes nothing worth protecting.
-    """
+    """Adds when the memory is trusted; not for a model that is unsure of its text or repeats it."""
     texts = sample_texts(model, tokenizer) if writing is not None and len(store) else None
     if writing is None or texts is None:
         return writing
@@ -143,10 +123,8 @@ def with_trust(
 
 
 def word_marks(tokenizer: Any, vocabulary: int) -> Array:
-    """What each token is in a text: `BEGINS`, `ENDS` and `COUNTS`, uint8 [vocabulary].
-
-    A token of a script without spaces between words is a word, and so is a part of a character.
-    """
+    """What each token is in a text: `BEGINS`, `ENDS` and `COUNTS`, uint8 [vocabulary]."""
+    # A token of a script without spaces is a word, and so is a part of a character.
     marks = np.full(vocabulary, BEGINS | ENDS | COUNTS, np.uint8)
     special, size = special_ids(tokenizer), min(vocabulary, len(tokenizer))
     text_after = InnerText(tokenizer, range(size))
@@ -163,12 +141,7 @@ def word_marks(tokenizer: Any, vocabulary: int) -> Array:
 
 @torch.no_grad()
 def sample_texts(model: nn.Module, tokenizer: Any) -> list[Array] | None:
-    """Lets a causal model write texts of its own, each from one of its likeliest first tokens.
-
-    Returns:
-        int64 tokens of each text; None where the model is not sure of what it writes, or writes
-        none.
-    """
+    """Tokens of texts that a causal model writes; None if it is unsure or writes none."""
     decoder: Any = model
     if not getattr(decoder, "can_generate", lambda: False)() or decoder.config.is_encoder_decoder:
         return None
@@ -260,18 +233,11 @@ def _steps(
 
 
 def limit_of(met: Array, entries: int) -> float:
-    """Finds the rarity that hardly any step of the model's own text reaches by chance.
-
-    Beyond its largest tenth the rarity is taken to fall off exponentially.
-
-    Args:
-        met: float [steps], how rare the words are that a passage shares with the model's own text
-            before it says another token; 0 where none does.
-        entries: Number of entries of the datastore.
-    """
+    """The rarity that hardly any step of the model's own text, `met`, reaches by chance."""
     least = _BY_CHANCE * math.log(entries + 1)
     if len(met) < _FEWEST:
         return float(f"{1.5 * least:.4g}")
+    # The tail is taken to fall off exponentially.
     usual = float(np.quantile(met, 1.0 - _TAIL))
     beyond = met[met > usual] - usual
     scale = float(beyond.mean()) if len(beyond) else 0.0
@@ -279,17 +245,7 @@ def limit_of(met: Array, entries: int) -> float:
 
 
 def curve_of(rarity: Array, p_knn: Array, p_lm: Array) -> tuple[float, float]:
-    """Finds the curve of λ under which tokens of the corpus are likeliest.
-
-    Args:
-        rarity: float [steps], in multiples of the limit.
-        p_knn: float [steps], the memory's probability of each token.
-        p_lm: float [steps], the model's.
-
-    Returns:
-        The offset and the slope. Without steps these are the usual ones, to which few steps add
-        little.
-    """
+    """Offset and slope of λ that make tokens likeliest; `rarity` is in multiples of the limit."""
     offsets, slopes = np.meshgrid(_OFFSETS, _SLOPES, indexing="ij")
     score = -_PRIOR * ((offsets - _OFFSET) ** 2 + (slopes - _SLOPE) ** 2)
     for rare, knn, lm in zip(rarity, p_knn, p_lm, strict=True):

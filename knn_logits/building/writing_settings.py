@@ -1,8 +1,7 @@
-"""Measures how near neighbors are in a datastore, and chooses the settings for writing with it.
+"""Chooses settings for writing: a sharp vote that follows pointers, by how near neighbors are.
 
-The settings with the highest likelihood let a thousand neighbors vote with almost equal weights,
-which writes blank lines and loops. So text is written with a sharp vote that follows pointers: once
-a passage has given a token, it goes on giving tokens. LOG.md has the measurements.
+The likeliest settings let a thousand neighbors vote almost equally, which writes blank lines and
+loops (LOG.md).
 """
 
 from __future__ import annotations

@@ -21,14 +21,10 @@ def main() -> None:
         if os.environ.get("KNN_LOGITS_DEBUG"):
             raise
         if isinstance(error, OSError) and error.filename and error.strerror:
-            _fail(
-                f"{error.filename} cannot be used: {error.strerror}; check its name and its "
-                "permissions"
-            )
-        _fail(
-            f"unexpected {type(error).__name__}: {error}; set KNN_LOGITS_DEBUG=1 to see where, and "
-            "please report it"
-        )
+            reason = f"{error.filename} cannot be used: {error.strerror}"
+            _fail(f"{reason}; check its name and its permissions")
+        reason = f"unexpected {type(error).__name__}: {error}"
+        _fail(f"{reason}; set KNN_LOGITS_DEBUG=1 to see where, and please report it")
 
 
 def _fail(message: str) -> None:

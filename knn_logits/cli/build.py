@@ -134,31 +134,17 @@ def build(
         documents = iter(()) if rank else fields.documents(corpus, report, bars, pairs=pairs)
         loaded, tokenizer = run.load(model, None if output.overwrite else out)
         loading = bars.seconds
-        made = {
-            **vars(keys),
-            "key": output.key,
-            **passes.keywords(),
-            **settings,
-            "threads": run.threads,
-        }
-        made |= {"index": replace(index, seed=run.seed), "progress": no_progress if rank else bars}
+        made = {**vars(keys), "key": output.key, **passes.keywords(), **settings}
+        made |= {"threads": run.threads, "index": replace(index, seed=run.seed)}
+        made["progress"] = no_progress if rank else bars
         if out is None:
             estimate = estimate_build(loaded, tokenizer, documents, **made)
             _answer_dry_run(estimate, loading, report, json)
             return
         try:
-            store = build_datastore(
-                loaded,
-                tokenizer,
-                documents,
-                out,
-                **made,
-                **output.record(),
-                skipped=report.skipped,
-                ray=cluster.ray,
-                torchrun=rank is not None,
-                on_estimate=lambda estimate: tell(_needed_before(estimate), style=None),
-            )
+            made |= {"skipped": report.skipped, "ray": cluster.ray, "torchrun": rank is not None}
+            made["on_estimate"] = lambda estimate: tell(_needed_before(estimate), style=None)
+            store = build_datastore(loaded, tokenizer, documents, out, **made, **output.record())
         except KNNLogitsError:
             if not rank:
                 raise
@@ -179,12 +165,15 @@ def _device_of_rank(device: str) -> str:
     return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
 
 
+def _counts(estimate: Estimate) -> str:
+    numbers = f"{estimate.documents:,} documents, {estimate.tokens:,} tokens"
+    return f"{numbers}, {estimate.entries:,} entries"
+
+
 def _needed_before(estimate: Estimate) -> str:
     """Says what a build will need, before its keys are computed."""
-    return (
-        f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
-        f"entries: {_needed(estimate)}, about {in_time(estimate.seconds or 0.0)} from now"
-    )
+    time = in_time(estimate.seconds or 0.0)
+    return f"{_counts(estimate)}: {_needed(estimate)}, about {time} from now"
 
 
 def _needed(estimate: Estimate) -> str:
@@ -203,11 +192,8 @@ def _answer_dry_run(estimate: Estimate, loading: float, report: Report, json: bo
     content = picked(estimate, "documents", "tokens", "entries", "bytes")
     content |= picked(first, "memory", "building_memory", "milliseconds")
     content["skipped"] = len(report.skipped)
-    line = (
-        f"{estimate.documents:,} documents, {estimate.tokens:,} tokens, {estimate.entries:,} "
-        f"entries; the datastore would take {_needed(estimate)} and {in_time(seconds)}; nothing "
-        "was written"
-    )
+    need = f"{_needed(estimate)} and {in_time(seconds)}"
+    line = f"{_counts(estimate)}; the datastore would take {need}; nothing was written"
     answer(json, content, line, report.summary, _few(estimate.entries), seconds=seconds)
 
 

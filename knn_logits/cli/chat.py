@@ -146,10 +146,8 @@ class Chat:
             output = self.model.generate(**settings, streamer=streamer)
             self.trace = None
         else:
-            exclude = tuple(self.without) or None
-            with KNNLogitsProcessor(
-                self.model, self.memory, **self.settings, exclude=exclude
-            ) as knn:
+            settings_of_memory = {**self.settings, "exclude": tuple(self.without) or None}
+            with KNNLogitsProcessor(self.model, self.memory, **settings_of_memory) as knn:
                 streamer = Printed(self.console, self.tokenizer, knn)
                 output = knn.generate(**settings, draft=self.draft, streamer=streamer)
                 self.trace = knn.trace(output, self.tokenizer, prompt=prompt)
@@ -185,7 +183,7 @@ class Chat:
         }
 
     def _ids(self, prompt: str) -> Any:
-        """Returns the ids of a prompt in the model's chat template, if any, int64 [1, length]."""
+        """Ids of a prompt, in the model's chat template if any, int64 [1, length]."""
         import torch
 
         from knn_logits.engine.tokens import chat_ids, text_ids
@@ -218,15 +216,11 @@ class Chat:
         show_word(tokens_of_word(with_store_names(trace)[0], " ".join(words)), self.console)
 
     def _on_knn(self, state: str = "") -> None:
-        if state not in ("", "on", "off"):
-            raise ConfigError("usage: /knn on or /knn off")
-        self.with_knn = not self.with_knn if not state else state == "on"
+        self.with_knn = _switched("knn", self.with_knn, state)
         self.console.print(f"the memory is {'on' if self.with_knn else 'off'}", style="dim")
 
     def _on_ask(self, state: str = "") -> None:
-        if state not in ("", "on", "off"):
-            raise ConfigError("usage: /ask on or /ask off")
-        self.asks = not self.asks if not state else state == "on"
+        self.asks = _switched("ask", self.asks, state)
         kind = "questions are answered" if self.asks else "texts are continued"
         self.console.print(kind, style="dim")
 
@@ -301,6 +295,13 @@ class Chat:
                 raise ConfigError("answers to questions can only be saved as JSON: /save FILE")
             raise ConfigError("there is no answer from the memory yet: enter a prompt first")
         return self.trace
+
+
+def _switched(name: str, now: bool, state: str) -> bool:
+    """The new value of a switch, which changes if no state is given."""
+    if state not in ("", "on", "off"):
+        raise ConfigError(f"usage: /{name} on or /{name} off")
+    return state == "on" if state else not now
 
 
 def _words(line: str) -> list[str]:

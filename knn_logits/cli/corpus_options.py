@@ -104,13 +104,8 @@ class CorpusOptions:
         from knn_logits.corpus.reading import corpus_bytes
 
         total = corpus_bytes(corpus, follow_links=self.follow_links)
-        return self._read(
-            corpus,
-            on_skip=report.skip,
-            on_note=report.note,
-            pairs=pairs,
-            on_bytes=lambda done: bars("bytes read", done, total),
-        )
+        how = {"on_skip": report.skip, "on_note": report.note, "pairs": pairs}
+        return self._read(corpus, **how, on_bytes=lambda done: bars("bytes read", done, total))
 
     def texts(self, names: Sequence[str], *, pairs: bool = False) -> dict[str, Any]:
         """A lazy reader of each text's documents, which may be pairs, by the text's name."""

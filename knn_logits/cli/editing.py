@@ -127,17 +127,9 @@ def sync(
         documents = fields.documents(folder, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
         how = {**passes.keywords(), "threads": run.threads, "progress": bars}
-        done = sync_documents(
-            loaded,
-            tokenizer,
-            datastore,
-            documents,
-            dry_run=dry_run,
-            force=force,
-            keep=_unreadable(folder, report.skipped),
-            on_plan=lambda plan: tell(_planned(plan), style=None),
-            **how,
-        )
+        how |= {"dry_run": dry_run, "force": force, "keep": _unreadable(folder, report.skipped)}
+        how["on_plan"] = lambda plan: tell(_planned(plan), style=None)
+        done = sync_documents(loaded, tokenizer, datastore, documents, **how)
     if done.kept:
         rest = f" and {len(done.kept) - _SHOWN:,} more" if len(done.kept) > _SHOWN else ""
         tell(

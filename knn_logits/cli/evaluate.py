@@ -148,32 +148,21 @@ def evaluate(
     from knn_logits.measure.perplexity import evaluate as evaluate_texts
 
     settings = opened.keywords(run.threads)
+    how = {**passes.keywords(), "device": str(loaded.device), "seed": run.seed}
+    how["allow_overlap"] = allow_overlap
     measured = None
     with Bars("nothing was written") as bars, opened.searching():
+        datastores = opened.stores
         result = evaluate_texts(
-            loaded,
-            tokenizer,
-            opened.stores,
-            texts,
-            device=str(loaded.device),
-            seed=run.seed,
-            allow_overlap=allow_overlap,
-            progress=bars,
-            **passes.keywords(),
-            **settings,
+            loaded, tokenizer, datastores, texts, progress=bars, **how, **settings
         )
         if translates:
             from knn_logits.measure.translation import evaluate_translations
 
+            settings["num_beams"] = translation.num_beams or (1, 5)
+            settings["batch_size"] = translation.batch_size
             measured = evaluate_translations(
-                loaded,
-                tokenizer,
-                opened.stores,
-                texts,
-                num_beams=translation.num_beams or (1, 5),
-                batch_size=translation.batch_size,
-                progress=bars,
-                **settings,
+                loaded, tokenizer, datastores, texts, progress=bars, **settings
             )
     content = result.to_dict()
     if measured is not None:

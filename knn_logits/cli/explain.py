@@ -82,13 +82,13 @@ def explain(
     partial = opened.partial_answers()
     with files.writing(trace):
         if json:
-            tokens = [token_dict(token) for token in trace[0].tokens]
+            sequence = trace[0]
             content: dict[str, Any] = {
                 "text": text,
-                "first": trace[0].prompt,
-                "near": trace[0].near,
+                "first": sequence.prompt,
+                "near": sequence.near,
             }
-            content["unchecked"] = list(trace[0].unchecked)
-            print_json({**content, **partial, "tokens": tokens})
+            content |= {"unchecked": list(sequence.unchecked), **partial}
+            print_json(content | {"tokens": [token_dict(token) for token in sequence.tokens]})
         else:
             show(trace, sources, Output())

@@ -52,18 +52,11 @@ class DecodingOptions:
                 "--top-k, --top-p and --sampling-temperature have no effect without --sample: "
                 "add it, or remove them"
             )
-        settings = {
-            "max_new_tokens": self.max_new_tokens,
-            "return_dict_in_generate": True,
-            "do_sample": self.sample,
-            "num_beams": self.num_beams,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "temperature": self.sampling_temperature,
-            "repetition_penalty": self.repetition_penalty,
-            "no_repeat_ngram_size": self.no_repeat_ngram,
-        }
-        return {name: value for name, value in settings.items() if value is not None}
+        names = {"sample": "do_sample", "sampling_temperature": "temperature"}
+        names["no_repeat_ngram"] = "no_repeat_ngram_size"
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        settings = {names.get(name, name): value for name, value in given.items()}
+        return {"return_dict_in_generate": True, **settings}
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.loading import open_datastore, prepare
 from knn_logits.cli.options import Json, Store, argument, command
-from knn_logits.cli.terminal import answer
+from knn_logits.cli.terminal import answer, picked
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 
@@ -79,9 +79,7 @@ class ExtraOptions:
     )
     model: str | None = setting(None, "The model that the Space loads.", metavar="MODEL")
     keep: str | None = setting(
-        None,
-        "Also write what --custom-generate and --space publish to a folder.",
-        metavar="FOLDER",
+        None, "Also write what --custom-generate and --space publish to a folder.", metavar="FOLDER"
     )
 
     def check(self) -> None:
@@ -154,12 +152,7 @@ def push(
         "bytes": done.bytes,
         "files": [{"name": file, "bytes": size} for file, size in done.files],
         "beside": [
-            {
-                "repo": repository.repo,
-                "kind": repository.kind,
-                "url": repository.url,
-                "files": len(repository.files),
-            }
+            picked(repository, "repo", "kind", "url") | {"files": len(repository.files)}
             for repository in repositories
         ],
         "dry_run": dry_run,

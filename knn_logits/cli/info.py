@@ -36,16 +36,11 @@ def info(
     manifest = datastore.manifest
     listed = listing(datastore, search) if documents or search is not None else None
     if json:
-        content: dict[str, Any] = manifest.model_dump(mode="json")
-        content = {
-            "ok": True,
-            "store": str(datastore.folder),
-            "revision": datastore.revision,
-            "bytes": size_of(datastore),
-            **content,
-            "settings": {**content["settings"], "tuned": manifest.settings.tuned},
-            "gate": _kind_of_gate(datastore),
-        }
+        content: dict[str, Any] = {"ok": True, "store": str(datastore.folder)}
+        content |= {"revision": datastore.revision, "bytes": size_of(datastore)}
+        content |= manifest.model_dump(mode="json")
+        content["settings"]["tuned"] = manifest.settings.tuned
+        content["gate"] = _kind_of_gate(datastore)
         if listed is not None:
             content |= {"found": len(listed), "listed": listed[: limit or None]}
         print_json(content)
@@ -106,11 +101,8 @@ def listing(datastore: Datastore, search: str | None = None) -> list[dict[str, A
         if number in removed:
             continue
         document = table[number].shown
-        row = rows.setdefault(
-            document.id,
-            {"id": document.id, "title": document.title, "uri": document.uri, "tokens": 0},
-        )
-        row["tokens"] += document.length
+        empty = picked(document, "id", "title", "uri") | {"tokens": 0}
+        rows.setdefault(document.id, empty)["tokens"] += document.length
     return list(rows.values())
 
 
@@ -226,10 +218,8 @@ def verify(
         rest = "" if model else "; pass --model to check its text for control tokens"
         say(f"{folder}: whole, {size / 1e6:,.1f} MB in {bars.seconds:.1f} s{rest}")
     if left:
-        tell(
-            f"{folder} also contains files of an earlier state or an unfinished job "
-            f"({', '.join(left[:3])}); the next change to the datastore deletes them"
-        )
+        files = f"files of an earlier state or an unfinished job ({', '.join(left[:3])})"
+        tell(f"{folder} also contains {files}; the next change to the datastore deletes them")
     if spelt:
         tell(
             f"{len(spelt)} documents contain control tokens spelled out in their text "

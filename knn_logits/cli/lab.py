@@ -56,25 +56,12 @@ def ablate(
     from knn_logits.lab.ablation.running import ablate as make_ablation
 
     with Bars("finished studies are kept; run the same command again to resume") as bars:
-        done = make_ablation(
-            loaded,
-            tokenizer,
-            documents[corpus],
-            documents[text],
-            out,
-            entries=entries,
-            tokens=tokens,
-            k=k,
-            studies=study,
-            seed=run.seed,
-            command=shlex.join(["knn-logits", *sys.argv[1:]]),
-            progress=bars,
-        )
-    holds = {True: "holds", False: "does not hold", None: "-"}
-    lines = [
-        f"{finding.title}: {holds[finding.holds]}. {finding.here}"
-        for finding in done.findings.values()
-    ]
+        how: dict[str, Any] = {"entries": entries, "tokens": tokens, "k": k, "studies": study}
+        how |= {"command": shlex.join(["knn-logits", *sys.argv[1:]]), "progress": bars}
+        texts = (documents[corpus], documents[text])
+        done = make_ablation(loaded, tokenizer, *texts, out, seed=run.seed, **how)
+    holds, findings = {True: "holds", False: "does not hold", None: "-"}, done.findings.values()
+    lines = [f"{finding.title}: {holds[finding.holds]}. {finding.here}" for finding in findings]
     answer(json, done.to_dict(), *lines, f"written: {done.files[0]}")
 
 

@@ -74,7 +74,7 @@ def prepare(threads: int | None = None, seed: int = 0) -> None:
 
 
 def read_text(text: str) -> str:
-    """Returns a text given on the command line, or reads standard input for "-"."""
+    """The text itself, or standard input for "-"."""
     try:
         if text == "-":
             text = with_line_feeds(sys.stdin.buffer.read().decode("utf-8"))
@@ -85,7 +85,7 @@ def read_text(text: str) -> str:
 
 
 def text_or_file(text: str) -> str:
-    """Returns the text of a file of this name, or the given text itself; reads stdin for "-"."""
+    """The text of a file of this name, or the text itself; reads stdin for "-"."""
     try:
         is_file, is_folder = Path(text).is_file(), Path(text).is_dir()
     except (OSError, ValueError):  # the text is too long for a name, or no name has its characters
@@ -219,11 +219,8 @@ def _reading(name: str) -> Iterator[None]:
 
 def present(store: Datastore) -> tuple[int, int]:
     """Counts the entries and the documents of a datastore that are not removed."""
-    manifest = store.manifest
-    return (
-        manifest.entries - len(store.removed_entries),
-        manifest.documents - len(manifest.removed),
-    )
+    entries, documents = store.manifest.entries, store.manifest.documents
+    return entries - len(store.removed_entries), documents - len(store.manifest.removed)
 
 
 def recall_words(store: Datastore) -> str:

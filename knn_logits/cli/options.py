@@ -4,9 +4,8 @@
     def explain(model: Model, stores: Stores, memory: MemoryOptions, run: RunOptions,
                 sources: int = setting(12, "Number of sources to list.", least=0)) -> None: ...
 
-A parameter is an argument, an option, or a group: a dataclass whose fields `setting()` declares,
-such as `WindowConfig`, of which the command gets an instance. `Annotated[dict, Settable()]` gets
-the settings of a memory that the user gives, by name.
+A group is a dataclass whose fields `setting()` declares. `Annotated[dict, Settable()]` gets the
+settings of a memory that the user gives, by name.
 """
 
 from __future__ import annotations
@@ -109,33 +108,32 @@ def _expanded(name: str, annotation: Any, default: Any) -> _Expanded:
 
 
 def _settable(prefix: str, mark: Settable) -> _Expanded:
-    parameters: list[inspect.Parameter] = []
-    readers: dict[str, _Reader] = {}
-    for name, declared in settings_for(mark.place).items():
-        # The datastore may have another default.
-        options, readers[name] = _option(f"{prefix}_{name}", replace(declared, default=None))
-        parameters += options
-    return parameters, lambda values: check_settings(
-        {name: reader(values) for name, reader in readers.items()}
-    )
+    # The datastore may have another default.
+    expanded = {
+        name: _option(f"{prefix}_{name}", replace(declared, default=None))
+        for name, declared in settings_for(mark.place).items()
+    }
+    return _together(expanded, lambda **values: check_settings(values))
 
 
 def _group(prefix: str, kind: type, left_out: tuple[str, ...]) -> _Expanded:
     declared, hints = settings_of(kind), get_type_hints(kind, include_extras=True)
     checked = not hasattr(kind, "__post_init__")
-    parameters: list[inspect.Parameter] = []
-    readers: dict[str, _Reader] = {}
+    expanded: dict[str, _Expanded] = {}
     for part in fields(kind):
         name, key = part.name, f"{prefix}_{part.name}"
-        if name in left_out or (name in declared and declared[name].option == ""):
-            continue
-        if name in declared:
-            options, readers[name] = _option(key, declared[name], checked=checked)
-        else:
-            options, readers[name] = _expanded(key, hints[name], part.default)
-        parameters += options
-    return parameters, lambda values: kind(
-        **{name: reader(values) for name, reader in readers.items()}
+        if name not in declared and name not in left_out:
+            expanded[name] = _expanded(key, hints[name], part.default)
+        elif name not in left_out and declared[name].option != "":
+            expanded[name] = _option(key, declared[name], checked=checked)
+    return _together(expanded, kind)
+
+
+def _together(expanded: dict[str, _Expanded], make: Callable[..., Any]) -> _Expanded:
+    """All options of several settings, and what makes one value of theirs."""
+    parameters = [option for options, _ in expanded.values() for option in options]
+    return parameters, lambda values: make(
+        **{name: reader(values) for name, (_, reader) in expanded.items()}
     )
 
 

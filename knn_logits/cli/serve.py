@@ -1,8 +1,4 @@
-"""`knn-logits app` shows the page in a browser, `knn-logits serve` serves OpenAI's interface.
-
-Both are packages of their own, `knn_logits_app` and `knn_logits_serve`, which use the public names
-of this one only. Nothing but these commands imports them.
-"""
+"""`knn-logits app` and `knn-logits serve`: the page and the server, packages of their own."""
 
 from __future__ import annotations
 

@@ -62,10 +62,7 @@ _WORD = re.compile(r"(?<!\s)(\s*)(\S+)")
 
 
 def broken(text: Text, width: int, column: int = 0) -> list[Text]:
-    """The lines of a text that begins at a column, broken between words.
-
-    A word that is wider than a line, such as a path, stays whole.
-    """
+    """The lines of a text from a column on, broken between words; a word stays whole."""
     rows: list[Text] = []
     for line in text.split("\n", allow_blank=True):
         first = 0
@@ -119,10 +116,7 @@ stderr = _Console(stderr=True, highlight=False)
 
 
 def say(text: str = "", hang: int = 0) -> None:
-    """Prints an answer on stdout, whatever characters it has.
-
-    On a terminal a line goes on below its first character that is no space, or at column `hang`.
-    """
+    """Prints an answer on stdout; lines go on below their first word, or at column `hang`."""
     status.clear()
     console = Output()
     text = printable(text)

@@ -120,9 +120,8 @@ def tune(
         else:
             from knn_logits.measure.tune.tuner import tune as tune_settings
 
-            result = tune_settings(
-                loaded, tokenizer, datastores, texts, progress=bars, **vars(search), **how
-            )
+            how |= vars(search)
+            result = tune_settings(loaded, tokenizer, datastores, texts, progress=bars, **how)
     if infini_gram:
         written = storing.write and fit.refused is None
         answer(json, fit.to_dict(), *_shares(fit, stores[0], written=written))

@@ -91,8 +91,8 @@ class Tracer:
         return special_ids(self.tokenizer)
 
     @cached_property
-    def _identities(self) -> dict[tuple[int, int], tuple[str, str, str | None, str | None]]:
-        """What names documents in shares, by datastore and number."""
+    def _shares(self) -> dict[tuple[int, int], DocumentShare]:
+        """A share of each document that was met, by datastore and number, for its names."""
         return {}
 
     def token(
@@ -103,10 +103,7 @@ class Tracer:
         after: Sequence[int],
         mixed: Mixed | None = None,
     ) -> TokenTrace:
-        """Traces one token: its shares, its main neighbors, and what else might stand there.
-
-        `mixed` is of this one row, where it was computed for many at once.
-        """
+        """Traces one token; `mixed` is of this one row, if it was computed for many at once."""
         neighbors, weights, token = chosen.neighbors, chosen.log_weights, chosen.token
         retrieval = _retrieval(neighbors)
         if chosen.log_p_lm is None:
@@ -161,12 +158,11 @@ class Tracer:
         )
 
     def _share(self, votes: DocumentVotes) -> DocumentShare:
-        place = id(votes.store), votes.number
-        identity = self._identities.get(place)
-        if identity is None:
-            document, name = votes.store.documents[votes.number], self.memory.name_of(votes.store)
-            identity = self._identities[place] = name, document.id, document.title, document.uri
-        return DocumentShare(*identity, votes.share)
+        share = self._shares.get((id(votes.store), votes.number))
+        if share is None:
+            share = _share_of(self.memory, votes)
+            self._shares[id(votes.store), votes.number] = share
+        return replace(share, share=votes.share)
 
     def _by_memory(
         self, token: int, neighbors: Neighbors, mixed: Mixed, text_after: TextAfter
@@ -266,10 +262,7 @@ class Tracer:
         prompt: str | None,
         rows: Collection[int] | int | None,
     ) -> Trace:
-        """Traces what a `generate()` chose, as `KNNLogitsProcessor.trace` explains.
-
-        Rows begin after any of `pads`, and end before the first of them.
-        """
+        """Traces what a `generate()` chose, in rows between `pads`."""
         rows = {rows} if isinstance(rows, int) else rows
         device = recording.prompt.device
         sequences = sequences.to(device)

@@ -14,12 +14,7 @@ from typing_extensions import Unpack
 from knn_logits.arrays import Array
 from knn_logits.corpus.documents import checked_text
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
-from knn_logits.engine.forward import (
-    evaluating,
-    input_device,
-    key_states_and_logits,
-    windows_batch,
-)
+from knn_logits.engine.forward import evaluating, input_device, key_states_and_logits, windows_batch
 from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.engine.pieces import InnerText, parts_of, token_texts
 from knn_logits.engine.tokens import text_ids
@@ -29,13 +24,7 @@ from knn_logits.evidence.assemble import AROUND, MAX_NEIGHBORS, Mixed, Tracer
 from knn_logits.evidence.familiarity import Familiarity
 from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.recording import Chosen
-from knn_logits.evidence.trace import (
-    DocumentShare,
-    Rival,
-    SequenceTrace,
-    TokenTrace,
-    Trace,
-)
+from knn_logits.evidence.trace import DocumentShare, Rival, SequenceTrace, TokenTrace, Trace
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.mixture.vote import Vote
@@ -203,19 +192,14 @@ class _Reading:
         return replace(sequence, unchecked=unchecked)
 
     def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> tuple[str, ...]:
-        """Notes which words of the text a passage has, too, and in whose place one has others.
-
-        Returns the numbers of the text that no passage could be compared with.
-        """
+        """Notes verbatim and contradicted words; returns numbers that no passage can confirm."""
         memory, tokenizer, ids = self._tracer.memory, self._tracer.tokenizer, self._ids
         text, array = InnerText(tokenizer, ids), np.array(ids)
         differences = quotations.differences(array, text)
         for difference in differences:
             store = memory.stores[difference.store]
-            words, before = (
-                store.tokens[difference.begin : difference.end].tolist(),
-                ids[: difference.first],
-            )
+            words = store.tokens[difference.begin : difference.end].tolist()
+            before = ids[: difference.first]
             document = store.documents[store.documents.at_token(difference.begin)]
             # A document's first token is not an entry.
             begin = np.array([max(difference.begin, document.first + 1)])

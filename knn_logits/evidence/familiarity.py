@@ -11,17 +11,13 @@ _FAMILIAR, _FEWEST_PLACES, _ENOUGH_PLACES = 0.65, 3, 12
 
 @dataclass(frozen=True)
 class Familiarity:
-    """How well the memory predicts a given text, which shows whether it knows such text.
-
-    `named` says whether the passage of the memory's first word names what the text asks for; None
-    where the memory wrote no answer to it.
-    """
+    """How well the memory predicts a given text, which shows whether it knows such text."""
 
     hits: int
     places: int
     expected: float
     trusted: bool = False
-    named: bool | None = None
+    named: bool | None = None  # the passage of its first word names what was asked; None: no answer
 
     @property
     def near(self) -> bool | None:

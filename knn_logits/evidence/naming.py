@@ -1,8 +1,4 @@
-"""Tells whether a passage names what a prompt names, and which names no passage has (LOG.md).
-
-A question in other words finds few hits, although its answer comes from the right passage: its
-first word is near, and the passage has a rare word of the prompt, such as a name or a number.
-"""
+"""Tells whether a passage has a rare word of a prompt, and which names no passage has (LOG.md)."""
 
 from __future__ import annotations
 
@@ -52,14 +48,14 @@ def names_alike(tokenizer: Any, prompt: str, store: Datastore, entry: int) -> bo
 
 
 def common_words(tokenizer: Any, store: Datastore) -> frozenset[str]:
-    """Returns the words that more than 2% of a datastore's passages have, in small letters."""
+    """The words that more than 2% of a datastore's passages have, in small letters."""
     if store not in _common_words:
         _sample(tokenizer, store)
     return _common_words[store]
 
 
 def widespread_words(tokenizer: Any, text: str, stores: Iterable[Datastore]) -> tuple[str, ...]:
-    """Returns the short words of a text that stand in many documents, in small letters."""
+    """The short words of a text that stand in many documents, in small letters."""
     words = {
         word for word in _words(text) if len(word) <= _SHORT and (word.isalpha() or len(word) == 1)
     }
@@ -96,7 +92,7 @@ def _sample(tokenizer: Any, store: Datastore) -> None:
 def unknown_names(
     tokenizer: Any, prompt: str, stores: Iterable[Datastore], exclude: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the names in a prompt that stand nowhere in some datastores, in their order."""
+    """The names in a prompt that stand nowhere in some datastores, in their order."""
     stores = list(stores)
     # A learned memory has no text to look at.
     readable = [
@@ -166,7 +162,7 @@ def _stands_in(tokenizer: Any, name: str, store: Datastore, hidden: Container[in
 
 
 def _compared(text: str) -> str:
-    """Returns the letters and digits of a text, without case and accents."""
+    """The letters and digits of a text, without case and accents."""
     plain = unicodedata.normalize("NFKD", text).casefold()
     return "".join(filter(str.isalnum, plain))
 

@@ -1,8 +1,4 @@
-"""Finds the documents behind a token, and a passage of each to show.
-
-Shares are summed over all neighbors before any is left out. So the first document is the one with
-the largest share, and all documents together have the whole share of the neighbors.
-"""
+"""The documents behind a token, the largest share first, and a passage of each to show."""
 
 from __future__ import annotations
 
@@ -107,7 +103,7 @@ _MOST_TOKENS = 4096
 
 
 def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str | None]:
-    """Returns the title and the uri of an entry's document, with the place of the entry."""
+    """The title and the uri of an entry's document, with the place of the entry."""
     if store.manifest.learned is not None:
         number, rows = row_of_token(store.values.numpy(), entry)
         return f"learned row {number} of {rows} for this token", None
@@ -115,7 +111,7 @@ def where(store: Datastore, entry: int, tokenizer: Any) -> tuple[str | None, str
 
 
 def place_of(store: Datastore, position: int, tokenizer: Any) -> tuple[str | None, str | None]:
-    """Returns the title and the uri of a token's document, with the place of the token."""
+    """The title and the uri of a token's document, with the place of the token."""
     record = store.documents[store.documents.at_token(position)]
     document = record.shown
     place = place_at(record.metadata, position - record.first)

@@ -1,8 +1,4 @@
-"""Finds where a text says something else than a passage that it otherwise quotes.
-
-A vote of a thousand neighbors hardly ever contradicts a word. But the entries of a quoted passage
-are among them, so the text is compared with these word for word.
-"""
+"""Finds where a text says something else than a passage that it otherwise quotes word for word."""
 
 from __future__ import annotations
 
@@ -142,7 +138,7 @@ class Quotations:
         return tuple(dict.fromkeys(numbers))
 
     def p_knn(self, place: int, token: int) -> float:
-        """Returns the probability of a token by the neighbors at a place of the text."""
+        """The probability of a token by the neighbors at a place of the text."""
         values, log_weights = self._votes.get(place, (np.empty(0, np.int64), np.empty(0)))
         return float(np.exp(log_weights[values == token]).sum())
 
@@ -235,7 +231,7 @@ class Quotations:
         return position + 1 < end
 
     def _document(self, match: _Match) -> tuple[Array, int, int]:
-        """Returns a datastore's tokens, and the first and last bound of a match's document."""
+        """A datastore's tokens, and the first and last bound of a match's document."""
         store = self._stores[match.store]
         document = store.documents[store.documents.at_token(match.position)]
         return np.asarray(store.tokens), document.first, document.first + document.length
@@ -259,10 +255,8 @@ class Quotations:
     def _parts(self, gap: Difference, ids: Array, text: InnerText) -> list[Difference]:
         """Divides a difference of several words where both sides have the same word."""
         passage = self._stores[gap.store].tokens[gap.begin : gap.end].tolist()
-        mine, theirs = (
-            words_in(text.parts(ids[gap.first : gap.last])),
-            words_in(text.parts(passage)),
-        )
+        mine = words_in(text.parts(ids[gap.first : gap.last]))
+        theirs = words_in(text.parts(passage))
         parts = []
         matcher = SequenceMatcher(None, [w.bare for w in mine], [w.bare for w in theirs], False)
         for kind, a, b, c, d in matcher.get_opcodes():
@@ -274,25 +268,16 @@ class Quotations:
                 a, b, c, d = (a, b + 1, c, d + 1) if b < len(mine) else (a - 1, b, c - 1, d)
             ours, rival = mine[max(a, 0) : b], theirs[max(c, 0) : d]
             if ours and rival:
-                parts.append(
-                    replace(
-                        gap,
-                        first=gap.first + ours[0].first,
-                        last=gap.first + ours[-1].last,
-                        begin=gap.begin + rival[0].first,
-                        end=gap.begin + rival[-1].last,
-                    )
-                )
+                first, last = gap.first + ours[0].first, gap.first + ours[-1].last
+                begin, end = gap.begin + rival[0].first, gap.begin + rival[-1].last
+                parts.append(replace(gap, first=first, last=last, begin=begin, end=end))
         return parts
 
 
 def _alike(
     tokens: Array, documents: Array, positions: Array, before: Array
 ) -> list[tuple[int, int]]:
-    """Finds the positions that have at least `_LEAST` tokens before them in common with a text.
-
-    `documents` has the first token of each document, ascending.
-    """
+    """The positions that share at least `_LEAST` tokens before them with a text, and how many."""
     if len(before) < _LEAST:
         return []
     positions = positions[positions >= _LEAST]
@@ -390,7 +375,7 @@ def _words(text: str) -> int:
 
 
 def _bare(text: str) -> str:
-    """Returns the letters and digits of a text, without case and however accents are encoded."""
+    """The letters and digits of a text, without case and however accents are encoded."""
     text = _THOUSANDS.sub("", unicodedata.normalize("NFKC", text).casefold())
     signs = {match.start() for match in _IN_NUMBER.finditer(text)}
     return "".join(sign for at, sign in enumerate(text) if sign.isalnum() or at in signs)

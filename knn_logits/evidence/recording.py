@@ -1,8 +1,4 @@
-"""Records a generation while it runs, so that it can be traced afterwards.
-
-A step's token is known only at the next call, and beams are reordered in between. So the model's
-distribution is kept until then, and afterwards only the probabilities of the chosen tokens.
-"""
+"""Records a generation: distributions until the tokens are known, then these tokens' alone."""
 
 from __future__ import annotations
 
@@ -185,16 +181,9 @@ class Recording:
         return True
 
     def chosen(
-        self,
-        ids: list[int],
-        rows: list[int],
-        alike: dict[int, Tensor],
-        pad: int | None,
+        self, ids: list[int], rows: list[int], alike: dict[int, Tensor], pad: int | None
     ) -> list[Chosen]:
-        """The tokens of a sequence after the prompt, each with its step. Padding is left out.
-
-        `rows` has each token's row, -1 after a beam's end; `alike` is `self.alike()` for beams.
-        """
+        """The tokens after the prompt, each with its step; `rows` are -1 after a beam's end."""
         first = self.prompt.shape[1]
         with self.lock:
             steps = dict(self.steps)

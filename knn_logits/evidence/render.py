@@ -46,7 +46,7 @@ _DOCUMENTS, _LEAST_LISTED = 5, 0.01
 
 
 def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
-    """Returns the style of a word, which shows what the memory did for it, and how much."""
+    """The style of a word, which shows what the memory did for it, and how much."""
     meanings = {token.meaning for token in tokens}
     if "contradicted" in meanings:
         return _CONTRADICTED
@@ -59,7 +59,7 @@ def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
 
 
 def level_style(share: float) -> str:
-    """Returns the style of a word in which the memory has a share."""
+    """The style of a word in which the memory has a share."""
     return next((style for least, style, _, _ in _LEVELS if share >= least), "")
 
 
@@ -127,10 +127,7 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
 
 
 def _objections(sequence: SequenceTrace) -> Iterator[list[TokenTrace]]:
-    """Yields words that the memory objects to. Words that one passage replaces stand together.
-
-    Of the words that the neighbors outvote, only numbers and names are facts.
-    """
+    """Yields words that a passage replaces, and outvoted numbers and names."""
     groups: list[list[TokenTrace]] = []
     last: Rival | None = None
     space: list[TokenTrace] = []
@@ -232,8 +229,7 @@ def documents_line(sequence: SequenceTrace) -> str:
         f"{document.share:.0%} {one_line(document.title or document.document)}"
         for document in listed
     ]
-    rest = documents[len(listed) :]
-    if rest:
+    if rest := documents[len(listed) :]:
         part = sum(document.share for document in rest)
         shown.append(f"{part:.0%} {len(rest)} more document{'s' if len(rest) > 1 else ''}")
     model_share = 1.0 - sum(document.share for document in documents)
@@ -241,10 +237,8 @@ def documents_line(sequence: SequenceTrace) -> str:
 
 
 def with_store_names(trace: Trace) -> Trace:
-    """Adds to each document's title the name of its datastore, if there are several.
-
-    Traces of earlier versions do not say which datastores were searched.
-    """
+    """Adds to each document's title the name of its datastore, if there are several."""
+    # Traces of earlier versions do not say which datastores were searched.
     stores = {item.store for each in trace for token in each.tokens for item in token.documents}
     if len(stores.union(trace.stores)) < 2:
         return trace
@@ -267,7 +261,7 @@ def with_store_names(trace: Trace) -> Trace:
 
 
 def _title(source: Source) -> str:
-    """Returns a document's title or id with the place."""
+    """A document's title or id with the place."""
     placed = source.neighbor.title if source.neighbor is not None else None
     return placed or source.document.title or source.document.document
 
@@ -332,10 +326,8 @@ def _source_html(source: Source) -> str:
     neighbor, title = source.neighbor, _title(source)
     passage = read = ""
     if neighbor is not None:
-        passage = (
-            f": {_escaped(neighbor.before)}<mark>{_escaped(source.words)}</mark>"
-            f"{_escaped(source.after)}"
-        )
+        words = f"<mark>{_escaped(source.words)}</mark>"
+        passage = f": {_escaped(neighbor.before)}{words}{_escaped(source.after)}"
         if neighbor.source:
             read = f'<br><span style="opacity:.6">⇐ {_escaped(neighbor.source)}</span>'
     return (

@@ -95,7 +95,7 @@ def words_of(tokens: Sequence[_Token]) -> list[list[_Token]]:
 
 
 def _parts(word: list[_Token]) -> list[list[_Token]]:
-    """Returns a word, and the signs behind it as a word of their own."""
+    """A word, and the signs behind it as a word of their own."""
     end = len(word)
     while end and word[end - 1].token and not word[end - 1].token.strip().strip(PUNCTUATION):
         end -= 1
@@ -103,7 +103,7 @@ def _parts(word: list[_Token]) -> list[list[_Token]]:
 
 
 def share_of(tokens: Sequence[TokenTrace]) -> float:
-    """Returns the neighbors' share in a word, which is their share in its weakest token."""
+    """The neighbors' share in a word, which is their share in its weakest token."""
     return min((token.influence for token in tokens), default=0.0)
 
 
@@ -122,16 +122,13 @@ def contradiction(tokens: Sequence[TokenTrace], meaning: Meaning = "contradicted
 
 
 def documents_of(token: TokenTrace) -> list[DocumentShare]:
-    """Returns the documents behind a token. Traces of earlier versions have only passages."""
+    """The documents behind a token. Traces of earlier versions have only passages."""
     if token.documents:
         return token.documents
-    shares = (
-        DocumentShare(
-            neighbor.store, neighbor.document, neighbor.title, neighbor.uri, neighbor.influence
-        )
-        for neighbor in token.neighbors
+    return summed(
+        DocumentShare(item.store, item.document, item.title, item.uri, item.influence)
+        for item in token.neighbors
     )
-    return summed(shares)
 
 
 def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:

@@ -339,25 +339,19 @@ class Trace:
         """Returns the trace as plain values, as `save` writes it."""
         from knn_logits.evidence.trace_json import token_dict
 
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "stores": list(self.stores),
-            "sequences": [
-                {
-                    "prompt": sequence.prompt,
-                    "text": sequence.text,
-                    "familiarity": asdict(sequence.familiarity) if sequence.familiarity else None,
-                    "unknown": list(sequence.unknown),
-                    "widespread": list(sequence.widespread),
-                    "unchecked": list(sequence.unchecked),
-                    "written": sequence.written,
-                    "apart": sequence.apart,
-                    "tokens": [token_dict(token) for token in sequence.tokens],
-                }
-                for sequence in self.sequences
-            ],
-        }
+        plain, lists = (
+            ("prompt", "text", "written", "apart"),
+            ("unknown", "widespread", "unchecked"),
+        )
+        sequences = [
+            {name: getattr(sequence, name) for name in plain}
+            | {name: list(getattr(sequence, name)) for name in lists}
+            | {"familiarity": sequence.familiarity and asdict(sequence.familiarity)}
+            | {"tokens": [token_dict(token) for token in sequence.tokens]}
+            for sequence in self.sequences
+        ]
+        stores = list(self.stores)
+        return {"format": _FORMAT, "version": _VERSION, "stores": stores, "sequences": sequences}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as JSON."""
@@ -388,6 +382,7 @@ class Trace:
             sequences = [read_sequence(row) for row in content["sequences"]]
             return cls(sequences, tuple(map(str, content.get("stores", ()))))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = " ".join(str(error).split())
             raise TraceError(
-                f"{path} is not a trace ({error}); use a file written by Trace.save()"
+                f"{path} is not a trace ({reason:.200}); use a file written by Trace.save()"
             ) from error

@@ -9,57 +9,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from knn_logits.errors import StorageError
-from knn_logits.evidence.familiarity import Familiarity
-from knn_logits.evidence.trace import (
-    Candidate,
-    DocumentShare,
-    NeighborTrace,
-    Rival,
-    SequenceTrace,
-    TokenTrace,
-)
+from knn_logits.evidence.trace import SequenceTrace, TokenTrace
 
 
 def token_dict(token: TokenTrace) -> dict[str, Any]:
-    """Returns a token as plain values. Each neighbor has its snippet as a whole and in parts."""
+    """A token as plain values. Each neighbor has its snippet as a whole and in parts."""
     plain = asdict(token) | {"meaning": token.meaning}
     for neighbor, passage in zip(plain["neighbors"], token.neighbors, strict=True):
         neighbor["snippet"] = passage.snippet
     return plain
 
 
+_SEQUENCE: TypeAdapter[SequenceTrace] = TypeAdapter(SequenceTrace)
+
+
 def read_sequence(content: dict[str, Any]) -> SequenceTrace:
-    """Reads a sequence, as `Trace.to_dict` writes it."""
-    tokens = []
-    for token in content["tokens"]:
-        neighbors = [
-            NeighborTrace(**{name: value for name, value in row.items() if name != "snippet"})
-            for row in token["neighbors"]
-        ]
-        documents = [DocumentShare(**row) for row in token.get("documents", ())]
-        candidates = [Candidate(**row) for row in token.get("candidates", ())]
-        rivals = {name: _rival(token.get(name)) for name in ("by_model", "by_memory")}
-        token = {name: value for name, value in token.items() if name != "meaning"}
-        parts = {"neighbors": neighbors, "documents": documents, "candidates": candidates}
-        tokens.append(TokenTrace(**{**token, **rivals, **parts}))
-    numbers = content.get("familiarity")
-    familiarity = Familiarity(**numbers) if numbers else None
-    lists = {name: tuple(content.get(name, ())) for name in ("unknown", "widespread", "unchecked")}
-    flags = {name: bool(content.get(name)) for name in ("written", "apart")}
-    rest: dict[str, Any] = {**lists, **flags}
-    return SequenceTrace(content["prompt"], tokens, familiarity, **rest)
-
-
-def _rival(content: dict[str, Any] | None) -> Rival | None:
-    if content is None:
-        return None
-    document, passage = content.get("document"), content.get("passage")
-    parts: dict[str, Any] = {
-        "document": DocumentShare(**document) if document else None,
-        "passage": NeighborTrace(**passage) if passage else None,
-    }
-    return Rival(**{**content, **parts})
+    """Reads a sequence, as `Trace.to_dict` writes it, and refuses values of other types."""
+    return _SEQUENCE.validate_python(content)
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:

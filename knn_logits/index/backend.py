@@ -1,8 +1,4 @@
-"""The protocol of a backend: a kind of index, named by a factory string, before it holds keys.
-
-A new backend is a subclass in a file of its own, and a line of `index.backends`. What it does not
-override holds for an index that is made of the keys at each opening, and compares with all of them.
-"""
+"""The protocol of a backend: a kind of index, named by a factory string, before it holds keys."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ from knn_logits.arrays import Array
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.metrics import Metric
+from knn_logits.settings.config import IndexConfig
 
 # Adds all keys to a trained index: the index, its factory string, and the keys in order.
 Fill = Callable[[Any, str, Iterable[Array]], None]
@@ -28,22 +25,15 @@ class Keys:
     size: int
     batches: Callable[[], Iterable[Array]]
     sample: Callable[[int], Array]  # so many of them, to train on
+    fill: Fill | None = None  # adds them to the trained index elsewhere, such as on a cluster
 
 
 class Backend:
-    """A kind of index over keys of `dim` numbers.
+    """A kind of index over keys of `dim` numbers; by default one that is made of all keys anew."""
 
-    Attributes:
-        approximate: Whether it misses neighbors, so that its recall is measured and its results
-            are compared with a probe.
-        extends: Whether its index has `add`, so that new keys need no new index.
-        has_bytes: Whether the index can be stored in a format that cannot be checked. It then takes
-            long to make of the keys at each opening, which a warning says.
-    """
-
-    approximate = True
-    extends = False
-    has_bytes = False
+    approximate = True  # it misses neighbors: recall is measured, results compared with a probe
+    extends = False  # its index has `add`, so that new keys need no new index
+    has_bytes = False  # it can be stored in a format that cannot be checked, and is slow to make
 
     def __init__(self, factory: str, dim: int, metric: Metric) -> None:
         self.factory, self.dim, self.metric = factory, dim, metric
@@ -79,16 +69,9 @@ class Backend:
         return threads
 
     def build(
-        self,
-        keys: Keys,
-        *,
-        train_size: int | None = None,
-        nprobe: int | None = None,
-        threads: int | None = None,
-        fill: Fill | None = None,
-        device: torch.device | str = "cpu",
+        self, keys: Keys, config: IndexConfig, threads: int | None, device: torch.device | str
     ) -> Index:
-        """Makes the index of keys."""
+        """Makes the index of keys, with `train_size` and `nprobe` of the settings."""
         raise NotImplementedError
 
     def to_arrays(self, index: Any) -> dict[str, Array] | None:
@@ -112,13 +95,7 @@ class Backend:
         """The index in a format that cannot be checked, for one without arrays."""
         raise DatastoreError(f"an index {self.factory!r} has no format of its own")
 
-    def from_bytes(
-        self,
-        data: bytes,
-        size: int,
-        nprobe: int | None = None,
-        threads: int | None = None,
-    ) -> Index:
+    def from_bytes(self, data: bytes, size: int, nprobe: int | None, threads: int | None) -> Index:
         """Makes the index of the result of `to_bytes`."""
         raise DatastoreError(f"an index {self.factory!r} has no format of its own")
 
@@ -156,11 +133,7 @@ class Backend:
         return entries * self.dim / 1e9
 
     def query_seconds(
-        self,
-        entries: int,
-        k: int,
-        rows: Sequence[int],
-        nprobe: int | None,
+        self, entries: int, k: int, rows: Sequence[int], nprobe: int | None
     ) -> list[float] | None:
         """Seconds of searches for so many rows on one thread; None where that is not known."""
         return None

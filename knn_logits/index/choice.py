@@ -1,10 +1,6 @@
-"""Chooses an index for a number of entries.
+"""Chooses an index for a number of entries: exact, SQ8, or PQ where memory is short.
 
-The thresholds come from measurements on real hidden states (benchmarks/results/index*.json). The
-exact search takes a third of a millisecond for each thousand entries of 256 numbers (8 queries, one
-thread), which is fast enough for a few thousand entries. Scalar quantisation has the best recall
-for its speed, and a tenth of the build time of product quantisation. Product quantisation takes a
-quarter of the bytes, for machines with too little memory.
+The thresholds were measured on hidden states (benchmarks/results/index*.json).
 """
 
 from __future__ import annotations
@@ -35,13 +31,13 @@ def choose_factory(entries: int, dim: int, memory: int | None = None) -> str:
 
 
 def choose_lists(entries: int) -> int:
-    """Returns the number of inverted lists: the power of two from 2 * sqrt(entries) on."""
+    """The number of inverted lists: the power of two from 2 * sqrt(entries) on."""
     lists = 1 << max(0, math.ceil(math.log2(2.0 * math.sqrt(max(1, entries)))))
     return min(max(lists, _LEAST_LISTS), _MOST_LISTS)
 
 
 def choose_train_size(entries: int, lists: int) -> int:
-    """Returns the number of keys to train on: as many for each centroid as FAISS wants."""
+    """The number of keys to train on: as many for each centroid as FAISS wants."""
     return min(entries, max(64 * lists, 20_000))
 
 

@@ -1,12 +1,4 @@
-"""Finds the inverted lists that queries visit by a graph over the lists' centroids.
-
-One query that is compared with thousands of centroids waits for memory longer than it takes to read
-its lists. A graph compares it with some hundred (LOG.md). It is made from the centroids when an
-index is searched first, and is not stored.
-
-Malkov and Yashunin (2018), "Efficient and Robust Approximate Nearest Neighbor Search Using
-Hierarchical Navigable Small World Graphs".
-"""
+"""Finds the inverted lists to visit by a graph over thousands of centroids, which is not stored."""
 
 from __future__ import annotations
 
@@ -28,11 +20,7 @@ _SEARCHED = 32
 
 
 class ListGraph:
-    """A graph over the centroids of an inverted file, for squared Euclidean distance.
-
-    Args:
-        centroids: float32 [lists, dim].
-    """
+    """HNSW over the centroids of an inverted file, squared L2. Malkov and Yashunin (2018)."""
 
     def __init__(self, centroids: Array) -> None:
         self._graph = faiss_module().IndexHNSWFlat(centroids.shape[1], _LINKS)
@@ -43,11 +31,7 @@ class ListGraph:
 
     @classmethod
     def of(cls, ivf: Any) -> ListGraph | None:
-        """Makes the graph for a trained FAISS inverted file, or None where it would not help.
-
-        It helps where there are many lists, up to as many as a build takes. Inner products have no
-        such graph.
-        """
+        """The graph of a trained inverted file; None for another metric or number of lists."""
         faiss = faiss_module()
         if ivf is None or ivf.metric_type != faiss.METRIC_L2:
             return None
@@ -59,15 +43,7 @@ class ListGraph:
         return cls(centroids.reconstruct_n(0, int(ivf.nlist)))
 
     def search(self, queries: Array, nprobe: int) -> tuple[Array, Array]:
-        """Finds the nearest lists.
-
-        Args:
-            queries: float32 [rows, dim], as the inverted file gets them.
-
-        Returns:
-            Squared distances, float32 [rows, nprobe], and lists, int64 [rows, nprobe], the nearest
-            first. A list of -1 is none: a query that is not finite has no lists.
-        """
+        """Squared distances and lists [rows, nprobe], the nearest first; -1 if not finite."""
         looked_at = faiss_module().SearchParametersHNSW(efSearch=max(_SEARCHED, 2 * nprobe))
         distances, lists = search(self._graph, queries, nprobe, looked_at)
         lists[~np.isfinite(distances)] = -1

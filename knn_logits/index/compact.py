@@ -1,8 +1,4 @@
-"""`CompactIndex` searches every key with torch, and keeps two bytes or one byte of each number.
-
-It is the first choice on a GPU, whose memory is scarce and whose bandwidth is not. A search
-computes all distances anyway, so it needs no lists, no training and no limit on k.
-"""
+"""`CompactIndex`: exact search over keys of one or two bytes a number, usual on a GPU."""
 
 from __future__ import annotations
 
@@ -14,12 +10,8 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.index.base import (
-    kept_after,
-    pairwise,
-    without_broken,
-    wrong_shape,
-)
+from knn_logits.index.base import pairwise
+from knn_logits.index.exact import TorchIndex
 from knn_logits.metrics import COMPARISONS, Metric
 
 Form = Literal["whole", "bytes"]
@@ -40,18 +32,13 @@ def form_for(size: int, dim: int, itemsize: int, free: int) -> Form | None:
     return "bytes" if size * (dim + 4) <= most else None
 
 
-class CompactIndex:
-    """Exact search over all keys, block by block. Distances are computed in float32.
+class CompactIndex(TorchIndex):
+    """Exact search over `batches` of keys, float32 [rows, dim] each, block by block.
 
     With `keys`, one byte of each number is kept. The nearest `2 k + 64` by these bytes are then
     compared again by the keys themselves, so that distances are exact, and a neighbor is missed
     only if its bytes put it behind all of these.
-
-    Args:
-        batches: Returns all keys in order, float32 [rows, dim] each.
     """
-
-    nprobe: int | None = None
 
     def __init__(
         self,
@@ -67,7 +54,6 @@ class CompactIndex:
         self.metric: Metric = metric
         self.size, self.dim = size, dim
         self._keys_of = keys
-        self._ids: Tensor | None = None
         mean, low, high = np.zeros(dim), np.full(dim, np.inf), np.full(dim, -np.inf)
         for batch in batches():
             wide = batch.astype(np.float64)
@@ -83,68 +69,43 @@ class CompactIndex:
             largest = torch.from_numpy(np.maximum(wide, 1e-12) / 127)
             self._scale = largest.float().to(device)
         dtype = torch.int8 if keys is not None else dtype
-        self._codes = torch.empty(size, dim, dtype=dtype, device=device)
-        norms = [] if size else [self._comparison.norms(self._codes.float())]
+        self._keys = torch.empty(size, dim, dtype=dtype, device=device)
+        norms = [] if size else [self._comparison.norms(self._keys.float())]
         first = 0
         for batch in batches():
             part = slice(first, first + len(batch))
-            self._codes[part] = self._encoded(torch.from_numpy(batch).to(device))
+            self._keys[part] = self._encoded(torch.from_numpy(batch).to(device))
             norms.append(self._comparison.norms(self._decoded(part)))
             first += len(batch)
         present = [part for part in norms if part is not None]
         self._norms = torch.cat(present) if present else None
 
-    @property
-    def bytes(self) -> int:
-        """Size of the keys on the device."""
-        return self._codes.nbytes + (0 if self._norms is None else self._norms.nbytes)
-
     def _encoded(self, keys: Tensor) -> Tensor:
         if self._scale is None:
-            return keys.to(self._codes.dtype)
+            return keys.to(self._keys.dtype)
         keys = self._comparison.prepared(keys.float() - self._mean)
         return (keys / self._scale).round_().clamp_(-127, 127).to(torch.int8)
 
     def _decoded(self, part: slice) -> Tensor:
-        """Returns some keys as they are compared, float32."""
-        keys = self._codes[part].float()
+        """Keys as they are compared, float32."""
+        keys = self._keys[part].float()
         if self._scale is not None:
             return keys.mul_(self._scale)
         return self._comparison.prepared(keys.sub_(self._mean))
 
-    def reconstruct(self, ids: Array) -> Tensor:
-        """See `Index.reconstruct`."""
-        rows = torch.from_numpy(np.asarray(ids, np.int64)).to(self._codes.device)
-        if self._ids is not None:
-            rows = torch.searchsorted(self._ids, rows)
-        keys = self._codes[rows].float()
+    def _stored(self, rows: Tensor) -> Tensor:
+        keys = self._keys[rows].float()
         return keys if self._scale is None else keys.mul_(self._scale).add_(self._mean)
 
-    def remove(self, ids: Array) -> None:
-        """See `Index.remove`."""
-        stays, remaining = kept_after(self._ids, self.size, ids)
-        mask = stays.to(self._codes.device)
-        self._codes = self._codes[mask]
-        self._norms = None if self._norms is None else self._norms[mask]
-        self._ids = remaining.to(self._codes.device)
-        self.size = len(self._ids)
+    def _candidates(self, k: int) -> int:
+        return k if self._keys_of is None else min(self.size, _TIMES * k + _EXTRA)
 
-    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
-        if queries.dim() != 2 or queries.shape[1] != self.dim:
-            raise wrong_shape(queries, self.dim)
-        device, k = self._codes.device, min(k, self.size)
-        queries = queries.to(device, torch.float32)
-        if not k or not len(queries):
-            empty = torch.empty(len(queries), 0, device=device)
-            return empty, empty.long()
-        candidates = k if self._keys_of is None else min(self.size, _TIMES * k + _EXTRA)
-        rows = max(1, _BLOCK // (candidates * (1 if self._keys_of is None else self.dim)))
-        parts = [self._search_block(part, k, candidates) for part in queries.split(rows)]
-        nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
-        return without_broken(queries, nearness, ids)
+    def _rows_at_once(self, k: int) -> int:
+        width = 1 if self._keys_of is None else self.dim
+        return max(1, _BLOCK // (self._candidates(k) * width))
 
-    def _search_block(self, queries: Tensor, k: int, candidates: int) -> tuple[Tensor, Tensor]:
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        candidates = self._candidates(k)
         compared = self._comparison.prepared(queries - self._mean)
         best: tuple[Tensor, Tensor] | None = None
         step = max(1, _BLOCK // max(len(queries), self.dim))

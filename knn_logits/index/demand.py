@@ -1,8 +1,7 @@
-"""Limits what a factory string from outside may ask for. It knows strings and numbers, not FAISS.
+"""Computes the cost of a factory string from outside before FAISS sees it.
 
 FAISS allocates lists, codebooks and rotations while it reads the string, before it has seen a key.
-Some numbers in the string end the process, and some kinds of index train for minutes on a few keys.
-So this module computes the cost of a string before FAISS sees it.
+Some numbers end the process, and some kinds of index train for minutes on a few keys.
 """
 
 from __future__ import annotations
@@ -48,17 +47,11 @@ _PRODUCT = re.compile(r"PQ(\d+)(?:x(\d+))?(np|fs|fsr)?")
 
 @dataclass
 class _Cost:
-    """The cost of a factory string.
+    """The cost of a factory string."""
 
-    Attributes:
-        lists: Number of inverted lists.
-        numbers: Number of float32 that the index learns: centroids, codebooks, rotations.
-        work: Number of multiplications to learn them.
-    """
-
-    lists: int = 1
-    numbers: int = 0
-    work: int = 0
+    lists: int = 1  # Number of inverted lists
+    numbers: int = 0  # Number of float32 that the index learns: centroids, codebooks, rotations
+    work: int = 0  # Number of multiplications to learn them
 
 
 def check_demand(factory: str, dim: int, lists: int, numbers: int) -> None:

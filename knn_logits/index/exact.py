@@ -10,30 +10,76 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.index.backend import Backend, Fill, Keys
-from knn_logits.index.base import (
-    kept_after,
-    without_broken,
-    wrong_shape,
-)
+from knn_logits.index.backend import Backend, Keys
+from knn_logits.index.base import kept_after, without_broken, wrong_shape
 from knn_logits.index.speed import random_vectors, sample_rows, search_seconds
 from knn_logits.metrics import COMPARISONS, Metric
+from knn_logits.settings.config import IndexConfig
 
 # The most distances computed at once, which are 256 MB of float32.
 _BLOCK = 64 << 20
 
 
-class ExactIndex:
-    """Exact search over keys in memory.
-
-    Keys are stored in float32, relative to their mean where the metric allows it.
-
-    Args:
-        keys: float32 [size, dim].
-        center: What keys are stored relative to, float32 [dim]; None takes their mean.
-    """
+class TorchIndex:
+    """An index that compares with all keys, which are on one device. Some may be removed."""
 
     nprobe: int | None = None
+    metric: Metric
+    size: int
+    dim: int
+    _keys: Tensor
+    _norms: Tensor | None
+    _ids: Tensor | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Size of the keys on the device."""
+        return self._keys.nbytes + (0 if self._norms is None else self._norms.nbytes)
+
+    def _stored(self, rows: Tensor) -> Tensor:
+        """The keys in some rows, float32 [rows, dim]."""
+        raise NotImplementedError
+
+    def _rows_at_once(self, k: int) -> int:
+        """How many queries to compare at once."""
+        raise NotImplementedError
+
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """`search` for that many queries."""
+        raise NotImplementedError
+
+    def reconstruct(self, ids: Array) -> Tensor:
+        """See `Index.reconstruct`."""
+        rows = torch.from_numpy(np.asarray(ids, np.int64)).to(self._keys.device)
+        return self._stored(rows if self._ids is None else torch.searchsorted(self._ids, rows))
+
+    def remove(self, ids: Array) -> None:
+        """See `Index.remove`."""
+        stays, remaining = kept_after(self._ids, self.size, ids)
+        mask = stays.to(self._keys.device)
+        self._keys = self._keys[mask]
+        self._norms = None if self._norms is None else self._norms[mask]
+        self._ids = remaining.to(self._keys.device)
+        self.size = len(self._ids)
+
+    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
+        if queries.dim() != 2 or queries.shape[1] != self.dim:
+            raise wrong_shape(queries, self.dim)
+        device, k = self._keys.device, min(k, self.size)
+        queries = queries.to(device, torch.float32)
+        if not k or not len(queries):
+            empty = torch.empty(len(queries), 0, dtype=torch.float32, device=device)
+            return empty, empty.long()
+        parts = [self._search(part, k) for part in queries.split(self._rows_at_once(k))]
+        nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
+        if math.isfinite(float(queries.sum())):
+            return nearness, ids
+        return without_broken(queries, nearness, ids)
+
+
+class ExactIndex(TorchIndex):
+    """Exact search over keys in float32, stored relative to `center`, their mean if it is None."""
 
     def __init__(
         self,
@@ -52,7 +98,6 @@ class ExactIndex:
             keys = keys - self._mean
         self._keys = comparison.prepared(keys)
         self._norms = comparison.norms(self._keys)
-        self._ids: Tensor | None = None
 
     @classmethod
     def joined(cls, parts: Sequence[ExactIndex]) -> ExactIndex:
@@ -64,13 +109,7 @@ class ExactIndex:
         index.size = len(index._keys)
         norms = [part._norms for part in parts if part._norms is not None]
         index._norms = torch.cat(norms) if norms else None
-        index._ids = None
         return index
-
-    @property
-    def bytes(self) -> int:
-        """Size of the keys in memory."""
-        return self._keys.nbytes
 
     @classmethod
     def from_batches(
@@ -89,47 +128,18 @@ class ExactIndex:
             first += len(batch)
         return cls(torch.from_numpy(keys), metric, device)
 
-    def reconstruct(self, ids: Array) -> Tensor:
-        """See `Index.reconstruct`."""
-        rows = torch.from_numpy(np.asarray(ids, np.int64)).to(self._keys.device)
-        if self._ids is not None:
-            rows = torch.searchsorted(self._ids, rows)
+    def _stored(self, rows: Tensor) -> Tensor:
         return self._keys[rows] + self._mean
 
-    def remove(self, ids: Array) -> None:
-        """See `Index.remove`."""
-        stays, remaining = kept_after(self._ids, self.size, ids)
-        mask = stays.to(self._keys.device)
-        self._keys = self._keys[mask]
-        self._norms = None if self._norms is None else self._norms[mask]
-        self._ids = remaining.to(self._keys.device)
-        self.size = len(self._ids)
-
-    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
-        if queries.dim() != 2 or queries.shape[1] != self.dim:
-            raise wrong_shape(queries, self.dim)
-        k = min(k, self.size)
-        queries = queries.to(self._keys.device, torch.float32)
-        if not k or not len(queries):
-            return (
-                torch.empty(len(queries), 0, dtype=torch.float32, device=self._keys.device),
-                torch.empty(len(queries), 0, dtype=torch.int64, device=self._keys.device),
-            )
-        rows = max(1, _BLOCK // self.size)
-        parts = [self._search(part, k) for part in queries.split(rows)]
-        nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
-        if self._ids is not None:
-            ids = self._ids[ids]
-        if math.isfinite(float(queries.sum())):
-            return nearness, ids
-        return without_broken(queries, nearness, ids)
+    def _rows_at_once(self, k: int) -> int:
+        return max(1, _BLOCK // self.size)
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         comparison = COMPARISONS[self.metric]
         queries = comparison.prepared(queries - self._mean)
         scores, ids = torch.topk(comparison.scores(queries, self._keys, self._norms), k, dim=-1)
-        return comparison.of_scores(scores, queries), ids
+        nearness = comparison.of_scores(scores, queries)
+        return nearness, ids if self._ids is None else self._ids[ids]
 
 
 class ExactBackend(Backend):
@@ -148,14 +158,7 @@ class ExactBackend(Backend):
         return ["exact"]
 
     def build(
-        self,
-        keys: Keys,
-        *,
-        train_size: int | None = None,
-        nprobe: int | None = None,
-        threads: int | None = None,
-        fill: Fill | None = None,
-        device: torch.device | str = "cpu",
+        self, keys: Keys, config: IndexConfig, threads: int | None, device: torch.device | str
     ) -> ExactIndex:
         """See `Backend.build`."""
         return ExactIndex.from_batches(keys.batches(), keys.size, self.dim, self.metric, device)
@@ -165,11 +168,7 @@ class ExactBackend(Backend):
         return True
 
     def query_seconds(
-        self,
-        entries: int,
-        k: int,
-        rows: Sequence[int],
-        nprobe: int | None,
+        self, entries: int, k: int, rows: Sequence[int], nprobe: int | None
     ) -> list[float] | None:
         """See `Backend.query_seconds`."""
         size = sample_rows(entries, self.dim)

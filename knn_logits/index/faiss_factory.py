@@ -11,11 +11,12 @@ import torch
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
 from knn_logits.index import faiss_speed, native, plain_arrays
-from knn_logits.index.backend import Backend, Fill, Keys
+from knn_logits.index.backend import Backend, Keys
 from knn_logits.index.choice import CODES, choose_lists, choose_train_size
 from knn_logits.index.demand import check_building, fewest_keys
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
 from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
+from knn_logits.settings.config import IndexConfig
 
 # Only an index that needs more keys than this makes it worth knowing how many there are.
 _LARGE = 1 << 20
@@ -87,23 +88,15 @@ class FaissBackend(Backend):
         return choose_train_size(entries, _LISTS if self._ivf is None else int(self._ivf.nlist))
 
     def build(
-        self,
-        keys: Keys,
-        *,
-        train_size: int | None = None,
-        nprobe: int | None = None,
-        threads: int | None = None,
-        fill: Fill | None = None,
-        device: torch.device | str = "cpu",
+        self, keys: Keys, config: IndexConfig, threads: int | None, device: torch.device | str
     ) -> FaissIndex:
         """See `Backend.build`."""
-        size = self._train_size(keys.size) if train_size is None else train_size
-        sample = keys.sample(size)
+        size = config.train_size
+        sample = keys.sample(self._train_size(keys.size) if size is None else size)
         index = build_faiss(
-            self.factory, self.dim, self.metric, sample, keys.batches(), threads, fill
+            self.factory, self.dim, self.metric, sample, keys.batches(), threads, keys.fill
         )
-        if nprobe is not None:
-            index.nprobe = nprobe
+        index.nprobe = config.nprobe
         return index
 
     def to_arrays(self, index: Any) -> dict[str, Array] | None:
@@ -138,7 +131,7 @@ class FaissBackend(Backend):
         return native.to_bytes(index)
 
     def from_bytes(
-        self, data: bytes, size: int, nprobe: int | None = None, threads: int | None = None
+        self, data: bytes, size: int, nprobe: int | None, threads: int | None
     ) -> FaissIndex:
         """See `Backend.from_bytes`."""
         return native.from_bytes(

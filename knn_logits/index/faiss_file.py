@@ -1,11 +1,8 @@
-"""Reads common kinds of FAISS's files as data, from bytes to plain arrays, without FAISS.
+"""Reads FAISS's files of Flat, IVFFlat, IVFSQ and IVFPQ, of earlier systems, without FAISS.
 
-FAISS's own reader trusts a file. Some damaged files then answer wrongly, and a file may name other
-files on the disk. This module reads a file field by field and compares every count with the number
-of bytes. The arrays then go through the same checks as an index of a datastore (`plain`). It reads
-Flat, IVFFlat, IVFSQ and IVFPQ over a flat quantiser, which earlier kNN-LM systems write.
-
-It cannot find a flipped bit within the codes, since such files have no checksum.
+FAISS's own reader trusts a file: some damaged ones answer wrongly, and a file may name others on
+the disk. Here every count is compared with the number of bytes, and `plain_arrays` checks the
+arrays. A flipped bit within the codes is not found, since such files have no checksum.
 """
 
 from __future__ import annotations
@@ -29,23 +26,14 @@ _QUANTISERS = {0: "SQ8", 1: "SQ4", 4: "SQfp16", 6: "SQ6"}
 
 @dataclass
 class FaissFile:
-    """An index as plain arrays.
+    """An index as plain arrays."""
 
-    Attributes:
-        arrays: The arrays by name, as `plain.from_arrays` takes them.
-        factory: The factory string of such an index.
-        metric: How vectors are compared.
-        dim: Length of a vector.
-        size: Number of vectors.
-        nprobe: Inverted lists visited for each query; None without inverted lists.
-    """
-
-    arrays: dict[str, Array]
-    factory: str
-    metric: Metric
-    dim: int
-    size: int
-    nprobe: int | None = None
+    arrays: dict[str, Array]  # The arrays by name, as `plain.from_arrays` takes them
+    factory: str  # The factory string of such an index
+    metric: Metric  # How vectors are compared
+    dim: int  # Length of a vector
+    size: int  # Number of vectors
+    nprobe: int | None = None  # Inverted lists visited for each query; None without inverted lists
 
 
 def read_faiss_file(path: Path) -> FaissFile:

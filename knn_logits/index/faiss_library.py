@@ -1,7 +1,4 @@
-"""How the package uses FAISS: its import, its errors, empty indexes, threads.
-
-Only this module imports faiss, and only when needed.
-"""
+"""How the package uses FAISS, which only this module imports: errors, empty indexes, k-means."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, MissingDependencyError
+from knn_logits.index.base import prepared
 from knn_logits.metrics import COMPARISONS, Metric
 
 # An index such as "IVF64,PQ16x4fs,RFlat" compares so many times k of its neighbors a second time.
@@ -41,17 +39,9 @@ def faiss_for_torch() -> None:
 def search(
     index: Any, queries: Array, k: int, params: Any = None, threads: int | None = None
 ) -> tuple[Array, Array]:
-    """Searches a FAISS index on the CPU by FAISS's C++ method itself.
-
-    `faiss.contrib.torch_utils`, which other libraries import, replaces `search` of every class by a
-    function that takes no parameters of a search.
-
-    Args:
-        queries: float32 [rows, dim].
-
-    Returns:
-        Distances, float32 [rows, k], and ids, int64 [rows, k].
-    """
+    """Distances and ids [rows, k] of a search on the CPU, by FAISS's C++ method itself."""
+    # `faiss.contrib.torch_utils`, which other libraries import, replaces `search` of every class by
+    # a function that takes no parameters of a search.
     queries = np.ascontiguousarray(queries, np.float32)
     distances = np.empty((len(queries), k), np.float32)
     ids = np.empty((len(queries), k), np.int64)
@@ -62,7 +52,7 @@ def search(
 
 
 def faiss_reason(error: Exception) -> str:
-    """Returns an error of FAISS as one line, without the C++ function that raised it."""
+    """An error of FAISS as one line, without the C++ function that raised it."""
     text = " ".join(str(error).split())
     return re.sub(r"^Error in .* at \S+:\d+: (?:Error: )?", "", text)
 
@@ -105,7 +95,7 @@ def is_refined(index: Any) -> bool:
 
 
 def inverted_file(index: Any) -> Any:
-    """Returns the inverted file of an index; None if it has none."""
+    """The inverted file of an index; None if it has none."""
     faiss = faiss_module()
     inner = faiss.downcast_index(index)
     while isinstance(inner, (faiss.IndexPreTransform, faiss.IndexRefine)):
@@ -114,7 +104,7 @@ def inverted_file(index: Any) -> Any:
 
 
 def parts_of(index: Any) -> tuple[list[Any], Any]:
-    """Returns the transforms before an index, in their order, and the index after them."""
+    """The transforms before an index, in their order, and the index after them."""
     faiss = faiss_module()
     inner, transforms = faiss.downcast_index(index), []
     while isinstance(inner, faiss.IndexPreTransform):
@@ -139,3 +129,29 @@ def openmp_threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
+
+
+def train_centroids(
+    keys: Array, clusters: int, *, metric: Metric, seed: int, threads: int | None = None
+) -> Array:
+    """Centroids of keys by k-means, float32 [clusters, dim]."""
+    faiss = faiss_module()
+    keys = prepared(keys, metric)
+    with openmp_threads(threads):
+        kmeans = faiss.Kmeans(
+            keys.shape[1], clusters, niter=20, seed=seed + 1, min_points_per_centroid=1
+        )
+        kmeans.train(keys)
+    centroids: Array = kmeans.centroids
+    return centroids
+
+
+def assign(centroids: Array, keys: Array, *, metric: Metric, threads: int | None = None) -> Array:
+    """Finds the nearest centroid of each key, int64 [rows]."""
+    faiss = faiss_module()
+    index = faiss.IndexFlatL2(centroids.shape[1])
+    index.add(np.ascontiguousarray(centroids))
+    with openmp_threads(threads):
+        _, nearest = search(index, prepared(keys, metric), 1)
+    labels: Array = nearest[:, 0]
+    return labels

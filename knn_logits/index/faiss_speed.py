@@ -10,8 +10,7 @@ import numpy as np
 from knn_logits.index.choice import choose_train_size
 from knn_logits.index.coarse import FEWEST_LISTS
 from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
-from knn_logits.index.kmeans import assign
+from knn_logits.index.faiss_library import assign, faiss_module, inverted_file, make_empty
 from knn_logits.index.plain_arrays import has_plain_form
 from knn_logits.index.speed import fastest, random_vectors, search_seconds
 from knn_logits.metrics import COMPARISONS, DEFAULT_METRIC, Metric
@@ -53,13 +52,7 @@ def _assignment_seconds(lists: int, dim: int, threads: int | None) -> float:
 
 
 def query_seconds(
-    factory: str,
-    entries: int,
-    dim: int,
-    metric: Metric,
-    k: int,
-    rows: Sequence[int],
-    nprobe: int,
+    factory: str, entries: int, dim: int, metric: Metric, k: int, rows: Sequence[int], nprobe: int
 ) -> list[float] | None:
     """Seconds of searches on one thread, in a small index whose lists have real lengths."""
     empty = make_empty(factory, dim, metric)

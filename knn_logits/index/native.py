@@ -1,8 +1,7 @@
-"""Reads and writes FAISS's own format, for kinds of index without a plain form.
+"""Reads and writes FAISS's own format, for kinds of index without a plain form, only on request.
 
 Many damaged files in this format load and answer wrongly, and such a file may name other files on
-the disk. So the format is written only on request, and read only on request of a user who trusts
-the publisher of the datastore. Only this module reads it.
+the disk. So the user has to trust the publisher.
 """
 
 from __future__ import annotations

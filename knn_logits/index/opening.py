@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -44,11 +45,7 @@ def usable_device(name: torch.device | str) -> torch.device:
 
 
 class Indexes:
-    """The open indexes of some datastores. Each is opened once. It is safe for threads.
-
-    An index without some documents, or with another nprobe, is a separate index. The latest few of
-    these are kept.
-    """
+    """The open indexes of some datastores, the latest few of each. It is safe for threads."""
 
     def __init__(
         self,
@@ -104,11 +101,7 @@ def _left_out(store: Datastore, config: KNNConfig) -> Array | None:
 
 
 def training_sample(store: Datastore, size: int, seed: int) -> Array:
-    """Draws keys to train an index on, without replacement.
-
-    Returns:
-        float32 [min(size, entries), dim], in the entries' order.
-    """
+    """Draws keys to train on, without replacement, float32 [min(size, entries), dim], in order."""
     size = min(size, len(store))
     ids = np.random.default_rng(seed).permutation(len(store))[:size]
     return store.keys(np.sort(ids)).astype(np.float32)
@@ -125,15 +118,10 @@ def index_from_keys(
 ) -> Index:
     """Builds an index over a datastore's keys."""
     batches = store.key_batches(KEYS_AT_ONCE)  # without keys this is an error
-    keys = Keys(len(store), lambda: batches, lambda size: training_sample(store, size, config.seed))
-    return backend(factory, store.manifest.dim, store.manifest.metric).build(
-        keys,
-        train_size=config.train_size,
-        nprobe=config.nprobe,
-        threads=threads,
-        fill=fill,
-        device=device,
-    )
+    sample = partial(training_sample, store, seed=config.seed)
+    keys = Keys(len(store), lambda: batches, sample, fill)
+    kind = backend(factory, store.manifest.dim, store.manifest.metric)
+    return kind.build(keys, config, threads, device)
 
 
 def backend_of(store: Datastore) -> Backend:
@@ -150,10 +138,7 @@ def open_index(
     native: bool = False,
     without: Array | None = None,
 ) -> Index:
-    """Opens the index of a datastore from its arrays, or from the keys if there are no arrays.
-
-    The index is without the entries of removed documents.
-    """
+    """Opens a datastore's index without removed entries, from its arrays or from the keys."""
     device = torch.device(device)
     kind = backend_of(store)
     on_gpu = not kind.runs_on(device)
@@ -194,7 +179,7 @@ def check_leaves_out(store: Datastore, factory: str) -> None:
 
 
 def hidden_entries(store: Datastore, without: Array | None) -> Array:
-    """Returns the entries that no search may find, int64 [hidden], ascending."""
+    """The entries that no search may find, int64 [hidden], ascending."""
     if without is None or not len(without):
         return store.removed_entries
     hidden: Array = np.union1d(store.removed_entries, without)
@@ -208,10 +193,7 @@ def whole_index(
     threads: int | None = None,
     native: bool = False,
 ) -> Index:
-    """Opens the index over all entries, including removed ones, as `open_index` does.
-
-    Entries that others stand for are not in it.
-    """
+    """Opens the index over all entries but those that others stand for, also removed ones."""
     record, size, kind = store.manifest.index, len(store), backend_of(store)
     if store.manifest.on_demand is not None:
         raise DatastoreError(

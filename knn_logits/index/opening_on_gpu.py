@@ -78,15 +78,7 @@ def moved(kind: Backend, index: Index, store: Datastore, device: torch.device) -
 
 
 def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Array) -> bool:
-    """Whether an index on a GPU finds neighbors as near as an index on the processor did.
-
-    An exact search may find nearer ones. If it finds none as near, something is wrong with the
-    device or its libraries, and a warning says that the next form is taken.
-
-    Args:
-        queries: [rows, dim], the queries.
-        expected: [rows, k], the distances of what the processor found.
-    """
+    """Whether an index on a GPU finds neighbors as near as `expected`, distances [rows, k]."""
     try:
         nearness, _ = index.search(torch.from_numpy(np.float32(queries)), expected.shape[1])
     except RuntimeError as error:

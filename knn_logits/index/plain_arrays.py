@@ -1,8 +1,4 @@
-"""Converts a FAISS index to plain arrays, and makes it again from them through FAISS's own API.
-
-It handles Flat, IVFFlat, IVFSQ, IVFPQ and IVFRaBitQ, after linear transforms (OPQ, PCA). Other
-kinds have no plain form, and are built from the keys each time a datastore is opened.
-"""
+"""FAISS indexes as plain arrays: Flat, IVFFlat, IVFSQ, IVFPQ, IVFRaBitQ, also transformed."""
 
 from __future__ import annotations
 
@@ -95,15 +91,10 @@ def from_arrays(
     nprobe: int | None = None,
     threads: int | None = None,
 ) -> FaissIndex:
-    """Makes an index from the result of `to_arrays`. Every index from a file is made here.
+    """Makes an index from the result of `to_arrays`. Every index from a file is checked here.
 
-    Everything is checked first, since FAISS and NumPy do not check what they are given.
-
-    Args:
-        retained: bool [size], the keys that the index is to hold, which are numbered anew; None for
-            all keys.
-        places: int64 [present], the keys that the arrays hold, ascending, where an inverted file
-            does not hold all; None where it does.
+    `retained`, bool [size], says which keys the index is to hold; they are numbered anew. `places`,
+    int64 [present], are the keys that the arrays hold, ascending. None stands for all.
     """
     try:
         index = _assemble(arrays, factory, dim, metric, size, retained, places)
@@ -186,11 +177,7 @@ def _fill_flat(inner: Any, arrays: Mapping[str, Array], size: int, retained: Arr
 
 
 def _fill_inverted_file(
-    inner: Any,
-    arrays: Mapping[str, Array],
-    size: int,
-    retained: Array | None,
-    places: Array | None,
+    inner: Any, arrays: Mapping[str, Array], size: int, retained: Array | None, places: Array | None
 ) -> int:
     faiss = faiss_module()
     copy = faiss.copy_array_to_vector

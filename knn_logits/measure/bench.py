@@ -62,16 +62,8 @@ class Bench:
         on_tokens: Callable[[int, Array], None] | None,
     ) -> Text:
         """Reads documents as this bench scores them."""
-        return Text(
-            name,
-            documents,
-            self.tokenizer,
-            self.window,
-            self.stride,
-            concatenate=self.concatenate,
-            pairs=self.pairs,
-            on_tokens=on_tokens,
-        )
+        windows = (self.window, self.stride, self.concatenate)
+        return Text(name, documents, self.tokenizer, *windows, self.pairs, on_tokens)
 
 
 def open_bench(
@@ -129,7 +121,7 @@ def open_bench(
 
 
 def _like_the_store(window: WindowConfig, store: Datastore) -> tuple[WindowConfig, bool]:
-    """Returns the given windows, or those of the datastore where none are given."""
+    """The given windows, or those of the datastore where none are given."""
     record = store.manifest.windows
     if window.window is None:
         return WindowConfig(record.window, window.stride or record.stride), record.concatenate

@@ -1,15 +1,7 @@
-"""Computes the likelihood of tokens under thousands of settings from one search.
+"""Likelihoods of tokens under thousands of settings, from one search and one sort of distances.
 
-The distances of a token's neighbors do not depend on k, temperature and λ. They are sorted once.
-Then the sums of the weights up to each k give p_kNN for every k at a temperature, and
-
-    log p = log p_LM + log(1 - λ + λ p_kNN / p_LM)
-
-takes one logarithm for each setting. Khandelwal et al. (2020), "Generalization through
-Memorization", equations 2 and 3.
-
-This module knows distances, votes and the model's probability of each token. It knows no model, no
-datastore and no files.
+The sums of weights up to each k give p_kNN for every k at a temperature, and
+log p = log p_LM + log(1 - λ + λ p_kNN / p_LM) takes one logarithm for each setting.
 """
 
 from __future__ import annotations
@@ -53,12 +45,9 @@ class Grid:
 
     def choice(self, place: tuple[int, int, int], perplexities: Tensor) -> Choice:
         """The setting at some indices of k, the temperature and λ."""
-        k, temperature, lmbda = (
-            self.ks[place[0]],
-            self.temperatures[place[1]],
-            self.lmbdas[place[2]],
-        )
-        return Choice(k, temperature, lmbda, place, float(perplexities[place]))
+        axes = zip((self.ks, self.temperatures, self.lmbdas), place, strict=True)
+        k, temperature, lmbda = (values[index] for values, index in axes)
+        return Choice(int(k), temperature, lmbda, place, float(perplexities[place]))
 
 
 @dataclass(frozen=True)
@@ -216,13 +205,9 @@ def p_knn_table(
 def _sorted_votes(
     neighbors: Neighbors, targets: Tensor, bonus: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sorts how much farther than the nearest neighbors are, whether each votes, and its bonus.
-
-    The vote is stored in the last bit of the distance, so that a plain sort keeps both together.
-    This is three times as fast as sorting indices, and changes a distance by less than its
-    rounding. Each is [rows, k]; padding is +inf.
-    """
-    # The sum turns -0 into 0, whose last bit sorts as that of other distances.
+    """Sorted distances beyond the nearest, +inf for padding, with votes and bonuses, [rows, k]."""
+    # The vote is the last bit of the distance: a plain sort keeps both together, and is three times
+    # as fast as sorting indices. The sum turns -0 into 0, whose last bit sorts as that of others.
     numbers = np.negative(neighbors.nearness.numpy(), dtype=np.float32) + np.float32(0.0)
     votes = ((neighbors.values == targets.unsqueeze(-1)) & neighbors.mask).numpy()
     numbers[~np.isfinite(numbers)] = np.inf

@@ -1,12 +1,4 @@
-"""Finds the tokens of a text that a datastore also holds, in runs of at least 13 tokens.
-
-A measure on such tokens only shows that the datastore contains them. The runs of the text are
-hashed and sorted. Then the datastore's tokens are read once, and runs with an equal hash are
-compared token by token. This module knows tokens and tables of documents, but no model.
-
-Brown et al. (2020), "Language Models are Few-Shot Learners", appendix C, take a run of 13 as a
-sign that a text was in the training data.
-"""
+"""Finds the tokens of a text that a datastore also holds, in runs of 13 (Brown et al. 2020, C)."""
 
 from __future__ import annotations
 
@@ -133,9 +125,8 @@ class OverlapCheck:
         self._shared += int(shared.sum())
         numbers, place = np.unique(document, return_inverse=True)
         counts = np.bincount(place), np.bincount(place, shared).astype(np.int64)
-        for number, all, overlapping in zip(
-            numbers.tolist(), *(c.tolist() for c in counts), strict=True
-        ):
+        columns = (column.tolist() for column in (numbers, *counts))
+        for number, all, overlapping in zip(*columns, strict=True):
             before = self._by_text.setdefault(number, [0, 0])
             before[0] += all
             before[1] += overlapping
@@ -216,5 +207,5 @@ def hashed(tokens: Array, run: int = RUN) -> Hashes:
 
 
 def _place(hashes: Hashes) -> Hashes:
-    """Returns positions in the table, from the bits that depend on all tokens of a run."""
+    """Positions in the table, from the bits that depend on all tokens of a run."""
     return np.asarray(hashes >> np.uint64(64 - _TABLE_BITS))

@@ -1,8 +1,4 @@
-"""`evaluate` measures how well a model, its neighbors and their mixture predict texts.
-
-Texts are streamed. Only the probabilities of the text's own tokens are kept, and never a table over
-the vocabulary. Of a whole text only the sums of each document are kept.
-"""
+"""`evaluate` measures how well a model, its neighbors and their mixture predict streamed texts."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
@@ -26,7 +21,7 @@ from knn_logits.engine.windows import Piece
 from knn_logits.errors import CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, open_bench
 from knn_logits.measure.overlap import OverlapCheck
-from knn_logits.measure.results import Evaluation, Tally, TextResult, join
+from knn_logits.measure.results import Evaluation, Resampling, Tally, TextResult, join
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, named, score_pieces
 from knn_logits.mixture.distribution import log_p_knn_of, mix_row, second_vote_of
 from knn_logits.mixture.gates.gate import gate_name, rows_to_search, weigh_rows
@@ -114,31 +109,28 @@ def evaluate(
     started = time.monotonic()
     results: list[TextResult] = []
     tallies: list[Tally] = []
-    options: dict[str, Any] = {
-        "with_knn": bench.memory is not None,
-        "samples": samples,
-        "seed": seed,
-    }
+    options = Resampling(bench.memory is not None, samples, seed)
     passed = 0.0
     check, read = None, 0
     if bench.memory is not None and not allow_overlap:
         check = OverlapCheck(bench.memory.stores, bench.memory.config.exclude)
-    for name, documents in lots.items():
+    for name, rows in lots.items():
         started = time.monotonic()
         on_tokens = partial(_noted, check, read) if check is not None else None
-        text, tally = _score_text(bench, name, documents, progress, on_tokens)
+        text, tally = _score_text(bench, name, rows, progress, on_tokens)
         read += text.documents
         passed += time.monotonic() - started
-        results.append(tally.result(name, text.documents, text.words, text.bytes, **options))
+        results.append(tally.result(name, text.documents, text.words, text.bytes, options))
         tallies.append(tally)
     if not results:
         raise CorpusError("no text given; pass at least one")
     total = results[0]
     if len(results) > 1:
-        counts = [
-            sum(getattr(result, of) for result in results) for of in ("documents", "words", "bytes")
-        ]
-        total = join(tallies).result("total", *counts, **options)
+        documents, words, size = (
+            sum(getattr(result, name) for result in results)
+            for name in ("documents", "words", "bytes")
+        )
+        total = join(tallies).result("total", documents, words, size, options)
     searches = sum(tally.searches for tally in tallies)
     saved = total.tokens - searches if bench.memory is not None else 0
     overlap = None if check is None else check.result()
@@ -281,13 +273,8 @@ def _score_text(
     done = 0
     with evaluating(bench.model):
         for batch in token_likelihoods(bench, text.pieces()):
-            tally.add(
-                text.documents_at(batch.places),
-                *(
-                    values.numpy().astype(np.float64)
-                    for values in (batch.lm, batch.knn, batch.mixed)
-                ),
-            )
+            logs = (log.double().numpy() for log in (batch.lm, batch.knn, batch.mixed))
+            tally.add(text.documents_at(batch.places), *logs)
             done += len(batch.places)
             tally.searches += batch.searches
             progress(name, done, None)
@@ -307,23 +294,18 @@ def describe(bench: Bench) -> dict[str, Any]:
             "entries": sum(len(store) for store in stores),
             "index": ", ".join(dict.fromkeys(store.manifest.index.factory for store in stores)),
             "metric": memory.retriever.metric,
-            "k": config.k,
-            "lmbda": config.lmbda if memory.gate is None else gate_name(memory.gate),
-            "temperature": config.temperature,
-            "nprobe": getattr(getattr(memory.retriever, "index", None), "nprobe", None),
-            "refine": config.refine,
-            "retomaton": config.retomaton,
         }
+        names = ["k", "lmbda", "temperature", "nprobe", "refine", "retomaton"]
         if config.retomaton:
-            for name in ("min_knns", "max_knns", "pointer_weight", "pointer_distances"):
-                settings[name] = getattr(config, name)
+            names += ["min_knns", "max_knns", "pointer_weight", "pointer_distances"]
+        settings |= {name: getattr(config, name) for name in names}
+        settings["nprobe"] = getattr(getattr(memory.retriever, "index", None), "nprobe", None)
+        if memory.gate is not None:
+            settings["lmbda"] = gate_name(memory.gate)
         for name in changed_settings(config):
             settings.setdefault(name, getattr(config, name))
         shares = memory.retriever.weights
         if shares is not None:
             settings["weights"] = ", ".join(f"{share:g}" for share in shares)
-    return settings | {
-        "window": bench.window,
-        "stride": bench.stride,
-        "concatenate": bench.concatenate,
-    }
+    windows = ("window", "stride", "concatenate")
+    return settings | {name: getattr(bench, name) for name in windows}

@@ -19,11 +19,7 @@ _DRAWN_AT_ONCE = 4 << 20
 
 @dataclass(frozen=True)
 class Measures:
-    """One measure of the model, of the neighbors alone, of their mixture, and of the oracle.
-
-    The oracle takes the better of p_LM and p_kNN for each token. A rule would have to know the
-    token to reach it. A measure that is infinite is None.
-    """
+    """A measure; None if it is infinite. The oracle takes the better of p_LM and p_kNN."""
 
     lm: float | None  # the measure of the model alone
     # The measure of the neighbors alone. It is infinite if a single token has no vote.
@@ -103,6 +99,15 @@ class Evaluation:
         }
 
 
+@dataclass(frozen=True)
+class Resampling:
+    """How intervals are made: whether there are neighbors, and the bootstrap over documents."""
+
+    with_knn: bool
+    samples: int
+    seed: int
+
+
 class Tally:
     """Sums log-likelihoods by document. It keeps eight numbers for each document."""
 
@@ -138,28 +143,14 @@ class Tally:
         """Tokens added so far."""
         return int(self._sums[:, _TOKENS].sum())
 
-    def by_document(self) -> Floats:
-        """Tokens, mean log p_LM and mean log p of each document, float64 [documents, 3]."""
-        used = self._sums[self._sums[:, _TOKENS] > 0]
-        tokens = used[:, _TOKENS]
-        return np.stack([tokens, used[:, _LM] / tokens, used[:, _MIXED] / tokens], axis=-1)
-
     def result(
-        self,
-        name: str,
-        documents: int,
-        words: int,
-        bytes: int,
-        *,
-        with_knn: bool,
-        samples: int,
-        seed: int,
+        self, name: str, documents: int, words: int, bytes: int, how: Resampling
     ) -> TextResult:
         """Computes the measures of all tokens that were added."""
         sums = self._sums.sum(axis=0)
         tokens = float(sums[_TOKENS])
         nats = [-float(sums[column]) for column in (_LM, _KNN, _MIXED, _ORACLE)]
-        if not with_knn:
+        if not how.with_knn:
             nats[1:] = [math.inf] * 3
         reached = float(sums[_REACHED])
         return TextResult(
@@ -176,20 +167,18 @@ class Tally:
                 perplexity(-float(sums[_REACHED_LM]), reached),
                 perplexity(-float(sums[_REACHED_KNN]), reached),
             ),
-            interval=self._intervals(with_knn, samples, seed),
+            interval=self._intervals(how),
         )
 
-    def _intervals(
-        self, with_knn: bool, samples: int, seed: int
-    ) -> dict[str, tuple[float, float] | None] | None:
+    def _intervals(self, how: Resampling) -> dict[str, tuple[float, float] | None] | None:
         columns = self._sums[:, [_LM, _MIXED, _ORACLE, _TOKENS]]
         columns = columns[columns[:, 3] > 0]
-        if len(columns) < 2 or samples < 2:
+        if len(columns) < 2 or how.samples < 2:
             return None
-        drawn = resampled(columns, samples, seed)
+        drawn = resampled(columns, how.samples, how.seed)
         nats = -drawn[:, :3] / drawn[:, 3:]
         intervals = {"lm": _middle(nats[:, 0])}
-        if with_knn:
+        if how.with_knn:
             intervals["interpolated"] = _middle(nats[:, 1])
             intervals["oracle"] = _middle(nats[:, 2])
             # The difference of two infinite sums has no meaning.

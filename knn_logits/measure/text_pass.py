@@ -1,7 +1,4 @@
-"""Runs a model over windows of texts: the queries, and the model's probability of each token.
-
-This module knows tokenizers, models and windows, but no datastore and no search.
-"""
+"""Runs a model over windows of texts: the queries, and the model's probability of each token."""
 
 from __future__ import annotations
 
@@ -174,7 +171,6 @@ class Text:
         tokenizer: Any,
         window: int,
         stride: int,
-        *,
         concatenate: bool = False,
         pairs: PairTokenizer | None = None,
         on_tokens: Callable[[int, Array], None] | None = None,
@@ -223,7 +219,7 @@ class Text:
                 yield replace(piece, source=source)
 
     def documents_at(self, places: Ints) -> Ints:
-        """Returns the number of the document that each token is in, int64 [rows]."""
+        """The number of the document that each token is in, int64 [rows]."""
         return np.searchsorted(np.array(self.starts), places, side="right") - 1
 
     def _blocks(self, document: Document | str) -> Iterator[Array]:
@@ -248,6 +244,6 @@ class Text:
 
 
 def named(texts: Texts | Iterable[Document | str]) -> dict[str, Iterator[Document]]:
-    """Returns texts by name. Documents without a name become a single text named "text"."""
+    """Texts by name. Documents without a name become a single text named "text"."""
     by_name = texts if isinstance(texts, Mapping) else {"text": texts}
     return {str(name): as_documents(documents) for name, documents in by_name.items()}

@@ -1,8 +1,4 @@
-"""Translates with an encoder-decoder model, without and with kNN, and measures the quality.
-
-Khandelwal et al. (2021), "Nearest Neighbor Machine Translation", section 3. sacrebleu (Post, 2018)
-computes BLEU and chrF, and its signatures say how.
-"""
+"""Translates without and with kNN, and measures BLEU and chrF. Khandelwal et al. (2021)."""
 
 from __future__ import annotations
 
@@ -63,11 +59,11 @@ def scores(
     systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int = 1000
 ) -> tuple[dict[str, dict[str, Score]], dict[str, float] | None]:
     """Computes BLEU and chrF of one or two systems."""
-    library = sacrebleu()
+    metrics = sacrebleu().metrics
     by_system: dict[str, dict[str, Score]] = {name: {} for name in systems}
     targets = [list(references)]
     if samples < 2 or len(references) < 2:
-        for metric in (library.metrics.BLEU(), library.metrics.CHRF()):
+        for metric in (metrics.BLEU(), metrics.CHRF()):
             for name, texts in systems.items():
                 result = metric.corpus_score(list(texts), targets)
                 signature = f"{result.name}|{metric.get_signature()}"
@@ -77,10 +73,7 @@ def scores(
     significance = importlib.import_module("sacrebleu.significance")
     test = significance.PairedTest(
         [(name, list(texts)) for name, texts in systems.items()],
-        {
-            "BLEU": library.metrics.BLEU(references=targets),
-            "chrF2": library.metrics.CHRF(references=targets),
-        },
+        {"BLEU": metrics.BLEU(references=targets), "chrF2": metrics.CHRF(references=targets)},
         references=None,
         test_type="bs",
         n_samples=samples,
@@ -205,19 +198,12 @@ def _written(
         most = max_new_tokens or _TIMES * inputs["input_ids"].shape[1] + _EXTRA
         if room is not None:
             most = min(most, room - len(pairs.opening))
-        output = model.generate(
-            **inputs,
-            num_beams=num_beams,
-            do_sample=False,
-            max_new_tokens=most,
-            **pairs.settings,
-            **extra,
-        )
-        yield rows, pairs.texts(output)
+        extra |= {"num_beams": num_beams, "do_sample": False, "max_new_tokens": most}
+        yield rows, pairs.texts(model.generate(**inputs, **pairs.settings, **extra))
 
 
 def reading_of(store: Datastore) -> dict[str, Any]:
-    """Returns a datastore's prefix and languages, for a `translate` without the datastore."""
+    """A datastore's prefix and languages, for a `translate` without the datastore."""
     record = store.manifest.pairs
     return record.model_dump() if record is not None else {}
 

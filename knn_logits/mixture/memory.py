@@ -14,11 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from knn_logits.engine.compatibility import (
-    check_model,
-    locate_key,
-    vocabulary_size,
-)
+from knn_logits.engine.compatibility import check_model, locate_key, vocabulary_size
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.keys import KeySource
 from knn_logits.engine.model_changes import WeightsCheck
@@ -38,20 +34,13 @@ from knn_logits.mixture.presets import (
 from knn_logits.mixture.trust import Trust
 from knn_logits.mixture.vote import Vote
 from knn_logits.mixture.weights import Weighing
-from knn_logits.search.combined import (
-    Stores,
-    distinct_names,
-    open_retriever,
-    open_stores,
-)
+from knn_logits.search.combined import Stores, distinct_names, open_retriever, open_stores
 from knn_logits.search.endings import Endings
 from knn_logits.search.experts import open_experts
 from knn_logits.search.infini_gram import without_padding
 from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
 from knn_logits.search.occurrences import Prefixes
-from knn_logits.settings.config import (
-    check_threads,
-)
+from knn_logits.settings.config import check_threads
 from knn_logits.store.datastore import Datastore
 
 _T = TypeVar("_T")

@@ -1,9 +1,4 @@
-"""Decides which settings hold. A setting that is not given is taken from a preset.
-
-A datastore has two sets of settings. Those for scoring were chosen by likelihood, and hold where
-text is scored or explained. Those for writing hold where text is written. The third preset is the
-kNN-LM of the papers.
-"""
+"""Settings that are not given come from a preset: writing, scoring, or the papers' kNN-LM."""
 
 from __future__ import annotations
 
@@ -64,7 +59,7 @@ def resolve(
 
 
 def preset_of(scoring: bool, preset: Preset | None) -> Preset:
-    """The preset that is given, or the one of the purpose."""
+    """The preset that is given, or the default of the purpose."""
     return preset or ("scoring" if scoring else "writing")
 
 

@@ -18,29 +18,18 @@ from knn_logits.search.neighbors import Neighbors, nearest_nearness
 
 @dataclass(frozen=True)
 class Candidates:
-    """The likeliest next tokens of each row, in no particular order.
+    """The likeliest next tokens of each row and the model's own favorite, in no order."""
 
-    The model's own favourite is among them, and may occur twice.
-
-    Attributes:
-        tokens: int64 [rows, candidates], the tokens.
-        p: float32 [rows, candidates], their probabilities in the mixture.
-        p_lm: float32 [rows, candidates], their probabilities by the model alone.
-        p_knn: float32 [rows, candidates], their probabilities by the neighbors alone.
-    """
-
-    tokens: Tensor
-    p: Tensor
-    p_lm: Tensor
-    p_knn: Tensor
+    tokens: Tensor  # int64 [rows, candidates], the tokens
+    p: Tensor  # float32 [rows, candidates], their probabilities in the mixture
+    p_lm: Tensor  # float32 [rows, candidates], their probabilities by the model alone
+    p_knn: Tensor  # float32 [rows, candidates], their probabilities by the neighbors alone
 
     def __getitem__(self, row: int) -> list[tuple[int, float, float, float]]:
         """Returns (token, p, p_lm, p_knn) of a row's candidates, the likeliest first, each once."""
         parts = (self.tokens, self.p, self.p_lm, self.p_knn)
-        by_token = {
-            candidate[0]: candidate
-            for candidate in zip(*(part[row].tolist() for part in parts), strict=True)
-        }
+        candidates = zip(*(part[row].tolist() for part in parts), strict=True)
+        by_token = {candidate[0]: candidate for candidate in candidates}
         return sorted(by_token.values(), key=lambda candidate: -candidate[1])
 
 

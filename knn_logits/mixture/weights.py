@@ -1,10 +1,4 @@
-"""Makes weights of what a search knows of each neighbor. Here alone features are weighed.
-
-    w_i = softmax over the neighbors of (nearness_i / τ + bonus_i)
-    bonus_i = shared_i log(suffix_weight) + pointed_i log(pointer_weight) + log(count_i)
-
-Khandelwal et al. (2021), equation 2, is the case without any bonus.
-"""
+"""w_i = softmax(nearness_i / τ + bonus_i): the only place that weighs features of neighbors."""
 
 from __future__ import annotations
 
@@ -25,24 +19,16 @@ _COLD, _HOT = 1e-3, 1e6
 
 @dataclass(frozen=True)
 class Weighing:
-    """How the features of neighbors become weights.
-
-    Attributes:
-        temperature: Temperature of the softmax over the neighbors, above 0.
-        suffix_weight: How many times as much an entry counts for each shared token.
-        pointer_weight: How many times as much an entry counts if a pointer led to it.
-        shares: The share of each of several datastores whose neighbors stand side by side; None
-            lets all neighbors vote together.
-    """
+    """bonus_i = shared_i log(suffix_weight) + pointed_i log(pointer_weight) + log(count_i)."""
 
     temperature: float
     suffix_weight: float = 1.0
     pointer_weight: float = 1.0
-    shares: tuple[float, ...] | None = None
+    shares: tuple[float, ...] | None = None  # of datastores side by side; None: they vote together
 
     @classmethod
     def of(cls, config: KNNConfig, shares: Sequence[float] | None = None) -> Weighing:
-        """Returns how a memory with these settings weighs."""
+        """The weighing of a memory with these settings."""
         return cls(
             config.temperature,
             config.suffix_weight,
@@ -62,13 +48,7 @@ class Weighing:
         return sum(parts[1:], parts[0]) if parts else None
 
     def log_weights(self, neighbors: Neighbors) -> Tensor:
-        """Computes log w_i of each neighbor.
-
-        Returns:
-            float32 [rows, k]; -inf for padding. The weights of a row sum to 1, or are all 0 where
-            the row has no neighbor. With shares, the share of a datastore without neighbors goes to
-            the others.
-        """
+        """log w_i, float32 [rows, k], -inf for padding. A row sums to 1, or is empty."""
         bonus = self.bonus(neighbors)
         if self.shares is None or not neighbors.k:
             return log_weights(neighbors, self.temperature, bonus)
@@ -82,7 +62,7 @@ class Weighing:
 
 
 def log_weights(neighbors: Neighbors, temperature: float, bonus: Tensor | None = None) -> Tensor:
-    """Computes log w_i of each neighbor, as `Weighing.log_weights` says, from its logit's parts."""
+    """log w_i of each neighbor, from the parts of its logit."""
     nearness = neighbors.nearness
     if neighbors.every_row and _COLD <= temperature <= _HOT:
         logits = nearness * (1.0 / temperature)
@@ -109,14 +89,7 @@ def normalised(logits: Tensor) -> Tensor:
 
 
 def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """Computes log w_i where several sets of neighbors have fixed shares of the vote.
-
-    Args:
-        parts: log w_i of each set, [rows, k], each row summing to 1 or empty.
-
-    Returns:
-        float32 [rows, sum of the sets' k]. The share of a set without neighbors goes to the others.
-    """
+    """log w_i of sets with fixed shares; an empty set's share goes to the others."""
     log_shares = [math.log(share) if share > 0.0 else NO_WEIGHT for share in shares]
     return normalised(
         torch.cat([part + share for part, share in zip(parts, log_shares, strict=True)], dim=-1)

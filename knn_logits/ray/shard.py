@@ -14,6 +14,7 @@ from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.index.backend import Keys
 from knn_logits.index.base import Index
 from knn_logits.index.opening import backend_of, hidden_entries, present_entries
+from knn_logits.settings.config import IndexConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.reading import OpenArrays
 
@@ -61,7 +62,8 @@ def _open(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
     kind = backend_of(store)
     if not kind.approximate:
         keys = _keys_between(store, first, last)
-        index = kind.build(Keys(last - first, lambda: keys, lambda _: next(iter(keys))))
+        source = Keys(last - first, lambda: keys, lambda _: next(iter(keys)))
+        index = kind.build(source, IndexConfig(), None, "cpu")
         away = store.merged_away
         away = away[(away >= first) & (away < last)] - first
         if len(away):

@@ -49,13 +49,10 @@ def open_stores(datastores: Stores) -> list[Datastore]:
     first = stores[0].manifest
     for store in stores[1:]:
         other = store.manifest
+        keys = [f"{manifest.key.module}:{manifest.key.side}" for manifest in (first, other)]
         for name, mine, theirs in (
             ("metric", first.metric, other.metric),
-            (
-                "key",
-                first.key.module + ":" + first.key.side,
-                other.key.module + ":" + other.key.side,
-            ),
+            ("key", *keys),
             ("length of keys", first.dim, other.dim),
             ("tokenizer", first.tokenizer.sha256[:12], other.tokenizer.sha256[:12]),
         ):
@@ -68,11 +65,7 @@ def open_stores(datastores: Stores) -> list[Datastore]:
 
 
 def distinct_names(stores: Sequence[Datastore]) -> list[str]:
-    """Names datastores so that no two of them have the same name.
-
-    A name that two datastores share is made longer: by the folders that hold them, or by the
-    revision on the Hub. What is still the same gets a number, such as "manuals#2".
-    """
+    """Unique names of datastores, made longer by folders or revision, or numbered: "manuals#2"."""
     by_folder = {store.folder.resolve(): store for store in stores}
     titles = {folder: store.name for folder, store in by_folder.items()}
     for depth in range(2, max(len(folder.parts) for folder in by_folder)):
@@ -130,10 +123,7 @@ def check_shares(weights: Sequence[float] | None, stores: int) -> list[float] | 
 
 
 def check_document(stores: Sequence[Datastore], name: str) -> None:
-    """Refuses a name of documents that none has, or that several with other ids have.
-
-    Removed documents have their names still, but make no other's ambiguous.
-    """
+    """Refuses a name that no document has, or several with different ids."""
     matches = [(store, store.documents.named(name, store.manifest.removed)) for store in stores]
     ids = {
         store.documents[number].id
@@ -159,13 +149,7 @@ def check_document(stores: Sequence[Datastore], name: str) -> None:
 
 
 class CombinedRetriever(Retriever):
-    """Searches several datastores as one.
-
-    Without weights, the k nearest entries of all datastores vote, as if they were one datastore.
-    With RetoMaton all of their entries vote.
-    With weights, k entries of each datastore vote, and each datastore has its share of p_kNN. The
-    share of a datastore that finds nothing goes to the others.
-    """
+    """Searches several datastores as one; with weights, each has k entries and a share of p_kNN."""
 
     def __init__(
         self, retrievers: Sequence[Retriever], weights: Sequence[float] | None = None
@@ -205,18 +189,13 @@ class CombinedRetriever(Retriever):
         return self.retrievers[number].store, entry - self._first[number]
 
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
-        """Searches the neighbors of a batch of queries. Ids count through all datastores.
-
-        Args:
-            queries: [rows, dim], any floating type and device.
-        """
+        """Searches the neighbors of queries [rows, dim]. Ids count through all datastores."""
         return self._merged([retriever.search(queries, texts) for retriever in self.retrievers])
 
     def search_steps(self, states: Tensor, ids: Tensor, needed: Tensor | None = None) -> Neighbors:
         """Does what `Retriever.search_steps` does; each datastore follows its own pointers."""
-        return self._merged(
-            [retriever.search_steps(states, ids, needed) for retriever in self.retrievers]
-        )
+        steps = [retriever.search_steps(states, ids, needed) for retriever in self.retrievers]
+        return self._merged(steps)
 
     def _merged(self, results: list[Neighbors]) -> Neighbors:
         parts = [part.to(results[0].ids.device) for part in results]
@@ -226,23 +205,17 @@ class CombinedRetriever(Retriever):
         every_row = any(
             part.every_row and share > 0.0 for part, share in zip(parts, self._shares, strict=True)
         )
-        ids = [
-            torch.where(part.mask, part.ids + first, part.ids)
-            for part, first in zip(parts, self._first, strict=False)
-        ]
-        merged = joined(
-            parts,
-            -1,
-            ids=torch.cat(ids, dim=-1),
-            every_row=every_row,
-            searched=_any_searched(parts),
+        ids = torch.cat(
+            [
+                torch.where(part.mask, part.ids + first, part.ids)
+                for part, first in zip(parts, self._first, strict=False)
+            ],
+            dim=-1,
         )
+        searched = [part.searched for part in parts if part.searched is not None]
+        any_searched = torch.stack(searched).any(dim=0) if len(searched) == len(parts) else None
+        merged = joined(parts, -1, ids=ids, every_row=every_row, searched=any_searched)
         # All pointers vote, so that the widest row of a batch changes no other row.
         if self.weights is not None or self.follows_text:
             return merged
         return merged.nearest(self.config.k)
-
-
-def _any_searched(parts: list[Neighbors]) -> Tensor | None:
-    searched = [part.searched for part in parts if part.searched is not None]
-    return torch.stack(searched).any(dim=0) if len(searched) == len(parts) else None

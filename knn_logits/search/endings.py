@@ -1,8 +1,4 @@
-"""`Endings` finds the entries that follow the longest end of a text in datastores, word for word.
-
-Unlike the ∞-gram, which counts these places, it compares their keys, and it says how rare the
-shared words are. Where a text has come to the end of a document, its end follows.
-"""
+"""`Endings` finds the entries after the longest end of a text that occurs word for word."""
 
 from __future__ import annotations
 
@@ -31,16 +27,10 @@ _TAIL, _LONGEST = 4, 256
 
 
 class Endings(Retriever):
-    """Finds the entries after the longest end of a text, in place of the nearest entries.
+    """Finds entries after the longest end of a text that is as rare as `least`, in nats.
 
-    A datastore without a suffix index is sorted when it is opened: a second for a million tokens.
-
-    Args:
-        retriever: The retriever of one datastore or several, with its settings; `k` and `exclude`
-            matter here.
-        indexes: Keeps what was sorted.
-        least: The rarity from which an end counts, in nats.
-        end_token: The token that follows a document's last token; None for none.
+    Where the text is at a document's end, its token `end_token` follows. A datastore without a
+    suffix index is sorted at opening: a second for a million tokens.
     """
 
     def __init__(
@@ -84,16 +74,7 @@ class Endings(Retriever):
         return self._whole.locate(entry)
 
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
-        """Finds the entries after the longest end of each text, if that end is rare enough.
-
-        Args:
-            queries: [rows, dim], the states at the ends of the texts.
-            texts: The texts. No end extends beyond a negative number.
-
-        Returns:
-            At most k entries a row, the nearest ones, with `matched` and `rarity`. A row without
-            a rare end has none, and the rarity 0.
-        """
+        """At most k entries a row, the nearest, with `matched` and `rarity`."""
         assert texts is not None
         lengths, rarity, listed, ended = self._listed(texts)
         width = min(self.config.k, max(map(len, listed), default=0))
@@ -117,12 +98,7 @@ class Endings(Retriever):
         return neighbors.to(queries.device)
 
     def _listed(self, texts: Prefixes) -> tuple[Array, Array, list[Array], Array]:
-        """Lists the entries after each text's longest end.
-
-        Returns:
-            The tokens of each text's longest end, its rarity, the entries, and whether the end of
-            their documents follows in place of their tokens.
-        """
+        """Each text's longest end and rarity, its entries, and whether a document ends there."""
         ranges = [index.ranges(texts) for index, _ in self._ends]
         lengths = np.max([longest for *_, longest in ranges], axis=0, initial=0)
         rarity, ended = np.zeros(len(texts), np.float32), np.zeros(len(texts), bool)
@@ -148,11 +124,7 @@ class Endings(Retriever):
         return lengths, rarity, listed, ended
 
     def _at_document_end(self, text: Array, length: int) -> tuple[int, Array]:
-        """The longest end of a text that is a document's, if it has more than `length` tokens.
-
-        Returns:
-            Its length, and the last entries of the documents that have it; 0 and none otherwise.
-        """
+        """The longest document's end, if above `length`, and the last entries of such documents."""
         if self._end_token is None:
             return 0, np.empty(0, np.int64)
         best = 0
@@ -166,10 +138,7 @@ class Endings(Retriever):
         return best, np.array(entries, np.int64)
 
     def _compared(self, query: Tensor, entries: Array) -> tuple[Tensor, Tensor]:
-        """How near each entry is, float32 [entries], and its token.
-
-        All are equally near where a datastore keeps no vectors.
-        """
+        """Nearness and token of each entry; all are equally near without stored vectors."""
         if len(self.stores) == 1:
             return self._compared_in(self.stores[0], query, entries)
         near, tokens = torch.zeros(len(entries)), torch.zeros(len(entries), dtype=torch.int64)

@@ -1,9 +1,4 @@
-"""What votes on the next token: a registry of retrievers, and one of experts beside them.
-
-A new one is a file, and a line here. A retriever finds the neighbors of a state in one datastore.
-An expert reads the text, and votes beside the neighbors with a share of its own. What both find are
-entries of datastores, from which the sources of a token are named.
-"""
+"""What votes on the next token: registries of retrievers, and of experts beside them."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ from knn_logits.store.datastore import Datastore
 
 
 class Expert(Protocol):
-    """Votes beside the neighbors."""
+    """Reads the text, and votes beside the neighbors with a share of its own."""
 
     @classmethod
     def opened(
@@ -32,10 +27,7 @@ class Expert(Protocol):
         ...
 
     def find(self, prefixes: Prefixes) -> Occurrences:
-        """The votes after each text, their share in the mixture, and the entries that cast them.
-
-        An entry is numbered through all datastores; -1 is none, such as padding.
-        """
+        """The votes after each text; entries are numbered through all datastores, -1 is none."""
         ...
 
 

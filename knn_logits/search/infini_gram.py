@@ -1,16 +1,8 @@
-"""The ∞-gram predicts the token after the longest suffix of a text that occurs in the corpus.
-
-    p(y) = how often y follows the suffix / how often the suffix occurs
-
-Liu et al. (2024), "Infini-gram: Scaling Unbounded n-gram Language Models to a Trillion Tokens",
-section 2. The ∞-gram needs no keys, no nearest-neighbor search and no model. Each vote is a place
-in the corpus that contains the suffix word for word.
-"""
+"""The ∞-gram: p(y) = count(suffix y) / count(suffix), of the longest suffix. Liu et al. (2024)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
@@ -22,7 +14,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.errors import DatastoreError
 from knn_logits.index.opening import Indexes, hidden_entries
-from knn_logits.locks import new_lock
+from knn_logits.locks import Recent
 from knn_logits.search.occurrences import Occurrences, Prefixes, join
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
@@ -47,10 +39,7 @@ _FEW, _LONG_RUN = 16, 256
 
 
 class SuffixIndex:
-    """Finds the longest suffix of a text that occurs in one datastore. It is safe for threads.
-
-    With `make`, a datastore without a suffix index is sorted here.
-    """
+    """Finds the longest suffix of a text in a datastore; `make` sorts one that has no index."""
 
     def __init__(
         self, store: Datastore, without: Array | None = None, *, make: bool = False
@@ -81,8 +70,7 @@ class SuffixIndex:
         self._vocabulary = int(tokens.max(initial=-1)) + 1
         counts = np.bincount(self._before[self._order], minlength=self._vocabulary)
         self._bounds = np.concatenate([[0], np.cumsum(counts)])
-        self._lock = new_lock(self)
-        self._samples: OrderedDict[tuple[int, int], tuple[Array, Array, Array]] = OrderedDict()
+        self._samples: Recent[tuple[int, int], tuple[Array, Array, Array]] = Recent(_CACHED)
 
     def _entries(self, places: Array) -> Array:
         """Returns the entries of the tokens at some places, int64."""
@@ -93,13 +81,7 @@ class SuffixIndex:
         return self._entries(self._order[low:high])
 
     def ranges(self, prefixes: Prefixes) -> tuple[Array, Array, Array]:
-        """Finds the range of the longest suffix of each text in the suffix order.
-
-        Returns:
-            Three arrays int64 [rows]: the beginning of the range, its end (exclusive), and the
-            number of tokens of the suffix. If a text's last token never occurs, its suffix has 0
-            tokens and the range is empty.
-        """
+        """First and last (exclusive) place of each text's longest suffix, and its length."""
         rows = len(prefixes)
         if rows <= _FEW:
             ends = zip(prefixes.first.tolist(), prefixes.end.tolist(), strict=True)
@@ -109,10 +91,8 @@ class SuffixIndex:
         low, high, lengths = (np.zeros(rows, np.int64) for _ in range(3))
         last = self._token_before(prefixes, np.arange(rows), lengths)
         occurring = np.flatnonzero((last >= 0) & (last < self._vocabulary))
-        low[occurring], high[occurring] = (
-            self._bounds[last[occurring]],
-            self._bounds[last[occurring] + 1],
-        )
+        low[occurring] = self._bounds[last[occurring]]
+        high[occurring] = self._bounds[last[occurring] + 1]
         active = occurring[high[occurring] > low[occurring]]
         high[high <= low] = low[high <= low]
         lengths[active] = 1
@@ -177,7 +157,7 @@ class SuffixIndex:
     def _narrowed(
         self, low: Array, high: Array, lengths: Array, tokens: Array
     ) -> tuple[Array, Array]:
-        """Narrows each range to the occurrences that the token `wanted` precedes."""
+        """Narrows each range to the occurrences that `tokens` precede."""
         widest = int((high - low).max())
         if widest * len(low) <= _LOOKED_AT:
             columns = low[:, None] + np.arange(widest)
@@ -193,7 +173,7 @@ class SuffixIndex:
         )
 
     def _bisected(self, low: Array, high: Array, lengths: Array, tokens: Array) -> Array:
-        """Finds the first place of each range whose preceding token is not below `wanted`."""
+        """The first place of each range whose preceding token is not below that of `tokens`."""
         low, high = low.copy(), high.copy()
         open_ = np.flatnonzero(low < high)
         while len(open_):
@@ -208,10 +188,7 @@ class SuffixIndex:
     def _run(
         self, prefixes: Prefixes, rows: Array, low: Array, high: Array, lengths: Array
     ) -> Array:
-        """Counts how many more tokens all occurrences of a range share with the text, int64 [rows].
-
-        A range is sorted, so all occurrences share the tokens that the first and the last share.
-        """
+        """How many more tokens the ends of a sorted range, and so all in it, share with a text."""
         steps = np.arange(_RUN)
         places = prefixes.end[rows, None] - 1 - lengths[rows, None] - steps
         inside = places >= prefixes.first[rows, None]
@@ -226,13 +203,7 @@ class SuffixIndex:
         return np.where(same.all(axis=1), _RUN, np.argmin(same, axis=1))
 
     def find(self, prefixes: Prefixes, first_entry: int = 0) -> Occurrences:
-        """Finds the occurrences of the longest suffix of each text, and their shares in its vote.
-
-        If a suffix occurs more than 1,024 times, a sample is returned. The sample has at least one
-        occurrence for each token that follows the suffix, and others evenly spread. Each token's
-        share in the vote is exact. Only the division of this share among documents depends on the
-        sample.
-        """
+        """The longest suffixes' occurrences, or samples of them with exact shares of tokens."""
         low, high, lengths = self.ranges(prefixes)
         counts = high - low
         listed = [self._listed(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
@@ -260,19 +231,14 @@ class SuffixIndex:
             places = self._order[low:high]
             weights = np.full(count, -np.log(max(1, count)), np.float32)
             return self._entries(places), self._tokens[places], weights
-        with self._lock:
-            cached = self._samples.get((low, high))
-            if cached is not None:
-                self._samples.move_to_end((low, high))
-                return cached
+        if cached := self._samples.take([(low, high)]):
+            return cached[low, high]
         sample = self._sampled(low, high)
-        with self._lock:
-            self._samples[low, high] = sample
-            while len(self._samples) > _CACHED:
-                self._samples.popitem(last=False)
+        self._samples.keep({(low, high): sample})
         return sample
 
     def _sampled(self, low: int, high: int) -> tuple[Array, Array, Array]:
+        # At least one occurrence of each token that follows, and others evenly spread.
         count = high - low
         tokens = self._tokens[self._order[low:high]]
         counts = np.bincount(tokens, minlength=self._vocabulary)
@@ -308,17 +274,12 @@ class InfiniGram:
         self._lengths, self._shares = shares_by_length(stores[0], config.infini_gram)
 
     def find(self, prefixes: Prefixes) -> Occurrences:
-        """Finds the occurrences of the longest suffix of each text, as `SuffixIndex.find` does."""
+        """The occurrences of the longest suffix of each text, in all datastores."""
         occurrences = join([index.find(prefixes, first) for index, first in self._opened])
         return occurrences.weighed(self.shares(occurrences.lengths))
 
     def shares(self, lengths: Tensor) -> Tensor:
-        """Returns the share of the ∞-gram in the mixture, float32 [rows].
-
-        Args:
-            lengths: int64 [rows], the number of tokens of the suffixes. A length of 0 has the share
-                0.
-        """
+        """The ∞-gram's share in the mixture for suffixes of these lengths, float32 [rows]."""
         places = torch.bucketize(lengths, self._lengths, right=True)
         return self._shares[places]
 
@@ -326,12 +287,7 @@ class InfiniGram:
 def shares_by_length(
     store: Datastore, share: float | Literal["auto"] | None
 ) -> tuple[Tensor, Tensor]:
-    """Returns the shares of the ∞-gram by the length of the suffix.
-
-    Returns:
-        Ascending lengths, int64 [n]; and shares, float32 [n + 1]. The first share is that of a
-        suffix shorter than all lengths, and the others are those from each length on.
-    """
+    """Ascending lengths [n] and shares [n + 1]: that below all lengths, and from each on."""
     record = store.manifest.infini_gram
     lengths: tuple[int, ...]
     shares: tuple[float, ...]
@@ -345,16 +301,7 @@ def shares_by_length(
 
 
 def without_padding(ids: Tensor, config: Any) -> Tensor:
-    """Replaces padding at the beginning of texts by -1.
-
-    Args:
-        ids: int64 [rows, length], the texts. Negative numbers are not tokens, and stay.
-
-    Returns:
-        int64 [rows, length], the texts with -1 before their beginning. If a text itself begins
-        with the padding token, this token is replaced as well. So a text is read in the same way
-        alone and in a batch.
-    """
+    """Replaces padding tokens at the beginning of texts by -1, also where a text begins so."""
     end = getattr(config, "eos_token_id", None)
     pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]
     # Most texts begin with a token, which is seen faster than where padding ends.

@@ -24,7 +24,8 @@ PADDING: dict[str, float] = {
     "matched": 0,
 }
 _BY_ROW = ("searched", "rarity")
-# How many of the nearest entries decide whether a datastore knows what follows.
+# How many of the nearest entries count for `hits`. Text like a datastore's has many hits, which
+# tells it from other text better than distances do (LOG.md).
 NEAREST = 64
 
 
@@ -234,17 +235,7 @@ def nearest_nearness(neighbors: Neighbors) -> Tensor:
 
 
 def hits(neighbors: Neighbors, tokens: Tensor) -> Tensor:
-    """Whether one of the nearest entries of each query has the token that follows the query.
-
-    Text that resembles a datastore's text has many such hits, and other text has few. The share
-    of hits tells the two apart better than distances do (LOG.md).
-
-    Args:
-        tokens: int64 [rows], the tokens that follow the queries.
-
-    Returns:
-        bool [rows].
-    """
+    """bool [rows]: whether one of the 64 nearest entries has the token that follows the query."""
     if neighbors.k > NEAREST:
         neighbors = neighbors.nearest(NEAREST)
     same = neighbors.values == tokens.to(neighbors.values.device).unsqueeze(-1)

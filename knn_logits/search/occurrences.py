@@ -1,11 +1,8 @@
-"""`Occurrences` are the places of a corpus that contain the longest suffix of a text.
-
-This module has only tensors and arrays. It does not know of models or files.
-"""
+"""`Occurrences` are the places of a corpus that contain the longest suffix of a text."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -18,18 +15,11 @@ _NOTHING = float("-inf")
 
 @dataclass(frozen=True)
 class Prefixes:
-    """The text before each of some tokens.
+    """The text before each of some tokens. A negative number is no token, and ends a suffix."""
 
-    Attributes:
-        tokens: int64 [any number], the texts, one after another. A negative number is not a token,
-            and no suffix extends beyond it.
-        first: int64 [rows], the place in `tokens` of the first token of each row's text.
-        end: int64 [rows], the place after its last token.
-    """
-
-    tokens: Array
-    first: Array
-    end: Array
+    tokens: Array  # int64, the texts, one after another
+    first: Array  # int64 [rows], the place in `tokens` of the first token of each row's text
+    end: Array  # int64 [rows], the place after its last token
 
     def __len__(self) -> int:
         return len(self.end)
@@ -41,11 +31,7 @@ class Prefixes:
 
     @classmethod
     def of_steps(cls, ids: Tensor, positions: int) -> Prefixes:
-        """Returns the texts of the last steps of a batch.
-
-        Args:
-            ids: int64 [rows, length], the texts up to the last step.
-        """
+        """The texts before the last `positions` steps of texts `ids`, int64 [rows, length]."""
         rows, length = ids.shape
         last = np.arange(length - positions + 1, length + 1)[:, None]
         first = np.zeros_like(last) + np.arange(rows) * length
@@ -54,47 +40,23 @@ class Prefixes:
 
 @dataclass(frozen=True)
 class Occurrences:
-    """The occurrences of the longest suffix of each text. Each occurrence votes.
+    """The occurrences of the longest suffix of each text. Each occurrence votes."""
 
-    Attributes:
-        ids: int64 [rows, n], the entries; -1 for padding.
-        values: int64 [rows, n], the token that follows each occurrence.
-        log_weights: float32 [rows, n], the log of each occurrence's share in the vote; -inf for
-            padding. The shares of a row sum to 1, or are all 0 if nothing occurs.
-        lengths: int64 [rows], the number of tokens of the suffix; 0 if nothing occurs.
-        counts: int64 [rows], how often the suffix occurs.
-        shares: float32 [rows], the share of these votes in the mixture.
-    """
-
-    ids: Tensor
-    values: Tensor
-    log_weights: Tensor
-    lengths: Tensor
-    counts: Tensor
-    shares: Tensor
+    ids: Tensor  # int64 [rows, n], the entries; -1 for padding
+    values: Tensor  # int64 [rows, n], the token that follows each occurrence
+    log_weights: Tensor  # float32 [rows, n], log shares in the vote; -inf for padding
+    lengths: Tensor  # int64 [rows], the number of tokens of the suffix; 0 if nothing occurs
+    counts: Tensor  # int64 [rows], how often the suffix occurs
+    shares: Tensor  # float32 [rows], the share of these votes in the mixture
 
     def __getitem__(self, rows: Tensor | slice) -> Occurrences:
         """Returns the occurrences of some rows."""
         index = rows if isinstance(rows, slice) else rows.to(self.ids.device)
-        return Occurrences(
-            self.ids[index],
-            self.values[index],
-            self.log_weights[index],
-            self.lengths[index],
-            self.counts[index],
-            self.shares[index],
-        )
+        return Occurrences(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def to(self, device: torch.device | str) -> Occurrences:
         """Returns the same with all tensors on `device`."""
-        return Occurrences(
-            self.ids.to(device),
-            self.values.to(device),
-            self.log_weights.to(device),
-            self.lengths.to(device),
-            self.counts.to(device),
-            self.shares.to(device),
-        )
+        return Occurrences(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def weighed(self, shares: Tensor) -> Occurrences:
         """Returns the same with other shares in the mixture, float32 [rows]."""

@@ -1,8 +1,7 @@
 """How rare the words are that the end of a text shares with a corpus, in nats.
 
-What a model writes in one choice counts once: the pieces of a word are one choice. Words that it
-copies from the text before count nothing, since they show no passage that is followed, and neither
-do signs and white space.
+The tokens of a word count once. Words copied from the text before count nothing, since they show no
+passage that is followed; neither do signs and white space.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ BEGINS, ENDS, COUNTS = 1, 2, 4
 
 
 def token_rarities(counts: list[Array]) -> Array:
-    """How rare each token is: -ln of its frequency, float32 [largest token + 1].
-
-    Args:
-        counts: How often each token stands in each text, int64 [largest token + 1].
-    """
+    """-ln of each token's frequency, float32 [largest token + 1], from counts of each text."""
     total = np.zeros(max(1, *map(len, counts)), np.int64)
     for part in counts:
         total[: len(part)] += part
@@ -29,15 +24,7 @@ def token_rarities(counts: list[Array]) -> Array:
 
 
 def rarity_of_end(text: Array, length: int, rarity: Array, words: Array | None) -> float:
-    """Sums how rare the choices are in the last tokens of a text: each counts as its rarest token.
-
-    Args:
-        text: int64 [tokens]; a negative number is no token.
-        length: How many of the last tokens count. All of them are tokens of the corpus.
-        rarity: float32 [largest token + 1], from `token_rarities`.
-        words: uint8 [vocabulary], what each token is; None if it is not known. Then each token that
-            is not copied counts by itself.
-    """
+    """Rarity of the last `length` tokens of a text; without `words` each token is a word."""
     end = text[len(text) - length :]
     values = rarity[end]
     begins = np.ones(length, bool)

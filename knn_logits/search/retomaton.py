@@ -1,13 +1,4 @@
-"""RetoMaton, a retriever that follows pointers through the corpus and searches only when needed.
-
-If the token of an entry was chosen, the entry points to the next entry of its document, where the
-corpus continued. These entries, and the members of their clusters if there are clusters, take the
-place of a search. Alon et al. (2022), "Neuro-Symbolic Language Modeling with Automaton-augmented
-Retrieval", sections 3 and 4.
-
-An entry to which a pointer leads counts `pointer_weight` times as much in the vote as its distance
-says, since the text before it continues as the text does. In the paper it counts once.
-"""
+"""RetoMaton: follows pointers, and searches where few are left. Alon et al. (2022)."""
 
 from __future__ import annotations
 
@@ -40,17 +31,11 @@ _KEYS_CACHED = 1024
 
 @dataclass(frozen=True)
 class Candidates:
-    """The entries that voted in one row's step, in no particular order.
+    """The entries that voted in one row's step, in no particular order."""
 
-    Attributes:
-        ids: int64 [entries], the numbers of the entries.
-        values: Integers [entries], their tokens.
-        nearness: float32 [entries], larger is nearer.
-    """
-
-    ids: Array
-    values: Array
-    nearness: Array
+    ids: Array  # int64 [entries], the numbers of the entries
+    values: Array  # Integers [entries], their tokens
+    nearness: Array  # float32 [entries], larger is nearer
 
 
 @dataclass(frozen=True)
@@ -80,11 +65,7 @@ class Pointers:
             self._first = np.concatenate([[0], np.cumsum(sizes)])
 
     def after(self, candidates: Candidates, token: int) -> Array:
-        """Returns the entries that follow the candidates with the chosen token.
-
-        Returns:
-            int64 [pointers], at most `max_knns`. If there are more, the nearest are taken.
-        """
+        """The entries after candidates with the chosen token, at most `max_knns`, the nearest."""
         chosen = np.flatnonzero(candidates.values == token)
         if len(chosen) > self._max:
             chosen = chosen[np.argsort(-candidates.nearness[chosen], kind="stable")]
@@ -93,13 +74,7 @@ class Pointers:
         return following
 
     def extended(self, pointers: Array) -> Array:
-        """Adds the other members of the pointers' clusters. No entry occurs twice.
-
-        Clusters with more of the pointers come first. Alon et al. (2022), section 3.2.
-
-        Returns:
-            int64 [entries], at most `max_knns`.
-        """
+        """Adds members of the pointers' clusters, those with most pointers first (section 3.2)."""
         missing = self._max - len(pointers)
         if self._clusters is None or not len(pointers) or missing <= 0:
             return pointers[: self._max]
@@ -160,12 +135,9 @@ class RetomatonRetriever(Retriever):
         self._thread.steps = deque(maxlen=_STEPS_CACHED)
 
     def search_steps(self, states: Tensor, ids: Tensor, needed: Tensor | None = None) -> Neighbors:
-        """Does what `Retriever.search_steps` does, with the pointers of each text's last step.
-
-        Rows may come in another order than before, and beams may be doubled or gone. So a row uses
-        the pointers of the row whose text it continues. A row that continues no text makes a
-        search. A step that is not wanted follows no pointers and leaves none.
-        """
+        """`Retriever.search_steps` with the pointers of each text's last step."""
+        # Beams are reordered, doubled and dropped. So a row takes the pointers of the row that it
+        # continues, or searches. A step that is not needed follows no pointers and leaves none.
         positions = states.shape[1]
         if not hasattr(self._thread, "steps"):
             self.begin_text()
@@ -239,10 +211,8 @@ class RetomatonRetriever(Retriever):
             nearest_ids, nearest_nearness = nearest.ids.numpy(), nearest.nearness.numpy()
             for place, row in enumerate(searching):
                 present = nearest_ids[place] >= 0
-                new_ids, new_distances = (
-                    nearest_ids[place][present],
-                    nearest_nearness[place][present],
-                )
+                new_ids = nearest_ids[place][present]
+                new_distances = nearest_nearness[place][present]
                 if len(followed[row]):
                     new = ~np.isin(followed[row], new_ids)
                     new_ids = np.concatenate([new_ids, followed[row][new]])
@@ -296,22 +266,17 @@ class RetomatonRetriever(Retriever):
         return neighbors, candidates
 
     def _distances(self, queries: Tensor, ids: list[Array]) -> list[Array]:
-        """Computes how near each row's own entries are, float32.
-
-        It goes row by row, since a thousand keys fit a core's cache and a batch's keys do not.
-        """
-        queries = queries.detach().float().cpu()
-        if COMPARISONS[self.metric].unit_length:
-            queries = COMPARISONS[self.metric].prepared(queries)
+        """How near each row's own entries are, float32."""
+        comparison, queries = COMPARISONS[self.metric], queries.detach().float().cpu()
+        if comparison.unit_length:
+            queries = comparison.prepared(queries)
+        # Row by row: a thousand keys fit a core's cache, and a batch's keys do not.
         return [
-            self._distances_of(query, entries) if len(entries) else np.empty(0, np.float32)
+            comparison.of_query(query, self._vectors(entries)).numpy()
+            if len(entries)
+            else np.empty(0, np.float32)
             for query, entries in zip(queries, ids, strict=True)
         ]
-
-    def _distances_of(self, query: Tensor, ids: Array) -> Array:
-        keys = self._vectors(ids)
-        nearness: Array = COMPARISONS[self.metric].of_query(query, keys).numpy()
-        return nearness
 
     def _vectors(self, ids: Array) -> Tensor:
         """Returns the keys of entries, float32 [entries, dim]. The next call overwrites them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -221,9 +220,8 @@ class Retriever:
 
     def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
         rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))
-        return torch.cat(list(self._refined_parts(queries, ids, rows)))
-
-    def _refined_parts(self, queries: Tensor, ids: Tensor, rows: int) -> Iterator[Tensor]:
+        parts = []
         for query_part, id_part in zip(queries.split(rows), ids.split(rows), strict=True):
             keys = torch.from_numpy(self.store.keys(id_part.cpu().numpy())).float()
-            yield pairwise(query_part, keys.to(queries.device), self.metric)
+            parts.append(pairwise(query_part, keys.to(queries.device), self.metric))
+        return torch.cat(parts)

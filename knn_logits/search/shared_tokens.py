@@ -1,12 +1,4 @@
-"""Counts how many tokens before an entry are the same as before the query.
-
-The state says what the model expects. It does not say which words stand before: of the 64 nearest
-entries of a held-out text, a fifth differ in the very last token, and six in ten in the token
-before it. An entry that shares more tokens with the end of the text is right far more often
-(LOG.md), so `suffix_weight` lets it count more.
-
-This module has only arrays. It does not know of models or files.
-"""
+"""Counts how many tokens before an entry are the same as before the query, for `suffix_weight`."""
 
 from __future__ import annotations
 
@@ -26,13 +18,7 @@ _BACK = np.arange(-LONGEST, 0)
 
 
 class SharedTokens:
-    """Counts the tokens before each entry that are also the last tokens of a text.
-
-    Args:
-        tokens: Integers [tokens], the tokens of all documents.
-        documents: int64 [documents], the first token of each document, ascending from 0.
-        contexts: int64 [contexts], the first token of each context, which is no entry.
-    """
+    """Counts for `documents` and `contexts`, the first tokens of each, int64, ascending."""
 
     def __init__(self, tokens: Array, documents: Array, contexts: Array) -> None:
         before = np.full(len(tokens), LONGEST, np.uint8)
@@ -45,14 +31,7 @@ class SharedTokens:
         self._last = np.delete(np.asarray(tokens), contexts[1:] - 1)[: len(self._most)]
 
     def count(self, ids: Array, texts: Prefixes) -> Array:
-        """Counts the shared tokens of the entries of each row and the text of the row.
-
-        Args:
-            ids: int64 [rows, k], the entries; -1 for padding.
-
-        Returns:
-            float32 [rows, k], from 0 to 8.
-        """
+        """Shared tokens of entries `ids` and each row's text, float32 [rows, k], 0 to 8."""
         places = texts.end[:, None] + _BACK
         # No token is negative, so what is before the beginning of a text agrees with nothing.
         tokens = np.append(texts.tokens, -1)
@@ -77,10 +56,6 @@ class SharedTokens:
 
 
 def at_temperature(weight: float, temperature: float, other: float) -> float:
-    """Returns the suffix weight at another temperature that is worth the same distance.
-
-    A token before an entry that is also before the query is worth a difference in distance. The
-    same difference counts for more at a sharper temperature, and so must the token.
-    """
+    """The suffix weight at another temperature that is worth the same distance."""
     bonus = math.log(weight) * (temperature / other)
     return math.exp(max(-_LARGEST_BONUS, min(bonus, _LARGEST_BONUS)))

@@ -21,18 +21,10 @@ from knn_logits.locks import cached_property
 from knn_logits.store.files import replacing
 from knn_logits.store.footer import check_footer
 
-_SCHEMA = pa.schema(
-    [
-        ("first", pa.int64()),
-        ("length", pa.int64()),
-        ("id", pa.string()),
-        ("title", pa.string()),
-        ("uri", pa.string()),
-        ("metadata", pa.string()),
-    ]
-)
-_SCHEMA_OF_PAIRS = _SCHEMA.append(pa.field("source", pa.string()))
 _TEXT = ["id", "title", "uri", "metadata", "source"]
+_SPAN = [("first", pa.int64()), ("length", pa.int64())]
+_SCHEMA = pa.schema([*_SPAN, *((name, pa.string()) for name in _TEXT[:-1])])
+_SCHEMA_OF_PAIRS = _SCHEMA.append(pa.field("source", pa.string()))
 _NAMES = ("id", "title", "uri")
 # The most characters of an id, which is a path or an address at most. Titles and uris may be longer
 # and are cut where they are shown.

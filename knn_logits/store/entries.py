@@ -1,8 +1,6 @@
-"""The numbering of entries, tokens and documents, and the entries that stand for others.
+"""The numbering of entries: i is the token i + 1 + (contexts that began before it).
 
-An entry is a token that another token precedes. `tokens.npy` holds all tokens one after another.
-Each document is a context, unless the documents were joined into one stream. The first token of a
-context is not an entry. So entry i is the token i + 1 + (contexts that began before it).
+A document is a context, unless all were joined into one; a context's first token is no entry.
 """
 
 from __future__ import annotations
@@ -54,10 +52,8 @@ class Contexts:
         return documents
 
 
-# Of several entries of one token in one document the index can hold one: He, Neubig,
-# Berg-Kirkpatrick (2021), "Efficient Nearest Neighbor Language Models", section 4.2. They merge
-# over the whole datastore. Within documents the shares of documents stay true, and a document can
-# be removed. `into` is the entry that stands for each entry, which may be itself, int32 [entries].
+# Merged entries: `into` is the entry that stands for each entry, which may be itself, int32
+# [entries]. Both are of one document, so that its share stays true and it can be removed.
 
 
 def merged_away(into: Array) -> Ints:

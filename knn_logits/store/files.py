@@ -1,10 +1,7 @@
-"""Writes files that appear whole or not at all, one writer at a time.
+"""Writes files that appear whole or not at all, one writer at a time; nothing else writes.
 
-Only this module writes, renames or deletes.
-
-A file is written under a partial name, synced, and renamed, and then its folder is synced. It is
-written with `write()` and not through a memory map, since a full disk answers `write()` with an
-error and a memory map with a signal.
+A file is written with `write()`: a full disk answers that with an error, and a memory map with a
+signal.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Refuses a Parquet table that `documents` cannot have written, before Arrow reads its footer.
 
 A few bytes could stand for billions of rows, and Arrow ends the process over some damaged footers.
-The footer is a struct of numbered fields, in Thrift's compact protocol. Arrow passes over a field
-of an unexpected type and does not look at the type of a list's items. So that both read the same,
-fields must ascend, and those of the table below must have its types.
+Arrow passes over fields of an unexpected type (Thrift's compact protocol). So that both read the
+same, fields must ascend, and those of the table below must have its types.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Talks to the Hub: names of datastores, the client, and the meaning of its errors.
-
-`HF_ENDPOINT`, `HF_HOME`, `HF_TOKEN` and `HF_HUB_OFFLINE` have their usual meaning.
-"""
+"""Names of datastores on the Hub, its client, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -212,7 +209,7 @@ def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
 
 
 def checked_commit(name: HubName, commit: str | None) -> str:
-    """Returns the commit that an answer names, and refuses an answer that names none."""
+    """The commit that an answer names; an answer that names none is refused."""
     if commit is None or not _COMMIT.fullmatch(commit):
         raise HubError(f"{endpoint()} did not return a commit of {name}: try again later")
     return commit

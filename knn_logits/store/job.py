@@ -1,8 +1,6 @@
 """A job that changes a datastore. It can be killed at any moment and continues where it stopped.
 
-A job writes its files next to those of the datastore, under other names, and records each complete
-file in a journal. It replaces the manifest last. Before that readers see the old datastore, and
-after it the new one.
+It writes files beside the datastore's, notes each in a journal, and replaces the manifest last.
 """
 
 from __future__ import annotations
@@ -291,7 +289,7 @@ def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:
 
 
 def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
-    """Returns the files of an earlier run up to the first that differs from the journal."""
+    """The files of an earlier run up to the first that differs from the journal."""
     whole = []
     for record in journal.files:
         path = folder / record.name

@@ -1,9 +1,4 @@
-"""The files of a datastore's folder: their names, and what each may hold.
-
-A job that changes a datastore writes its files next to the old ones. Their names contain the number
-of the job's generation: first `tokens.npy`, then `tokens.1.npy`. The manifest, which is replaced
-last, names the valid files.
-"""
+"""The files of a datastore's folder: their names by a job's generation, and what each may hold."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The manifest, `datastore.json`: everything needed to refuse a wrong model or a damaged file.
-
-A job writes the manifest last. A folder without it is not a datastore, and files that it does not
-name are not part of the datastore. Its own checksum shows whether it was damaged or edited.
-"""
+"""The manifest, `datastore.json`, which is written last and names the files of a datastore."""
 
 from __future__ import annotations
 

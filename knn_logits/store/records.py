@@ -196,7 +196,7 @@ class NearRecord(Record):
     hits: Share  # how often one of the nearest entries has the token that follows
 
     def nearness(self, metric: Metric) -> float:
-        """Returns the limit as a nearness, which is larger for a nearer neighbor."""
+        """The limit as a nearness, which is larger for a nearer neighbor."""
         return float(as_distance(self.distance, metric))
 
 
@@ -216,11 +216,7 @@ class InfiniGramRecord(Record):
 
 
 class LearnedRecord(Record):
-    """How the rows of a learned memory were learnt. `lab.distilling` makes such a memory.
-
-    Each row, in place of a key, has a token, its value, and is compared by the inner product.
-    `tokens.npy` holds the tokens, ascending, after one that is no entry, and no text of the corpus.
-    """
+    """How the rows of a learned memory were learnt; `tokens.npy` holds their tokens, ascending."""
 
     rows: float = Field(gt=0)  # for each different token of the corpus, on average
     targets: Literal["tokens", "neighbors"]  # of the corpus, or what a datastore says of it

@@ -1,8 +1,4 @@
-"""Fetches a datastore from the Hub, file by file, into the Hub's cache on this machine.
-
-The manifest, which has the hash of each other file, is fetched first. An interruption loses at most
-one file, and all files are of one commit, even if the branch changes meanwhile.
-"""
+"""Fetches one commit of a datastore from the Hub, file by file, the manifest first."""
 
 from __future__ import annotations
 
@@ -75,7 +71,7 @@ class Remote:
             raise
 
     def missing(self, records: Sequence[FileRecord]) -> list[FileRecord]:
-        """Returns those of some files that are not in the cache yet."""
+        """Those of some files that are not in the cache yet."""
         return [record for record in records if not (self.folder / record.name).exists()]
 
     def fetch(self, records: Sequence[FileRecord], progress: Progress = no_progress) -> None:
@@ -161,7 +157,7 @@ class Remote:
 
 
 def needed(manifest: Manifest) -> list[FileRecord]:
-    """Returns the files that a search needs. The other files can be fetched later."""
+    """The files that a search needs. The other files can be fetched later."""
     kinds = {record.kind for record in manifest.files}
     later = layout.LATER if "index" in kinds else layout.LATER - {"keys"}
     if "native" in kinds:

@@ -1,11 +1,7 @@
-"""Recognises attention sinks: states that are the same whatever the text says.
+"""Recognises attention sinks, which take no part in a vote, from the datastore's own files.
 
-Many models put what they do not need on the first token of a text. The state after it is then an
-outlier, and nearly the same for every word (Xiao et al. 2024, "Efficient Streaming Language Models
-with Attention Sinks"). As a key it would let every text vote for the usual second token of the
-documents, so neither such a query nor such an entry takes part in a vote.
-
-The datastore's own files tell whether its model has a sink. No model is needed here.
+The state after a text's first token is then nearly the same for every word (Xiao et al. 2024), and
+would let every text vote for the usual second token of the documents.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The suffix order of a datastore's text: where each end of a text stands, found by bisection.
+"""The suffix order of a text: its tokens, sorted by the text before them, read backwards.
 
-Every token but a document's first is an occurrence of the text before it, back to its document's
-beginning. Sorted by that text, read backwards, the occurrences of one and the same ending stand
-side by side, and the longest ending that occurs at all is found by narrowing a range. No ending
-crosses a document's edge, and each has a token that follows it.
-
-Numbers only: nothing here knows of models, of manifests, or of what the tokens mean.
+The occurrences of one ending stand side by side, so the longest ending that occurs is found by
+bisection. No ending crosses a document's edge.
 """
 
 from __future__ import annotations
@@ -23,16 +19,9 @@ CHUNK = 1 << 20
 
 
 def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) -> Array:
-    """Sorts the tokens of some documents by the text before them, read backwards.
-
-    By prefix doubling: texts sorted by their last h tokens are sorted by their last 2 h with the
-    ranks that stand h tokens earlier; only those that are still alike are sorted again. Manber and
-    Myers (1990), "Suffix Arrays". It takes about 50 bytes of memory a token.
-
-    Returns:
-        uint32 [tokens - documents], places in `tokens`, int32 [tokens]. Where texts are equal back
-        to the beginning of their documents, int64 `first`, the earlier place comes first.
-    """
+    """uint32 [tokens - documents], places in `tokens`; of equal texts the earlier is first."""
+    # Prefix doubling (Manber and Myers 1990): texts sorted by their last h tokens are sorted by
+    # their last 2 h with the ranks that stand h tokens earlier. It takes 50 bytes a token.
     if len(tokens) >= MOST_TOKENS:
         raise DatastoreError(
             f"a suffix index covers at most {MOST_TOKENS:,} tokens, but there are {len(tokens):,}: "

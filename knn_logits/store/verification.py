@@ -1,10 +1,7 @@
-"""Checks whether a datastore's files fit its manifest: hashes, shapes and ranges.
+"""Checks whether a datastore's files fit its manifest: sizes, hashes, shapes and ranges.
 
-Hashes find damage but not malice, since the publisher of a datastore also publishes its hashes. So
-the content of each file is checked as well, and nothing is read before its size is known.
-
-A stamp in the user's cache folder makes a second opening quick. It is never in the datastore, where
-its publisher could forge it, and holds each file's size, times and place on the disk.
+Hashes find damage but not malice, so the content is checked as well. A stamp in the user's cache,
+where no publisher can forge it, makes a second opening quick.
 """
 
 from __future__ import annotations

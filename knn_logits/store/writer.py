@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -54,17 +55,8 @@ class TokenWriter:
             self._staging = stack.pop_all()
         return self
 
-    def add(
-        self,
-        tokens: Sequence[int] | Array,
-        *,
-        id: str,
-        title: str | None = None,
-        uri: str | None = None,
-        metadata: str | None = None,
-        source: str | None = None,
-    ) -> None:
-        """Appends a document of at least one token. For a pair these are the target's tokens."""
+    def add(self, tokens: Sequence[int] | Array, **fields: Any) -> None:
+        """Appends a document of at least one token; `DocumentRecord` has the fields."""
         array = np.asarray(tokens, dtype=np.int64)
         unknown = array[(array < 0) | (array >= self.vocabulary)]
         if len(unknown):
@@ -73,9 +65,7 @@ class TokenWriter:
                 f"only {self.vocabulary} tokens: load the tokenizer that belongs to the model"
             )
         self._file.write(array.astype(np.int32).tobytes())
-        self._records.append(
-            DocumentRecord(self.tokens, len(array), id, title, uri, metadata, source)
-        )
+        self._records.append(DocumentRecord(self.tokens, len(array), **fields))
         self.tokens += len(array)
 
     def describe(self, number: int, **fields: str | None) -> None:

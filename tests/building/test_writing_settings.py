@@ -11,6 +11,7 @@ from conftest import TEXTS
 from handmade import make_store
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import write_settings
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, Trace, explain
@@ -19,7 +20,6 @@ from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.evidence.assemble import with_trust
 from knn_logits.evidence.familiarity import Familiarity
 from knn_logits.evidence.trace import SequenceTrace, TokenTrace
-from knn_logits.measure.tune.result import write_settings
 
 
 @given(

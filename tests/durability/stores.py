@@ -17,6 +17,7 @@ import torch
 from conftest import TEXTS, make_gpt2
 from folders import hashes, names
 from legacy_files import faiss_index, knn_transformers, stored_keys
+from tuned import write_settings
 
 from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_datastore, build_index
 from knn_logits.building.adding import add_documents
@@ -26,7 +27,6 @@ from knn_logits.building.merging import merge_entries
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.building.syncing import sync_documents
 from knn_logits.lab.importing import import_datastore
-from knn_logits.measure.tune.result import write_settings
 from knn_logits.mixture.gates.distance import DistanceGate
 from knn_logits.store import layout
 

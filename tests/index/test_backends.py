@@ -6,6 +6,7 @@ from knn_logits.errors import DatastoreError
 from knn_logits.index.backend import Backend, Keys
 from knn_logits.index.backends import BACKENDS, backend, backend_kind, usual_kinds
 from knn_logits.metrics import METRICS
+from knn_logits.settings.config import IndexConfig
 
 KEYS = np.random.default_rng(0).standard_normal((600, 32), dtype=np.float32)
 FACTORIES = ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8", "IVF8,PQ8x4", "PCA16,IVF8,SQ8", "SQ8"]
@@ -13,7 +14,8 @@ FACTORIES = ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8", "IVF8,PQ8x4", "PCA16,IVF8
 
 def built(factory, metric="l2", keys=KEYS, **settings):
     source = Keys(len(keys), lambda: [keys[:100], keys[100:]], lambda size: keys[:size])
-    return backend(factory, keys.shape[1], metric).build(source, **settings)
+    kind = backend(factory, keys.shape[1], metric)
+    return kind.build(source, IndexConfig(factory, **settings), None, "cpu")
 
 
 def test_each_factory_string_has_one_backend():

@@ -150,7 +150,7 @@ import numpy as np, torch
 if sys.argv[1] == "before":
     import faiss.contrib.torch_utils
 from knn_logits.index.faiss_backend import build_faiss
-from knn_logits.index.kmeans import assign, train_centroids
+from knn_logits.index.faiss_library import assign, train_centroids
 keys = np.random.default_rng(0).standard_normal((6000, 8), dtype=np.float32)
 queries, found = torch.from_numpy(keys[:40] + 0.01), []
 for factory, metric in [("IVF2048,SQ8", "l2"), ("IVF2048,Flat", "cosine"), ("IVF64,PQ4x4", "l2"),

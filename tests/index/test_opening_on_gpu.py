@@ -60,7 +60,7 @@ def test_the_first_form_that_fits_is_taken(store, on_gpu, monkeypatch):
     for free, bytes_ in forms.items():
         index = on_gpu(store, int(free))
         assert isinstance(index, CompactIndex)
-        assert index._codes.element_size() == bytes_
+        assert index._keys.element_size() == bytes_
         found = by_distance(index, queries(), 20)
         torch.testing.assert_close(
             found[0], expected[0].sort(descending=store.manifest.metric != "l2").values
@@ -138,7 +138,7 @@ def test_an_index_does_not_keep_its_datastore(store, monkeypatch):
     one = Datastore(store.folder)
     index, held = open_compact(one, CPU, int(2.5 * len(store) * DIM)), weakref.ref(one)
     assert index is not None
-    assert index._codes.dtype == torch.int8
+    assert index._keys.dtype == torch.int8
     del one
     gc.collect()
     assert held() is None

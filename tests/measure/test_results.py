@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from knn_logits.errors import MissingDependencyError
 from knn_logits.measure.report import page, plain_table, write_report
-from knn_logits.measure.results import Evaluation, Tally, join, perplexity
+from knn_logits.measure.results import Evaluation, Resampling, Tally, join, perplexity
 
 tokens = st.lists(
     st.tuples(
@@ -36,7 +36,7 @@ def tally_of(rows):
 
 def result_of(tally, **settings):
     settings = {"with_knn": True, "samples": 200, "seed": 0, **settings}
-    return tally.result("t", 7, 10, 50, **settings)
+    return tally.result("t", 7, 10, 50, Resampling(**settings))
 
 
 @given(tokens)

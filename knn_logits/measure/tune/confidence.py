@@ -1,9 +1,4 @@
-"""Tests whether one setting is significantly better than another on a held-out text.
-
-The test is a bootstrap over documents. If there are too few documents, it draws blocks of tokens.
-Blocks do not show how documents differ, so such a text must also have a certain length. This module
-knows sums of log-likelihood, but no model and no datastore.
-"""
+"""Whether a setting is significantly better than another: a bootstrap over documents or blocks."""
 
 from __future__ import annotations
 
@@ -135,11 +130,7 @@ def _rounded(number: int) -> int:
 
 
 class Cells:
-    """Log-likelihoods of a text under all settings of a grid, by document and block of tokens.
-
-    The memory does not grow with the text. With more than 256 cells, blocks become twice as long.
-    When each block is a whole document, documents are joined two by two.
-    """
+    """Log-likelihoods of a text under a grid, by document and block, in at most 256 cells."""
 
     def __init__(self) -> None:
         self._block, self._group = _BLOCK, 1
@@ -192,12 +183,8 @@ class Cells:
         whole = len(documents) >= FEW_DOCUMENTS
         for cells in (self, other) if whole else ():
             cells._merge(lambda document, _: (document, 0))
-        gains = np.array(
-            [
-                float(sums[chosen] - other._cells[cell][1][before])
-                for cell, (_, sums) in self._cells.items()
-            ]
-        )
+        pairs = [(sums, other._cells[cell][1]) for cell, (_, sums) in self._cells.items()]
+        gains = np.array([float(sums[chosen] - others[before]) for sums, others in pairs])
         tokens = np.array([tokens for tokens, _ in self._cells.values()], dtype=np.int64)
         return compared(gains, tokens, whole, grouped=self._group > 1, samples=samples, seed=seed)
 

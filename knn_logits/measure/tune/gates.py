@@ -1,9 +1,4 @@
-"""Fits gates on one part of a text and judges them on another, from one pass of `tune`.
-
-The k and the temperature of the gate are known only when all tokens have been seen. So a few
-features of each token are kept, and its p_kNN under each k and temperature. A rescorer needs the
-neighbors themselves, which are kept of a sample of the tokens.
-"""
+"""Fits gates on one part of a text and judges them on another, from one pass of `tune`."""
 
 from __future__ import annotations
 
@@ -46,7 +41,7 @@ class GateRequest:
 
     @classmethod
     def of(cls, kind: str | None, skip: float | None, skip_by: str) -> GateRequest | None:
-        """Returns the gate that arguments name; None if they name none."""
+        """The gate that arguments name; None if they name none."""
         kinds = (*GATES, _CONSTANT)
         problem = None
         if kind in (None, NO_GATE):
@@ -81,7 +76,7 @@ class GateRequest:
 
 
 class Gathered:
-    """The features and probabilities that are kept of the tokens of one part of a text."""
+    """Features of tokens, and p_kNN under each k and temperature, as the best are not known yet."""
 
     def __init__(self, request: GateRequest, seed: int = 0) -> None:
         self.request = request

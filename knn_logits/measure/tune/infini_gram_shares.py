@@ -1,8 +1,4 @@
-"""Fits the share of the ∞-gram in the mixture to text, by the length of the matched suffix.
-
-Each token has one length, so the share of each length is fitted on its own. It is the share of a
-list that makes the tokens of this length likeliest. The settings of the neighbors are not changed.
-"""
+"""Fits the share of the ∞-gram in the mixture for each length of the matched suffix on its own."""
 
 from __future__ import annotations
 
@@ -140,9 +136,8 @@ def fit_infini_gram(
     of = datastore if isinstance(datastore, Memory) else stores
     bench = open_bench(model, tokenizer, of, **options)
     assert bench.memory is not None
-    check = (
-        None if allow_overlap else OverlapCheck(bench.memory.stores, bench.memory.config.exclude)
-    )
+    exclude = bench.memory.config.exclude
+    check = None if allow_overlap else OverlapCheck(bench.memory.stores, exclude)
     (first, other), held_out = _scored(bench, named(texts), check, progress)
     record, alone = fitted(first.mixed, first), fitted(first.lm, first)
     both = mixed(other.mixed, other, record)
@@ -152,17 +147,11 @@ def fit_infini_gram(
         "without_knn": mixed(other.lm, other, alone),
         "with": both,
     }
-    result = InfiniGramFit(
-        record,
-        len(first.lm),
-        len(other.lm),
-        {name: float(np.exp(-np.log(p).mean())) for name, p in by_name.items()},
-        compared_by_token(
-            np.log(both) - np.log(other.mixed), other.documents, samples=samples, seed=seed
-        ),
-        None if check is None else check.result(),
-        held_out,
-    )
+    gains = np.log(both) - np.log(other.mixed)
+    perplexities = {name: float(np.exp(-np.log(p).mean())) for name, p in by_name.items()}
+    verdict = compared_by_token(gains, other.documents, samples=samples, seed=seed)
+    overlap, sizes = None if check is None else check.result(), (len(first.lm), len(other.lm))
+    result = InfiniGramFit(record, *sizes, perplexities, verdict, overlap, held_out)
     if result.overlap is not None and result.overlap.notable:
         logger.warning("%s, so the shares are too large for other text", result.overlap)
     return _written(bench.memory.stores[0], result, force) if write else result

@@ -214,24 +214,9 @@ def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
 
 
 def write_settings(
-    store: Datastore,
-    k: int,
-    lmbda: float,
-    temperature: float,
-    gate: StoredGate | None = None,
-    *,
-    keep_gate: bool = False,
-    suffix_weight: float = 1.0,
+    store: Datastore, record: SettingsRecord, gate: StoredGate | None = None, *, keep_gate: bool
 ) -> None:
-    """Stores settings in a datastore, marked as tuned, and a gate with them."""
-    record = SettingsRecord(
-        k=k,
-        lmbda=lmbda,
-        temperature=temperature,
-        suffix_weight=suffix_weight,
-        calibrated=True,
-        tuned=True,
-    )
+    """Stores settings in a datastore, and a gate with them."""
     folder = store.folder.resolve()
     if gate is None:
         with locked(folder):

@@ -1,7 +1,4 @@
-"""Translates with the few likeliest settings, and finds the setting with the highest BLEU.
-
-Likelihood and BLEU do not always agree, and translating with every setting would take days.
-"""
+"""Translates with the few likeliest settings, and finds the setting with the highest BLEU."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class BleuTuning:
 
 
 def likeliest(part: GridLikelihood, number: int) -> list[Choice]:
-    """Returns the likeliest settings, the best first, with one λ for each k and temperature."""
+    """The likeliest settings, the best first, with one λ for each k and temperature."""
     perplexities = part.perplexities().nan_to_num(nan=np.inf)
     least, lmbdas = perplexities.min(dim=2)
     order = np.argsort(least.numpy(), axis=None, kind="stable")[:number]

@@ -1,8 +1,4 @@
-"""`tune` tries thousands of settings in one pass with one search, and reports the best.
-
-The distances of a token's neighbors are the same for every setting. So the neighbors are searched
-once, used for all settings, and then dropped. The memory does not grow with the text.
-"""
+"""`tune` tries thousands of settings in one pass with one search, and reports the best."""
 
 from __future__ import annotations
 
@@ -271,15 +267,10 @@ def _stored(store: Datastore, result: Tuning, options: _Options, passed: _Pass) 
         logger.warning("the settings were not stored: %s", refused)
         return replace(result, refused=refused)
     keep_gate = options.gate is None and store.manifest.file("gate") is not None
-    write_settings(
-        store,
-        result.k,
-        result.lmbda,
-        result.temperature,
-        None if result.gate is None else result.gate.gate,
-        keep_gate=keep_gate,
-        suffix_weight=result.suffix_weight,
-    )
+    settings = {name: getattr(result, name) for name in stored_names("scoring")}
+    record = SettingsRecord(**settings, calibrated=True, tuned=True)
+    gate = None if result.gate is None else result.gate.gate
+    write_settings(store, record, gate, keep_gate=keep_gate)
     if keep_gate:
         logger.warning(
             "%s keeps its gate, which was fitted to the old settings and applies unless lmbda is "
@@ -331,12 +322,10 @@ class _Pass:
                 for number, rows in enumerate((~second, second)):
                     if rows.any():
                         chosen = torch.from_numpy(rows)
-                        self._add(
-                            number,
-                            text,
-                            scored if rows.all() else scored[chosen],
-                            neighbors if rows.all() else neighbors[chosen.to(neighbors.ids.device)],
-                        )
+                        part, near = scored, neighbors
+                        if not rows.all():
+                            part, near = scored[chosen], near[chosen.to(near.ids.device)]
+                        self._add(number, text, part, near)
                 done += len(second)
                 self.progress("tuning", done, None)
         if not done or not all(part.tokens for part in self.halves):

@@ -1,10 +1,4 @@
-"""`DistanceGate` chooses λ by the distance of the nearest neighbor.
-
-A near neighbor has seen this context, and a far one has seen another. Drozdov et al. (2022), "You
-can't pick your neighbors, or can you?", put the similarity into buckets and fit a coefficient for
-each. Here the coefficients hold at the middles of the bins, and λ is linear between them. So two
-distances on either side of a bin's edge get almost the same λ.
-"""
+"""`DistanceGate`: λ by the nearest neighbor's distance. Drozdov et al. (2022), interpolated."""
 
 from __future__ import annotations
 

@@ -22,33 +22,19 @@ from knn_logits.search.neighbors import Neighbors
 
 @dataclass(frozen=True)
 class GateTokens:
-    """What is known of the tokens of a text when a gate is fitted to them, under the best setting.
+    """Tokens of a text to fit a gate to, under the best setting."""
 
-    Attributes:
-        features: float32 [tokens, features], what the gate's `features` gave.
-        nearest: [tokens], the distance of the nearest neighbor; inf without neighbors.
-        skip: float32 [tokens, features], `skip_features`; None for a gate that always searches.
-        lm: [tokens], log p_LM.
-        knn: [tokens], log p_kNN of the best k.
-        by_k: [tokens, ks], log p_kNN of each k.
-        documents: int64 [tokens], the document of each.
-        ks: The values of k.
-        temperature: The best temperature.
-        lmbda: The best λ.
-        sample: The gate's own sample of these tokens, if it keeps one.
-    """
-
-    features: npt.NDArray[np.float32]
-    nearest: Floats
-    skip: npt.NDArray[np.float32] | None
-    lm: Floats
-    knn: Floats
-    by_k: Floats
-    documents: Ints
-    ks: tuple[int, ...]
-    temperature: float
-    lmbda: float
-    sample: Any = None
+    features: npt.NDArray[np.float32]  # float32 [tokens, features], what the gate's `features` gave
+    nearest: Floats  # [tokens], the distance of the nearest neighbor; inf without neighbors
+    skip: npt.NDArray[np.float32] | None  # `skip_features`; None for a gate without skips
+    lm: Floats  # [tokens], log p_LM
+    knn: Floats  # [tokens], log p_kNN of the best k
+    by_k: Floats  # [tokens, ks], log p_kNN of each k
+    documents: Ints  # int64 [tokens], the document of each
+    ks: tuple[int, ...]  # The values of k
+    temperature: float  # The best temperature
+    lmbda: float  # The best λ
+    sample: Any = None  # The gate's own sample of these tokens, if it keeps one
 
     def __getitem__(self, rows: Bools | Ints) -> GateTokens:
         names = ("features", "nearest", "skip", "lm", "knn", "by_k", "documents", "sample")
@@ -64,7 +50,7 @@ class GateTokens:
         return features
 
     def mixed(self, share: Tensor) -> Floats:
-        """Computes log p of each token under λ, float32 [tokens]."""
+        """log p of each token under λ."""
         weight = np.where(np.isfinite(self.nearest), share.double().numpy(), 0.0)
         with np.errstate(divide="ignore"):
             mixed: Floats = np.logaddexp(np.log1p(-weight) + self.lm, np.log(weight) + self.knn)
@@ -72,17 +58,11 @@ class GateTokens:
 
 
 class FittedGate:
-    """A gate that `tune` fits and a datastore stores. It keeps the protocol of `Gate`.
+    """A gate that `tune` fits and a datastore stores; it implements `Gate`."""
 
-    Attributes:
-        kind: Its name in files and options.
-        reads_all: Whether it reads all neighbors, so that it needs the largest k that is tried.
-        metric: The metric of the distances that it was fitted for.
-    """
-
-    kind: ClassVar[str]
-    reads_all: ClassVar[bool] = False
-    metric: Metric
+    kind: ClassVar[str]  # Its name in files and options
+    reads_all: ClassVar[bool] = False  # reads all neighbors, of the largest k that is tried
+    metric: Metric  # The metric of the distances that it was fitted for
 
     def check(self, metric: Metric) -> None:
         """Refuses neighbors of another metric."""
@@ -97,17 +77,14 @@ class FittedGate:
 
     @classmethod
     def sample(cls, ks: Sequence[int], metric: Metric, weighing: Weighing, seed: int) -> Any:
-        """What keeps more of some tokens than their features; None where these are enough."""
+        """A sampler of tokens with more than their features, if the gate needs one."""
         return None
 
     @classmethod
     def features(
         cls, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, ks: Sequence[int]
     ) -> Tensor:
-        """The features that are kept of each token, float32 [rows, features].
-
-        The first is the distance of the nearest neighbor.
-        """
+        """The features kept of each token; the first is the nearest neighbor's distance."""
         raise NotImplementedError
 
     @classmethod
@@ -131,9 +108,5 @@ class FittedGate:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> Self:
-        """Makes the gate from its arrays.
-
-        Raises:
-            KeyError, ValueError, ConfigError: when the arrays do not form a gate.
-        """
+        """Makes the gate from its arrays; KeyError, ValueError, ConfigError if they form none."""
         raise NotImplementedError

@@ -1,9 +1,4 @@
-"""What the fits of gates to held-out text share.
-
-Each array has one row for each token of the text. The rows hold the distance of the nearest
-neighbor or more features, and the probabilities that the model and the neighbors gave the token.
-The text must not be in the datastore, or every token would find itself.
-"""
+"""What the fits of gates share. The text must not be in the datastore."""
 
 from __future__ import annotations
 
@@ -19,14 +14,7 @@ _CLOSE = 1e-6
 def coefficients(
     left: Array, part: Array, lm: Array, knn: Array, number: int, centre: float, smoothing: float
 ) -> Array:
-    """Computes λ at each middle by expectation maximisation.
-
-    Args:
-        left: int64 [n], the middle to the left of each token.
-        part: [n], how far the token lies towards the next middle, in [0, 1].
-        lm: [n], p_LM, up to a factor that it shares with p_kNN.
-        knn: [n], p_kNN, up to the same factor.
-    """
+    """λ at each middle by EM; a token lies `part` of the way from its left middle to the next."""
     right = np.minimum(left + 1, number - 1)
     lmbdas = np.full(number, centre)
     places = np.concatenate([left, right])
@@ -47,12 +35,7 @@ def coefficients(
 
 
 def best_lmbda(log_p_lm: Array, log_p_knn: Array) -> float:
-    """Finds the λ in [0, 1] that makes a text likeliest, by expectation maximisation.
-
-    Args:
-        log_p_lm: [n], log p_LM of the text's tokens.
-        log_p_knn: [n], log p_kNN of the text's tokens, -inf where no neighbor voted for the token.
-    """
+    """The λ that makes a text likeliest, by EM; `log_p_knn` is -inf where no neighbor votes."""
     _, lm, knn = usable_tokens([np.zeros(len(log_p_lm))], log_p_lm, log_p_knn)
     peak = np.maximum(lm, knn)
     nothing = np.zeros(len(lm))
@@ -65,13 +48,7 @@ def best_lmbda(log_p_lm: Array, log_p_knn: Array) -> float:
 def usable_tokens(
     features: list[Array], log_p_lm: Array, log_p_knn: Array
 ) -> tuple[list[Array], Array, Array]:
-    """Selects the tokens that a gate can change, and converts the arrays to float64.
-
-    Args:
-        features: The features, each [n]. The first is the nearest neighbor's distance.
-        log_p_lm: [n], log p_LM of the text's tokens.
-        log_p_knn: [n], log p_kNN of the text's tokens.
-    """
+    """Drops tokens that no gate can change: no finite first feature, or no probability."""
     columns = [np.asarray(column, dtype=np.float64) for column in (*features, log_p_lm, log_p_knn)]
     if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
         raise ConfigError("the arrays to fit a gate on need one value per token")

@@ -1,7 +1,4 @@
-"""`Gate` gives a λ for each row in place of one number. This module has what all gates share.
-
-It knows neighbors and probabilities, but no models and indexes, and not how a gate was fitted.
-"""
+"""`Gate`: λ for each row in place of one number, and the checks of what a gate returns."""
 
 from __future__ import annotations
 
@@ -53,12 +50,12 @@ class Gate(Protocol):
 
 
 def gate_name(gate: Gate) -> str:
-    """Returns a gate's name in results: "learned", "distance", "learned, skips by confidence"."""
+    """A gate's name in results: "learned", "distance", "learned, skips by confidence"."""
     return str(getattr(gate, "kind", type(gate).__name__))
 
 
 def gate_line(gate: Gate) -> str:
-    """Says what decides on λ: a gate's own words, or the name of its kind."""
+    """A gate's own description, or its kind."""
     return str(getattr(gate, "line", None) or f"the gate {gate_name(gate)!r}")
 
 
@@ -81,14 +78,7 @@ def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | Non
 
 
 def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
-    """Returns the rows that a gate wants neighbors for.
-
-    Args:
-        log_p_lm: The model's log-probabilities, [rows, vocabulary].
-
-    Returns:
-        bool [rows], on the CPU. None if there is no gate, or it never skips a search.
-    """
+    """bool [rows] on the CPU: where a gate needs neighbors; None for everywhere."""
     searches = getattr(gate, "searches", None)
     if searches is None:
         return None
@@ -107,21 +97,8 @@ def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
     return answers.cpu()
 
 
-def lmbda_of_rows(gate: Gate, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
-    """Asks a gate for λ and checks the answer. A row without neighbors gets λ 0.
-
-    Args:
-        log_p_lm: The model's log-probabilities, [rows, vocabulary].
-
-    Returns:
-        [rows], in [0, 1], in the type and on the device of `log_p_lm`.
-    """
-    share = gate.lmbda(neighbors, metric, log_p_lm)
-    return _checked(share, f"{type(gate).__name__}.lmbda", neighbors, log_p_lm)
-
-
 def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor) -> Tensor:
-    """Checks λ as a gate gave it, and sets it to 0 for rows without neighbors."""
+    """Checks λ as a gate returned it, and sets it to 0 for rows without neighbors."""
     if not isinstance(share, Tensor) or share.shape != (neighbors.rows,):
         kind = tuple(share.shape) if isinstance(share, Tensor) else type(share).__name__
         raise ConfigError(
@@ -139,18 +116,11 @@ def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor)
 def weigh_rows(
     gate: Gate, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Asks a gate for λ and the weights of the neighbors, and checks the answer.
-
-    Args:
-        log_weights: log w_i, [rows, k].
-        log_p_lm: The model's log-probabilities, [rows, vocabulary].
-
-    Returns:
-        λ [rows] as in `lmbda_of_rows`, and log w_i [rows, k].
-    """
+    """λ [rows] of a gate, 0 for a row without neighbors, and log w_i [rows, k], checked."""
     weigh = getattr(gate, "weigh", None)
     if weigh is None:
-        return lmbda_of_rows(gate, neighbors, metric, log_p_lm), log_weights
+        share = gate.lmbda(neighbors, metric, log_p_lm)
+        return _checked(share, f"{type(gate).__name__}.lmbda", neighbors, log_p_lm), log_weights
     share, weights = weigh(neighbors, log_weights, metric, log_p_lm)
     if not isinstance(weights, Tensor) or weights.shape != log_weights.shape:
         kind = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__

@@ -1,11 +1,4 @@
-"""`LearnedGate` chooses λ by a small network that reads the neighbors and the model's distribution.
-
-The network of He et al. (2021), "Efficient Nearest Neighbor Language Models", section 4.1, reads
-the model's confidence and entropy. The network of Zheng et al. (2021), "Adaptive Nearest Neighbor
-Machine Translation", section 3, reads distances and the number of different values. This one reads
-both, and also the model's probability of the nearest neighbor's value. No feature depends on the
-temperature.
-"""
+"""`LearnedGate`: λ by a small network, as in He et al. (2021) and Zheng et al. (2021)."""
 
 from __future__ import annotations
 

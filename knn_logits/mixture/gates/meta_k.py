@@ -1,13 +1,4 @@
-"""`MetaKGate` chooses at each token how many of the nearest neighbors count, and how much.
-
-Zheng et al. (2021), "Adaptive Nearest Neighbor Machine Translation", section 3 (meta-k network):
-a small network divides probability between {no neighbors, the nearest 1, 2, 4, ..., k}, and
-
-    p(y) = a_0 p_LM(y) + sum over j of a_j p_kNN(y | the nearest k_j)
-
-This is again a mixture of p_LM and one vote: λ = 1 - a_0, and a neighbor's weight is the sum of its
-weights in all sets that it belongs to. So everything that works with λ and weights works here.
-"""
+"""`MetaKGate`: how many of the nearest neighbors count. Zheng et al. (2021), section 3 (meta-k)."""
 
 from __future__ import annotations
 
@@ -41,17 +32,7 @@ def meta_k_features(
     *,
     order: Tensor | None = None,
 ) -> Tensor:
-    """Computes the features that a `MetaKGate` reads.
-
-    Args:
-        log_p_lm: The model's log-probabilities, [rows, vocabulary].
-
-    Returns:
-        float32 [rows, 6 + 2 ks], finite. These are the features of `gate_features`, the distance
-        of the k-th nearest neighbor for each k, and the logarithm of the number of different
-        values among the nearest k. If fewer than k were found, all of them count as the nearest k.
-        For a row without neighbors, the features of neighbors are 0.
-    """
+    """`gate_features`, and for each k the k-th distance and ln of the number of values up to it."""
     plain = gate_features(neighbors, metric, log_p_lm)
     rows = neighbors.rows
     if not neighbors.k:
@@ -75,14 +56,7 @@ def meta_k_features(
 
 
 def nearest_first(neighbors: Neighbors) -> Tensor:
-    """Sorts the columns of each row from the nearest to the farthest, with padding last.
-
-    Equal contexts have equal keys. Of two equally near entries the one with the lower number comes
-    first.
-
-    Returns:
-        int64 [rows, k], numbers of columns.
-    """
+    """Columns of each row, the nearest first, padding last; ties by id."""
     by_entry = neighbors.ids.argsort(dim=-1)
     order = neighbors.nearness.gather(-1, by_entry).argsort(dim=-1, descending=True, stable=True)
     return by_entry.gather(-1, order)
@@ -224,18 +198,8 @@ def fit_meta_k_gate(
     decay: float = 0.3,
     seed: int = 0,
 ) -> MetaKGate:
-    """Trains a `MetaKGate` that makes a text likely.
-
-    It minimises the mean of -log(a_0 p_LM + sum over j of a_j p_kNN of the nearest k_j), as Zheng
-    et al. (2021), section 3, do. It trains like `fit_learned_gate`. But the gate has many more
-    weights, and longer training would make it memorise ten thousand tokens.
-
-    Args:
-        features: [n, 6 + 2 ks], the result of `meta_k_features`, one row for each token.
-        log_p_lm: [n], log p_LM of the text's tokens.
-        log_p_knn: [n, ks], log p_kNN of the text's tokens by the nearest k neighbors, for each k.
-            It is -inf where none of these neighbors voted for the token.
-    """
+    """Minimises -log(a_0 p_LM + Σ a_j p_kNN of the nearest k_j); `log_p_knn` is [tokens, ks]."""
+    # It has many more weights than a `LearnedGate`: longer training would memorise the tokens.
     inputs, number = len(FEATURES) + 2 * len(ks), len(ks)
     if np.ndim(features) != 2 or np.shape(features)[1] != inputs:
         raise ConfigError(f"features must have the shape [tokens, {inputs}]")

@@ -1,7 +1,4 @@
-"""A network with one hidden layer that maps features of a token to one or several numbers.
-
-This module knows arrays and how to train on them. The gates know what the numbers mean.
-"""
+"""A network with one hidden layer over features of a token, and its training."""
 
 from __future__ import annotations
 
@@ -24,13 +21,7 @@ _RATE = 0.02
 
 
 class Network:
-    """out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias.
-
-    Args:
-        arrays: `mean` and `scale` [features], `hidden` [units, features], `hidden_bias` [units],
-            `out` [units] or [outputs, units], `out_bias` [1] or [outputs], all finite, `scale`
-            above 0.
-    """
+    """out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias, from its arrays."""
 
     def __init__(
         self, owner: str, inputs: int, arrays: Mapping[str, Any], *, outputs: int | None = None
@@ -52,14 +43,7 @@ class Network:
         return self._weights["mean"], self._weights["scale"]
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Computes the network's number or numbers for each row.
-
-        Args:
-            features: float32 [n, features].
-
-        Returns:
-            float32 [n] or [n, outputs].
-        """
+        """[n] or [n, outputs] of features [n, features]."""
         weights = (weight.to(features.device) for weight in self._weights.values())
         mean, scale, hidden, hidden_bias, out, out_bias = weights
         # The features are clipped and the weights are bounded, so nothing here becomes infinite.
@@ -82,16 +66,7 @@ def trained(
     seed: int,
     outputs: int | None = None,
 ) -> dict[str, Tensor]:
-    """Trains a network with AdamW on batches of 4,096 rows.
-
-    The training takes seconds on one core. The same seed and number of threads give the same
-    network.
-
-    Args:
-        features: [n, features].
-        loss: Returns a scalar, given the network's outputs for some rows, [some] or
-            [some, outputs], and the numbers of these rows, int64 [some].
-    """
+    """Trains a network with AdamW; `loss` takes its outputs for some rows and their numbers."""
     read = torch.from_numpy(np.asarray(features)).float()
     inputs = read.shape[1]
     mean, scale = read.mean(0), read.std(0, correction=0)

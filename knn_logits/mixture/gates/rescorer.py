@@ -1,15 +1,4 @@
-"""`RescorerGate` gives each neighbor a weight of its own, by a small network, and each token a λ.
-
-Bhardwaj et al. (2022), "Adaptation Approaches for Nearest Neighbor Language Models" (arXiv
-2211.07828), learn the weights of the neighbors that a search has found. In Drozdov et al. (2022),
-"You can't pick your neighbors, or can you?", λ depends on how good they are. Here
-
-    w'_i = softmax over the neighbors of (sharpness · log w_i + r_i)
-    p(y) = λ p_kNN(y | w') + (1 - λ) p_LM(y)
-
-where one network computes r_i from what is known of a neighbor and of its row, and another computes
-λ from what a `MetaKGate` reads of the row. So everything that works with λ and weights works here.
-"""
+"""`RescorerGate`: λ and each neighbor's weight. Bhardwaj et al. (2022), Drozdov et al. (2022)."""
 
 from __future__ import annotations
 
@@ -220,11 +209,7 @@ class RescorerGate(FittedGate):
 
 
 def fit_rescorer(
-    neighborhoods: Neighborhoods,
-    features: Array,
-    log_p_lm: Array,
-    metric: Metric,
-    **settings: Any,
+    neighborhoods: Neighborhoods, features: Array, log_p_lm: Array, metric: Metric, **settings: Any
 ) -> RescorerGate:
     """Trains a `RescorerGate`, as `trained_rescorer` explains."""
     arrays = trained_rescorer(neighborhoods, features, log_p_lm, metric, **settings)

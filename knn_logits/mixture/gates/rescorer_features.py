@@ -29,33 +29,19 @@ _FARTHEST = 6.0
 
 @dataclass(frozen=True)
 class NearestNeighbors:
-    """The nearest neighbors of some rows, the nearest first, as a `RescorerGate` reads them.
+    """The nearest neighbors of some rows, the nearest first, as a `RescorerGate` reads them."""
 
-    Attributes:
-        present: bool [rows, k], False for padding, which comes last.
-        log_weights: float32 [rows, k], log w_i. The weights of a row sum to 1, or are all 0.
-        nearness: float32 [rows, k], larger is nearer.
-        log_p: float32 [rows, k], log p_LM of each neighbor's value, -20 at least.
-        groups: int64 [rows, k], numbers from 0 to k - 1, which are equal where the values are.
-    """
-
-    present: Tensor
-    log_weights: Tensor
-    nearness: Tensor
-    log_p: Tensor
-    groups: Tensor
+    present: Tensor  # bool [rows, k], False for padding, which comes last
+    log_weights: Tensor  # float32 [rows, k], log w_i. The weights of a row sum to 1, or are all 0
+    nearness: Tensor  # float32 [rows, k], larger is nearer
+    log_p: Tensor  # float32 [rows, k], log p_LM of each neighbor's value, -20 at least
+    groups: Tensor  # int64 [rows, k], numbers from 0 to k - 1, which are equal where the values are
 
     @classmethod
     def of(
         cls, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor, order: Tensor
     ) -> NearestNeighbors:
-        """Takes the neighbors in some order.
-
-        Args:
-            log_weights: log w_i, [rows, columns].
-            log_p_lm: The model's log-probabilities, [rows, vocabulary].
-            order: int64 [rows, k], numbers of columns, the nearest first.
-        """
+        """Takes columns `order` of the neighbors, int64 [rows, k], the nearest first."""
         weights = log_weights.gather(-1, order)
         total = weights.logsumexp(-1, keepdim=True)
         values = neighbors.values.gather(-1, order)
@@ -70,12 +56,7 @@ class NearestNeighbors:
         )
 
     def features(self, metric: Metric) -> Tensor:
-        """Computes what is known of each neighbor.
-
-        Returns:
-            float32 [rows, k, 6], finite, in the order of `NEIGHBOR_FEATURES`. The numbers of
-            padding say nothing.
-        """
+        """float32 [rows, k, 6], finite, in the order of `NEIGHBOR_FEATURES`."""
         weights = self.log_weights.exp()
         below = self.log_weights.amax(-1, keepdim=True) - self.log_weights
         ranks = torch.arange(1, weights.shape[-1] + 1, device=weights.device, dtype=weights.dtype)
@@ -125,18 +106,6 @@ def bounded(features: Tensor) -> Tensor:
 def scores(
     neighbors: Tensor, row: Tensor, hidden: Tensor, of_row: Tensor, bias: Tensor, out: Tensor
 ) -> Tensor:
-    """Computes r_i of each neighbor.
-
-    Args:
-        neighbors: [rows, k, 6], the standardised features of the neighbors.
-        row: [rows, features], the standardised features of the rows.
-        hidden: [units, 6].
-        of_row: [units, features].
-        bias: [units].
-        out: [units].
-
-    Returns:
-        [rows, k].
-    """
+    """r_i [rows, k] = out · tanh(hidden · neighbor + of_row · row + bias)."""
     inside = neighbors @ hidden.T + (row @ of_row.T + bias)[:, None]
     return torch.tanh(inside) @ out

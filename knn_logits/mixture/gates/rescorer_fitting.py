@@ -1,9 +1,4 @@
-"""Fits a `RescorerGate`: keeps the neighbors of a sample of tokens, and trains on them.
-
-A rescorer needs each neighbor of a token, ten kilobytes of them at k 1,024, where other gates need
-some numbers. So the tokens are sampled, and the sample has a limit in bytes. Weights depend on the
-temperature, which is known only when all tokens have been seen. So distances are kept.
-"""
+"""Fits a `RescorerGate` to a sample of tokens, with all their neighbors, limited in bytes."""
 
 from __future__ import annotations
 
@@ -46,21 +41,13 @@ _LOWEST, _NO_VOTE, _NOTHING = -80.0, -1e4, -1e30
 
 @dataclass(frozen=True)
 class Neighborhoods:
-    """The nearest neighbors of some tokens of a text, the nearest first.
+    """The nearest neighbors of some tokens of a text, the nearest first."""
 
-    Attributes:
-        nearness: float32 [tokens, k], larger is nearer; -inf for padding.
-        log_p: float32 [tokens, k], log p_LM of each neighbor's value.
-        groups: int16 [tokens, k], numbers that are equal where the values are; -1 for padding.
-        bonus: float32 [tokens, k], as from `Weighing.bonus`; None if no neighbor has one.
-        targets: int16 [tokens], the group that votes for the token; -1 if none does.
-    """
-
-    nearness: npt.NDArray[np.float32]
-    log_p: npt.NDArray[np.float32]
-    groups: npt.NDArray[np.int16]
-    bonus: npt.NDArray[np.float32] | None
-    targets: npt.NDArray[np.int16]
+    nearness: npt.NDArray[np.float32]  # float32 [tokens, k], larger is nearer; -inf for padding
+    log_p: npt.NDArray[np.float32]  # float32 [tokens, k], log p_LM of each neighbor's value
+    groups: npt.NDArray[np.int16]  # [tokens, k], equal where values are; -1 for padding
+    bonus: npt.NDArray[np.float32] | None  # [tokens, k]; None if no neighbor has one
+    targets: npt.NDArray[np.int16]  # [tokens], the group of the token; -1 for none
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -76,12 +63,7 @@ class Neighborhoods:
         """The neighbors as a gate reads them, with their weights at a temperature."""
         groups = torch.from_numpy(self.groups.astype(np.int64))
         present = groups >= 0
-        neighbors = Neighbors(
-            present.long() - 1,
-            torch.from_numpy(self.nearness),
-            groups,
-            metric,
-        )
+        neighbors = Neighbors(present.long() - 1, torch.from_numpy(self.nearness), groups, metric)
         bonus = None if self.bonus is None else torch.from_numpy(self.bonus)
         return NearestNeighbors(
             present,
@@ -98,11 +80,7 @@ class Neighborhoods:
 
 
 class NeighborhoodSample:
-    """Keeps the neighbors of tokens, and of a random sample of them where memory ends.
-
-    It is reservoir sampling (Vitter, 1985, algorithm R): each token that was seen has the same
-    chance to be in the sample.
-    """
+    """A uniform sample of tokens with their neighbors: reservoir sampling (Vitter 1985, R)."""
 
     def __init__(
         self,
@@ -127,12 +105,7 @@ class NeighborhoodSample:
         self._bonus: npt.NDArray[np.float32] | None = None
 
     def add(self, neighbors: Neighbors, targets: Tensor, log_p_lm: Tensor) -> None:
-        """Adds tokens.
-
-        Args:
-            targets: int64 [rows], the tokens.
-            log_p_lm: The model's log-probabilities, [rows, vocabulary].
-        """
+        """Adds tokens `targets` [rows], their neighbors and log p_LM [rows, vocabulary]."""
         numbers = np.arange(self._seen, self._seen + neighbors.rows)
         self._seen += neighbors.rows
         slots = np.where(
@@ -207,16 +180,8 @@ def trained_rescorer(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> dict[str, Tensor]:
-    """Trains the arrays of a `RescorerGate` that makes a text likely.
-
-    It minimises the mean of -log(λ p_kNN + (1 - λ) p_LM) with AdamW on batches of 128 tokens, and
-    begins with the best number as λ and with the weights at the best temperature. 800 steps take
-    half a minute of a core at k 512. The same seed and number of threads give the same gate.
-
-    Args:
-        features: [tokens, 6 + 2 ks], the result of `meta_k_features` for k_j = 1, 2, 4, ..., k.
-        log_p_lm: [tokens], log p_LM of the tokens.
-    """
+    """Minimises -log(λ p_kNN + (1 - λ) p_LM), from the best constant λ and the plain weights."""
+    # 800 steps take half a minute of a core at k 512.
     lm = torch.from_numpy(np.array(log_p_lm, np.float32))
     read = torch.from_numpy(np.array(features, np.float32))
     usable = _usable(neighborhoods, read, lm)

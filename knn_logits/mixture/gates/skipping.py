@@ -1,9 +1,4 @@
-"""Gates that also skip searches. They decide by the model's distribution alone.
-
-Before a search only the model's distribution is known. He et al. (2021), "Efficient Nearest
-Neighbor Language Models", section 4.1 (adaptive retrieval), skip the searches that a network
-expects little of. The wanted speed decides how many searches are skipped.
-"""
+"""Gates that skip searches by p_LM alone. He et al. (2021), section 4.1 (adaptive retrieval)."""
 
 from __future__ import annotations
 
@@ -38,7 +33,7 @@ _LEAST = -30.0
 
 
 def entropy_of(log_p: Tensor) -> Tensor:
-    """Computes each row's entropy in nats, [rows]. A log-probability of -inf adds nothing."""
+    """Each row's entropy in nats, [rows]."""
     p = log_p.exp()
     entropy = -(p * log_p).sum(-1)
     if bool(entropy.isnan().any()):  # 0 * -inf is NaN
@@ -47,14 +42,7 @@ def entropy_of(log_p: Tensor) -> Tensor:
 
 
 def skip_features(log_p_lm: Tensor) -> Tensor:
-    """Computes the features that a `LearnedSkip` reads.
-
-    Args:
-        log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
-
-    Returns:
-        float32 [rows, features], finite, in the order of `SKIP_FEATURES`, in natural logarithms.
-    """
+    """float32 [rows, features], finite, in the order of `SKIP_FEATURES`, in nats."""
     top = log_p_lm.topk(min(_LARGE, log_p_lm.shape[-1]), dim=-1).values
     features = torch.stack(
         [
@@ -72,11 +60,7 @@ def skip_features(log_p_lm: Tensor) -> Tensor:
 
 
 class Skip:
-    """What the gates that skip have in common: λ where a search is made.
-
-    Args:
-        lmbda: λ where a search is made: a number in [0, 1], or a gate.
-    """
+    """A gate that skips searches; `lmbda`, a number or another gate, holds where it searches."""
 
     skip: ClassVar[str]
 
@@ -121,12 +105,7 @@ class Skip:
 
     @classmethod
     def from_arrays(cls, lmbda: float | Gate, arrays: Mapping[str, Array]) -> Self:
-        """The gate from what `skip_arrays` gave.
-
-        Raises:
-            KeyError: when an array is missing.
-            ConfigError: when its values are no gate's.
-        """
+        """The gate from `skip_arrays`; KeyError or ConfigError if they form none."""
         raise NotImplementedError
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
@@ -276,12 +255,7 @@ def _number(name: str, arrays: Mapping[str, Array]) -> float:
 
 
 def fit_confidence_skip(log_p_max: Array, share: float, lmbda: float | Gate) -> ConfidenceSkip:
-    """Fits a gate that skips the tokens that the model is most certain of.
-
-    Args:
-        log_p_max: [n], log p_LM of the likeliest token at each position of a text.
-        share: Share of the text's tokens that are to be skipped, in [0, 1].
-    """
+    """Skips `share` of the tokens, those with the largest log p_LM of the likeliest token."""
     check_share(share)
     limit = np.exp(np.quantile(np.asarray(log_p_max, np.float64), 1.0 - share))
     return ConfidenceSkip(lmbda, float(np.clip(limit, 0.0, 1.0)))
@@ -298,16 +272,7 @@ def fit_learned_skip(
     decay: float = 1e-3,
     seed: int = 0,
 ) -> LearnedSkip:
-    """Trains a gate that skips the tokens where the neighbors are expected to gain least.
-
-    A network is trained to predict the gain of the mixture over the model. Skipping the tokens with
-    the lowest expected gain costs least.
-
-    Args:
-        features: [n, features], the result of `skip_features`, one row for each token.
-        gains: [n], log p - log p_LM of the text's tokens, in nats.
-        share: Share of the text's tokens that are to be skipped, in [0, 1].
-    """
+    """Skips `share` of the tokens, those where a network expects the least log p - log p_LM."""
     check_share(share)
     features, gains = np.asarray(features, np.float32), np.asarray(gains, np.float64)
     if features.ndim != 2 or features.shape[1] != len(SKIP_FEATURES) or not len(features):
@@ -330,6 +295,6 @@ def fit_learned_skip(
 
 
 def check_share(share: float) -> None:
-    """Refuses a share that is not in [0, 1]."""
+    """Refuses a share outside [0, 1]."""
     if isinstance(share, bool) or not 0.0 <= share <= 1.0:
         raise ConfigError(f"the share of tokens to skip must lie between 0 and 1, not {share!r}")

@@ -1,7 +1,4 @@
-"""Stores gates as plain arrays, in a .safetensors file or in a datastore.
-
-The metadata names the kind and the metric of a gate. The arrays are those that the gate returns.
-"""
+"""Gates as plain arrays, in a .safetensors file or in a datastore."""
 
 from __future__ import annotations
 

@@ -1,23 +1,17 @@
-"""The first stage of a search: which passages matter for the text so far.
+"""The first stage of a search: passages that share ends with the text so far, weighed as by BM25.
 
-A passage matters if it shares ends with the text. At each of the last few places of the text, its
-longest end that occurs in the datastore's text is looked up in the suffix index. Each passage with
-an occurrence gets a point that is larger the fewer passages share it, as in BM25. The sum over the
-places decides.
-
-The passages follow from the text alone, and not from earlier questions. So a text gets the same
-neighbors whether it is scored at once or written token by token, alone or in a batch.
+They follow from the text alone. So a text gets the same neighbors whether it is scored at once or
+written token by token, alone or in a batch.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.locks import new_lock
+from knn_logits.locks import Recent
 from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.on_demand.passages import Passages
@@ -38,14 +32,10 @@ class PassageFinder:
         self._suffixes = suffixes
         self._passages = passages
         self._settings = settings
-        self._lock = new_lock(self)
-        self._results_of: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+        self._results_of: Recent[bytes, tuple[int, ...]] = Recent(_CACHED)
 
     def find(self, texts: Prefixes) -> list[tuple[int, ...]]:
-        """Finds the passages that matter for each of some texts.
-
-        They are looked for at every `every`-th token of a text. The latest `kept` results count.
-        """
+        """Finds passages at every `every`-th token of each text; the last `kept` results count."""
         settings = self._settings
         first = _beginnings(texts)
         steps = (texts.end - first) // settings.every
@@ -66,22 +56,13 @@ class PassageFinder:
 
     def _results(self, queries: dict[bytes, None]) -> dict[bytes, tuple[int, ...]]:
         """Returns the passages that each end of a text finds."""
-        passages_of: dict[bytes, tuple[int, ...]] = {}
-        with self._lock:
-            for query in queries:
-                if query in self._results_of:
-                    self._results_of.move_to_end(query)
-                    passages_of[query] = self._results_of[query]
+        passages_of = self._results_of.take(queries)
         new = [query for query in queries if query not in passages_of]
-        if not new:
-            return passages_of
-        results = self._searched([np.frombuffer(query, np.int64) for query in new])
-        passages_of.update(zip(new, results, strict=True))
-        with self._lock:
-            for query in new:
-                self._results_of[query] = passages_of[query]
-            while len(self._results_of) > _CACHED:
-                self._results_of.popitem(last=False)
+        if new:
+            results = self._searched([np.frombuffer(query, np.int64) for query in new])
+            searched = dict(zip(new, results, strict=True))
+            self._results_of.keep(searched)
+            passages_of |= searched
         return passages_of
 
     def _searched(self, ends: Sequence[Array]) -> list[tuple[int, ...]]:

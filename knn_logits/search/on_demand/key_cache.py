@@ -1,15 +1,13 @@
-"""Computes the keys of passages once, and keeps them. It knows no text that they are needed for."""
+"""Keys of passages, computed once. This module does not know the texts that need them."""
 
 from __future__ import annotations
-
-from collections import OrderedDict
 
 import numpy as np
 import torch
 
 from knn_logits.engine.keys import KeySource
 from knn_logits.index.exact import ExactIndex
-from knn_logits.locks import new_lock
+from knn_logits.locks import Recent, new_lock
 from knn_logits.search.on_demand.passages import Passages
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import CANARY_KEYS
@@ -19,14 +17,7 @@ _CACHED_BYTES = 1 << 30
 
 
 class PassageKeys:
-    """Computes the keys of passages, and keeps the latest. Safe for threads.
-
-    The keys of each passage are an index of their own, ready to be joined with others.
-
-    Attributes:
-        computed: Number of passages whose keys were computed.
-        read: Number of tokens that the model has read for them.
-    """
+    """Computes an index over the keys of each passage, and keeps the latest. Safe for threads."""
 
     def __init__(
         self,
@@ -47,20 +38,13 @@ class PassageKeys:
         self._passages = passages
         self._source = source
         self._device = device
-        self._most = most_bytes
         self._lock = new_lock(self)
-        self._cached: OrderedDict[int, ExactIndex] = OrderedDict()
-        self._bytes = 0
-        self.computed = self.read = 0
+        self._cached: Recent[int, ExactIndex] = Recent(most_bytes, lambda keys: keys.bytes)
+        self.computed = self.read = 0  # passages, and tokens that the model read for them
 
     def of(self, passages: tuple[int, ...]) -> list[ExactIndex]:
         """Returns an index over the keys of each passage, in the precision of stored keys."""
-        indexes: dict[int, ExactIndex] = {}
-        with self._lock:
-            for passage in passages:
-                if passage in self._cached:
-                    self._cached.move_to_end(passage)
-                    indexes[passage] = self._cached[passage]
+        indexes = self._cached.take(passages)
         new = [passage for passage in passages if passage not in indexes]
         if new:
             windows = [self._passages.window(passage) for passage in new]
@@ -68,18 +52,8 @@ class PassageKeys:
             for passage, keys in zip(new, made, strict=True):
                 vectors = torch.from_numpy(keys.astype(np.float32))
                 indexes[passage] = ExactIndex(vectors, self._metric, self._device, self._center)
+            self._cached.keep({passage: indexes[passage] for passage in new})
             with self._lock:
                 self.computed += len(new)
                 self.read += sum(window.size for window in windows)
-                for passage in new:
-                    self._keep(passage, indexes[passage])
         return [indexes[passage] for passage in passages]
-
-    def _keep(self, passage: int, keys: ExactIndex) -> None:
-        if passage in self._cached:
-            return
-        self._cached[passage] = keys
-        self._bytes += keys.bytes
-        while self._bytes > self._most and len(self._cached) > 1:
-            _, oldest = self._cached.popitem(last=False)
-            self._bytes -= oldest.bytes

@@ -1,14 +1,6 @@
-"""`OnDemandRetriever` searches a datastore that stores no keys.
-
-A first stage finds the passages that matter for the text so far. The model computes their keys
-once, and the exact search runs over them. The pattern is that of SK-MT (Dai et al. 2023, "Simple
-and Scalable Nearest Neighbor Machine Translation") and NEST (Li et al. 2024, "Nearest Neighbor
-Speculative Decoding").
-"""
+"""`OnDemandRetriever` searches a datastore without keys, as SK-MT (2023) and NEST (2024) do."""
 
 from __future__ import annotations
-
-from collections import OrderedDict
 
 import numpy as np
 import torch
@@ -19,7 +11,7 @@ from knn_logits.engine.keys import KeySource
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import Indexes, hidden_entries
-from knn_logits.locks import new_lock
+from knn_logits.locks import Recent
 from knn_logits.metrics import Metric
 from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.neighbors import Neighbors, joined
@@ -105,15 +97,12 @@ class OnDemandRetriever(Retriever):
             lambda: PassageFinder(suffixes, passages, record),
         )
         self._passages = passages
-        self._lock = new_lock(self)
-        self._open: OrderedDict[tuple[int, ...], tuple[ExactIndex, Tensor]] = OrderedDict()
+        self._open: Recent[tuple[int, ...], tuple[ExactIndex, Tensor]] = Recent(
+            _JOINED_BYTES, lambda joined_index: joined_index[0].bytes
+        )
 
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
-        """Finds the neighbors of a batch of queries among the passages of their texts.
-
-        Args:
-            queries: [rows, dim], any floating type and device.
-        """
+        """Finds the neighbors of queries [rows, dim] among the passages of their texts."""
         if texts is None:
             raise ConfigError(
                 f"{self.store.folder} stores no keys, so a search needs the text before each "
@@ -152,21 +141,12 @@ class OnDemandRetriever(Retriever):
 
     def _joined(self, passages: tuple[int, ...]) -> tuple[ExactIndex, Tensor]:
         """Returns the index over some passages, and the entry of each of its keys."""
-        with self._lock:
-            cached = self._open.get(passages)
-            if cached is not None:
-                self._open.move_to_end(passages)
-                return cached
+        if cached := self._open.take([passages]):
+            return cached[passages]
         index = ExactIndex.joined(self.keys.of(passages))
         entries = np.concatenate([np.arange(*self._passages.span(passage)) for passage in passages])
         if self._hidden is not None and self._hidden[entries].any():
             index.remove(np.flatnonzero(self._hidden[entries]))
         joined_index = index, torch.from_numpy(entries).to(self.indexes.device)
-        with self._lock:
-            self._open[passages] = joined_index
-            while len(self._open) > 1 and self._bytes() > _JOINED_BYTES:
-                self._open.popitem(last=False)
+        self._open.keep({passages: joined_index})
         return joined_index
-
-    def _bytes(self) -> int:
-        return sum(index.bytes for index, _ in self._open.values())

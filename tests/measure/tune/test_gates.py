@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from conftest import TEXTS, pair_documents
+from tuned import write_settings
 
 import knn_logits
 from knn_logits import (
@@ -25,7 +26,6 @@ from knn_logits import (
 )
 from knn_logits.measure.tune import tuner
 from knn_logits.measure.tune.gates import _interval
-from knn_logits.measure.tune.result import write_settings
 from knn_logits.mixture.gates.rescorer_fitting import NeighborhoodSample
 from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.store.files import write_arrays

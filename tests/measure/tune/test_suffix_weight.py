@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 from conftest import TEXTS, pair_documents
+from tuned import write_settings
 
 import knn_logits
 from knn_logits import Memory
 from knn_logits.measure.translation import bleu
 from knn_logits.measure.tune import translating
-from knn_logits.measure.tune.result import write_settings
 
 # Texts that say after a few words what other texts say after the same words.
 CORPUS = [f"{one} {two}" for one in TEXTS[:6] for two in TEXTS[:6]]

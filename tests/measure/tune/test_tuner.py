@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from conftest import TEXTS
 from full_disk import tried_on_full_disks
+from tuned import write_settings
 
 import knn_logits
 from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
 from knn_logits.measure.bench import Halves
 from knn_logits.measure.text_pass import Text
-from knn_logits.measure.tune.result import write_settings
 
 DOCUMENTS = [
     f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." * (1 + n % 3) for n in range(9)

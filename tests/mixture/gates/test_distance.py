@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from knn_logits import ConfigError, DamagedError, DistanceGate, fit_distance_gate
-from knn_logits.mixture.gates.gate import lmbda_of_rows, split_lmbda
+from knn_logits.mixture.gates.gate import split_lmbda, weigh_rows
 from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays, load_gate, save_gate
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
 
@@ -22,6 +22,10 @@ def rows_of(distances, ids=None, metric="l2"):
     distances = torch.tensor(distances)
     ids = torch.zeros(distances.shape, dtype=torch.int64) if ids is None else torch.tensor(ids)
     return Neighbors.from_distances(ids, distances, torch.zeros_like(ids), metric)
+
+
+def lmbda_of(gate, neighbors):
+    return weigh_rows(gate, neighbors, neighbors.nearness, "l2", LM)[0]
 
 
 @st.composite
@@ -85,7 +89,7 @@ def test_a_gate_that_answers_nonsense_is_refused(answer, message):
             return answer
 
     with pytest.raises(ConfigError, match=message):
-        lmbda_of_rows(Own(), rows_of([[1.0]] * 3), "l2", LM)
+        lmbda_of(Own(), rows_of([[1.0]] * 3))
 
 
 def test_any_gate_is_zero_where_there_is_no_neighbor():
@@ -94,10 +98,10 @@ def test_any_gate_is_zero_where_there_is_no_neighbor():
             return torch.full((3,), 0.5, dtype=torch.float64)
 
     neighbors = rows_of([[1.0, math.inf]] * 3, ids=[[4, -1], [-1, -1], [2, 7]])
-    lmbda = lmbda_of_rows(Own(), neighbors, "l2", LM)
+    lmbda = lmbda_of(Own(), neighbors)
     assert lmbda.tolist() == [0.5, 0.0, 0.5]
     assert lmbda.dtype == torch.float32
-    assert lmbda_of_rows(Own(), Neighbors.nothing(3), "l2", LM).tolist() == [0.0, 0.0, 0.0]
+    assert lmbda_of(Own(), Neighbors.nothing(3)).tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,17 @@
+"""A datastore whose settings are tuned."""
+
+from knn_logits.measure.tune import result
+from knn_logits.store.records import SettingsRecord
+
+
+def write_settings(store, k, lmbda, temperature, gate=None, *, keep_gate=False, suffix_weight=1.0):
+    """Stores settings as `tune` does."""
+    record = SettingsRecord(
+        k=k,
+        lmbda=lmbda,
+        temperature=temperature,
+        suffix_weight=suffix_weight,
+        calibrated=True,
+        tuned=True,
+    )
+    result.write_settings(store, record, gate, keep_gate=keep_gate)
