@@ -1,8 +1,4 @@
-"""Limits for work that somebody else asks for: how much text, how many tokens, how much time.
-
-A server applies them to everything that it runs for a visitor. This module knows no model, no
-datastore and no network.
-"""
+"""Limits for work that somebody else asks for: how much text, how many tokens, how much time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Makes text from outside fit to be printed. All such text passes through here on its way out.
-
-Anybody may have written the titles, passages, names and settings of a datastore, and a model may
-repeat them. Some characters in them are not shown but control the terminal: they move its cursor,
-write its clipboard, or reverse the order of a line.
-"""
+"""Makes text from outside fit to be printed, without characters that control a terminal."""
 
 from __future__ import annotations
 
@@ -40,13 +35,7 @@ def first_few(names: Sequence[str]) -> str:
 
 
 def json_line(content: Any, encoding: str | None = None) -> str:
-    r"""Writes a value as JSON in one line. Reading it again gives the very same value.
-
-    Args:
-        content: Plain values.
-        encoding: Encoding of the stream that the line is written to. A character that it lacks is
-            written as `\u` and a number, and so is a control character.
-    """
+    """A value as JSON in one line, with escapes for what the stream's encoding lacks."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False)
     # JSON allows these characters in strings only, and there they may be written in this form.
     text = _STEERING.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
@@ -58,11 +47,7 @@ def json_line(content: Any, encoding: str | None = None) -> str:
 
 
 class Encoded:
-    """A stream that accepts every character. One that its encoding lacks is written as a number.
-
-    Args:
-        stream: The stream that the text goes to. It also answers every other method.
-    """
+    """A stream that accepts every character. One that its encoding lacks is written as a number."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -17,10 +17,7 @@ _EXPECTED_SHARE = 0.9
 
 
 class Progress(Protocol):
-    """A callback that a long job calls now and then with what it is doing.
-
-    The command line draws bars from these calls; `no_progress` ignores them.
-    """
+    """A callback that a long job calls now and then with what it is doing."""
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
         """Takes the name of a phase, the steps done, and the number of all steps if it is known."""
@@ -34,21 +31,7 @@ def no_progress(phase: str, done: int, total: int | None) -> None:
 def while_running(
     progress: Progress, phase: str, seconds: Callable[[], float], work: Callable[[], Result]
 ) -> Result:
-    """Runs work that reports no progress of its own, and estimates its progress from the time.
-
-    The work runs in another thread. So an exception that `progress` raises, and Ctrl-C too, ends
-    the wait at once. The progress is reported as a share of `WHOLE`.
-
-    Args:
-        progress: A callback that is called four times a second.
-        phase: The phase's name.
-        seconds: Returns the seconds that the work is expected to take. It is called only where
-            progress is wanted.
-        work: The work. It must not depend on the thread that it runs in.
-
-    Returns:
-        The result of the work.
-    """
+    """Runs work in another thread, and estimates its progress from the `seconds` expected."""
     if progress is no_progress:
         return work()
     results: list[Result] = []

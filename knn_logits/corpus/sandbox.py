@@ -1,7 +1,6 @@
 """Parses untrusted files in a child process, which cannot hang, fill the memory or write files.
 
-A hostile file can end the child at most, and a new child reads the next file. The two speak JSON
-lines and no pickle, since a hostile file may have taken the child over.
+The two speak JSON lines and no pickle, since a hostile file may have taken the child over.
 """
 
 from __future__ import annotations
@@ -53,26 +52,17 @@ _CRASHED = "the library that reads it crashed; save it again"
 
 
 class Sandbox:
-    """Parses files in a child process, which starts with the first file.
-
-    Args:
-        memory: Bytes of address space that the child may have, if the system can limit it.
-        patience: Seconds that the child may take from one page, heading or row to the next.
-        longest: Seconds that the child may take for a document.
-        most_text: Characters that a file may give, however small it is.
-        beat: Called at least ten times a second while the child works. An exception ends the work.
-        program: The Python code that the child runs.
-    """
+    """Parses files in a child process, which starts with the first file."""
 
     def __init__(
         self,
         *,
-        memory: int = MEMORY,
-        patience: float = PATIENCE,
-        longest: float = LONGEST,
-        most_text: int = MOST_TEXT,
-        beat: Callable[[], None] = lambda: None,
-        program: str = PROGRAM,
+        memory: int = MEMORY,  # bytes of address space, if the system can limit it
+        patience: float = PATIENCE,  # seconds from one page, heading or row to the next
+        longest: float = LONGEST,  # seconds for a document
+        most_text: int = MOST_TEXT,  # characters that a file may give, however small it is
+        beat: Callable[[], None] = lambda: None,  # ten times a second; an exception ends the work
+        program: str = PROGRAM,  # the Python code that the child runs
     ) -> None:
         self._memory, self._most_text = memory, most_text
         self._patience, self._longest = patience, longest

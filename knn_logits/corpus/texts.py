@@ -1,8 +1,4 @@
-"""Plain text: its encoding, its characters, and its rows with headings or lines as places.
-
-Each part of a large file is a row with the file's id, so that only a few million characters are in
-memory, and one name removes the file or leaves it out.
-"""
+"""Plain text: its encoding, its characters, and its rows with headings or lines as places."""
 
 from __future__ import annotations
 
@@ -20,7 +16,8 @@ from knn_logits.errors import ConfigError
 
 CHUNK = 1 << 20
 EXTRA = 'pip install "knn-logits[documents]"'
-# The most characters of a row, apart from the rest of its last line.
+# The most characters of a row, apart from the rest of its last line. Each part of a larger file is
+# a row with the file's id, so that memory is bounded and one name removes all parts.
 LARGEST = 4 << 20
 _MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF8, "utf-8-sig"),

@@ -24,11 +24,7 @@ def byte_text(tokenizer: Any) -> ByteText | None:
 
 
 class ByteText:
-    """Decodes ids as a byte-level tokenizer does, special tokens included.
-
-    Args:
-        backend: The tokenizer of the library `tokenizers`.
-    """
+    """Decodes ids as a byte-level tokenizer does, special tokens included."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend

@@ -1,8 +1,4 @@
-"""Finds out from the call stack who made a forward pass, or who called a logits processor.
-
-Each generation makes a `LogitsProcessorList` that calls its processors, and a candidate generator
-makes every draft. The stack shows both, which the ids and the scores do not.
-"""
+"""Finds out from the call stack who made a forward pass, or who called a logits processor."""
 
 from __future__ import annotations
 

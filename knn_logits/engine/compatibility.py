@@ -1,8 +1,4 @@
-"""Checks whether a model and a tokenizer belong to a datastore.
-
-A model is recognised by what it computes, not by its name. The canary of a datastore holds the keys
-of a fixed text, and a model that computes other keys for it is refused.
-"""
+"""Checks by the canary, the keys of a fixed text, whether a model belongs to a datastore."""
 
 from __future__ import annotations
 
@@ -311,13 +307,7 @@ def _is_quantised(precision: str) -> bool:
 
 
 def common_neighbors(store: Datastore, keys: Array, expected: Array) -> float:
-    """The share of nearest entries that two keys of each text have in common.
-
-    Args:
-        store: A datastore that has its keys. Up to `_SAMPLE` of its entries are compared.
-        keys: [texts, dim], by one engine or precision.
-        expected: [texts, dim], by another.
-    """
+    """The share of nearest entries that two keys of each text, [texts, dim], have in common."""
     step = max(1, len(store) // _SAMPLE)
     sample = torch.from_numpy(store.keys(np.arange(0, len(store), step)).astype(np.float32))
     metric = COMPARISONS[store.manifest.metric]

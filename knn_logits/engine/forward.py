@@ -1,7 +1,4 @@
-"""Runs one forward pass that yields the keys of whole windows: to build, check or explain.
-
-This module knows nothing of `generate()`, which `hooks` handles.
-"""
+"""Runs one forward pass that yields the keys of whole windows: to build, check or explain."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Takes the states during `generate()`, and finds the one that a processor's call is about.
 
-`generate()` gives a processor the ids and the scores, but not the states, and the latest state may
-be of another pass: candidates, guidance, an assistant, another processor. So the last passes are
-kept with their ids, and a call is answered by the pass that has its ids, in its depth (`calls`).
+The latest state may be of another pass: candidates, guidance, an assistant, another processor. So a
+call is answered by the pass that has its ids, in its depth (`calls`).
 """
 
 from __future__ import annotations
@@ -21,12 +20,7 @@ from torch import Tensor, nn
 
 from knn_logits.engine.calls import Call, place
 from knn_logits.engine.forward import as_rows, forget_compiled, in_key_pass
-from knn_logits.engine.location import (
-    KeyLocation,
-    decoder_of,
-    first_tensor,
-    is_encoder_decoder,
-)
+from knn_logits.engine.location import KeyLocation, decoder_of, first_tensor, is_encoder_decoder
 from knn_logits.errors import ModelError
 
 _NAME = "generate_batch"

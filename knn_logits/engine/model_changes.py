@@ -18,10 +18,7 @@ _ADAPTERS = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling
 
 
 def _sampled(parameter: nn.Parameter) -> str:
-    """A number of a weight, since a change through `.data` leaves no other trace.
-
-    On a GPU, reading one would wait for all that is computed there.
-    """
+    """A number of a weight, since a change through `.data` leaves no other trace; none on a GPU."""
     if parameter.device.type != "cpu" or not parameter.numel():
         return ""
     try:

@@ -40,14 +40,7 @@ def gguf_file(name: str) -> Path | None:
 
 
 def open_gguf(path: Path) -> tuple[Any, Any]:
-    """Opens a GGUF file: the model and its tokenizer.
-
-    Without llama.cpp, transformers reads the file, if the package `gguf` is there.
-
-    Raises:
-        MissingDependencyError: when neither is installed.
-        ModelError: when the file cannot be read.
-    """
+    """Opens a GGUF file: model and tokenizer; without llama.cpp, transformers reads it."""
     from knn_logits.engine.llama_cpp.model import GGUFModel
 
     try:

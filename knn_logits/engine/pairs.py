@@ -1,8 +1,4 @@
-"""Cuts pairs for an encoder-decoder model: sources for its encoder, targets for its decoder.
-
-A target with its start and end token is the decoder's text, and then as any text. Khandelwal et al.
-(2021), "Nearest Neighbor Machine Translation", section 2.
-"""
+"""Cuts pairs for an encoder-decoder model. Khandelwal et al. (2021), section 2."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What an engine must offer. Everything above this folder runs on any model that has it.
+"""What an engine must offer: the calls of a causal language model of transformers.
 
-An engine is called as a causal language model of transformers is, which is the first engine. The
-class of another engine derives from `GenerationMixin`, and answers these calls; `generate()`,
-logits processors, streams, samplers and stopping criteria then come with them.
+Another engine derives from `GenerationMixin`, which brings `generate()`, processors and samplers.
 """
 
 from __future__ import annotations
@@ -33,11 +31,7 @@ class Output(Protocol):
 
 
 class Engine(Protocol):
-    """A model that gives tokens' scores, key states, and a cache that can be cut.
-
-    The key states of a pass go through a module of `get_decoder()`, where a forward hook takes
-    them, [rows, columns, dim]. `knn_logits.engine.location` finds that module.
-    """
+    """A model with scores, a cache to cut, and key states that a forward hook takes."""
 
     config: Any  # `vocab_size`, `max_position_embeddings`, `is_encoder_decoder`
     generation_config: Any  # the tokens that begin, end and pad a text
@@ -61,21 +55,14 @@ class Engine(Protocol):
 
 @runtime_checkable
 class NamesKeys(Protocol):
-    """An engine whose keys' places no rule about PyTorch's modules can find.
-
-    Its `forward` may take `keys_only`, for a pass that is over at the key. An attribute `engine`
-    has its name for a datastore's manifest, and `precision` that of its weights.
-    """
+    """An engine that names its keys' places; `forward` may take `keys_only`, to end at the key."""
 
     def find_key(self, name: str) -> str:
         """The path of the module whose output is the key of this name."""
 
 
 def rounds_by_pass(model: object) -> bool:
-    """Whether a pass over several tokens rounds noticeably otherwise than passes over one.
-
-    So it is in half precision, and with an engine that has an attribute `rounds_by_pass`.
-    """
+    """Whether a pass over several tokens rounds otherwise than passes over one."""
     dtype = getattr(model, "dtype", None)
     half = isinstance(dtype, torch.dtype) and dtype.itemsize < 4
     return half or bool(getattr(model, "rounds_by_pass", False))

@@ -1,8 +1,4 @@
-"""Cuts text of people and documents into tokens, none of which is a control token.
-
-A tokenizer takes "<|im_end|>" in a text for the token that ends a chat's turn. Such a text is cut
-again, by its characters alone. Every other text is cut as the tokenizer cuts it.
-"""
+"""Cuts text into tokens, none of which is a control token: "<|im_end|>" is cut by characters."""
 
 from __future__ import annotations
 

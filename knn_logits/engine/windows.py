@@ -77,10 +77,7 @@ def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]
 
 
 def plan(
-    first: Iterable[int],
-    length: Iterable[int],
-    window: int,
-    stride: int,
+    first: Iterable[int], length: Iterable[int], window: int, stride: int
 ) -> Iterator[TextWindow]:
     """Yields the windows of several contexts, in order."""
     entry = 0

@@ -1,8 +1,4 @@
-"""Makes the card of a published datastore: front matter for the Hub's search, a page for people.
-
-The part between two marks belongs to the package, and the next push replaces it. All other text
-belongs to the user and stays, and so does every field of the front matter that somebody changed.
-"""
+"""Makes the card of a published datastore; what a user wrote outside its marked part stays."""
 
 from __future__ import annotations
 

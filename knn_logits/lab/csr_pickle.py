@@ -1,9 +1,7 @@
 """Reads a pickled scipy CSR matrix of plain arrays without unpickling anything.
 
-A pickle is a program that can call any function. Python's `pickletools` lists its instructions
-without running them. This module follows the few that such a matrix needs: names of classes stay
-names, arrays stay views of the file's bytes, and any other instruction is refused. Python's
-unpickler would allocate gigabytes for two instructions of five bytes.
+A pickle is a program that can call any function. `pickletools` lists its instructions, of which the
+few that such a matrix needs are followed, with names for classes and views for arrays.
 """
 
 from __future__ import annotations

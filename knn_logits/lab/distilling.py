@@ -16,12 +16,7 @@ from knn_logits.building.planning import KeyPlan, PlanSettings, check_keywords, 
 from knn_logits.building.steps import Steps
 from knn_logits.building.writing_settings import unrepeated_ngram
 from knn_logits.corpus.documents import Document, several
-from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
-    check_model,
-    check_tokenizer,
-    locate_key,
-)
+from knn_logits.engine.compatibility import CANARY_KEYS, check_model, check_tokenizer, locate_key
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.location import DEFAULT_KEY, is_encoder_decoder
 from knn_logits.errors import ConfigError, ModelError

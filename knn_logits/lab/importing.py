@@ -1,8 +1,6 @@
 """`import_datastore` converts a datastore of an earlier kNN-LM system to this package's format.
 
-The earlier datastore has no documents. Its values are one stream of tokens, in which value i
-follows key i. Here the stream becomes one document. The token before the first key was not stored,
-so another token takes its place.
+Its values are one stream, which becomes one document, after a token in place of the unknown first.
 """
 
 from __future__ import annotations
@@ -23,10 +21,7 @@ from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.planning import KeyPlan, check_keywords
 from knn_logits.building.recall import measured
 from knn_logits.building.steps import Steps
-from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
-    vocabulary_size,
-)
+from knn_logits.engine.compatibility import CANARY_KEYS, vocabulary_size
 from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.engine.pairs import context_length

@@ -1,12 +1,7 @@
 """Learns the rows of a memory by the likelihood of tokens, or of a datastore's distributions.
 
-The rows are an output embedding with several rows a token: p(y) is the softmax over all rows,
-summed over the rows of y. Xu, Alon and Neubig (2023), "Why do nearest neighbor language models
-work?". A part of the corpus is held out and chooses the epoch and the settings.
-
-A datastore can teach the rows what it says of the tokens of a corpus. An entry's own document would
-answer with the very words that follow, so neighbors from the document that is read are left out, as
-where settings are calibrated, and so are those from documents that are held out.
+An output embedding with several rows a token: p(y) is the softmax over all rows, summed over those
+of y. Xu, Alon and Neubig (2023), "Why do nearest neighbor language models work?".
 """
 
 from __future__ import annotations
@@ -68,11 +63,7 @@ class Held:
 
 
 class Rows:
-    """Rows that learn: float32 [rows, dim], sorted by token, and changed in place.
-
-    `allotted` is the number of rows of each token, int64 [tokens]. Steps become smaller over
-    `steps` of them.
-    """
+    """Rows that learn in place, [rows, dim], sorted by token; each token has `allotted` of them."""
 
     def __init__(self, rows: Tensor, allotted: Ints, steps: int) -> None:
         self.rows = rows
@@ -218,12 +209,7 @@ def shares_by(
     numbers: Ints,
     progress: Progress,
 ) -> Shares:
-    """The shares that a datastore gives to tokens at entries of a corpus, which may be its own.
-
-    It says nothing of the parts of the text that are held out, bool [entries of the corpus], or the
-    rows would learn what chooses them. `numbers` are those of each token among the memory's,
-    int64 [vocabulary]; -1 for none.
-    """
+    """The shares that a datastore gives to tokens of a corpus, without its held-out parts."""
     settings = teacher.manifest.settings
     k = min(settings.k, _K)
     config = KNNConfig.of(settings, k=min(len(teacher), OVERSAMPLING * k))

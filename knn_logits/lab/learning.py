@@ -179,21 +179,13 @@ def _settings(
     progress("settings", len(held.targets), len(held.targets))
     best = likelihood.best(_K_TOLERANCE)
     settings = SettingsRecord(
-        k=best.k,
-        lmbda=best.lmbda,
-        temperature=float(f"{best.temperature:.4g}"),
-        calibrated=True,
+        k=best.k, lmbda=best.lmbda, temperature=float(f"{best.temperature:.4g}"), calibrated=True
     )
     return settings, float(np.exp(-likelihood.lm / likelihood.tokens)), best.perplexity
 
 
 def allot(counts: Ints, rows: int) -> Ints:
-    """Allots `rows` to tokens by how often each occurs, int64 [tokens].
-
-    Each token gets at least one row and at most one for each of its occurrences. In between, its
-    share grows with the power 3/4 of its frequency. Xu et al. (2023), section 4, increase the rows
-    of frequent words.
-    """
+    """Rows of each token, int64 [tokens]: one to its count, by its frequency to the power 3/4."""
     weights = counts.astype(np.float64) ** _POWER
 
     def at(scale: float) -> Ints:
@@ -215,15 +207,7 @@ def centers(
     random: np.random.Generator,
     progress: Progress,
 ) -> tuple[Tensor, float]:
-    """The centers of the states before each token, by k-means, token by token.
-
-    The entries to learn from are sorted by their tokens; each token's begin at `order` and get
-    `allotted` centers.
-
-    Returns:
-        float32 [rows, dim], the centers less the mean of all states; and the mean squared distance
-        of a state from this mean.
-    """
+    """Centers of each token's states, [rows, dim], and the states' mean squared distance."""
     ends = np.append(order[1:], len(entries))
     total = int(allotted.sum())
     rows = torch.empty(total, store.manifest.dim)

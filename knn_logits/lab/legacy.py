@@ -1,9 +1,7 @@
-"""Finds and reads the files of earlier kNN-LM systems.
+"""Finds and reads the files of knn-transformers, knnlm and knn-models.
 
-knn-transformers writes `dstore_TYPE_N_D_keys.npy`, `_vals.npy`, `index_TYPE_N_D.indexed` and
-`members_*.pkl`; knnlm, knn-models and their relatives `keys.npy` and `vals.npy` (or `values.npy`)
-with `faiss.index`. In spite of their names most files are bare memory maps. Their sizes and number
-formats are found from the lengths of the files, and from the numbers that each format would give.
+Most are bare memory maps. Their sizes and number formats follow from the lengths of the files, and
+from the numbers that each format would give.
 """
 
 from __future__ import annotations

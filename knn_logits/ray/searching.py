@@ -1,9 +1,4 @@
-"""Searches an index whose shards are on the machines of a Ray cluster, one actor a shard.
-
-A shard holds all lists of the index, and in them a range of the entries, so what all shards find
-together is what the whole index finds. Every machine opens the datastore by itself: by its path,
-which must lead to the same folder everywhere, or by its name on the Hub.
-"""
+"""Searches an index whose shards, ranges of its entries, are on the machines of a Ray cluster."""
 
 from __future__ import annotations
 

@@ -124,11 +124,7 @@ def cut_lists(arrays: Mapping[str, Array], first: int, last: int) -> dict[str, A
 
 
 class ShardActor:
-    """The actor of a shard. Each of its methods names the form of the shard that it is about.
-
-    An actor whose constructor fails is dead, and its error is lost. So a form is opened by the
-    first call, which passes the error on.
-    """
+    """The actor of a shard. A form is opened by the first call: a constructor's error is lost."""
 
     def __init__(self, name: str, checksum: str, first: int, last: int) -> None:
         self._shard = name, checksum, first, last

@@ -156,12 +156,7 @@ class ShardedIndex:
 
 
 class Replicas:
-    """The replicas of all shards. Each call goes to the first replica that is not away.
-
-    A replica whose process is lost says so at once, and the call goes to the next. Where one is
-    silent, the next is asked as well, and the first answer counts. Either is asked again once it
-    has answered.
-    """
+    """Calls go to the first replica of a shard that answers; others are asked again later."""
 
     def __init__(
         self,

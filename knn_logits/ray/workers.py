@@ -1,8 +1,4 @@
-"""Numbered pieces of work on actors that may be lost. The results come in the pieces' order.
-
-An actor is lost with its machine. Its piece then goes to another one, and a new actor takes its
-place as soon as the cluster has room.
-"""
+"""Numbered pieces of work on actors that may be lost. The results come in the pieces' order."""
 
 from __future__ import annotations
 
@@ -26,12 +22,7 @@ _LOST = object()
 
 
 class Workers:
-    """Actors that work on numbered pieces. They end with the `with` block.
-
-    `start` starts an actor with the methods `work(piece)` and `ready()`, which raises if the actor
-    is of no use, and returns whether its results are those of this machine to the last bit. While
-    there is no actor, a first one is awaited for `patience` seconds.
-    """
+    """Actors with `work(piece)` and `ready()`, which says whether results equal this machine's."""
 
     def __init__(
         self, ray: Any, start: Callable[[], Any], count: int, *, patience: float = 600.0

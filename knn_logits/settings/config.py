@@ -267,10 +267,7 @@ class IndexConfig:
         read=read_bytes,
     )
     target_recall: float | None = setting(
-        None,
-        "Pick the smallest index type that reaches this recall.",
-        above=0,
-        most=1,
+        None, "Pick the smallest index type that reaches this recall.", above=0, most=1
     )
 
     def __post_init__(self) -> None:
@@ -318,10 +315,7 @@ class WindowConfig:
         least=2,
     )
     stride: int | None = setting(
-        None,
-        "Stride of the window in tokens.",
-        details="None takes half the window.",
-        least=1,
+        None, "Stride of the window in tokens.", details="None takes half the window.", least=1
     )
 
     def __post_init__(self) -> None:

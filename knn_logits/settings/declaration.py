@@ -2,11 +2,7 @@
 
     k: int = setting(1024, "Number of neighbors of each query.", least=1, set_by=("request",))
 
-`check_fields` checks a dataclass's values. `knn_logits.cli.options` makes the options of commands.
-`check_settings(given, "request")` checks what a client of the server sends, and
-`settings_for("page")` lists the controls of the page; both are public. `KNNConfig.of` and
-`KNNConfig.values` read and fill the records of a manifest. `docs/hooks/settings_table.py` writes
-the table in `docs/guides/settings.md`. "Add a setting" in CONTRIBUTING.md has the steps.
+"Add a setting" in CONTRIBUTING.md says what is made from it.
 """
 
 from __future__ import annotations
@@ -215,20 +211,13 @@ def settings_of(kind: type) -> dict[str, Setting]:
 
 
 def check_fields(config: Any) -> None:
-    """Checks every setting of a frozen dataclass that is being made.
-
-    Raises:
-        ConfigError: when a value is out of its range.
-    """
+    """Checks every setting of a frozen dataclass that is being made."""
     for name, declared in settings_of(type(config)).items():
         object.__setattr__(config, name, declared.check(getattr(config, name)))
 
 
 def documented(kind: type[_Kind]) -> type[_Kind]:
-    """Appends the settings that a dataclass declares to its docstring, as its attributes.
-
-    A name that it does not declare is refused with the closest one.
-    """
+    """Appends a dataclass's settings to its docstring, as its attributes."""
     construct: Any = kind.__init__
 
     @functools.wraps(construct)

@@ -1,8 +1,7 @@
 """The registry of formats by suffix and first bytes, and what their parsers give.
 
-A new format is a module here and a line in `_READERS`. A reader with a dot is such a module and its
-function, which turns an untrusted file into blocks of text with their places, in the sandbox only.
-The others are read by `corpus.files`.
+A reader with a dot is a module here and its function, which runs in the sandbox only. `files` reads
+the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reads HTML as a person does: text, lists and tables, but no scripts, styles and menus.
-
-Other converters write Markdown, whose marks a model would learn to repeat, or align with spaces.
-"""
+"""Reads HTML as a person does: text, lists and tables, but no scripts, styles, menus or marks."""
 
 from __future__ import annotations
 

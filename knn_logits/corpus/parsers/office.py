@@ -1,8 +1,4 @@
-"""Reads Word documents, presentations and rich text, and checks archives of XML.
-
-mammoth turns a .docx into HTML, with footnotes, text boxes and tracked changes. lxml reads the
-slides of a .pptx, since python-pptx would load every film in it.
-"""
+"""Reads .docx by mammoth, .pptx by lxml (python-pptx would load every film), and rich text."""
 
 from __future__ import annotations
 

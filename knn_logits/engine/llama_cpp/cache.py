@@ -28,11 +28,7 @@ class Contexts:
         self._lock = threading.Lock()
 
     def take(self, size: int, texts: int, names: Sequence[str]) -> Context:
-        """Returns an empty context for so many tokens in so many texts.
-
-        Raises:
-            LimitError: when a text is longer than the model reads.
-        """
+        """An empty context for so many tokens in so many texts; `LimitError` if it cannot be."""
         most = self._weights.context_length
         if size > most:
             raise LimitError(
@@ -86,27 +82,9 @@ class TextCache:
         self._context.reorder(beam_idx.tolist())
 
     def read(
-        self,
-        ids: Array,
-        mask: Array,
-        names: Sequence[str],
-        *,
-        keep: int,
-        last: str | None = None,
+        self, ids: Array, mask: Array, names: Sequence[str], *, keep: int, last: str | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """Reads further columns.
-
-        Args:
-            ids: int64 [rows, columns].
-            mask: bool [rows, columns], False for padding, which is not read.
-            names: The tensors whose states are asked for.
-            keep: How many of the last columns to score.
-            last: A tensor after which a pass may end, if nothing is scored.
-
-        Returns:
-            The scores, float32 [rows, keep, vocabulary], and by name the states, float32
-            [rows, columns, dim]. Those of padding are 0.
-        """
+        """Reads columns `ids` but padding: scores of the last `keep`, and states by name."""
         rows, columns = ids.shape
         context = self._with_room(int(mask.sum(1).max()), tuple(names))
         # Two tokens or more are read by one kernel, and so to the same bits as in any other pass.
@@ -158,10 +136,7 @@ class TextCache:
 
 
 def _parts(mask: Array, unscored: int) -> Iterator[tuple[Array, Array]]:
-    """Yields rows and columns to read at once: a step of all rows, or parts of each row.
-
-    A pass that ends at the key reads the first columns, which are not scored, if they are many.
-    """
+    """Yields rows and columns to read at once: a step of all rows, or parts of each row."""
     rows, columns = mask.shape
     if columns == 1:
         at = np.flatnonzero(mask[:, 0])

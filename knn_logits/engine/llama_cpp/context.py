@@ -1,8 +1,4 @@
-"""Decodes tokens in llama.cpp: logits, the states of named tensors, a cache that can be cut.
-
-A context's callback is asked for each tensor of the graph by its name, and copies the ones that are
-wanted. That is how a key is taken without a change of llama.cpp.
-"""
+"""Decodes tokens in llama.cpp: logits, states of named tensors (by a callback), a cache to cut."""
 
 from __future__ import annotations
 
@@ -28,16 +24,7 @@ _SMALLEST = 512
 
 
 class Context:
-    """The cache of one or several texts, and what reads on there.
-
-    Args:
-        weights: The model.
-        size: The most tokens of all texts together.
-        texts: The number of texts.
-        names: The tensors whose values are kept. Without any, llama.cpp runs at full speed.
-        threads: The number of threads.
-        listing: Lists the tensors, if they are to be listed.
-    """
+    """The cache of some texts of `size` tokens together; it keeps the values of tensors `names`."""
 
     def __init__(
         self,
@@ -84,17 +71,7 @@ class Context:
     def decode(
         self, rows: Array, tokens: Array, *, logits: int, last: str | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """Reads one more token of each row that is named, in order.
-
-        Args:
-            rows: int [tokens], the text that each token goes on.
-            tokens: int [tokens], at most `CHUNK`.
-            logits: How many of the last tokens to score.
-            last: A tensor after which to stop, if no scores are asked for.
-
-        Returns:
-            The scores, float32 [logits, vocabulary], and by name the states, float32 [tokens, dim].
-        """
+        """Reads a token of each row: scores of the last `logits`, and states by name."""
         count, batch, lengths = len(tokens), self._batch, self.lengths
         before = list(lengths)
         for place, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
@@ -183,11 +160,7 @@ class Context:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raises what a callback raised, such as an interrupt: no exception passes through C.
-
-    Python handles signals in its main thread, before the first line of the next function that runs
-    there, which is a callback. `ctypes` prints such an exception, and goes on.
-    """
+    """Raises what a callback raised, such as an interrupt, since no exception passes through C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -210,11 +183,7 @@ def _interruptible() -> Iterator[None]:
 
 
 class _States:
-    """Copies named tensors while the graph is computed.
-
-    The callback is asked for each of a thousand tensors, so it compares their addresses, which stay
-    the same from one step to the next. Where they have changed, the names are read again.
-    """
+    """Copies named tensors while the graph is computed, known by their addresses, which stay."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._buffers: dict[bytes, bytearray] = {name.encode(): bytearray() for name in names}

@@ -18,16 +18,7 @@ _LONGEST = 1 << 20
 
 
 class Weights:
-    """An open GGUF file.
-
-    Args:
-        path: The file.
-        vocabulary_only: Whether to leave out the weights.
-
-    Raises:
-        MissingDependencyError: where llama-cpp-python is missing.
-        ModelError: when the file is no whole GGUF file of a language model.
-    """
+    """An open GGUF file, or its vocabulary; `ModelError` if it is no whole language model."""
 
     def __init__(self, path: Path, *, vocabulary_only: bool = False) -> None:
         self.path = path

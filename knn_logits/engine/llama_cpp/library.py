@@ -21,11 +21,7 @@ _lock = threading.Lock()
 
 @cache
 def llama() -> Any:
-    """The functions of llama.cpp, as llama-cpp-python declares them.
-
-    Raises:
-        MissingDependencyError: where llama-cpp-python is missing or lacks a function.
-    """
+    """The functions of llama.cpp; `MissingDependencyError` if llama-cpp-python lacks any."""
     try:
         from llama_cpp import llama_cpp as functions
     except ImportError as error:

@@ -1,9 +1,4 @@
-"""A GGUF file behind the calls of a transformers model: `generate()`, a pass, and its key.
-
-llama.cpp computes, and the class below answers as `GenerationMixin` asks. So processors, streams,
-stopping criteria, samplers and drafts work as with any other model, and nothing above this folder
-knows which engine runs.
-"""
+"""A GGUF file behind the calls of a transformers model: `generate()`, a pass, and its key."""
 
 from __future__ import annotations
 
@@ -26,10 +21,7 @@ from knn_logits.errors import ConfigError, ModelError
 # By the name of a key, the tensors of the last layer that hold it in one model or another. The
 # first that the graph has is taken: a feed-forward network beside attention reads the norm before
 # both, and one without a norm of its own reads the sum.
-_KEYS = {
-    "ffn_input": ("ffn_norm", "ffn_inp", "attn_norm"),
-    "layer_output": ("l_out",),
-}
+_KEYS = {"ffn_input": ("ffn_norm", "ffn_inp", "attn_norm"), "layer_output": ("l_out",)}
 # What the names of tensors after attention begin with.
 _AFTER_ATTENTION = ("ffn_", "l_out")
 

@@ -21,11 +21,7 @@ _SENTENCEPIECE = 1  # LLAMA_VOCAB_TYPE_SPM
 
 
 class GGUFTokenizer(PreTrainedTokenizerBase):
-    """Cuts text as llama.cpp does, and is called as a tokenizer of transformers.
-
-    Args:
-        weights: The open file.
-    """
+    """Cuts text as llama.cpp does, and is called as a tokenizer of transformers."""
 
     is_fast = True  # it gives the place of each token in its text
 

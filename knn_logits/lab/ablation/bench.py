@@ -1,8 +1,4 @@
-"""What all studies share: datastores of the corpus, their keys, and queries of the other text.
-
-They are files of the work folder. The first study that needs one makes it, and a run that continues
-after an interruption reads it again.
-"""
+"""Datastores, keys and queries that all studies share, as files of the work folder."""
 
 from __future__ import annotations
 

@@ -98,15 +98,7 @@ def ablate(
     command: str | None = None,
     progress: Progress = no_progress,
 ) -> Ablation:
-    """Repeats the studies of the kNN-LM papers on a given model and text.
-
-    The first documents of the corpus are used, up to `entries` tokens, and the beginnings of the
-    first sixteen texts, together up to `tokens` tokens. `k` is the largest number of neighbors.
-    `studies` are names; None makes all. `command` is printed at the end of the report.
-
-    An interrupted run continues when it is called again with the same arguments. Then finished
-    studies, datastores and queries are read from the folder `out`.
-    """
+    """Repeats the studies of the kNN-LM papers, or goes on with an interrupted run in `out`."""
     numbers = {
         "entries": whole_number("entries", entries, 256),
         "tokens": whole_number("tokens", tokens, 256),

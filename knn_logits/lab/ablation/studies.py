@@ -1,7 +1,4 @@
-"""Studies of the settings: k, λ, temperature, size, keys, metric, precision, approximation.
-
-For each value of one, the others are chosen again.
-"""
+"""Studies of the settings; for each value of one, the others are chosen again."""
 
 from __future__ import annotations
 
@@ -183,10 +180,7 @@ def study_precision(studied: Studied) -> Finding:
     def compressed(kind: str) -> Search:
         return searching(studied, quantised(studied, kind))
 
-    measured = {
-        "full (float32)": measure_full(studied),
-        "half (float16)": measure_base(studied),
-    }
+    measured = {"full (float32)": measure_full(studied), "half (float16)": measure_base(studied)}
     for name, kind in (("8 bits a number (SQ8)", "SQ8"), (f"quantised ({factory})", factory)):
         measured[name] = measure(studied, f"precision: {name}", partial(compressed, kind))
     full, *_, last = (result.perplexity for result in measured.values())
