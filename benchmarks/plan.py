@@ -1,6 +1,6 @@
 """What datastores of published size would need with 64-byte codes: the figures of "Many machines".
 
-Only sizes are kept: they follow from the rules of `knn_logits/building/sizes.py` on any machine.
+Only sizes are kept: they follow from the rules of `knn_logits/building/costs.py` on any machine.
 
     python benchmarks/plan.py
 """

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.building.costs import index_bytes
 from knn_logits.building.recall import RECALL_AT, Truth, recall
-from knn_logits.building.sizes import index_bytes
 from knn_logits.errors import ConfigError
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_lists

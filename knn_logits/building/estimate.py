@@ -15,13 +15,12 @@ from torch import nn
 from typing_extensions import Unpack
 
 from knn_logits.arrays import Array
-from knn_logits.building import sizes, timing
+from knn_logits.building import costs
+from knn_logits.building.costs import Extent, Speed
 from knn_logits.building.indexing import check_index
 from knn_logits.building.on_demand import calibrated_tokens
 from knn_logits.building.planning import BuildPlan, KeyPlan, PlanSettings, check_keywords, planned
-from knn_logits.building.sizes import Extent
 from knn_logits.building.steps import cut_documents, document_fields
-from knn_logits.building.timing import Speed
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.compatibility import (
     canary_keys,
@@ -204,12 +203,12 @@ def forecast(
             0, vocabulary_size(model), size * _SAMPLE_WINDOWS, dtype=np.int32
         )
         windows = list(plan([0], [len(sample)], size, stride))
-        total = timing.tokens_read(tokens, size, stride)
+        total = costs.tokens_read(tokens, size, stride)
         scale = total / sum(window.size for window in windows)
-        speed = timing.measured_speed(model, keys, sample, windows, dim, scale, total)
+        speed = costs.measured_speed(model, keys, sample, windows, dim, scale, total)
     else:
         dim = whole_number("dim", dim, 1)
-        speed = timing.supposed_speed(tokens, dim, layers, settings.get("window"))
+        speed = costs.supposed_speed(tokens, dim, layers, settings.get("window"))
     config = index_config(settings.get("index"))
     dtype, metric = settings.get("keys_dtype", "float16"), config.metric or DEFAULT_METRIC
     extent = Extent(tokens - 1, tokens, 1, dim, dtype, metric, 0, canary)
@@ -238,14 +237,14 @@ def estimated(
     windows = windows_of(contexts, keys.windows)
     sample = windows if keys.pairs is None else _with_sources(windows, keys, text.sources)
     total = sum(window.size + window.source_size for window in windows)
-    speed = timing.measured_speed(
+    speed = costs.measured_speed(
         model, keys, text.tokens, sample, dim, len(windows) / len(sample), total
     )
     if build.on_demand is None:
         estimator = _Estimator(extent, speed, build.fixed.k, build.chooses, build.threads)
         return estimator.all(build.index, compare)
-    size = sizes.text_store_bytes(extent)
-    seconds = timing.suffix_seconds(text.tokens, tokens) + size / timing.WRITTEN
+    size = costs.text_store_bytes(extent)
+    seconds = costs.suffix_seconds(text.tokens, tokens) + size / costs.WRITTEN
     if build.chooses:
         seconds += calibrated_tokens(build.on_demand, extent.entries) * speed.token * speed.slowed
     return Estimate(extent.documents, tokens, extent.entries, size, seconds, dim, speed.slowed)
@@ -277,19 +276,19 @@ class _Estimator:
         extent, speed = self.extent, self.speed
         entries, dim, metric = extent.entries, extent.dim, extent.metric
         check_index(config, dim, metric, entries)
-        factory, size = sizes.resolved(config, entries, dim), sizes.store_bytes(extent, config)
+        factory, size = costs.resolved(config, entries, dim), costs.store_bytes(extent, config)
         seconds = None
         if speed.keys is not None:
-            idle = timing.index_seconds(config, entries, dim, metric, self.threads)
-            idle += timing.recall_seconds(entries, dim, metric, factory)
+            idle = costs.index_seconds(config, entries, dim, metric, self.threads)
+            idle += costs.recall_seconds(entries, dim, metric, factory)
             if self.chooses:
-                idle += timing.calibration_seconds(entries, speed.token, speed.head, self.k)
-            seconds = speed.keys + speed.slowed * idle + size / timing.WRITTEN
+                idle += costs.calibration_seconds(entries, speed.token, speed.head, self.k)
+            seconds = speed.keys + speed.slowed * idle + size / costs.WRITTEN
         kind = backend(factory, dim, metric)
         nprobe = config.nprobe or kind.usual_nprobe
         queries = kind.query_seconds(entries, min(self.k or _K, entries), (1, _BATCH), nprobe)
         single, batch = [1e3 * spent for spent in queries] if queries else (None, None)
-        opening, making = sizes.memory_bytes(kind, entries, config.train_size)
+        opening, making = costs.memory_bytes(kind, entries, config.train_size)
         memory, building = speed.program + opening, speed.program + speed.batch + making
         on_gpu = kind.gpu_bytes(entries)
         return Need(
@@ -303,7 +302,7 @@ class _Estimator:
             seconds=seconds,
             milliseconds=single,
             batch_milliseconds=batch,
-            machine=sizes.machine_for(max(memory, building), size),
+            machine=costs.machine_for(max(memory, building), size),
         )
 
 

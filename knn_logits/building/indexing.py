@@ -12,9 +12,9 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
+from knn_logits.building.costs import index_seconds
 from knn_logits.building.planning import FixedSettings
 from knn_logits.building.recall import ENOUGH_RECALL, measured
-from knn_logits.building.timing import index_seconds
 from knn_logits.building.writing_settings import (
     Nearness,
     choose_writing,

@@ -20,7 +20,7 @@ from knn_logits.building.writing_settings import Nearness, choose_writing, with_
 from knn_logits.engine.keys import KeySource
 from knn_logits.engine.windows import Piece, TextWindow
 from knn_logits.search.neighbors import NEAREST, hits
-from knn_logits.search.on_demand.retriever import OnDemandRetriever
+from knn_logits.search.on_demand import OnDemandRetriever
 from knn_logits.settings.config import FEWEST_CALIBRATED, KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.manifest import Manifest

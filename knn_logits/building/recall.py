@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.timing import recall_seconds
+from knn_logits.building.costs import recall_seconds
 from knn_logits.index.backends import backend_kind
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.exact import ExactIndex

@@ -120,7 +120,7 @@ _COLUMNS = ("index", "disk", "memory", "to build", "GPU", "time", "1 query", "8 
 
 
 def _answer(result: Estimate, out: Path, report: Report, *, json: bool) -> None:
-    from knn_logits.building.sizes import gpu_for, is_enough, this_machine
+    from knn_logits.building.costs import gpu_for, is_enough, this_machine
 
     machine = this_machine(out)
     enough = [

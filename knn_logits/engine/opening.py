@@ -15,15 +15,7 @@ SUFFIX = ".gguf"
 
 
 def gguf_file(name: str) -> Path | None:
-    """The GGUF file that a model's name means; None where another engine runs the model.
-
-    A name is a file, a folder that holds one and no model of transformers, or a file of a
-    repository on the Hub, ORG/NAME/FILE.gguf.
-
-    Raises:
-        ConfigError: when a folder holds several such files.
-        ModelError: when there is no such file.
-    """
+    """The GGUF file of a name: a file, a folder with one, or ORG/NAME/FILE.gguf; or None."""
     path = Path(name)
     if path.is_dir():
         files = sorted(path.glob(f"*{SUFFIX}"))

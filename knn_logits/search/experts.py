@@ -9,7 +9,7 @@ from knn_logits.engine.keys import KeySource
 from knn_logits.index.opening import Indexes
 from knn_logits.search.infini_gram import InfiniGram
 from knn_logits.search.occurrences import Occurrences, Prefixes
-from knn_logits.search.on_demand.retriever import OnDemandRetriever
+from knn_logits.search.on_demand import OnDemandRetriever
 from knn_logits.search.retomaton import RetomatonRetriever
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig

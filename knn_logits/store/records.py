@@ -52,8 +52,8 @@ class Record(BaseModel):
     def _without_omitted(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
         for name, default in self.omitted.items():
-            if content[name] == default:
-                del content[name]
+            if content.get(name, default) == default:
+                content.pop(name, None)
         return content
 
 

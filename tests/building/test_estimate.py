@@ -4,14 +4,14 @@ import pytest
 from conftest import TEXTS
 
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
-from knn_logits.building import sizes, timing
-from knn_logits.building.estimate import Estimate, estimate_build, forecast
-from knn_logits.building.sizes import Extent
-from knn_logits.building.timing import (
+from knn_logits.building import costs
+from knn_logits.building.costs import (
+    Extent,
     calibration_seconds,
     index_seconds,
     recall_seconds,
 )
+from knn_logits.building.estimate import Estimate, estimate_build, forecast
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.index.backends import usual_kinds
 
@@ -79,15 +79,15 @@ def test_what_cannot_be_built_is_refused(model, tokenizer, texts, settings, erro
 
 
 def test_machines(tmp_path):
-    assert sizes.machine_for(5 * GIB, 10**8) == "8 GB of memory, 1 GB of disk"
-    assert sizes.machine_for(8 * GIB, 3 * 10**12) == "16 GB of memory, 3 TB of disk"
-    assert sizes.machine_for(2000 * GIB, 25 * 10**12).startswith("5 machines of 512 GB, 25 TB")
-    assert sizes.gpu_for(30 * GIB) == "48 GB"
-    assert sizes.gpu_for(300 * GIB) == "5 × 80 GB"
-    assert sizes.is_enough(GIB, 10, (2 * GIB, 10))
-    assert not sizes.is_enough(2 * GIB, 10, (2 * GIB, 10))
-    assert not sizes.is_enough(GIB, 11, (2 * GIB, 10))
-    assert min(sizes.this_machine(tmp_path / "none" / "such")) > 0
+    assert costs.machine_for(5 * GIB, 10**8) == "8 GB of memory, 1 GB of disk"
+    assert costs.machine_for(8 * GIB, 3 * 10**12) == "16 GB of memory, 3 TB of disk"
+    assert costs.machine_for(2000 * GIB, 25 * 10**12).startswith("5 machines of 512 GB, 25 TB")
+    assert costs.gpu_for(30 * GIB) == "48 GB"
+    assert costs.gpu_for(300 * GIB) == "5 × 80 GB"
+    assert costs.is_enough(GIB, 10, (2 * GIB, 10))
+    assert not costs.is_enough(2 * GIB, 10, (2 * GIB, 10))
+    assert not costs.is_enough(GIB, 11, (2 * GIB, 10))
+    assert min(costs.this_machine(tmp_path / "none" / "such")) > 0
 
 
 def test_a_search_of_all_keys_is_timed_once_for_all_kinds_of_index(monkeypatch):
@@ -119,8 +119,8 @@ def test_a_number_of_tokens_is_enough(model, tokenizer):
 
 def test_neither_a_model_nor_its_layers(monkeypatch):
     # What this machine does meanwhile must not matter.
-    monkeypatch.setattr("knn_logits.building.timing.fastest", lambda _: 1e-4)
-    monkeypatch.setattr("knn_logits.building.timing.process_bytes", lambda: GIB)
+    monkeypatch.setattr("knn_logits.building.costs.fastest", lambda _: 1e-4)
+    monkeypatch.setattr("knn_logits.building.costs.process_bytes", lambda: GIB)
     bare = forecast(10**5, dim=64, compare=False)
     assert bare.seconds is None
     assert bare.needs[0].milliseconds > 0.0

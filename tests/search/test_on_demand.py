@@ -26,9 +26,7 @@ from knn_logits import (
 from knn_logits.engine.compatibility import locate_key
 from knn_logits.engine.keys import KeySource
 from knn_logits.search.occurrences import Prefixes
-from knn_logits.search.on_demand.key_cache import PassageKeys
-from knn_logits.search.on_demand.passages import Passages
-from knn_logits.search.on_demand.retriever import OnDemandRetriever
+from knn_logits.search.on_demand import OnDemandRetriever, PassageKeys, Passages
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import IndexConfig, KNNConfig
 

@@ -16,8 +16,7 @@ from knn_logits.measure.results import ratio_interval
 from knn_logits.measure.text_pass import TokenScores
 from knn_logits.measure.tune.confidence import Verdict, compared_by_token
 from knn_logits.metrics import Metric
-from knn_logits.mixture.gates.fitted import FittedGate, GateTokens
-from knn_logits.mixture.gates.fitting import best_lmbda
+from knn_logits.mixture.gates.fitted import FittedGate, GateTokens, best_lmbda
 from knn_logits.mixture.gates.learned import LearnedGate
 from knn_logits.mixture.gates.skipping import skip_features
 from knn_logits.mixture.gates.stored import GATES, SKIPS, StoredGate

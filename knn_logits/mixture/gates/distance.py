@@ -12,8 +12,7 @@ from torch import Tensor
 from knn_logits.arrays import Array, Floats
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import Metric, as_distance, check_metric
-from knn_logits.mixture.gates.fitted import FittedGate, GateTokens
-from knn_logits.mixture.gates.fitting import coefficients, usable_tokens
+from knn_logits.mixture.gates.fitted import FittedGate, GateTokens, coefficients, usable_tokens
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
 from knn_logits.store.layout import LARGEST_IN_GATE

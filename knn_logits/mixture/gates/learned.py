@@ -13,8 +13,7 @@ from torch.nn import functional
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import Metric, as_distance, check_metric
-from knn_logits.mixture.gates.fitted import FittedGate, GateTokens
-from knn_logits.mixture.gates.fitting import usable_tokens
+from knn_logits.mixture.gates.fitted import FittedGate, GateTokens, usable_tokens
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
 from knn_logits.mixture.gates.network import Network, trained
 from knn_logits.mixture.gates.skipping import entropy_of

@@ -13,8 +13,7 @@ from torch import Tensor
 from knn_logits.arrays import Array, Floats
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import Metric, check_metric
-from knn_logits.mixture.gates.fitted import FittedGate, GateTokens
-from knn_logits.mixture.gates.fitting import usable_tokens
+from knn_logits.mixture.gates.fitted import FittedGate, GateTokens, usable_tokens
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
 from knn_logits.mixture.gates.learned import FEATURES, gate_features
 from knn_logits.mixture.gates.network import Network, trained

@@ -15,7 +15,7 @@ from knn_logits import (
     load_gate,
     save_gate,
 )
-from knn_logits.mixture.gates.fitting import best_lmbda
+from knn_logits.mixture.gates.fitted import best_lmbda
 from knn_logits.mixture.gates.gate import Gate, gate_name, rows_to_search
 from knn_logits.mixture.gates.skipping import fit_confidence_skip, fit_learned_skip, skip_features
 from knn_logits.mixture.gates.stored import gate_arrays

@@ -1,1 +1,0 @@
-"""Keys on demand: a datastore of text alone, whose keys a model computes where they are needed."""
