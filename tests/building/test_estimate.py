@@ -92,7 +92,7 @@ def test_machines(tmp_path):
 
 def test_a_search_of_all_keys_is_timed_once_for_all_kinds_of_index(monkeypatch):
     times = iter([0.5])
-    monkeypatch.setattr(timing, "fastest", lambda work: next(times))
+    monkeypatch.setattr(costs, "fastest", lambda work: next(times))
     # No other test has keys of this length.
     seconds = {recall_seconds(999, 23, "l2", kind) for kind in ("IVF8,SQ8", "IVF8,PQ8")}
     assert seconds == {1.2 * 0.5}
