@@ -115,16 +115,15 @@ def test_the_result_is_valid_json_also_where_it_is_infinite():
 def make_result(names=("a.txt",), documents=3):
     tallies, texts = [], []
     random = np.random.default_rng(0)
+    how = Resampling(with_knn=True, samples=50, seed=0)
     for name in names:
         tally = Tally()
         lm = random.uniform(-8, -2, 60)
         knn = np.where(random.random(60) < 0.2, -np.inf, lm + 1)
         tally.add(np.arange(60) % documents, lm, knn, lm + 0.5)
-        texts.append(tally.result(name, documents, 30, 200, with_knn=True, samples=50, seed=0))
+        texts.append(tally.result(name, documents, 30, 200, how))
         tallies.append(tally)
-    total = join(tallies).result(
-        "total", documents * len(names), 30, 200, with_knn=True, samples=50, seed=0
-    )
+    total = join(tallies).result("total", documents * len(names), 30, 200, how)
     settings = {"model": "org/model_name", "k": 8, "lmbda": 0.25}
     return Evaluation(texts, total, settings, 60, 0, 1.0)
 
