@@ -74,7 +74,16 @@ __all__ += ["evaluate_translations", "Translations", "tune", "Tuning", "fit_infi
 __all__ += ["InfiniGramFit", "Document", "Place", "read_corpus", "estimate_build", "Estimate"]
 __all__ += ["Need", "forecast", "RayIndexes", "KNNConfig", "IndexConfig", "WindowConfig", "Setting"]
 __all__ += ["SharedPasses", "settings_for", "check_settings", "settings_line", "Neighbors"]
-__all__ += ["Retriever", "GGUFModel", "Pieces", "Memory", "Asking", "AskConfig", "Answer", "PassageEffect"]
+__all__ += [
+    "Retriever",
+    "GGUFModel",
+    "Pieces",
+    "Memory",
+    "Asking",
+    "AskConfig",
+    "Answer",
+    "PassageEffect",
+]
 __all__ += ["Vote", "generation_settings", "use_fastest_dtype", "Limits", "Deadline", "Gate"]
 __all__ += ["DistanceGate", "fit_distance_gate", "LearnedGate", "fit_learned_gate", "gate_features"]
 __all__ += ["ConfidenceSkip", "LearnedSkip", "MetaKGate", "RescorerGate", "load_gate", "save_gate"]

@@ -33,6 +33,7 @@ from knn_logits import (
     read_corpus,
 )
 from knn_logits.measure.tune.result import write_settings
+from knn_logits.store.records import SettingsRecord
 
 HERE = Path(__file__).parent
 MODEL = HERE / "model"
@@ -107,9 +108,14 @@ def open_store(kind: str, model: Any, tokenizer: Any, stores: Path, console: Con
     gate = gate_file(kind)
     if gate.exists():
         # Whoever names no λ gets the gate: it is what keeps silent about the unknown.
-        write_settings(
-            store, SETTINGS.k, SETTINGS.lmbda, SETTINGS.temperature, gate=load_gate(gate)
+        chosen = SettingsRecord(
+            k=SETTINGS.k,
+            lmbda=SETTINGS.lmbda,
+            temperature=SETTINGS.temperature,
+            calibrated=True,
+            tuned=True,
         )
+        write_settings(store, chosen, load_gate(gate), keep_gate=False)
         store = Datastore(folder)
     return store
 
