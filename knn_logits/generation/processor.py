@@ -172,15 +172,14 @@ class KNNLogitsProcessor(LogitsProcessor):
         ids = checked_ids(settings)
         drafted = arguments_for_drafts(model, settings) if draft else None
         if drafted is not None:
-            drafter, streamer = Drafter(self.memory), settings.get("streamer")
-            shared = None
-            if passes is not None and passes.possible:
-                shared = partial(passes.row, self._capture)
+            drafter = Drafter(self.memory)
             loop = DraftedDecoding(
                 lambda text, room: drafter.draft(text, self.vote, room),
                 drafter.learn,
-                streamer,
-                shared,
+                settings.get("streamer"),
+                partial(passes.row, self._capture)
+                if passes is not None and passes.possible
+                else None,
             )
             output = model.generate(**drafted, custom_generate=loop)
             self._current.passes = loop.passes
@@ -294,7 +293,6 @@ class KNNLogitsProcessor(LogitsProcessor):
             # Assisted decoding asks for the positions from here on one by one. They are searched
             # together, unless a gate skips some, which needs the model's scores at each.
             states = self._capture.states(window, position)
-            # A gate that skips searches gets the scores one by one, and so asks one by one.
             reads_model = getattr(self.gate, "searches", None) is not None
             if reads_model or self.memory.retriever.follows_text:
                 states = states[:, :1]
@@ -378,27 +376,22 @@ class KNNLogitsProcessor(LogitsProcessor):
         beam_indices = getattr(output, "beam_indices", None)
         if not is_ids(sequences):
             raise TraceError("trace() needs an output of generate()")
+        pads = [pad_token_id]
         if pad_token_id is None:
             # A model without such a token pads ended rows with its end token, but a tokenizer has
             # padded the prompts with its own.
             model_pad = getattr(self._model_config, "pad_token_id", None)
-            pads = self._ends[:1] if model_pad is None else [model_pad]
-            pads = [*pads, tokenizer.pad_token_id]
-        else:
-            pads = [pad_token_id]
+            model_pads = self._ends[:1] if model_pad is None else [model_pad]
+            pads = [*model_pads, tokenizer.pad_token_id]
         latest = self._course.recording if self._course is not None else None
         recording = self._recordings.fitting(sequences, beam_indices, latest)
-        if recording is not None:
-            tracer = Tracer(self.memory, tokenizer, max_neighbors)
-            return tracer.recorded(
-                recording,
-                sequences,
-                beam_indices,
-                pads=[token for token in pads if token is not None],
-                prompt=prompt,
-                rows=rows,
+        if recording is None:
+            raise TraceError(
+                "this processor has no record of that generation: pass the whole output of a "
+                "recent generate() with record=True; beam search needs return_dict_in_generate=True"
             )
-        raise TraceError(
-            "this processor has no record of that generation: pass the whole output of a recent "
-            "generate() with record=True; beam search needs return_dict_in_generate=True"
+        padding = [token for token in pads if token is not None]
+        tracer = Tracer(self.memory, tokenizer, max_neighbors)
+        return tracer.recorded(
+            recording, sequences, beam_indices, pads=padding, prompt=prompt, rows=rows
         )
