@@ -148,7 +148,8 @@ def main() -> None:
     parser.add_argument("--demo", action="store_true", help="open the small demo alone")
     options = parser.parse_args()
     opened = [demo_library()] if options.demo else libraries()
-    launch(opened, host=options.host, port=options.port, names=options.name)
+    with contextlib.suppress(KeyboardInterrupt):
+        launch(opened, host=options.host, port=options.port, names=options.name)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from knn_logits import Answer, AskConfig, Asking, Deadline, Memory, Pieces, text_ids
+from knn_logits import Answer, AskConfig, Asking, Datastore, Deadline, Memory, Pieces, text_ids
 from knn_logits_app.decoding import TokenStream
 from knn_logits_app.library import Library
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, list_of, text_of
@@ -20,6 +20,8 @@ from knn_logits_app.session import Answer as Written
 MOST_MESSAGES = 16
 _ROLES = ("user", "assistant")
 _LOOK_SECONDS = 0.1
+# The most tokens of a datastore whose words are ranked while an answer waits.
+_RANKED_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,31 @@ def _asking(
 def knowing(
     session: Session, library: Library, text: str, lookup: Lookup, private: Stores | None = None
 ) -> list[str]:
-    """Names datastores that are not searched and have a sentence about a text, by words alone."""
+    """Names datastores that are not searched and have a sentence about a text, by words alone.
+
+    A large one is named once its words are ranked, for which no answer waits.
+    """
     names = []
-    for name in {**library.stores, **(private or {})}:
+    for name, store in {**library.stores, **(private or {})}.items():
         if name not in lookup.stores:
             asking = _asking(session, library, replace(lookup, stores=(name,)), private)
+            if not _ranked(session, store, asking):
+                continue
             if asking.shared(text) >= asking.config.least_shared:
                 names.append(name)
     return names
+
+
+def _ranked(session: Session, store: Datastore, asking: Asking) -> bool:
+    """Whether a datastore's words are ranked, or soon are; begins that of a large one."""
+    if len(store.tokens) <= _RANKED_AT_ONCE:
+        return True
+    thread = threading.Thread(target=asking.shared, args=("",), name="rank", daemon=True)
+    first = session.ranking.setdefault(store.folder, thread)
+    if first is thread:
+        thread.start()
+    first.join(_LOOK_SECONDS)
+    return not first.is_alive()
 
 
 def elsewhere(

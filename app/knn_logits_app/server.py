@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -106,6 +107,7 @@ def launch(
     originals: str | None = None,
     block: bool = True,
     quiet: bool = False,
+    on_ready: Callable[[str], None] | None = None,
 ) -> tuple[Any, Server]:
     """Serves the page.
 
@@ -124,6 +126,7 @@ def launch(
             that were read from a folder, are linked there, with the page in a PDF.
         block: Whether to wait until the server ends.
         quiet: Whether to print nothing.
+        on_ready: Called with the page's address when visitors are answered.
 
     Returns:
         The page, and the models and visitors that it works with.
@@ -169,10 +172,12 @@ def launch(
     )
     json_for_tools(page)
     close_door(page.server, Names(names, host))
+    if on_ready is not None:
+        on_ready(page.local_url)
     if block:
         with ends_on_sigterm():
             try:
-                page.block_thread()
+                threading.Event().wait()
             finally:
                 page.close(verbose=False)
                 server.visitors.close()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from knn_logits import (
@@ -84,6 +85,8 @@ class Session:
     libraries: Mapping[str, Library]
     limits: Limits = field(default_factory=Limits)
     threads: int = 1
+    # The threads that rank large datastores by words, by their folders.
+    ranking: dict[Path, threading.Thread] = field(default_factory=dict)
 
     @property
     def first(self) -> Library:

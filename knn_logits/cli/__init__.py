@@ -28,7 +28,8 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    from knn_logits.printable import one_line
+    from knn_logits.cli.terminal import status, tell
 
-    print(f"knn-logits: {one_line(message).strip()}", file=sys.stderr)
+    status.clear()
+    tell(message, style=None)
     sys.exit(1)

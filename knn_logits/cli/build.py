@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -115,6 +116,10 @@ def build(
     Values not given are calibrated on a sample of the corpus.
     """
     out = target.folder
+    # A mistaken path is said before the libraries of the model are loaded, which takes seconds.
+    # Of several processes the first alone reads the corpus.
+    if os.environ.get("RANK", "0") == "0":
+        _check_paths(corpus, None if out is None or output.overwrite else Path(out).resolve())
     from knn_logits.building.ranks import started_by_torchrun
 
     # The number of this process among those that torchrun has started; None without it.
@@ -154,6 +159,15 @@ def build(
         if index.nprobe is not None and store.manifest.index.nprobe is None:
             tell(no_lists(store.manifest.index.factory))
         _answer_built(store, report, bars.seconds, tokenizer, model, json)
+
+
+def _check_paths(corpus: list[str], target: Path | None) -> None:
+    from knn_logits.corpus.reading import checked_paths
+    from knn_logits.store.job import refuse_taken
+
+    checked_paths(corpus)
+    if target is not None:
+        refuse_taken(target)
 
 
 def _device_of_rank(device: str) -> str:
@@ -248,7 +262,9 @@ def _few(entries: int) -> str | None:
 
 
 def _next_command(store: Datastore, model: str, tokenizer: Any) -> str:
-    """A command to try next, which continues the beginning of a typical document."""
+    """A command to try next: a chat, or the beginning of a typical document continued."""
+    if getattr(tokenizer, "chat_template", None) and not store.manifest.pairs:
+        return shell("next:", ["knn-logits", "chat", model, str(store.folder)])
     typical = _typical(store)
     document = store.documents[typical]
     if document.source is not None:

@@ -13,7 +13,7 @@ from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import ModelRun, open_datastore
 from knn_logits.cli.memory import ServedMemoryOptions
 from knn_logits.cli.options import STORE_HELP, Model, Stores, argument, command
-from knn_logits.cli.terminal import doing, say, status, tell
+from knn_logits.cli.terminal import doing, say, tell
 from knn_logits.errors import ConfigError, MissingDependencyError
 from knn_logits.settings.declaration import setting
 
@@ -124,7 +124,7 @@ def serve(
             )
 
         def ready(address: str) -> None:
-            say(f"{', '.join(engine.names)}: {address}/v1")
+            say(f"serving {', '.join(engine.names)} (Ctrl-C stops): {address}/v1")
 
         with interruptible("the server has ended"):
             start(engine, limits, on_ready=ready)
@@ -183,9 +183,16 @@ def page(
     name = _name_of(model)
     library = Library.of(name, loaded, tokenizer, datastores, prompts)
     with interruptible("the page is closed"):
-        status.clear()
         try:
-            launch([library], host=host, port=port, at_once=at_once, originals=originals)
+            launch(
+                [library],
+                host=host,
+                port=port,
+                at_once=at_once,
+                originals=originals,
+                quiet=True,
+                on_ready=lambda url: say(f"the page (Ctrl-C closes it): {url}"),
+            )
         except OSError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(

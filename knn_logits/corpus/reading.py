@@ -100,7 +100,7 @@ def read_corpus(
             not), or the corpus holds no document.
         MissingDependencyError: when a path starts with `hf:` and `datasets` is not installed.
     """
-    names = _checked(paths)
+    names = checked_paths(paths)
     keys = pair_fields if pairs else (text_field,)
     _check_readable(names, keys)
     schema = Schema(keys, id_field, title_field, check_encoding(encoding))
@@ -131,7 +131,7 @@ def _check_readable(names: list[str], keys: tuple[str, ...]) -> None:
 
 def corpus_bytes(paths: Sequence[str], *, follow_links: bool = False) -> int | None:
     """Returns how many bytes on disk `read_corpus` would read; None if that is not known."""
-    names = _checked(paths)
+    names = checked_paths(paths)
     if any(name.startswith(HUB_PREFIX) for name in names):
         return None
     total = 0
@@ -182,7 +182,8 @@ class _Progress:
         self(0)
 
 
-def _checked(paths: Sequence[str]) -> list[str]:
+def checked_paths(paths: Sequence[str]) -> list[str]:
+    """Names the parts of a corpus; `CorpusError` where there is none."""
     names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     names = [os.fspath(name) for name in names]
     if not names:

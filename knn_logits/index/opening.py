@@ -80,13 +80,27 @@ class Indexes:
         """Returns an object that belongs to a datastore. The first caller makes it."""
         with self._lock:
             made = self._made.setdefault(store, OrderedDict())
-            if name not in made:
-                made[name] = make()
-                if len(made) > _CACHED:
-                    made.popitem(last=False)
+            slot = made.setdefault(name, _Slot())
             made.move_to_end(name)
-            value: _T = made[name]
-            return value
+            if len(made) > _CACHED:
+                made.popitem(last=False)
+        value: _T = slot.filled(make)
+        return value
+
+
+class _Slot:
+    """A place for an object. While it is made, only those who need this one wait."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock(self)
+        self._content: tuple[Any] | None = None
+
+    def filled(self, make: Callable[[], Any]) -> Any:
+        """Returns the object, which the first caller makes."""
+        with self._lock:
+            if self._content is None:
+                self._content = (make(),)
+            return self._content[0]
 
 
 def _left_out(store: Datastore, config: KNNConfig) -> Array | None:

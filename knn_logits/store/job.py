@@ -248,6 +248,12 @@ def _names(manifest: Manifest) -> set[str]:
     return {file.name for file in manifest.files} | {layout.MANIFEST}
 
 
+def refuse_taken(folder: Path) -> None:
+    """Refuses the folder of a datastore before hours of work, unless a job may go on there."""
+    if (folder / layout.MANIFEST).exists() and not (folder / layout.JOURNAL).exists():
+        raise _taken(folder)
+
+
 def _taken(folder: Path) -> DatastoreError:
     return DatastoreError(
         f"{folder} already contains a datastore; pass --overwrite to replace it, or add to it with "

@@ -31,6 +31,8 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
     assert library.name == "tiny"
     assert given["port"] == 7999
     assert given["at_once"] == 3
+    assert given["quiet"]
+    given["on_ready"]("http://127.0.0.1:7999")
 
 
 def test_examples_come_from_a_file(run, launched, model_folder, store, tmp_path):

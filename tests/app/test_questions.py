@@ -9,8 +9,9 @@ import weakref
 import pytest
 from conftest import TEXTS
 
-from app.conftest import eventually
+from app.conftest import PATIENCE, eventually
 from knn_logits import (
+    Asking,
     Datastore,
     Deadline,
     Document,
@@ -231,3 +232,25 @@ def test_a_datastore_that_is_not_searched_is_named_if_it_has_the_words(
     private = {YOUR_TEXT: other}
     alone = Library.of("tiny", model, asked.first.tokenizer, [store])
     assert knowing(session, alone, text, Lookup((first,)), private) == [YOUR_TEXT]
+
+
+def test_no_answer_waits_for_the_words_of_a_large_datastore(
+    model, store, tmp_path, asked, monkeypatch
+):
+    ferry = [Document("The ferry leaves for Wickham at noon.", "ferry")]
+    other = build_datastore(model, asked.first.tokenizer, ferry, tmp_path / "ferry")
+    library = Library.of("tiny", model, asked.first.tokenizer, [store, other])
+    session = Session({"tiny": library})
+    first, second = library.stores
+    text, go, shared = "When does the ferry leave for Wickham?", threading.Event(), Asking.shared
+
+    def slow(self, query):
+        go.wait(PATIENCE)
+        return shared(self, query)
+
+    monkeypatch.setattr("knn_logits_app.questions._RANKED_AT_ONCE", 0)
+    monkeypatch.setattr(Asking, "shared", slow)
+    assert knowing(session, library, text, Lookup((first,))) == []
+    go.set()
+    eventually(lambda: knowing(session, library, text, Lookup((first,))) == [second])
+    assert len(session.ranking) == 1

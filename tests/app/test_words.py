@@ -172,5 +172,7 @@ def test_a_speed_says_how_the_words_came(drawing):
     assert "1 pass of the model, drafted" in alone
     assert "at once" not in alone
     assert "one by one" in shown(drawing(views.frame({"knn": replace(one, passes=3)}, {})))
+    slow = shown(drawing(views.frame({"knn": replace(one, seconds=12.0)}, {})))
+    assert "0.25 a second" in slow
     page = drawing(views.frame({"text": one}, {}, kind="explain"))
     assert "read in one pass" in shown(page)

@@ -3,6 +3,7 @@
 import copy
 import json
 import shlex
+import shutil
 
 import pytest
 from conftest import TEXTS
@@ -77,6 +78,21 @@ def test_the_next_command_works_as_it_stands(run, model_folder, folder, tmp_path
     assert any(text.startswith(prompt) for text in TEXTS)
     answer = run.good(*call, "--max-new-tokens", 8)
     assert "by d4.txt" in answer.out
+
+
+def test_the_next_command_of_a_chat_model_is_a_chat(run, model_folder, folder, tmp_path):
+    chatty = shutil.copytree(model_folder, tmp_path / "chatty")
+    (chatty / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    result = run.good("build", chatty, folder, "--out", tmp_path / "store")
+    (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
+    assert shlex.split(line)[1:] == ["knn-logits", "chat", str(chatty), str(tmp_path / "store")]
+
+
+def test_a_mistaken_path_is_said_before_the_model_is_loaded(run, folder, store, tmp_path):
+    done = run.refused("build", "/nowhere/model", tmp_path / "none", "--out", tmp_path / "s")
+    assert "none' does not exist" in done.line
+    done = run.refused("build", "/nowhere/model", folder, "--out", store.folder)
+    assert "already contains a datastore" in done.line
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from knn_logits.cli import bars as bars_module
-from knn_logits.cli import terminal
+from knn_logits.cli import main, terminal
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.streaming import Printed
 
@@ -83,6 +83,17 @@ def test_warnings_break_between_words(screen, monkeypatch):
     monkeypatch.setattr(terminal, "stderr", type(terminal.stderr)(stderr=True, highlight=False))
     terminal.tell(LONG)
     whole_words(stream.getvalue(), width, f"knn-logits: {LONG}")
+
+
+def test_an_error_breaks_between_words(screen, monkeypatch):
+    stream, width = screen()
+    monkeypatch.setattr(terminal, "stderr", type(terminal.stderr)(stderr=True, highlight=False))
+    monkeypatch.setattr(sys, "argv", ["knn-logits", "info", LONG])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    written = stream.getvalue()[stream.getvalue().index("knn-logits: ") :]
+    whole_words(written, width, written)
 
 
 def test_a_pipe_gets_whole_lines(capsys):

@@ -129,8 +129,10 @@ const footer = (side, { kind, together, tools }) => {
   const parts = [];
   if (side.done || side.seconds) {
     let speed = count(side.tokens, "token");
-    if (side.seconds > 0 && side.tokens)
-      speed += `, ${Math.round(side.tokens / side.seconds)} a second: ${kind === "explain" ? "read in one pass" : pace(side, together)}`;
+    if (side.seconds > 0 && side.tokens) {
+      const rate = side.tokens / side.seconds;
+      speed += `, ${rate < 10 ? short(rate) : Math.round(rate)} a second: ${kind === "explain" ? "read in one pass" : pace(side, together)}`;
+    }
     parts.push(h("span", {}, speed));
   }
   if (side.stopped) parts.push(h("span", {}, `ended early: ${side.stopped}`));

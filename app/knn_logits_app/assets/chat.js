@@ -62,7 +62,8 @@ const replyOf = (frame, tools) => {
     frame.alone ? h("p", { class: "kl-alone" }, h("b", {}, ALONE_LINE)) : null,
     missing ? h("p", { class: "kl-alone" }, h("b", {}, frame.text), ` ${frame.note}`)
       : frame.text ? saidIn(frame) : null,
-    frame.stopped ? h("p", { class: "kl-hint" }, `ended early: ${frame.stopped}`, " ",
+    frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
+      ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
     frame.full ? h("p", { class: "kl-hint" }, `ended early: an answer has ${count(frame.full, "token")} at most`) : null,
     ...(frame.elsewhere ?? []).map((name) => h("p", { class: "kl-hint" }, "A datastore that is not chosen has a sentence about this: ",
@@ -101,6 +102,7 @@ const chat = (element, props, trigger, watch) => {
   };
   const read = (turn) => (passage, opener) => {
     theDrawer.opener = opener;
+    theDrawer.quoted = passage.text.find(([, marked]) => marked)?.[0];
     theDrawer.turn += 1;
     theDrawer.wait(passage.title);
     trigger("read", { turn: theDrawer.turn, model: turn.frame.model, store: passage.store, document: passage.document,

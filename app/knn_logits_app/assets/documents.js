@@ -54,7 +54,7 @@ const documentsAside = (view) => {
 };
 
 // The page has one drawer. All answers open their documents in it.
-const theDrawer = { show: null, turn: 0, opener: null };
+const theDrawer = { show: null, turn: 0, opener: null, quoted: null };
 
 const drawer = (element, props, watch) => {
   const out = element.querySelector(".kl-drawer-out");
@@ -83,12 +83,19 @@ const drawer = (element, props, watch) => {
       return;
     }
     const marks = [];
-    const parts = found.pieces.map(([text, marked], place) => {
+    // Of a passage that was read only the sentence is marked that the answer quotes.
+    const pieces = found.pieces.flatMap(([text, marked], place) => {
+      const first = theDrawer.quoted && marked ? text.indexOf(theDrawer.quoted) : -1;
+      if (first < 0) return [[text, marked, place]];
+      const last = first + theDrawer.quoted.length;
+      return [[text.slice(0, first), false], [text.slice(first, last), true, place], [text.slice(last), false]];
+    });
+    const parts = pieces.map(([text, marked, place]) => {
       if (!marked) return text;
-      const bare = text.trimStart();
+      const bare = text.trim(), start = text.indexOf(bare);
       const mark = h("mark", { tabindex: "-1" }, bare);
       marks.push({ mark, first: place === found.opened });
-      return [text.slice(0, text.length - bare.length), mark];
+      return [text.slice(0, start), mark, text.slice(start + bare.length)];
     });
     let at = Math.max(0, marks.findIndex((one) => one.first));
     const told = h("span", { role: "status" });

@@ -205,6 +205,7 @@ const mount = (element, props, trigger, watch) => {
     const places = view.known.spans.filter((one) => one.passage.document === number)
       .map((one) => [one.passage.entry, one.tokens]);
     theDrawer.opener = opener;
+    theDrawer.quoted = null;
     theDrawer.turn += 1;
     theDrawer.wait(name);
     trigger("read", {

@@ -137,7 +137,9 @@ def test_hostile_documents_and_questions_are_text(chat, store):
 def test_a_text_of_ones_own_is_asked(chat):
     page = chat.page
     chat.visit.tab("Your text")
-    page.locator("#own-text textarea").fill("The lighthouse of Orrin Bay was painted blue in 1931.")
+    page.locator("#own-text textarea").fill(
+        "The lighthouse of Orrin Bay was painted blue in 1931. Its lamp burns rape oil."
+    )
     chat.visit.build()
     # The chat opens by itself, with the cursor in its field.
     expect(page.locator("#chat .kl-start")).to_contain_text("Ask about your text: Pasted text.")
@@ -147,7 +149,11 @@ def test_a_text_of_ones_own_is_asked(chat):
     expect(reply.locator("summary")).to_contain_text("Pasted text")
     reply.locator("summary").click()
     reply.get_by_role("button", name="Read the document").click()
-    expect(page.get_by_role("dialog")).to_contain_text("The lighthouse of Orrin Bay")
+    # Of the passage that was read only the quoted sentence is marked.
+    expect(page.get_by_role("dialog")).to_contain_text("Its lamp burns rape oil.")
+    expect(page.get_by_role("dialog").locator("mark")).to_have_text(
+        "The lighthouse of Orrin Bay was painted blue in 1931."
+    )
     page.keyboard.press("Escape")
     # Another text is named below a conversation, up to the next question.
     chat.visit.tab("Your text")

@@ -1,5 +1,7 @@
 """The chat in a browser: questions in turns, and what may happen to them."""
 
+from dataclasses import replace
+
 import httpx
 import pytest
 from conftest import TEXTS
@@ -52,6 +54,17 @@ def test_enter_sends_and_shift_enter_breaks_the_line(chat):
     chat.page.get_by_role("button", name="Send").click()
     expect(chat.log.locator("> li")).to_have_count(1)
     expect(chat.log).to_have_attribute("aria-busy", "false")
+
+
+def test_a_question_whose_time_is_up_says_so_and_is_asked_again(chat, chat_page, held, monkeypatch):
+    session = chat_page[1].session
+    monkeypatch.setattr(session, "limits", replace(session.limits, seconds=0.5))
+    chat.send(QUEEN)
+    expect(chat.turn()).to_contain_text("The time was up before an answer was found")
+    monkeypatch.undo()
+    held.set()
+    chat.turn().get_by_role("button", name="Ask again").click()
+    expect(chat.turn().locator(".kl-quoted")).to_have_text(f"“{TEXTS[2]}”")
 
 
 def test_stop_ends_a_question_and_another_one_replaces_it(chat, held):
