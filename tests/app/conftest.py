@@ -164,7 +164,8 @@ class Visit:
         self._listen_no_more()
         self.page.unroute_all(behavior="ignoreErrors")
         if not self.page.url.startswith("about:"):
-            self.page.evaluate("sessionStorage.clear()")  # which keeps the conversation of the chat
+            # It keeps the conversation of the chat, also with a frame that comes this late.
+            self.page.evaluate("addEventListener('pagehide', () => sessionStorage.clear())")
         self.page.goto("about:blank")
 
     def check(self):
