@@ -134,14 +134,9 @@ def launch(
     base = _base(originals)
     quotas = quotas or Quotas()
     page, server = prepare(libraries, limits, at_once, waiting, quotas)
-    # Only gradio's description of the API has the names of the endpoints' arguments.
-    endpoints = {
-        name.strip("/"): [parameter["parameter_name"] for parameter in endpoint["parameters"]]
-        for name, endpoint in page.get_api_info()["named_endpoints"].items()
-    }
     upload_bytes = server.session.limits.text_bytes
     house = House(
-        endpoints=endpoints,
+        endpoints=_endpoints(page),
         upload_bytes=upload_bytes,
         uploads=get_upload_folder(),
         quotas=quotas,
@@ -175,13 +170,26 @@ def launch(
     if on_ready is not None:
         on_ready(page.local_url)
     if block:
-        with ends_on_sigterm():
-            try:
-                threading.Event().wait()
-            finally:
-                page.close(verbose=False)
-                server.visitors.close()
+        _wait(page, server)
     return page, server
+
+
+def _wait(page: Any, server: Server) -> None:
+    """Waits for the end of the process, and then closes the page."""
+    with ends_on_sigterm():
+        try:
+            threading.Event().wait()
+        finally:
+            page.close(verbose=False)
+            server.visitors.close()
+
+
+def _endpoints(page: Any) -> dict[str, list[str]]:
+    """The arguments of each endpoint; only gradio's description of the API has their names."""
+    return {
+        name.strip("/"): [parameter["parameter_name"] for parameter in endpoint["parameters"]]
+        for name, endpoint in page.get_api_info()["named_endpoints"].items()
+    }
 
 
 def _base(originals: str | None) -> str:

@@ -16,7 +16,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -242,9 +242,8 @@ class DraftedDecoding:
         alone = _Passes(model, model_kwargs, input_ids)
         if not alone.possible:
             return self._without_drafts(model, input_ids, settings | model_kwargs)
-        if self._shared is None or not alone.plain:
-            return self._with_drafts(model, input_ids, settings, model_kwargs, alone)
-        with self._shared() as passes:
+        shared = self._shared if alone.plain else None
+        with nullcontext(alone) if shared is None else shared() as passes:
             return self._with_drafts(model, input_ids, settings, model_kwargs, passes)
 
     def _with_drafts(
@@ -255,10 +254,8 @@ class DraftedDecoding:
         model_kwargs: dict[str, Any],
         passes: Passes,
     ) -> Any:
-        logits_processor, stopping_criteria = (
-            settings["logits_processor"],
-            settings["stopping_criteria"],
-        )
+        logits_processor = settings["logits_processor"]
+        stopping_criteria = settings["stopping_criteria"]
         generation_config = settings["generation_config"]
         # `knn_logits.engine.calls` reads this variable to learn which rows go on.
         unfinished_sequences = torch.ones(1, dtype=torch.long, device=input_ids.device)
