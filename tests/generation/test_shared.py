@@ -210,12 +210,18 @@ def test_a_text_that_fails_leaves_the_others_alone(model, tokenizer, store):
 
 def test_a_pass_that_fails_ends_each_of_its_texts(model, tokenizer, store, monkeypatch):
     shared, forward = SharedPasses(model), model.transformer.forward
+    share, begun = shared.row, threading.Barrier(3)
+
+    def row(capture):
+        begun.wait(30)  # a text that came after the others had failed would be alone
+        return share(capture)
 
     def fails(*args, **kwargs):
-        if len(kwargs["input_ids"] if "input_ids" in kwargs else args[0]) > 1:
+        if len(kwargs["input_ids"] if "input_ids" in kwargs else args[0]) == 3:
             raise MemoryError("too much")
         return forward(*args, **kwargs)
 
+    monkeypatch.setattr(shared, "row", row)
     monkeypatch.setattr(model.transformer, "forward", fails)
     with KNNLogitsProcessor(model, store) as knn:
 
