@@ -226,7 +226,7 @@ def rules(model, tokenizer, store, fit):
             settings = {
                 "k": tuned.k,
                 "temperature": tuned.temperature,
-                "suffix_weight": tuned.suffix_weight,
+                "suffix_weight": tuned.chosen.suffix_weight,
                 "retomaton": False,
             }
             found[name] = {"lmbda": tuned.gate.gate if tuned.gate else tuned.lmbda, **settings}

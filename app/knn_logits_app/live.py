@@ -68,7 +68,7 @@ class Live:
         top = log_p_lm.topk(min(_LIKELIEST, log_p_lm.shape[-1]), dim=-1)
         zeros = torch.zeros_like(neighbors.nearness)
         shared = zeros if neighbors.shared is None else neighbors.shared
-        bonus = replace(self.memory.weighing, suffix_weight=1.0).bonus(neighbors)
+        bonus = self.memory.weighing.bonus(replace(neighbors, shared=None))
         values = neighbors.values.gather(-1, order)
         columns = {
             "distances": neighbors.distances.gather(-1, order).float(),

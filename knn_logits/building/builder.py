@@ -86,13 +86,11 @@ def build_datastore(
         source_lang: The language of the sources, for a tokenizer that knows languages.
         target_lang: The language of the targets.
         index: What kind of index to build.
-        k: Neighbors for each query. This value, `lmbda`, `temperature` and `suffix_weight` are kept
-            as the datastore's settings, which hold where a user gives none.
+        k: Neighbors for each query. This value and the other `StoredSettings`, which `KNNConfig`
+            explains, are kept as the datastore's settings, which hold where a user gives none.
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Temperature of the softmax over the neighbors, above 0. Where None is not
             calibrated, it takes 10 for the metric "l2" and what corresponds to it for another.
-        suffix_weight: How many times as much an entry counts for each token before it that is also
-            before the query. None takes 1 where the other three are given, or nothing is chosen.
         calibrate: Choose those of the settings that are not given (True): for scoring by the
             likelihood of a sample of the corpus, and for writing by the nearness of its entries.
         store_keys: Compute the keys now and store them (True). Otherwise the datastore holds the
@@ -259,7 +257,7 @@ class _Build:
         plan, manifest = self.plan, self.manifest()
         # At this point the datastore lacks only the index and the manifest.
         store = Datastore.unfinished(self.steps.job.folder, manifest)
-        if plan.fixed.temperature is None:
+        if plan.fixed.get("temperature") is None:
             temperature = like_temperature(store, plan.settings.temperature, DEFAULT_METRIC)
             settings = manifest.settings.model_copy(update={"temperature": temperature})
             manifest = manifest.model_copy(update={"settings": settings})
@@ -297,7 +295,7 @@ class _Build:
                 observe=sample.add,
             )
             writing = with_suffixes(writing, settings)
-            if fixed.lmbda is None:
+            if fixed.get("lmbda") is None:
                 progress("settings for trust", 0, None)
                 words = word_marks(steps.tokenizer, vocabulary_size(steps.model))
                 writing = with_trust(writing, steps.model, steps.tokenizer, store, sample, words)

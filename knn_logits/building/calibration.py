@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.planning import FixedSettings
+from knn_logits.building.planning import complete
 from knn_logits.engine.compatibility import vocabulary_size
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.location import KeyLocation
@@ -27,7 +27,7 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.search.retriever import Retriever
 from knn_logits.search.shared_tokens import SharedTokens
-from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, KNNConfig
+from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, KNNConfig, StoredSettings
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import SettingsRecord
 
@@ -59,16 +59,11 @@ Ints = npt.NDArray[np.int64]
 class Choice:
     """Chooses k, λ, temperature and the weight of suffixes by the likelihood of tokens."""
 
-    def __init__(self, store: Datastore, fixed: FixedSettings) -> None:
+    def __init__(self, store: Datastore, fixed: StoredSettings) -> None:
         # These hold if nothing is chosen.
-        manifest = store.manifest.settings
-        self.default = SettingsRecord(
-            k=fixed.k or manifest.k,
-            lmbda=manifest.lmbda if fixed.lmbda is None else fixed.lmbda,
-            temperature=fixed.temperature or manifest.temperature,
-            suffix_weight=fixed.suffix_weight or manifest.suffix_weight,
-        )
-        self.largest = fixed.k or DEFAULT_K
+        config = KNNConfig.of(store.manifest.settings, **fixed)
+        self.default = SettingsRecord(**config.values("scoring"))
+        self.largest = fixed.get("k") or DEFAULT_K
         self._fixed, self._store = fixed, store
         self._shared = SharedTokens(store.tokens, store.documents.first, store.contexts.first)
         self._likelihoods: dict[float, GridLikelihood] = {}
@@ -76,14 +71,15 @@ class Choice:
     def add(self, neighbors: Neighbors, scores: TokenScores) -> None:
         """Adds tokens with their neighbors. The first ones decide which temperatures are tried."""
         if not self._likelihoods:
-            fixed, around = self._fixed, self._store.manifest.settings.temperature
-            warm = fixed.temperature
+            around = self._store.manifest.settings.temperature
+            k, lmbda = self._fixed.get("k"), self._fixed.get("lmbda")
+            warm, weight = self._fixed.get("temperature"), self._fixed.get("suffix_weight")
             grid = Grid(
-                (fixed.k,) if fixed.k else powers_up_to(self.largest, _SMALLEST_K),
+                (k,) if k else powers_up_to(self.largest, _SMALLEST_K),
                 (warm,) if warm else temperatures_around(spread(neighbors), around),
-                LMBDAS[2:] if fixed.lmbda is None else (fixed.lmbda,),
+                LMBDAS[2:] if lmbda is None else (lmbda,),
             )
-            weights = (fixed.suffix_weight,) if fixed.suffix_weight else _SUFFIX_WEIGHTS
+            weights = (weight,) if weight else _SUFFIX_WEIGHTS
             self._likelihoods = {
                 weight: GridLikelihood(grid, Weighing(1.0, suffix_weight=weight))
                 for weight in weights
@@ -101,7 +97,7 @@ class Choice:
             # A k above the number of entries costs nothing, and the datastore may grow.
             k=best.k if best.k < len(self._store) else self.default.k,
             lmbda=best.lmbda,
-            temperature=self._fixed.temperature or float(f"{best.temperature:.4g}"),
+            temperature=self._fixed.get("temperature") or float(f"{best.temperature:.4g}"),
             suffix_weight=weight,
             calibrated=True,
         )
@@ -113,7 +109,7 @@ def calibrate(
     store: Datastore,
     index: Index,
     *,
-    fixed: FixedSettings = FixedSettings(),  # noqa: B008
+    fixed: StoredSettings = StoredSettings(),  # noqa: B008
     pairs: PairTokenizer | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
@@ -121,7 +117,7 @@ def calibrate(
 ) -> SettingsRecord:
     """Chooses the settings that are not fixed so that a datastore predicts its text best."""
     choice = Choice(store, fixed)
-    if fixed.complete:
+    if complete(fixed):
         return choice.default
     pieces = sample_pieces(store, seed, pairs)
     if predicted_tokens(pieces) < FEWEST_CALIBRATED:

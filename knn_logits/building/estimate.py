@@ -241,7 +241,7 @@ def estimated(
         model, keys, text.tokens, sample, dim, len(windows) / len(sample), total
     )
     if build.on_demand is None:
-        estimator = _Estimator(extent, speed, build.fixed.k, build.chooses, build.threads)
+        estimator = _Estimator(extent, speed, build.fixed.get("k"), build.chooses, build.threads)
         return estimator.all(build.index, compare)
     size = costs.text_store_bytes(extent)
     seconds = costs.suffix_seconds(text.tokens, tokens) + size / costs.WRITTEN

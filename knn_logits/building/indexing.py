@@ -13,7 +13,6 @@ import torch
 from knn_logits.arrays import Array
 from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
 from knn_logits.building.costs import index_seconds
-from knn_logits.building.planning import FixedSettings
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.writing_settings import (
     Nearness,
@@ -118,7 +117,7 @@ def _settings_after(
         settings = settings.model_copy(update={"temperature": temperature, "stale": True})
         if writing is not None:
             trust = writing.trust
-            writing = choose_writing(store, nearness, FixedSettings(writing.k, writing.lmbda))
+            writing = choose_writing(store, nearness, {"k": writing.k, "lmbda": writing.lmbda})
             writing = with_suffixes(writing, settings)
             if writing is not None:
                 writing = writing.model_copy(update={"trust": trust})
@@ -127,7 +126,7 @@ def _settings_after(
     if writing is None and old.pairs is None and settings.calibrated and not settings.tuned:
         # The datastore was built before there were settings for writing. Where its user tuned
         # the only ones that it has, these stay the only ones.
-        writing = with_suffixes(choose_writing(store, nearness, FixedSettings()), settings)
+        writing = with_suffixes(choose_writing(store, nearness, {}), settings)
     return settings, writing
 
 

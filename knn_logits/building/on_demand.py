@@ -14,7 +14,7 @@ from knn_logits.building.calibration import (
     score_blocks,
 )
 from knn_logits.building.indexing import write_suffixes
-from knn_logits.building.planning import BuildPlan
+from knn_logits.building.planning import BuildPlan, complete
 from knn_logits.building.steps import Steps
 from knn_logits.building.writing_settings import Nearness, choose_writing, with_suffixes
 from knn_logits.engine.keys import KeySource
@@ -62,7 +62,7 @@ def _calibrated(
     """Leaves documents out of the search, and chooses what predicts windows of them best."""
     fixed, seed, location = plan.fixed, plan.index.seed, plan.keys.location
     choice = Choice(store, fixed)
-    if fixed.complete:
+    if complete(fixed):
         return choice.default, None
     pieces, hidden = _held_out(store, seed)
     if predicted_tokens(pieces) < FEWEST_CALIBRATED:

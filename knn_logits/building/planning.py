@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -20,12 +20,14 @@ from knn_logits.index.backends import backend_kind
 from knn_logits.settings.config import (
     IndexConfig,
     KNNConfig,
+    StoredSettings,
     WindowConfig,
     check_names,
     check_threads,
     index_config,
     whole_number,
 )
+from knn_logits.settings.registry import stored_settings
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import KeyRecord, OnDemandRecord, PairsRecord, WindowRecord
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate
 
 
-class PlanSettings(TypedDict, total=False):
+class PlanSettings(StoredSettings, total=False):
     """What `build_datastore` and `estimate_build` both take; the former documents it."""
 
     key: str
@@ -43,10 +45,6 @@ class PlanSettings(TypedDict, total=False):
     source_lang: str | None
     target_lang: str | None
     index: IndexConfig | str | None
-    k: int | None
-    lmbda: float | None
-    temperature: float | None
-    suffix_weight: float | None
     calibrate: bool
     store_keys: bool
     keys_dtype: str
@@ -72,19 +70,9 @@ def check_keywords(function: str, settings: Mapping[str, object], allowed: type)
     check_names(f"argument of {function}", settings, allowed.__annotations__)
 
 
-@dataclass(frozen=True)
-class FixedSettings:
-    """The settings that the user chose, which a build keeps. None leaves the choice to it."""
-
-    k: int | None = None
-    lmbda: float | None = None
-    temperature: float | None = None
-    suffix_weight: float | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left to choose: without a suffix weight, shared tokens count once."""
-        return None not in (self.k, self.lmbda, self.temperature)
+def complete(fixed: StoredSettings) -> bool:
+    """Whether nothing is left to choose of the settings that a user has not fixed."""
+    return {"k", "lmbda", "temperature"} <= fixed.keys()
 
 
 @dataclass(frozen=True)
@@ -145,7 +133,7 @@ class BuildPlan:
     index: IndexConfig
     # The settings that hold where a user gives none: the fixed ones, and defaults.
     settings: KNNConfig
-    fixed: FixedSettings
+    fixed: StoredSettings  # those that the user gave, which the build keeps
     calibrate: bool
     threads: int | None
     on_demand: OnDemandRecord | None  # how keys are computed on demand; None where they are stored
@@ -153,7 +141,7 @@ class BuildPlan:
     @property
     def chooses(self) -> bool:
         """Whether settings for scoring are left to choose."""
-        return self.calibrate and not self.fixed.complete
+        return self.calibrate and not complete(self.fixed)
 
     def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
         """Returns the plan as text, to compare it with the plan of an unfinished job."""
@@ -177,9 +165,7 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
     # This also refuses what is not a tokenizer, before any text is read.
     _check_vocabulary(model, tokenizer)
     pairs = _pair_tokenizer(model, tokenizer, settings)
-    fixed = FixedSettings(
-        *(settings.get(name) for name in ("k", "lmbda", "temperature", "suffix_weight"))  # type: ignore[arg-type]
-    )
+    fixed = stored_settings(settings)
     window, stride = resolve(settings.get("window") or WindowConfig(), context_length(model))
     windows = WindowRecord(
         window=window, stride=stride, concatenate=settings.get("concatenate", False)
@@ -194,7 +180,7 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
     return BuildPlan(
         keys=keys,
         index=index,
-        settings=KNNConfig().with_given(**vars(fixed)),
+        settings=KNNConfig().with_given(**fixed),
         fixed=fixed,
         calibrate=settings.get("calibrate", True),
         threads=threads,

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from knn_logits.building.calibration import OVERSAMPLING, part_of_entries, without_part
-from knn_logits.building.planning import FixedSettings
+from knn_logits.building.planning import complete
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.index.base import Index
 from knn_logits.index.opening import training_sample
 from knn_logits.metrics import COMPARISONS, Metric, as_distance, equivalent_temperature
 from knn_logits.search.neighbors import NEAREST, hits
 from knn_logits.search.retriever import Retriever
-from knn_logits.search.shared_tokens import at_temperature
-from knn_logits.settings.config import KNNConfig
+from knn_logits.settings.config import KNNConfig, StoredSettings
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import NearRecord, SettingsRecord, WritingRecord
 
@@ -95,17 +94,17 @@ def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | Non
 
 
 def choose_writing(
-    store: Datastore, nearness: Nearness | None, fixed: FixedSettings, *, seed: int = 0
+    store: Datastore, nearness: Nearness | None, fixed: StoredSettings, *, seed: int = 0
 ) -> WritingRecord | None:
     """Chooses settings for writing; None where all are fixed, or no temperature is sharp."""
-    temperature = fixed.temperature
+    temperature = fixed.get("temperature")
     if temperature is None and nearness is not None:
         temperature = sharp_temperature(nearness.nearest)
-    if temperature is None or fixed.complete:
+    if temperature is None or complete(fixed):
         return None
     return WritingRecord(
-        k=fixed.k or _K,
-        lmbda=_LMBDA if fixed.lmbda is None else fixed.lmbda,
+        k=fixed.get("k") or _K,
+        lmbda=_LMBDA if (lmbda := fixed.get("lmbda")) is None else lmbda,
         temperature=temperature,
         retomaton=True,
         no_repeat_ngram_size=unrepeated_ngram(store, seed),
@@ -127,8 +126,8 @@ def with_suffixes(writing: WritingRecord | None, scoring: SettingsRecord) -> Wri
     """Gives shared tokens the worth for writing that they have for scoring."""
     if writing is None:
         return None
-    weight = at_temperature(scoring.suffix_weight, scoring.temperature, writing.temperature)
-    return writing.model_copy(update={"suffix_weight": float(f"{weight:.4g}")})
+    config = KNNConfig.of(scoring).at_temperature(writing.temperature)
+    return writing.model_copy(update={"suffix_weight": float(f"{config.suffix_weight:.4g}")})
 
 
 def sharp_temperature(nearness: Tensor) -> float | None:

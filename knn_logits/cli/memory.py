@@ -13,6 +13,7 @@ from knn_logits.cli.terminal import tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting, settings_of
+from knn_logits.settings.registry import settings_for_trust
 
 if TYPE_CHECKING:
     from knn_logits.ray.searching import RayIndexes
@@ -50,8 +51,6 @@ class ClusterOptions:
 
 # Settings of the pointers that RetoMaton follows.
 _POINTING = ("min_knns", "max_knns", "pointer_weight", "pointer_distances")
-# Settings of a search among keys.
-_SEARCHING = (*_POINTING, "nprobe", "refine", "suffix_weight")
 NATIVE_HELP = settings_of(IndexConfig)["native"].help
 # The cluster that builds, and not one that searches.
 Ray = Annotated[ClusterOptions, Without(("shards", "replicas", "partial"))]
@@ -102,7 +101,7 @@ def _without_effect(opened: OpenStores, scoring: bool) -> Iterator[str]:
     config, gate = resolve(opened.stores, scoring, settings)
     kinds = ", ".join(dict.fromkeys(store.manifest.index.factory for store in opened.stores))
     if isinstance(gate, Trust):
-        unused = [name for name in _SEARCHING if settings.get(name)]
+        unused = [name for name in settings_for_trust("ignores") if settings.get(name)]
         if unused:
             yield (
                 f"{_options(unused)}: no effect with trust, which continues verbatim matches "

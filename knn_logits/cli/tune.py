@@ -143,7 +143,7 @@ def tune(
 def _lines(result: Tuning, store: str, skips: bool) -> Iterator[str]:
     held = result.held_out
     yield (
-        f"{settings_line(result)}: the best of {result.grid.settings:,} settings on "
+        f"{settings_line(result.chosen)}: the best of {result.grid.settings:,} settings on "
         f"{result.chosen_on.tokens:,} tokens"
     )
     yield (

@@ -9,7 +9,7 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +40,8 @@ from knn_logits.lab.legacy import (
 )
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
+from knn_logits.settings.config import IndexConfig, KNNConfig, StoredSettings, WindowConfig
+from knn_logits.settings.registry import stored_settings
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord, SettingsRecord, WindowRecord
@@ -69,16 +70,12 @@ class Imported:
     limits: tuple[str, ...]  # what is not possible, one line each
 
 
-class ImportSettings(TypedDict, total=False):
+class ImportSettings(StoredSettings, total=False):
     """The keyword arguments of `import_datastore`, which documents them."""
 
     key: str
     window: WindowConfig | None
     index: IndexConfig | None
-    k: int | None
-    lmbda: float | None
-    temperature: float | None
-    suffix_weight: float | None
     threads: int | None
     shard_bytes: int
     overwrite: bool
@@ -110,12 +107,10 @@ def import_datastore(
         window: Number of tokens that the model sees at once when text is scored. The files do not
             say what the other system used.
         index: Build this index from the keys instead of taking over the old one.
-        k: Neighbors for each query. This value and the next three are kept as the datastore's
-            settings, which hold where a user gives none.
+        k: Neighbors for each query. This value and the other `StoredSettings`, which `KNNConfig`
+            explains, are kept as the datastore's settings, which hold where a user gives none.
         lmbda: Weight of the neighbors.
         temperature: Temperature of the softmax; None takes 1, as these systems do.
-        suffix_weight: How many times as much an entry counts for each token before it that is also
-            before the query; None takes 1, as these systems do.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
         shard_bytes: Size of one file of keys.
         overwrite: Replace an existing datastore.
@@ -133,9 +128,7 @@ def import_datastore(
         StorageError: when the disk is full.
     """
     check_keywords("import_datastore", settings, ImportSettings)
-    names = ("k", "lmbda", "temperature", "suffix_weight")
-    chosen = {name: settings[name] for name in names if settings.get(name) is not None}  # type: ignore[literal-required]
-    config = KNNConfig().with_given(**{"temperature": _TEMPERATURE, **chosen})
+    config = KNNConfig(temperature=_TEMPERATURE).with_given(**stored_settings(settings))
     index, key = settings.get("index"), settings.get("key", DEFAULT_KEY)
     files = find_files(Path(source))
     if files.keys is None and files.index is None:

@@ -80,10 +80,7 @@ class Memory:
             None takes the datastore's setting. For scoring this is its gate, if it has one.
         temperature: Temperature of the softmax over the neighbors, above 0; None takes the
             datastore's setting.
-        settings: `refine`, `nprobe`, `retomaton`, `min_knns`, `max_knns`, `pointer_weight`,
-            `pointer_distances`, `suffix_weight`,
-            `exclude` and `infini_gram`, which say how neighbors are found. `KNNConfig` explains
-            them.
+        settings: The other settings of `KNNConfig`, which say how neighbors are found.
 
     Attributes:
         model: The model.

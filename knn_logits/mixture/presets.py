@@ -14,8 +14,8 @@ from knn_logits.mixture.gates.gate import Gate, split_lmbda
 from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.mixture.trust import Trust
 from knn_logits.search.combined import check_document, check_shares
-from knn_logits.search.shared_tokens import at_temperature
 from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings, check_names
+from knn_logits.settings.registry import settings_for_trust
 from knn_logits.store.datastore import Datastore
 
 
@@ -80,21 +80,18 @@ def resolve_settings(
     if preset == "writing" and record is not None and gate is None:
         # Keys that are still on the Hub are many times as large as the index.
         stored = KNNConfig.of(record, pointer_distances=None if store.has_keys else "index")
-        config = stored.with_given(k=k, lmbda=number, temperature=temperature, **search)
-        chosen = (number, search.get("retomaton"), search.get("infini_gram"))
-        if record.trust is not None and chosen == (None, None, None):
-            # Entries that share the text's end word for word need no pointers and no further bonus.
-            alone = config.with_given(retomaton=False, suffix_weight=1.0)
-            return alone, Trust(record.trust, record.lmbda)
-        if search.get("suffix_weight") is None and config.temperature != stored.temperature:
-            # A shared token keeps its worth in distance.
-            weight = at_temperature(stored.suffix_weight, stored.temperature, config.temperature)
-            config = config.with_given(suffix_weight=weight)
-        return config, None
-    scoring = store.manifest.settings
-    plain = preset == "paper"
-    stored = KNNConfig.of(scoring, suffix_weight=1.0 if plain else None)
-    if gate is None and number is None and not plain:
+        config = stored.at_temperature(temperature).with_given(k=k, lmbda=number, **search)
+        given = {"lmbda": number, **search}
+        ended = any(given.get(name) is not None for name in settings_for_trust("ends"))
+        if record.trust is None or ended:
+            return config, None
+        # Entries that share the text's end word for word need no pointers and no further bonus.
+        alone = config.with_given(retomaton=False).by_nearness()
+        return alone, Trust(record.trust, record.lmbda)
+    stored = KNNConfig.of(store.manifest.settings)
+    if preset == "paper":
+        stored = stored.by_nearness()
+    elif gate is None and number is None:
         gate = stored_gate(store)
     return stored.with_given(k=k, lmbda=number, temperature=temperature, **search), gate
 

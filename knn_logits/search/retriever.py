@@ -30,7 +30,7 @@ _REFINE_NUMBERS = 64 << 20
 
 def counts_shared(store: Datastore, config: KNNConfig) -> bool:
     """Whether shared tokens are counted. The rows of a learned memory have no text."""
-    return config.suffix_weight != 1.0 and store.manifest.learned is None
+    return config.counts_shared and store.manifest.learned is None
 
 
 class Retriever:

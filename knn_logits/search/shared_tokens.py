@@ -1,8 +1,6 @@
-"""Counts how many tokens before an entry are the same as before the query, for `suffix_weight`."""
+"""Counts how many tokens before an entry are the same as before the query."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -11,9 +9,6 @@ from knn_logits.search.occurrences import Prefixes
 
 # More shared tokens than these count the same.
 LONGEST = 8
-# A larger bonus of a shared token changes nothing: it outweighs all distances (LOG.md).
-_LARGEST_BONUS = math.log(1e8)
-
 _BACK = np.arange(-LONGEST, 0)
 
 
@@ -53,9 +48,3 @@ class SharedTokens:
                 break
             counts[shared] = back
         return counts.reshape(ids.shape)
-
-
-def at_temperature(weight: float, temperature: float, other: float) -> float:
-    """The suffix weight at another temperature that is worth the same distance."""
-    bonus = math.log(weight) * (temperature / other)
-    return math.exp(max(-_LARGEST_BONUS, min(bonus, _LARGEST_BONUS)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
@@ -33,6 +34,8 @@ DEFAULT_TEMPERATURE = 10.0
 # FAISS keeps a seed in 32 bits, and some of its seeds are one more than the number given.
 MOST_SEED = 2**31 - 2
 MOST_THREADS = 1024
+# A larger bonus of a shared token changes nothing: it outweighs all distances (LOG.md).
+_LARGEST_BONUS = math.log(1e8)
 
 _BOTH = ("scoring", "writing")
 _EVERYWHERE: tuple[Place, ...] = ("build", "serve", "chat", "request", "page")
@@ -64,6 +67,7 @@ class KNNConfig:
         set_by=_EVERYWHERE,
         stored=_BOTH,
         reported=True,
+        trust="ends",
     )
     temperature: float = setting(
         DEFAULT_TEMPERATURE,
@@ -85,6 +89,7 @@ class KNNConfig:
             "searches. A product-quantised index may gain from it."
         ),
         set_by=("tune",),
+        trust="ignores",
     )
     nprobe: int | None = setting(
         None,
@@ -92,6 +97,7 @@ class KNNConfig:
         details="None keeps the number of the index.",
         least=1,
         set_by=("tune",),
+        trust="ignores",
     )
     retomaton: bool = setting(
         False,
@@ -100,21 +106,30 @@ class KNNConfig:
         option="--retomaton/--no-retomaton",
         stored=("writing",),
         reported=True,
+        trust="ends",
     )
     min_knns: int = setting(
-        1, "Search when fewer pointers than this remain.", least=1, stored=("writing",)
+        1,
+        "Search when fewer pointers than this remain.",
+        least=1,
+        stored=("writing",),
+        trust="ignores",
     )
-    max_knns: int = setting(1024, "Maximum number of pointers and cluster members.", least=1)
+    max_knns: int = setting(
+        1024, "Maximum number of pointers and cluster members.", least=1, trust="ignores"
+    )
     pointer_weight: float = setting(
         20.0,
         "Boost for entries reached by a pointer (1 in the paper).",
         details="LOG.md has what the default brings.",
         above=0,
+        trust="ignores",
     )
     pointer_distances: Literal["keys", "index"] = setting(
         "keys",
         "What pointer distances are computed from.",
         details="The index needs no stored keys, and is as approximate as a search.",
+        trust="ignores",
     )
     suffix_weight: float = setting(
         1.0,
@@ -125,6 +140,7 @@ class KNNConfig:
         set_by=("build", "tune", "serve", "chat", "request"),
         stored=_BOTH,
         reported=True,
+        trust="ignores",
     )
     exclude: tuple[str, ...] = setting(
         (),
@@ -148,6 +164,7 @@ class KNNConfig:
         metavar="SHARE|auto",
         read=read_share,
         reported=True,
+        trust="ends",
     )
 
     def __post_init__(self) -> None:
@@ -181,6 +198,31 @@ class KNNConfig:
         changes = {name: value for name, value in settings.items() if value is not None}
         return replace(self, **changes)
 
+    @property
+    def counts_shared(self) -> bool:
+        """Whether tokens before an entry that are also before the query change its weight."""
+        return self.suffix_weight != 1.0
+
+    def by_nearness(self) -> KNNConfig:
+        """Returns a copy in which shared tokens do not count."""
+        return replace(self, suffix_weight=1.0)
+
+    def at_temperature(self, temperature: float | None) -> KNNConfig:
+        """Returns a copy at another temperature, at which a shared token is worth as much distance.
+
+        Args:
+            temperature: The temperature; None keeps it.
+
+        Raises:
+            ConfigError: when it is out of its range.
+        """
+        other = self.with_given(temperature=temperature)
+        if other.temperature == self.temperature:
+            return other
+        bonus = math.log(self.suffix_weight) * (self.temperature / other.temperature)
+        bonus = max(-_LARGEST_BONUS, min(bonus, _LARGEST_BONUS))
+        return replace(other, suffix_weight=math.exp(bonus))
+
 
 @documented
 @dataclass(frozen=True)
@@ -204,6 +246,15 @@ class MixtureConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+class StoredSettings(TypedDict, total=False):
+    """The settings that a datastore keeps for scoring, as keyword arguments."""
+
+    k: int | None
+    lmbda: float | None
+    temperature: float | None
+    suffix_weight: float | None
 
 
 class SearchSettings(TypedDict, total=False):

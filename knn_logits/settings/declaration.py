@@ -43,6 +43,7 @@ class Setting:
         set_by: Who may set it. Python and the commands that ask a memory may set all settings.
         stored: The records of a manifest that keep it.
         reported: Whether the JSON of an answer names it.
+        trust: Whether trust "ends" where it is given, or "ignores" it.
         option: Its option of the command line; None derives it from the name, and "" has none.
         metavar: What stands for its value in the help of the command line.
         read: Turns the text of the command line into the value; None converts by the type.
@@ -61,6 +62,7 @@ class Setting:
     set_by: tuple[Place, ...] = ()
     stored: tuple[str, ...] = ()
     reported: bool = False
+    trust: Literal["ends", "ignores"] | None = None
     option: str | None = None
     metavar: str | None = None
     read: Callable[[str], Any] | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from knn_logits.settings.config import KNNConfig, MixtureConfig
+from knn_logits.settings.config import KNNConfig, MixtureConfig, StoredSettings
 from knn_logits.settings.declaration import Place, Setting, settings_of
 from knn_logits.settings.values import check_names
 
@@ -52,6 +52,17 @@ def check_settings(given: Mapping[str, Any], place: Place | None = None) -> dict
 def stored_names(record: Literal["scoring", "writing"]) -> list[str]:
     """The settings that a record of a manifest keeps, in the order of their declaration."""
     return [name for name, declared in settings_of(KNNConfig).items() if record in declared.stored]
+
+
+def stored_settings(given: Mapping[str, Any]) -> StoredSettings:
+    """Picks the settings that a datastore keeps for scoring, of those that are given."""
+    chosen = {name: given[name] for name in stored_names("scoring") if given.get(name) is not None}
+    return cast(StoredSettings, chosen)
+
+
+def settings_for_trust(effect: Literal["ends", "ignores"]) -> list[str]:
+    """The settings that end trust where they are given, or that it ignores."""
+    return [name for name, setting in settings_of(KNNConfig).items() if setting.trust == effect]
 
 
 def changed_settings(config: KNNConfig) -> list[str]:

@@ -21,7 +21,7 @@ from knn_logits.measure.tune.confidence import Verdict
 from knn_logits.measure.tune.gates import GateTuning
 from knn_logits.measure.tune.translating import BleuTuning
 from knn_logits.mixture.gates.stored import StoredGate, gate_arrays
-from knn_logits.settings.registry import settings_line
+from knn_logits.settings.registry import settings_line, stored_names
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import locked
 from knn_logits.store.job import begin
@@ -47,10 +47,7 @@ class Tuning:
     """The result of `tune`.
 
     Attributes:
-        k: The chosen number of neighbors of each query.
-        lmbda: The chosen weight of the neighbors.
-        temperature: The chosen temperature of the softmax over the neighbors.
-        suffix_weight: The suffix weight of all settings that were tried.
+        chosen: The chosen settings. `k`, `lmbda` and `temperature` are also attributes.
         chosen_on: The part that the settings were chosen on.
         held_out: The other part, whose numbers can be trusted.
         at_the_edge: Names of settings whose best value is the largest or smallest tried.
@@ -70,9 +67,7 @@ class Tuning:
         refused: Why the choice was not stored, if it was to be.
     """
 
-    k: int
-    lmbda: float
-    temperature: float
+    chosen: SettingsRecord
     chosen_on: Part
     held_out: Part
     at_the_edge: tuple[str, ...]
@@ -89,13 +84,28 @@ class Tuning:
     overlap: Overlap | None = None
     written: bool = False
     refused: str | None = None
-    suffix_weight: float = 1.0
+
+    @property
+    def k(self) -> int:
+        """The chosen number of neighbors of each query."""
+        return self.chosen.k
+
+    @property
+    def lmbda(self) -> float:
+        """The chosen weight of the neighbors."""
+        return self.chosen.lmbda
+
+    @property
+    def temperature(self) -> float:
+        """The chosen temperature of the softmax over the neighbors."""
+        return self.chosen.temperature
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the choice and its perplexities, for JSON."""
-        plain = ("lmbda", "temperature", "k", "suffix_weight", "settings", "written", "refused")
+        plain = ("settings", "written", "refused")
         parts = {name: getattr(self, name) for name in ("gate", "bleu", "verdict", "overlap")}
         return {
+            **{name: getattr(self.chosen, name) for name in stored_names("scoring")},
             **{name: getattr(self, name) for name in plain},
             **{name: part and part.to_dict() for name, part in parts.items()},
             "perplexity": self.held_out.perplexity,
@@ -164,7 +174,9 @@ def _heat_map(result: Tuning) -> Any:
     axes.plot(place[2], place[1], "o", markerfacecolor="none", markeredgecolor="red")
     axes.set_xlabel("λ, weight of the neighbors")
     axes.set_ylabel("temperature")
-    axes.set_title(f"perplexity at k {result.k}; best: {settings_line(result, symbols=True)}")
+    axes.set_title(
+        f"perplexity at k {result.k}; best: {settings_line(result.chosen, symbols=True)}"
+    )
     figure.colorbar(image, extend="max")
     return figure
 

@@ -18,7 +18,14 @@ from knn_logits.corpus.documents import Document
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, Halves, halved, open_bench
-from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, spread, temperatures_around
+from knn_logits.measure.likelihood import (
+    LMBDAS,
+    Choice,
+    Grid,
+    GridLikelihood,
+    spread,
+    temperatures_around,
+)
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.perplexity import describe, searched
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, named
@@ -28,6 +35,7 @@ from knn_logits.measure.tune.result import Part, Tuning, refusal, write_settings
 from knn_logits.measure.tune.translating import choose_by_bleu
 from knn_logits.mixture.gates.learned import FEW
 from knn_logits.mixture.memory import Memory
+from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores, open_stores
 from knn_logits.search.neighbors import Neighbors, powers_up_to
@@ -166,12 +174,8 @@ def _tuned(
             "write can store settings in only one datastore: tune each datastore separately"
         )
     request, stored = options.request, stores[0].manifest.settings
-    # The datastore's own gate is not used here. With λ, k and a temperature, the suffix weight
-    # would be the papers'.
-    weight = stored.suffix_weight
-    if isinstance(datastore, Memory):
-        weight = datastore.asked(scoring=True).config.suffix_weight
-    preset = {"k": max(DEFAULT_K, stored.k), "lmbda": stored.lmbda, "suffix_weight": weight}
+    # With a number for λ, the datastore's own gate is not used.
+    preset = {"k": max(DEFAULT_K, stored.k), "lmbda": stored.lmbda}
     bench = open_bench(model, tokenizer, datastore, **{**preset, **overrides})
     assert bench.memory is not None
     if options.bleu is not None and bench.pairs is None:
@@ -236,10 +240,11 @@ def _choose(passed: _Pass, options: _Options, rows: list[Document], started: flo
         )
     )
     conditions, stored_at = describe(bench), stored_names("scoring")
+    config = bench.memory.config.with_given(
+        k=best.k, lmbda=best.lmbda, temperature=best.temperature
+    )
     return Tuning(
-        k=best.k,
-        lmbda=best.lmbda,
-        temperature=best.temperature,
+        chosen=SettingsRecord(**config.values("scoring"), calibrated=True, tuned=True),
         chosen_on=chosen_on,
         held_out=held_out_part,
         at_the_edge=_edges(best.place, first.grid),
@@ -253,7 +258,6 @@ def _choose(passed: _Pass, options: _Options, rows: list[Document], started: flo
         held_out_documents=held_out,
         bleu=bleu,
         verdict=other.cells.verdict(before, best.place, other=passed.stored[1].cells, **bootstrap),
-        suffix_weight=bench.memory.config.suffix_weight,
     )
 
 
@@ -267,10 +271,8 @@ def _stored(store: Datastore, result: Tuning, options: _Options, passed: _Pass) 
         logger.warning("the settings were not stored: %s", refused)
         return replace(result, refused=refused)
     keep_gate = options.gate is None and store.manifest.file("gate") is not None
-    settings = {name: getattr(result, name) for name in stored_names("scoring")}
-    record = SettingsRecord(**settings, calibrated=True, tuned=True)
     gate = None if result.gate is None else result.gate.gate
-    write_settings(store, record, gate, keep_gate=keep_gate)
+    write_settings(store, result.chosen, gate, keep_gate=keep_gate)
     if keep_gate:
         logger.warning(
             "%s keeps its gate, which was fitted to the old settings and applies unless lmbda is "
@@ -306,11 +308,9 @@ class _Pass:
         bench, memory = self.bench, self.bench.memory
         text, self.assigned = halved(bench, texts, check)
         assert memory is not None
-        stored_weight = self.stored_settings.suffix_weight
-        if memory.config.suffix_weight == 1.0 and stored_weight != 1.0:
-            # A search under the weight 1 counts no shared tokens.
-            counting = memory.asked(scoring=True, suffix_weight=stored_weight)
-            bench = replace(bench, memory=counting)
+        if not memory.config.counts_shared:
+            # The datastore's own settings may weigh features that a search under these leaves out.
+            bench = replace(bench, memory=memory.asked(scoring=True, **self._ungridded()))
         done = 0
         self.progress("tuning", 0, None)
         with evaluating(bench.model):
@@ -346,10 +346,17 @@ class _Pass:
         )
         self.halves = GridLikelihood(grid, memory.weighing), HeldOut(grid, memory.weighing)
         self.stored = self.halves
-        if memory.config.suffix_weight != stored.suffix_weight:
+        weighing = Weighing.of(
+            memory.config.with_given(**self._ungridded()), memory.weighing.shares
+        )
+        if weighing != memory.weighing:
             grid = Grid((stored_k,), (stored.temperature,), (stored.lmbda,))
-            weighing = replace(memory.weighing, suffix_weight=stored.suffix_weight)
             self.stored = GridLikelihood(grid, weighing), HeldOut(grid, weighing)
+
+    def _ungridded(self) -> Any:
+        """The datastore's settings that the grid does not vary."""
+        names = set(stored_names("scoring")) - {field.name for field in fields(Choice)}
+        return {name: getattr(self.stored_settings, name) for name in names}
 
     def _add(self, number: int, text: Text, scored: TokenScores, neighbors: Neighbors) -> None:
         """Adds tokens to one of the halves, the second of which is kept by cells."""

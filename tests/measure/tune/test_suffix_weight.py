@@ -48,7 +48,7 @@ def measured(model, tokenizer, store, documents, **settings):
 @pytest.mark.parametrize("weight", [None, 1.0, 2.0, 1e8])
 def test_the_stored_settings_are_measured_with_their_own_weight(model, tokenizer, built, weight):
     found = knn_logits.tune(model, tokenizer, built, HELD_OUT, suffix_weight=weight, **SETTINGS)
-    assert found.suffix_weight == (weight or 4.0)
+    assert found.chosen.suffix_weight == (weight or 4.0)
     held = set(found.held_out_documents)
     for part, documents in (
         (found.held_out, [one for n, one in enumerate(HELD_OUT) if n in held]),
@@ -57,7 +57,7 @@ def test_the_stored_settings_are_measured_with_their_own_weight(model, tokenizer
         before = measured(model, tokenizer, built, documents)
         assert part.before == pytest.approx(before, rel=1e-4)
         chosen = {"k": found.k, "lmbda": found.lmbda, "temperature": found.temperature}
-        chosen["suffix_weight"] = found.suffix_weight
+        chosen["suffix_weight"] = found.chosen.suffix_weight
         assert part.perplexity == pytest.approx(
             measured(model, tokenizer, built, documents, **chosen), rel=1e-4
         )
@@ -92,7 +92,7 @@ def test_one_setting_alone_leaves_the_weight_as_it_is(model, tokenizer, built, g
         (Memory(model, built, scoring=True, **given), SETTINGS),
     ):
         found = knn_logits.tune(model, tokenizer, datastore, HELD_OUT[:6], **settings)
-        assert found.suffix_weight == 4.0
+        assert found.chosen.suffix_weight == 4.0
         if "k" not in given:
             assert found.held_out.perplexity == pytest.approx(plain.held_out.perplexity, rel=1e-6)
         assert found.held_out.before == pytest.approx(plain.held_out.before, rel=1e-6)
@@ -103,7 +103,7 @@ def test_a_memory_of_the_papers_is_compared_with_what_is_stored(model, tokenizer
     assert memory.config.suffix_weight == 1.0
     found = knn_logits.tune(model, tokenizer, memory, HELD_OUT[:6], **SETTINGS)
     own = knn_logits.tune(model, tokenizer, built, HELD_OUT[:6], **SETTINGS)
-    assert found.suffix_weight == 1.0
+    assert found.chosen.suffix_weight == 1.0
     assert found.held_out.before == pytest.approx(own.held_out.before, rel=1e-5)
 
 
@@ -171,7 +171,7 @@ def test_shares_of_datastores_count_as_they_do_in_evaluate(
         model, tokenizer, halves, HELD_OUT[:8], suffix_weight=suffix_weight, **SETTINGS, **shares
     )
     chosen = {"k": found.k, "lmbda": found.lmbda, "temperature": found.temperature}
-    chosen["suffix_weight"] = found.suffix_weight
+    chosen["suffix_weight"] = found.chosen.suffix_weight
     for settings, name in ((chosen, "perplexity"), ({}, "before")):
         parts = [found.chosen_on, found.held_out]
         tokens = sum(one.tokens for one in parts)
