@@ -18,8 +18,8 @@ from common import alternate, load, record, summary
 from searches_saved import asks_about_sets, documents_of, others
 
 import knn_logits
-from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.suffix_index import SuffixIndex
 
 CONTEXTS = 10_000
 PROMPT_TOKENS, NEW_TOKENS = 32, 48

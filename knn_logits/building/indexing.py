@@ -133,7 +133,7 @@ def _settings_after(
 def build_suffixes(
     datastore: Datastore | str | os.PathLike[str], *, progress: Progress = no_progress
 ) -> Datastore:
-    """Makes the suffix index of a datastore, which `infini_gram` needs: four bytes a token.
+    """Makes the suffix index of a datastore, which the ∞-gram needs: four bytes a token.
 
     It is made of the text alone, so that a datastore without keys gets one as well. Documents that
     are added or removed later are in it, or out of it, by themselves.

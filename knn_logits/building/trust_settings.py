@@ -23,9 +23,9 @@ from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.pieces import InnerText
 from knn_logits.engine.tokens import special_ids
 from knn_logits.measure.text_pass import TokenScores
-from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.rarity import BEGINS, COUNTS, ENDS, rarity_of_end, token_rarities
+from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import TrustRecord, WritingRecord
 

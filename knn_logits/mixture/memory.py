@@ -37,10 +37,10 @@ from knn_logits.mixture.weights import Weighing
 from knn_logits.search.combined import Stores, distinct_names, open_retriever, open_stores
 from knn_logits.search.endings import Endings
 from knn_logits.search.experts import open_experts
-from knn_logits.search.infini_gram import without_padding
 from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
-from knn_logits.search.occurrences import Prefixes
-from knn_logits.settings.config import check_threads
+from knn_logits.search.occurrences import Prefixes, without_padding
+from knn_logits.search.retriever import Retriever
+from knn_logits.settings.config import KNNConfig, check_threads
 from knn_logits.store.datastore import Datastore
 
 _T = TypeVar("_T")
@@ -205,13 +205,7 @@ class Memory:
         self.scoring = scoring
         self._overrides = settings
         self.config, self.gate = resolve(self.stores, scoring, settings)
-        self.retriever = open_retriever(
-            self.stores,
-            self.config,
-            weights=settings.get("weights"),
-            indexes=self._indexes,
-            source=KeySource(self.model, self.location),
-        )
+        self.retriever = self._open_retriever(self.config)
         self._marks: Tensor | None = None
         self.weighing = Weighing.of(self.config, self.retriever.weights)
         if isinstance(self.gate, Trust):
@@ -225,6 +219,15 @@ class Memory:
             )
             self.weighing = Weighing(self.config.temperature)
         self.experts = open_experts(self.stores, self.config, self._indexes)
+
+    def _open_retriever(self, config: KNNConfig) -> Retriever:
+        return open_retriever(
+            self.stores,
+            config,
+            weights=self._overrides.get("weights"),
+            indexes=self._indexes,
+            source=KeySource(self.model, self.location),
+        )
 
     def check_again(self) -> None:
         """Refuses the model if its weights have changed and its keys are no longer the datastore's.
@@ -345,12 +348,5 @@ class Memory:
         Returns:
             bool [rows], on the CPU.
         """
-        plain = self.asked(
-            scoring=self.scoring,
-            k=NEAREST,
-            lmbda=self.config.lmbda,
-            retomaton=False,
-            refine=False,
-            infini_gram=0.0,
-        )
-        return hits(plain.retriever.search(states), tokens).cpu()
+        config = replace(self.config, k=NEAREST, retomaton=False, refine=False)
+        return hits(self._open_retriever(config).search(states), tokens).cpu()

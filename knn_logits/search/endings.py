@@ -13,11 +13,11 @@ from knn_logits.arrays import Array
 from knn_logits.index.base import pairwise
 from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.metrics import Metric
-from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.rarity import rarity_of_end, token_rarities
 from knn_logits.search.retriever import Retriever
+from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.store.datastore import Datastore
 
 # Of an end that occurs more often, so many places are compared.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,3 +87,19 @@ def join(parts: list[Occurrences]) -> Occurrences:
         total,
         parts[0].shares,
     )
+
+
+def without_padding(ids: Tensor, config: Any) -> Tensor:
+    """Replaces padding tokens at the beginning of texts by -1, also where a text begins so."""
+    end = getattr(config, "eos_token_id", None)
+    pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]
+    # Most texts begin with a token, which is seen faster than where padding ends.
+    if not any(id < 0 or id in pads for id in ids[:, 0].tolist()):
+        return ids
+    opening = ids < 0
+    for pad in pads:
+        if pad is not None:
+            opening = opening | (ids == pad)
+    opening = opening.int().cumprod(dim=-1).bool()
+    # Other negative numbers stay: RetoMaton tells texts of several sources apart by them.
+    return ids.masked_fill(opening & (ids >= 0), -1) if bool(opening.any()) else ids

@@ -16,10 +16,10 @@ from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.locks import Recent, new_lock
 from knn_logits.metrics import Metric
-from knn_logits.search.infini_gram import SuffixIndex
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.retriever import Retriever, counts_shared
+from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts

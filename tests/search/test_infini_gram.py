@@ -13,8 +13,9 @@ import knn_logits
 from knn_logits import ConfigError, DatastoreError, KNNLogitsProcessor, Memory, explain
 from knn_logits.building.indexing import build_suffixes
 from knn_logits.index.opening import Indexes
-from knn_logits.search.infini_gram import InfiniGram, SuffixIndex, without_padding
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.infini_gram import InfiniGram
+from knn_logits.search.occurrences import Prefixes, without_padding
+from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig
 
 RANDOM = np.random.default_rng(5)
@@ -108,13 +109,13 @@ def test_one_by_one_is_as_all_at_once(corpus, monkeypatch, run):
     some = [*contexts(60), [99], [24], [*PAGE, 5], [-1, -1, *PAGE[:9]], [*PAGE, -3]]
     index = SuffixIndex(corpus)
     low, high, lengths = index.ranges(asked(some))
-    monkeypatch.setattr("knn_logits.search.infini_gram._LONG_RUN", run)
+    monkeypatch.setattr("knn_logits.search.suffix_index._LONG_RUN", run)
     for row, text in enumerate(some):
         alone = index.ranges(asked([text]))
         assert [int(one[0]) for one in alone] == [low[row], high[row], lengths[row]]
     # Bisection in place of looking at all, and one token at a time.
-    monkeypatch.setattr("knn_logits.search.infini_gram._LOOKED_AT", 0)
-    monkeypatch.setattr("knn_logits.search.infini_gram._RUN", 1)
+    monkeypatch.setattr("knn_logits.search.suffix_index._LOOKED_AT", 0)
+    monkeypatch.setattr("knn_logits.search.suffix_index._RUN", 1)
     for part, expected in zip(index.ranges(asked(some)), (low, high, lengths), strict=True):
         assert np.array_equal(part, expected)
 
@@ -122,7 +123,7 @@ def test_one_by_one_is_as_all_at_once(corpus, monkeypatch, run):
 def test_a_sample_stands_for_many_occurrences(corpus, monkeypatch):
     some = [text[-1:] for text in contexts(40)]
     whole = SuffixIndex(corpus).find(asked(some))
-    monkeypatch.setattr("knn_logits.search.infini_gram.MOST_OCCURRENCES", 8)
+    monkeypatch.setattr("knn_logits.search.suffix_index.MOST_OCCURRENCES", 8)
     index = SuffixIndex(corpus)
     for _ in range(2):  # the second time what is known is taken
         less = index.find(asked(some))

@@ -17,9 +17,8 @@ from knn_logits.building.writing_settings import with_suffixes
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.measure import perplexity
 from knn_logits.measure.likelihood import Grid, p_knn_table
-from knn_logits.search.infini_gram import without_padding
 from knn_logits.search.neighbors import Neighbors
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.occurrences import Prefixes, without_padding
 from knn_logits.search.shared_tokens import LONGEST, SharedTokens
 from knn_logits.store.records import SettingsRecord, WritingRecord
 
