@@ -76,6 +76,6 @@ class WeightsCheck:
                 except MismatchError as error:
                     raise MismatchError(
                         "the model has changed since it was opened, by an adapter or by "
-                        "training: {error}, or build another datastore with the current model"
+                        f"training: {error}, or build another datastore with the current model"
                     ) from error
                 self._states[store.folder] = state

@@ -196,6 +196,7 @@ def test_weights_that_change_after_opening_are_refused(mine, tokenizer, store, s
     with pytest.raises(MismatchError, match="has changed since it was opened") as caught:
         ask()
     assert "\n" not in str(caught.value)
+    assert "was built by another model" in str(caught.value)
     with torch.no_grad():
         weight.copy_(before)
     ask()
