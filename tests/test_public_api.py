@@ -1,5 +1,6 @@
 """The public names, and what importing them loads."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -49,6 +50,21 @@ def test_public_names():
     assert knn_logits.__version__
     with pytest.raises(AttributeError, match="nonsense"):
         _ = knn_logits.nonsense
+
+
+def test_public_names_and_their_members_have_docstrings():
+    bare = []
+    for name in PUBLIC:
+        value = getattr(knn_logits, name)
+        members = vars(value) if inspect.isclass(value) else {}
+        described = {name: value} | {
+            f"{name}.{key}": member
+            for key, member in members.items()
+            if not key.startswith("_")
+            and (inspect.isroutine(member) or isinstance(member, property))
+        }
+        bare += [name for name, one in described.items() if not inspect.getdoc(one)]
+    assert bare == []
 
 
 def test_the_changelog_begins_with_this_version():

@@ -69,7 +69,6 @@ def ask(
 
 
 def _asked(words: list[str], questions: str | None) -> tuple[list[str], list[dict[str, Any]]]:
-    """The datastores and the questions."""
     if questions is not None:
         return words, list(_questions(questions))
     if len(words) < 2:
@@ -123,7 +122,6 @@ def answer_text(answer: Answer) -> Text:
 
 
 def notes_of(answer: Answer) -> list[str]:
-    """What has to be said below an answer's text."""
     return [f"({answer.note})"] if answer.note not in ("", answer.text) else []
 
 

@@ -133,7 +133,6 @@ class Bars:
             status.bars = None
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
-        """See `knn_logits.progress.Progress`."""
         if _interrupted.is_set():
             _interrupted.clear()
             raise KeyboardInterrupt

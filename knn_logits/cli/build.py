@@ -74,7 +74,6 @@ class StoreOptions:
     )
 
     def record(self) -> dict[str, Any]:
-        """All but the key."""
         return {name: value for name, value in vars(self).items() if name != "key"}
 
 
@@ -185,13 +184,11 @@ def _counts(estimate: Estimate) -> str:
 
 
 def _needed_before(estimate: Estimate) -> str:
-    """Says what a build will need, before its keys are computed."""
     time = in_time(estimate.seconds or 0.0)
     return f"{_counts(estimate)}: {_needed(estimate)}, about {time} from now"
 
 
 def _needed(estimate: Estimate) -> str:
-    """Says how much disk and memory the datastore needs, and how long a query takes."""
     if not estimate.needs:
         return f"{in_bytes(estimate.bytes)} of disk, keys on demand"
     first = estimate.needs[0]

@@ -69,7 +69,6 @@ class Chat:
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def take(self, line: str) -> bool:
-        """Does what a line says."""
         if not line.strip():
             return True
         if not line.startswith("/"):
@@ -94,7 +93,6 @@ class Chat:
         return True
 
     def answer(self, prompt: str) -> None:
-        """Answers a question, or continues a text."""
         if self.asks and self.with_knn:
             self._ask(prompt)
         else:
@@ -131,7 +129,6 @@ class Chat:
         ]
 
     def _continue(self, prompt: str) -> None:
-        """Continues a text, or answers a message if the model has a chat template."""
         import transformers
 
         from knn_logits.evidence.render import nearness_line
@@ -160,7 +157,6 @@ class Chat:
             self.messages.append({"role": "assistant", "content": str(text)})
 
     def _request(self, prompt: str) -> dict[str, Any]:
-        """The arguments of `generate()` for a prompt."""
         from knn_logits.engine.pairs import context_length
 
         ids = self._ids(prompt)
@@ -298,7 +294,6 @@ class Chat:
 
 
 def _switched(name: str, now: bool, state: str) -> bool:
-    """The new value of a switch, which changes if no state is given."""
     if state not in ("", "on", "off"):
         raise ConfigError(f"usage: /{name} on or /{name} off")
     return state == "on" if state else not now

@@ -43,7 +43,6 @@ class Report:
     _notes: Counter[str] = field(default_factory=Counter)
 
     def skip(self, name: str, reason: str) -> None:
-        """Says that a file, or a part of one, is skipped."""
         self.skipped.append((name, reason))
         kind = _kind(reason)
         self._kinds[kind] += 1
@@ -52,7 +51,6 @@ class Report:
             tell(f"skipped {name}: {reason}")
 
     def note(self, name: str, note: str) -> None:
-        """Says something about a file that is read."""
         kind = _kind(note)
         self._notes[kind] += 1
         if self._notes[kind] <= _SHOWN:

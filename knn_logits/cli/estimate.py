@@ -47,7 +47,6 @@ class SizeOptions:
     layers: int | None = setting(None, "Number of layers, with --dim.", least=1)
 
     def check(self, model: str | None, corpus: list[str]) -> None:
-        """Refuses arguments that say a thing twice, or not at all."""
         if bool(corpus) == (self.tokens is not None):
             raise ConfigError(
                 "pass either documents or a number of tokens: estimate MODEL CORPUS..., or "
@@ -168,7 +167,6 @@ def _answer(result: Estimate, out: Path, report: Report, *, json: bool) -> None:
 
 
 def _kind(need: Need) -> dict[str, Any]:
-    """What a kind of index needs, for JSON."""
     content = picked(need, "index", "chosen", "nprobe", "bytes", "memory", "building_memory")
     content |= picked(need, "gpu_memory", "machine")
     content["seconds"] = None if need.seconds is None else round(need.seconds, 1)

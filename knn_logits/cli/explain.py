@@ -32,7 +32,6 @@ class TraceOptions:
                 check_writable(path, folder=False)
 
     def keep(self, trace: Any) -> None:
-        """Writes a trace to the files."""
         for path, write in ((self.save, trace.save), (self.html, trace.save_html)):
             if path is None:
                 continue

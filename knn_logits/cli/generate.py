@@ -46,7 +46,6 @@ class DecodingOptions:
     )
 
     def keywords(self) -> dict[str, Any]:
-        """The arguments for `generate()` of transformers."""
         if not self.sample and (self.top_k, self.top_p, self.sampling_temperature) != (None,) * 3:
             raise ConfigError(
                 "--top-k, --top-p and --sampling-temperature have no effect without --sample: "
@@ -186,7 +185,6 @@ def generate(
 def _as_json(
     knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request, sequence: Any
 ) -> dict[str, Any]:
-    """The settings that held, the passes, and the tokens."""
     from knn_logits.evidence.trace_json import token_dict
     from knn_logits.mixture.gates.gate import gate_name
 

@@ -83,7 +83,6 @@ class ExtraOptions:
     )
 
     def check(self) -> None:
-        """Refuses options that miss one another."""
         if (self.space is None) != (self.model is None):
             raise ConfigError(
                 "--space and --model must be used together: the Space loads that model"
@@ -92,7 +91,6 @@ class ExtraOptions:
             raise ConfigError("--keep needs --custom-generate or --space")
 
     def repositories(self, name: str, commit: str | None) -> list[Repository]:
-        """The repositories, for the datastore of this name."""
         from knn_logits.hub import repositories
 
         made = []
@@ -195,7 +193,6 @@ def catalog(
 
 
 def _details(recipe: Recipe) -> list[str]:
-    """How a datastore is made, with its sizes and commands."""
     expected = recipe.expected
     hours = expected.model_tokens / _TOKENS_A_SECOND / 3600
     lines = [

@@ -41,7 +41,6 @@ class RunOptions:
     seed: int = setting(0, "Random seed.", least=0, most=MOST_SEED)
 
     def prepare(self) -> None:
-        """Sets threads and seed."""
         prepare(self.threads, self.seed)
 
     def load(self, name: str, resumes: Path | str | None = None) -> tuple[Any, Any]:
@@ -105,7 +104,6 @@ def text_or_file(text: str) -> str:
 
 
 def _device_of(device: str) -> Any:
-    """The device that --device names."""
     import torch
 
     if device == "auto":
@@ -179,7 +177,6 @@ def load_tokenizer(name: str) -> Any:
 
 
 def reads_pairs(name: str) -> bool:
-    """Whether a model is an encoder-decoder."""
     from knn_logits.engine.opening import gguf_file
 
     doing(LOADING)
@@ -248,7 +245,6 @@ def index_of(store: Datastore) -> dict[str, Any]:
 
 
 def no_lists(kinds: str) -> str:
-    """Says that --nprobe changes nothing."""
     return f"--nprobe: no effect, since the index ({kinds}) has no inverted lists"
 
 
@@ -263,7 +259,6 @@ def compared_kinds(store: Datastore) -> tuple[list[dict[str, Any]] | None, list[
 
 
 def size_of(store: Datastore) -> int:
-    """The bytes of a datastore's files."""
     return sum(record.bytes for record in store.manifest.files)
 
 

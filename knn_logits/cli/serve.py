@@ -72,7 +72,6 @@ class AnswerOptions:
     )
 
     def keywords(self) -> dict[str, Any]:
-        """The arguments of `Served`."""
         limits = {"chat_tokens": self.chat_tokens, "new_tokens": self.max_new_tokens}
         if self.chat_template is None:
             return limits

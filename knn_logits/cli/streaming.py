@@ -40,7 +40,6 @@ class _Lines:
         self._held = self._held[unfinished.start() :]
 
     def end(self) -> None:
-        """Prints the rest, and ends the line."""
         self._print(self._held)
         self._held, self._column = Text(), 0
         self._console.print()
@@ -87,9 +86,7 @@ class Printed:
 
     @property
     def begun(self) -> bool:
-        """Whether it has printed anything."""
         return self._pieces is not None
 
     def end(self) -> None:
-        """Ends the line."""
         self._lines.end()

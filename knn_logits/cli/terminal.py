@@ -29,7 +29,6 @@ class _Status:
         self._line: Live | None = None
 
     def set(self, what: str) -> None:
-        """Says what the command does now."""
         if self.bars is not None:
             self.bars(what, 0, None)
             return
@@ -46,7 +45,6 @@ class _Status:
             self._line.start(refresh=True)
 
     def clear(self) -> None:
-        """Erases the line."""
         if self._line is not None:
             self._line.stop()
             self._line = None
@@ -165,14 +163,12 @@ def listen() -> None:
 
 
 def print_json(content: dict[str, Any]) -> None:
-    """Prints one JSON object on one line of stdout."""
     status.clear()
     sys.stdout.write(json_line(content, sys.stdout.encoding) + "\n")
     sys.stdout.flush()
 
 
 def picked(source: Any, *names: str) -> dict[str, Any]:
-    """Some attributes of an object, by name."""
     return {name: getattr(source, name, None) for name in names}
 
 

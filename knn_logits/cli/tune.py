@@ -46,7 +46,6 @@ class SearchOptions:
     num_beams: int = setting(1, "Number of beams for --bleu.", least=1)
 
     def check(self, infini_gram: bool, plots: str | None) -> None:
-        """Refuses what is out of its range, or does not fit together."""
         from knn_logits.measure.tune.gates import GateRequest
 
         check_settings({"k": self.k})
@@ -199,7 +198,6 @@ _OVERLAPS = "tune on text that is not in the datastore"
 
 
 def _advice(result: Tuning) -> str:
-    """Says what to do with the choice."""
     if result.overlap is not None and result.overlap.held:
         return _OVERLAPS
     verdict = result.verdict

@@ -40,7 +40,6 @@ class Schema:
 
     @property
     def pairs(self) -> bool:
-        """Whether rows are pairs."""
         return len(self.keys) > 1
 
 

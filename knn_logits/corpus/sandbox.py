@@ -125,7 +125,6 @@ class Sandbox:
                 self.close()
 
     def close(self) -> None:
-        """Ends the child."""
         child, self._child = self._child, None
         if child is None or self._pump is None:
             return
@@ -266,7 +265,6 @@ def confine(memory: int) -> None:
 
 
 def _parsed(path: str, reader: str, schema: dict[str, Any]) -> Iterator[list[object]]:
-    """Yields the answers to a request."""
     module, name = reader.split(".")
     try:
         read = cast(Parser, getattr(import_module(f"knn_logits.corpus.parsers.{module}"), name))

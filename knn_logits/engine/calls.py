@@ -32,7 +32,6 @@ class Place:
 
 
 def place() -> Place:
-    """Returns the place of the caller on the stack."""
     depth, drafts, innermost = 0, False, None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -75,7 +74,6 @@ class Call:
 
     @classmethod
     def now(cls) -> Call:
-        """The call that is being made."""
         caller = place()
         going_on = _local(caller.lists.f_back, _GOING_ON) if caller.lists is not None else None
         return cls(
@@ -117,7 +115,6 @@ class Course:
         return True
 
     def note(self, length: int) -> None:
-        """Notes a further call about the same forward pass."""
         self._longest = length
 
 

@@ -79,7 +79,6 @@ def _public_name(name: object) -> str:
 
 
 def model_record(model: nn.Module) -> ModelRecord:
-    """Makes the manifest's record of a model."""
     config: Any = getattr(model, "config", None)
     settings = config.to_dict() if config is not None else {}
     stable = {name: value for name, value in settings.items() if name not in _VOLATILE}
@@ -149,7 +148,6 @@ def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
 def canary_keys(
     model: nn.Module, location: KeyLocation, tokens: Array, source: Array | None = None
 ) -> Array:
-    """Computes the keys of a fixed text."""
     device = input_device(model)
     ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).unsqueeze(0).to(device)
     inputs = {"input_ids": ids}

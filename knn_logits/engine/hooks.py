@@ -332,7 +332,6 @@ class StateCapture:
         self._hooks.thread.windows[depth].append(window)
 
     def states(self, window: Window, first: int) -> Tensor:
-        """Returns the states of a window from a position on."""
         states = window.states
         assert states is not None
         if states.shape[:-1] != window.shape:

@@ -39,7 +39,6 @@ class KeySource:
     def keys(
         self, tokens: Array, windows: Sequence[TextWindow], *, dim: int, dtype: str
     ) -> list[Array]:
-        """Computes the keys of some windows of a text."""
         ends = np.cumsum([window.entries for window in windows]).tolist()
         first = [0, *ends[:-1]]
         numbered = [

@@ -166,7 +166,6 @@ class PairTokenizer:
         return {"attention_mask": torch.ones_like(inputs["input_ids"]), **inputs}
 
     def texts(self, output: Tensor) -> list[str]:
-        """Decodes what `generate()` wrote."""
         # Not every tokenizer treats a language as a special token.
         first = len(self.opening) if self.settings else 1
         texts = self.tokenizer.batch_decode(output[:, first:], skip_special_tokens=True)

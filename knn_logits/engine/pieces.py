@@ -102,7 +102,6 @@ class InnerText:
         self._before = len(decoded(tokenizer, self._behind))
 
     def __call__(self, ids: Iterable[int]) -> str:
-        """Returns the text of some tokens."""
         return decoded(self._tokenizer, [*self._behind, *ids])[self._before :]
 
     def parts(self, ids: Iterable[int]) -> list[str]:

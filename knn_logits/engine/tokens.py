@@ -37,8 +37,6 @@ def cut_texts(
     target: bool = False,
     ends: bool = False,
 ) -> tuple[list[list[int]], list[Array | None]]:
-    """Cuts texts into tokens."""
-
     def cut(batch: Sequence[str], **options: Any) -> Any:
         if target:
             return tokenizer(text_target=list(batch), verbose=False, **options)

@@ -27,7 +27,6 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Number of tokens that the model reads."""
         return len(self.tokens) - 1
 
 

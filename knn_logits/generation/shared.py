@@ -46,7 +46,6 @@ class SharedPasses:
         self._coming, self._count = 0, threading.Lock()
 
     def __len__(self) -> int:
-        """The number of texts that are being written."""
         return len(self._rows)
 
     @contextmanager

@@ -56,7 +56,6 @@ class Recipe(Record):
 
 
 def recipes() -> list[Recipe]:
-    """Returns all recipes, sorted by name."""
     folder = resources.files("knn_logits.hub").joinpath("recipes")
     files = {path.name: path for path in folder.iterdir() if path.name.endswith(".toml")}
     return [
@@ -66,7 +65,6 @@ def recipes() -> list[Recipe]:
 
 
 def recipe(name: str) -> Recipe:
-    """Returns the recipe with a name, or of a repository."""
     catalog = {recipe.name: recipe for recipe in recipes()}
     by_name = catalog | {recipe.repo: recipe for recipe in catalog.values()}
     if name not in by_name:
@@ -75,7 +73,6 @@ def recipe(name: str) -> Recipe:
 
 
 def parse(name: str, text: str) -> Recipe:
-    """Reads a recipe from TOML."""
     try:
         return Recipe.model_validate({"name": name, **tomllib.loads(text)})
     except (tomllib.TOMLDecodeError, ValidationError) as error:

@@ -33,7 +33,6 @@ class Pulled:
     files: tuple[tuple[str, int, State], ...]
 
     def bytes(self, *states: State) -> int:
-        """The size of the files in some states, or of all files if no state is given."""
         return sum(size for _, size, state in self.files if not states or state in states)
 
 

@@ -39,7 +39,6 @@ class Pushed:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
         return sum(size for _, size in self.files)
 
 
@@ -143,7 +142,6 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
 
 
 def _text_of(reports: Sequence[Path]) -> str | None:
-    """Returns the text of the report, if there is one."""
     path = next((path for path in reports if path.name == REPORTS[0]), None)
     try:
         return None if path is None else path.read_text(encoding="utf-8")
@@ -152,7 +150,6 @@ def _text_of(reports: Sequence[Path]) -> str | None:
 
 
 def _card(api: Any, name: HubName, commit: str) -> str:
-    """Fetches the present card at a commit."""
     path = api.hf_hub_download(name.repo, _CARD, repo_type=REPO_TYPE, revision=commit)
     try:
         return Path(path).read_text(encoding="utf-8")

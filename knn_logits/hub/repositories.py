@@ -32,7 +32,6 @@ class Repository:
 
     @property
     def url(self) -> str:
-        """The web address of the repository."""
         return f"{endpoint()}/{'spaces/' if self.kind == 'space' else ''}{self.repo}"
 
     def write(self, folder: str | os.PathLike[str]) -> None:

@@ -14,7 +14,6 @@ BACKENDS: tuple[type[Backend], ...] = (
 
 
 def backend_kind(factory: str) -> type[Backend]:
-    """The backend of a factory string."""
     return next(kind for kind in BACKENDS if kind.takes(factory))
 
 

@@ -39,7 +39,6 @@ class Index(Protocol):
 
 
 def wrong_shape(queries: Tensor, dim: int) -> SearchError:
-    """The error for queries that are not [rows, dim]."""
     return SearchError(
         f"the queries have shape {tuple(queries.shape)}, but keys have dimension {dim}: pass "
         "queries [rows, dim] from the model that built the datastore"

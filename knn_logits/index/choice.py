@@ -42,7 +42,6 @@ def choose_train_size(entries: int, lists: int) -> int:
 
 
 def available_memory(unknown: int = 8 << 30) -> int:
-    """Bytes of this machine's memory."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -83,7 +83,6 @@ def fewest_keys(factory: str) -> int:
 
 
 def _cost(factory: str, dim: int, rows: int) -> _Cost:
-    """Computes the cost of an index that is trained on some rows."""
     if len(factory) > _LONGEST:
         raise ValueError("it is too long")
     parts = factory.split(",")

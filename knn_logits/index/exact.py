@@ -33,7 +33,6 @@ class TorchIndex:
 
     @property
     def bytes(self) -> int:
-        """Size of the keys on the device."""
         return self._keys.nbytes + (0 if self._norms is None else self._norms.nbytes)
 
     def _stored(self, rows: Tensor) -> Tensor:
@@ -41,7 +40,6 @@ class TorchIndex:
         raise NotImplementedError
 
     def _rows_at_once(self, k: int) -> int:
-        """How many queries to compare at once."""
         raise NotImplementedError
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -49,12 +47,10 @@ class TorchIndex:
         raise NotImplementedError
 
     def reconstruct(self, ids: Array) -> Tensor:
-        """See `Index.reconstruct`."""
         rows = torch.from_numpy(np.asarray(ids, np.int64)).to(self._keys.device)
         return self._stored(rows if self._ids is None else torch.searchsorted(self._ids, rows))
 
     def remove(self, ids: Array) -> None:
-        """See `Index.remove`."""
         stays, remaining = kept_after(self._ids, self.size, ids)
         mask = stays.to(self._keys.device)
         self._keys = self._keys[mask]
@@ -149,28 +145,23 @@ class ExactBackend(Backend):
 
     @staticmethod
     def takes(factory: str) -> bool:
-        """See `Backend.takes`."""
         return factory == "exact"
 
     @staticmethod
     def usual(entries: int, dim: int) -> list[str]:
-        """See `Backend.usual`."""
         return ["exact"]
 
     def build(
         self, keys: Keys, config: IndexConfig, threads: int | None, device: torch.device | str
     ) -> ExactIndex:
-        """See `Backend.build`."""
         return ExactIndex.from_batches(keys.batches(), keys.size, self.dim, self.metric, device)
 
     def runs_on(self, device: torch.device) -> bool:
-        """See `Backend.runs_on`."""
         return True
 
     def query_seconds(
         self, entries: int, k: int, rows: Sequence[int], nprobe: int | None
     ) -> list[float] | None:
-        """See `Backend.query_seconds`."""
         size = sample_rows(entries, self.dim)
         exact = ExactIndex(torch.from_numpy(random_vectors(size, self.dim)), self.metric)
         spent = [search_seconds(exact, count, min(k, size)) for count in rows]

@@ -85,7 +85,6 @@ class FaissIndex:
 
     @property
     def raw(self) -> Any:
-        """The FAISS index itself."""
         return self._index
 
     @property
@@ -143,7 +142,6 @@ class FaissIndex:
             self._ids = np.setdiff1d(np.arange(total), ids, assume_unique=True)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """See `Index.search`."""
         if queries.dim() != 2 or queries.shape[1] != self.dim:
             raise wrong_shape(queries, self.dim)
         if not self.size or not len(queries):

@@ -41,7 +41,6 @@ class FaissBackend(Backend):
 
     @staticmethod
     def usual(entries: int, dim: int) -> list[str]:
-        """See `Backend.usual`."""
         lists = choose_lists(entries)
         product = [f"IVF{lists},PQ{codes}" for codes in CODES if dim % codes == 0]
         return [f"IVF{lists},SQ8", *product[:1], f"IVF{lists},RaBitQ"]
@@ -55,7 +54,6 @@ class FaissBackend(Backend):
         return inverted_file(self._empty)
 
     def check(self, keys: int | None) -> None:
-        """See `Backend.check`."""
         needed = fewest_keys(self.factory)
         if keys is not None and needed > keys:
             raise ConfigError(
@@ -67,17 +65,14 @@ class FaissBackend(Backend):
             make_empty(self.factory, self.dim, self.metric)
 
     def check_cost(self, entries: int, train_size: int | None) -> None:
-        """See `Backend.check_cost`."""
         check_building(self.factory, self.dim, entries, train_size)
 
     @property
     def has_arrays(self) -> bool:
-        """See `Backend.has_arrays`."""
         return plain_arrays.has_plain_form(self._empty)
 
     @property
     def leaves_out(self) -> bool:
-        """See `Backend.leaves_out`."""
         return self._ivf is not None and self.has_arrays
 
     def threads(self, threads: int | None) -> int | None:
@@ -90,7 +85,6 @@ class FaissBackend(Backend):
     def build(
         self, keys: Keys, config: IndexConfig, threads: int | None, device: torch.device | str
     ) -> FaissIndex:
-        """See `Backend.build`."""
         size = config.train_size
         sample = keys.sample(self._train_size(keys.size) if size is None else size)
         index = build_faiss(
@@ -100,7 +94,6 @@ class FaissBackend(Backend):
         return index
 
     def to_arrays(self, index: Any) -> dict[str, Array] | None:
-        """See `Backend.to_arrays`."""
         return plain_arrays.to_arrays(index) if plain_arrays.has_plain_form(index.raw) else None
 
     def from_arrays(
@@ -113,7 +106,6 @@ class FaissBackend(Backend):
         nprobe: int | None = None,
         threads: int | None = None,
     ) -> FaissIndex:
-        """See `Backend.from_arrays`."""
         return plain_arrays.from_arrays(
             arrays,
             self.factory,
@@ -127,23 +119,19 @@ class FaissBackend(Backend):
         )
 
     def to_bytes(self, index: Any) -> bytes:
-        """See `Backend.to_bytes`."""
         return native.to_bytes(index)
 
     def from_bytes(
         self, data: bytes, size: int, nprobe: int | None, threads: int | None
     ) -> FaissIndex:
-        """See `Backend.from_bytes`."""
         return native.from_bytes(
             data, self.factory, self.dim, self.metric, size, nprobe=nprobe, threads=threads
         )
 
     def moved(self, index: Any, device: torch.device) -> FaissIndex:
-        """See `Backend.moved`."""
         return to_gpu(index, device)
 
     def array_bytes(self, entries: int) -> int:
-        """See `Backend.array_bytes`."""
         ivf = self._ivf
         if ivf is None:
             return int(entries * self._empty.sa_code_size())
@@ -154,20 +142,17 @@ class FaissBackend(Backend):
         return int(entries * (int(ivf.code_size) + 8) + learned + 8 * lists)
 
     def file_bytes(self, entries: int, *, native: bool) -> int:
-        """See `Backend.file_bytes`."""
         if self.has_arrays:
             return self.array_bytes(entries)
         return int(entries * (self._empty.sa_code_size() + 8)) if native else 0
 
     def making_bytes(self, entries: int, train_size: int | None) -> int:
-        """See `Backend.making_bytes`."""
         rows = min(entries, train_size or self._train_size(entries))
         training = 8 * self.dim * rows
         held = 2 * (self.array_bytes(entries) + 4 * entries)
         return max(training, held) + 4 * self.dim * _KEYS_AT_ONCE
 
     def gpu_bytes(self, entries: int) -> int | None:
-        """See `Backend.gpu_bytes`."""
         faiss = faiss_module()
         kinds = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
         return self.array_bytes(entries) + _ON_GPU if type(self._ivf) in kinds else None
@@ -182,13 +167,11 @@ class FaissBackend(Backend):
         return 8 if "PQ" in self.factory else 4
 
     def building_seconds(self, entries: int, train_size: int | None, threads: int | None) -> float:
-        """See `Backend.building_seconds`."""
         return faiss_speed.building_seconds(self._empty, self.dim, entries, train_size, threads)
 
     def query_seconds(
         self, entries: int, k: int, rows: Sequence[int], nprobe: int | None
     ) -> list[float] | None:
-        """See `Backend.query_seconds`."""
         nprobe = nprobe or self.usual_nprobe or 1
         return faiss_speed.query_seconds(
             self.factory, entries, self.dim, self.metric, k, rows, nprobe

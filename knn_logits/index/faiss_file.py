@@ -37,7 +37,6 @@ class FaissFile:
 
 
 def read_faiss_file(path: Path) -> FaissFile:
-    """Reads an index."""
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -66,11 +65,9 @@ class _Fields:
 
     @property
     def left(self) -> int:
-        """Number of bytes that are not read yet."""
         return len(self._data) - self._at
 
     def take(self, size: int) -> memoryview:
-        """Reads the next bytes."""
         if not 0 <= size <= self.left:
             raise ValueError("cut short")
         part = self._data[self._at : self._at + size]
@@ -87,7 +84,6 @@ class _Fields:
         return bytes(self.take(4)).decode("latin1")
 
     def array(self, dtype: str, count: int) -> Array:
-        """Numbers, copied."""
         kind = np.dtype(dtype)
         if count < 0 or count > self.left // kind.itemsize:
             raise ValueError("cut short")

@@ -20,7 +20,6 @@ _REFINED_PER_K = 2
 
 
 def faiss_module() -> Any:
-    """Imports the faiss module."""
     try:
         import faiss  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
@@ -58,7 +57,6 @@ def faiss_reason(error: Exception) -> str:
 
 
 def make_empty(factory: str, dim: int, metric: Metric) -> Any:
-    """Makes an untrained FAISS index."""
     faiss = faiss_module()
     try:
         index = faiss.index_factory(dim, factory, COMPARISONS[metric].faiss)

@@ -19,7 +19,6 @@ _LARGEST_LOOP = 1 << 24
 
 
 def to_bytes(index: FaissIndex) -> bytes:
-    """Returns an index in FAISS's own format."""
     data: bytes = faiss_module().serialize_index(index.raw).tobytes()
     return data
 

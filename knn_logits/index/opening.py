@@ -34,7 +34,6 @@ _T = TypeVar("_T")
 
 
 def usable_device(name: torch.device | str) -> torch.device:
-    """Returns a device to search on."""
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
@@ -96,7 +95,6 @@ class _Slot:
         self._content: tuple[Any] | None = None
 
     def filled(self, make: Callable[[], Any]) -> Any:
-        """Returns the object, which the first caller makes."""
         with self._lock:
             if self._content is None:
                 self._content = (make(),)
@@ -130,7 +128,6 @@ def index_from_keys(
     fill: Fill | None = None,
     device: torch.device | str = "cpu",
 ) -> Index:
-    """Builds an index over a datastore's keys."""
     batches = store.key_batches(KEYS_AT_ONCE)  # without keys this is an error
     sample = partial(training_sample, store, seed=config.seed)
     keys = Keys(len(store), lambda: batches, sample, fill)
@@ -139,7 +136,6 @@ def index_from_keys(
 
 
 def backend_of(store: Datastore) -> Backend:
-    """The kind of a datastore's index."""
     manifest = store.manifest
     return backend(manifest.index.factory, manifest.dim, manifest.metric)
 

@@ -38,7 +38,6 @@ def has_plain_form(index: Any) -> bool:
 
 
 def to_arrays(index: FaissIndex) -> dict[str, Array]:
-    """Converts an index to plain arrays."""
     faiss = faiss_module()
     transforms, inner = parts_of(index.raw)
     arrays: dict[str, Array] = {}

@@ -156,7 +156,6 @@ class _File:
 
 
 def _steps(data: memoryview) -> Iterator[tuple[str, Any]]:
-    """Yields the instructions, each with its argument."""
     file: Any = _File(data)
     for number, (code, argument, _) in enumerate(pickletools.genops(file)):
         if number == _MOST_STEPS:
@@ -167,7 +166,6 @@ def _steps(data: memoryview) -> Iterator[tuple[str, Any]]:
 
 
 def _followed(data: memoryview) -> Any:
-    """The object that the pickle describes."""
     stack: list[Any] = []
     # The positions on the stack where groups of values begin.
     marks: list[int] = []
@@ -240,7 +238,6 @@ def _tuple(values: list[Any]) -> tuple[Any, ...]:
 
 
 def _name(module: Any, name: Any) -> _Name:
-    """Returns a class or function, if a matrix needs it."""
     if type(name) is not str or type(module) is not str:
         raise ValueError("a name that is no text")
     if f"{module}.{name}" not in _NAMES:

@@ -167,7 +167,6 @@ class _Distillation:
     progress: Progress
 
     def as_text(self) -> dict[str, str]:
-        """The plan of the job."""
         corpus, teacher = self.corpus, self.teacher
         return self.keys.as_text(self.model, self.tokenizer) | {
             "rows": f"{self.rows:g}",
@@ -180,7 +179,6 @@ class _Distillation:
         }
 
     def run(self, job: Job, about: dict[str, Any]) -> None:
-        """Learns the rows, and writes the folder."""
         if job.ended and isinstance(self.corpus, Datastore):
             job.give_up()
             return

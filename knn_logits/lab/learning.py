@@ -52,7 +52,6 @@ _TEMPERATURES = tuple(2.0 ** (step / 4) for step in range(-2, 9))
 
 
 def check_enough(entries: int) -> None:
-    """Refuses a corpus that is too small to hold a part of it out."""
     if entries < FEWEST_CALIBRATED:
         raise CorpusError(
             f"the corpus has {entries} tokens to predict, but a learned memory needs "

@@ -9,7 +9,6 @@ from knn_logits.errors import KNNLogitsError, MissingDependencyError, Unreachabl
 
 
 def ray_module() -> Any:
-    """Imports the ray module."""
     try:
         import ray
     except ImportError as error:

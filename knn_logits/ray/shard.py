@@ -137,14 +137,11 @@ class ShardActor:
             raise type(error)(f"on the machine {platform.node()}: {error}") from error
 
     def ready(self, form: Form) -> bool:
-        """Opens the shard."""
         self._opened(form)
         return True
 
     def search(self, form: Form, queries: Array, k: int) -> Neighborhood:
-        """See `Shard.search`."""
         return self._opened(form).search(queries, k)
 
     def reconstruct(self, form: Form, ids: Array) -> Array:
-        """See `Shard.reconstruct`."""
         return self._opened(form).reconstruct(ids)

@@ -123,7 +123,6 @@ class ShardedIndex:
         return True
 
     def unreachable(self, number: int) -> UnreachableError:
-        """Makes the error for a shard that does not answer."""
         first, last = self._spans[number]
         return UnreachableError(
             f"shard {number} of {len(self._spans)}, the entries {first:,} to {last - 1:,}, does "

@@ -98,7 +98,6 @@ class Documents:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all documents, in order."""
         ids: list[str] = self._table["id"].to_pylist()
         return ids
 
@@ -108,7 +107,6 @@ class Documents:
         return sources
 
     def numbers_of(self, id: str) -> list[int]:
-        """Numbers of the documents with an id, ascending."""
         return self._numbers("id", lambda value: value == id)
 
     def named(self, name: str, removed: Collection[int] = ()) -> list[int]:

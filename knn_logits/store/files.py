@@ -30,7 +30,6 @@ _HEADER_BYTES = 128
 
 
 def write(file: IO[bytes], content: Any) -> int:
-    """Writes bytes."""
     return file.write(content)
 
 
@@ -40,7 +39,6 @@ def sync(handle: int) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """Renames a file."""
     old.replace(new)
 
 
@@ -67,7 +65,6 @@ class _Partial(io.RawIOBase):
 
 
 def storage_error(path: Path, error: BaseException) -> StorageError:
-    """The error for a file that cannot be written."""
     number = getattr(error, "errno", None)
     reason = os.strerror(number) if number else str(error)
     full = number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in reason
@@ -121,13 +118,11 @@ def put_in_place(path: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Deletes a staged file."""
     with suppress(OSError):
         unlink(path.with_name(partial_name(path.name)))
 
 
 def delete(path: Path) -> None:
-    """Deletes a file, if it is there."""
     with _as_storage_error(path):
         unlink(path)
 
@@ -144,13 +139,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a small file, whole or not at all."""
     with replacing(path) as file:
         file.write(content)
 
 
 def write_array(path: Path, array: Array) -> None:
-    """Writes one .npy file, whole or not at all."""
     array = np.ascontiguousarray(array)
     with replacing(path) as file:
         file.write(array_header(array.dtype, array.shape))

@@ -116,7 +116,6 @@ class _Reader:
         return (number >> 1) ^ -(number & 1)
 
     def struct(self, types: Struct) -> Struct:
-        """The fields of a struct by number."""
         fields: Struct = {}
         last = 0
         while head := self._byte():
@@ -153,7 +152,6 @@ class _Reader:
 
 
 def _kind(expected: Any) -> Any:
-    """The number of a type of the table."""
     if isinstance(expected, dict):
         return _STRUCT
     return _LIST if isinstance(expected, list) else expected

@@ -101,27 +101,23 @@ def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubNa
 
 
 def client(token: str | bool | None = None) -> Any:
-    """Makes a client of the Hub that identifies itself as this library."""
     from huggingface_hub import HfApi
 
     return HfApi(token=token, **identity())
 
 
 def identity() -> dict[str, Any]:
-    """What the client tells the Hub about itself."""
     names = {"library_name": TAG, "library_version": __version__}
     return {**names, "user_agent": "datastore-format/1"}
 
 
 def endpoint() -> str:
-    """The address of the Hub."""
     from huggingface_hub import constants
 
     return str(constants.ENDPOINT)
 
 
 def is_offline() -> bool:
-    """Whether `HF_HUB_OFFLINE` forbids asking the Hub."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
@@ -216,7 +212,6 @@ def checked_commit(name: HubName, commit: str | None) -> str:
 
 
 def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
-    """Says in a line what an error of the client means."""
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StorageError(
             f"the disk is full while {name} is fetched: free some space, or set HF_HOME to another "
@@ -249,7 +244,6 @@ def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
 
 
 def _first_cause(error: BaseException) -> str:
-    """The first line of the error that caused an error."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split()) or type(error).__name__

@@ -57,25 +57,20 @@ class Job:
 
     @property
     def generation(self) -> int:
-        """The number that the names of the job's files contain."""
         return self.journal.generation
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
-        """The files that are written, in order."""
         return self.journal.files
 
     @property
     def shards(self) -> list[FileRecord]:
-        """The shards of keys that are written, in order."""
         return [file for file in self.files if file.kind == "keys"]
 
     def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
-        """The path of a file of the job."""
         return self.folder / layout.file_name(kind, self.generation, shard)
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
-        """The record of the job's file of a kind; None while it is not written."""
         return next((file for file in self.files if file.kind == kind), None)
 
     def manifest(
@@ -90,13 +85,11 @@ class Job:
         return old.model_copy(update=changed)
 
     def drop(self, kind: layout.Kind) -> None:
-        """Deletes the job's file of a kind, if there is one."""
         record = self.file(kind)
         if record is not None:
             self._delete_but(tuple(file for file in self.files if file != record))
 
     def begin_again(self) -> None:
-        """Deletes what an earlier run has written."""
         logger.warning("the files of the unfinished job in %s are deleted", self.folder)
         self.save(text=None)
         self._delete_but(())
@@ -108,7 +101,6 @@ class Job:
             delete(self.folder / name)
 
     def note_text(self, text: str) -> None:
-        """Notes which tokens the job is about."""
         if self.ended is not None:
             self.repeated = text == self.ended.text
             if not self.repeated and self.ended.kind == "build":
@@ -148,7 +140,6 @@ class Job:
         return record
 
     def save(self, **fields: Any) -> None:
-        """Writes the journal, with some fields changed."""
         journal = self.journal.model_copy(update=fields)
         write_bytes(self.folder / layout.JOURNAL, journal.model_dump_json(indent=1).encode())
         self.journal = journal
@@ -166,7 +157,6 @@ class Job:
             logger.warning("%s is finished, but old files are left: %s", self.folder, error)
 
     def give_up(self) -> None:
-        """Deletes what the job has written."""
         # A manifest that cannot be read now may still be good. Nothing is deleted then.
         with suppress(OSError, DatastoreError):
             exists = layout.MANIFEST in {entry.name for entry in self.folder.iterdir()}
@@ -244,7 +234,6 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
 
 
 def _names(manifest: Manifest) -> set[str]:
-    """The names of a datastore's files."""
     return {file.name for file in manifest.files} | {layout.MANIFEST}
 
 
@@ -278,7 +267,6 @@ def unfinished_precision(folder: Path) -> str | None:
 
 
 def _has_ended(journal: Journal, manifest: Manifest) -> bool:
-    """Whether a job made a manifest."""
     made = journal.generation == manifest.generation and bool(journal.files)
     return made and set(journal.files) <= set(manifest.files)
 

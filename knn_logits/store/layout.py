@@ -102,7 +102,6 @@ CHECKS = file_name("checks")
 
 
 def partial_name(name: str) -> str:
-    """Name of a file while it is being written."""
     return name + _PARTIAL_SUFFIX
 
 

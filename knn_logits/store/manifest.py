@@ -86,7 +86,6 @@ class Manifest(Record):
         return self
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
-        """The record of the file of a kind; None if the datastore has no such file."""
         return next((file for file in self.files if file.kind == kind), None)
 
     @property
@@ -95,7 +94,6 @@ class Manifest(Record):
         return [file for file in self.files if file.kind == "keys"]
 
     def path(self, folder: Path, kind: layout.Kind) -> Path:
-        """The path of the file of a kind."""
         file = self.file(kind)
         return folder / (file.name if file else layout.file_name(kind))
 
@@ -119,7 +117,6 @@ class Manifest(Record):
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of everything in the manifest."""
         return checksum_of(self.model_dump(mode="json"))
 
     def write(self, folder: Path) -> None:
@@ -127,7 +124,6 @@ class Manifest(Record):
         write_bytes(folder / layout.MANIFEST, self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """The content of `datastore.json`."""
         content = Manifest.model_validate(self.model_dump()).model_dump(mode="json")
         content["checksum"] = checksum_of(content)
         return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"
@@ -139,7 +135,6 @@ def checksum_of(content: dict[str, Any]) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads and checks the manifest of a folder."""
     path = folder / layout.MANIFEST
     try:
         there = path.exists()

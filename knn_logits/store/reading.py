@@ -96,7 +96,6 @@ class OpenArrays:
             raise DamagedError(f"{self._path} cannot be read: {reason}; rebuild it") from error
 
     def read(self) -> dict[str, Array]:
-        """Every array by name."""
         with self._readable():
             return {name: self._file.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
 
@@ -123,7 +122,6 @@ def _view(data: Array, *, dtype: str, shape: list[int], data_offsets: list[int])
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Reads the arrays and the metadata of a .safetensors file."""
     file = OpenArrays(path)
     return file.read(), file.metadata
 
@@ -166,7 +164,6 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
     digest = hashlib.sha256()
     with open_file(path) as file:
         while chunk := file.read(HASH_CHUNK):

@@ -59,7 +59,6 @@ class Remote:
 
     @property
     def pinned(self) -> HubName:
-        """The name with the commit."""
         return HubName(self.name.repo, self.folder.name)
 
     def manifest(self) -> Manifest:
@@ -71,7 +70,6 @@ class Remote:
             raise
 
     def missing(self, records: Sequence[FileRecord]) -> list[FileRecord]:
-        """Those of some files that are not in the cache yet."""
         return [record for record in records if not (self.folder / record.name).exists()]
 
     def fetch(self, records: Sequence[FileRecord], progress: Progress = no_progress) -> None:

@@ -93,7 +93,6 @@ def cache_folder() -> Path:
 
 
 def stamp_path(folder: Path) -> Path:
-    """The stamp of a datastore's folder."""
     name = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()
     return cache_folder() / "verified" / f"{name}.json"
 
@@ -234,7 +233,6 @@ def _numbers(part: memoryview, kind: Any) -> Any:
 
 
 def _check_together(folder: Path, manifest: Manifest) -> None:
-    """Checks whether the files of a datastore fit one another."""
     documents = read_documents(
         manifest.path(folder, "documents"),
         manifest.documents,

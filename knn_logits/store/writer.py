@@ -38,7 +38,6 @@ class TokenWriter:
 
     @property
     def path(self) -> Path:
-        """The file of tokens."""
         return self.job.path("tokens")
 
     def __enter__(self) -> TokenWriter:
@@ -112,15 +111,12 @@ class TokenWriter:
 
     @property
     def documents(self) -> int:
-        """Number of documents so far."""
         return len(self._records)
 
     def sources(self, numbers: Sequence[int]) -> list[str]:
-        """The sources of some documents, which are pairs."""
         return [self._records[number].source or "" for number in numbers]
 
     def contexts(self) -> Contexts:
-        """The contexts of the text."""
         first = np.array([document.first for document in self._records], dtype=np.int64)
         contexts = Contexts.of(first, self.tokens, self.concatenate)
         if contexts.entries == 0:
@@ -153,7 +149,6 @@ class KeyWriter:
         self.flush()
 
     def append(self, keys: Array) -> None:
-        """Appends keys, [rows, dim]."""
         while len(keys):
             fit = min(len(keys), len(self._buffer) - self._filled)
             self._buffer[self._filled : self._filled + fit] = keys[:fit]
@@ -163,7 +158,6 @@ class KeyWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Writes the buffered keys as a shard."""
         if self._filled:
             path = self._job.path("keys", self._shard)
             write_array(path, self._buffer[: self._filled])

@@ -20,7 +20,6 @@ _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
 def read(path: Path, schema: Schema) -> Iterator[Part]:
-    """Reads one message."""
     del schema  # a message names its own encoding
     with path.open("rb") as file:
         message = _parsed(file)

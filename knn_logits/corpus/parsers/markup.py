@@ -36,7 +36,6 @@ _SPACE = re.compile(r"[ \t\n\f\r]+")
 
 
 def read(path: Path, schema: Schema) -> Iterator[Part]:
-    """Reads an HTML file."""
     title, blocks = blocks_of(_text_of(path, schema.encoding))
     yield Begin(title)
     yield from blocks

@@ -75,7 +75,6 @@ _FONT = re.compile(r"\\f(\d{1,9})[^;\n]{0,300}?\\fcharset(\d{1,9})([^;]{1,300});
 
 
 def read_rtf(path: Path, schema: Schema) -> Iterator[Part]:
-    """Reads rich text."""
     from striprtf import striprtf
 
     data = path.read_bytes()

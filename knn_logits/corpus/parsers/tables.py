@@ -25,7 +25,6 @@ _ROWS, _BYTES = 64, 16 << 20
 
 
 def read(path: Path, schema: Schema) -> Iterator[Part]:
-    """Reads the rows of a parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

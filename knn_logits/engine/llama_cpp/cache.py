@@ -47,7 +47,6 @@ class Contexts:
         return Context(self._weights, whole, texts, names, threads)
 
     def give_back(self, context: Context) -> None:
-        """Keeps a context for the next text."""
         context.clear()
         with self._lock:
             self._free = [context, *self._free[:1]]
@@ -66,7 +65,6 @@ class TextCache:
         self._columns = 0
 
     def get_seq_length(self, *_: int) -> int:
-        """The number of columns read so far."""
         return self._columns
 
     def crop(self, max_length: int) -> None:

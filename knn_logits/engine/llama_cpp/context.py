@@ -130,7 +130,6 @@ class Context:
         self.lengths = [self.lengths[row] for row in rows]
 
     def clear(self) -> None:
-        """Forgets all texts."""
         llama().llama_memory_clear(self._memory, False)
         self.lengths = [0] * self.texts
 
@@ -206,7 +205,6 @@ class _States:
         return all(self._buffers.values())
 
     def of(self, name: str, tokens: int) -> Array:
-        """The values of a tensor."""
         numbers = np.frombuffer(bytearray(self._buffers[name.encode()]), np.float32)
         if not len(numbers) or len(numbers) % tokens:
             raise ModelError(

@@ -46,17 +46,14 @@ class Weights:
 
     @property
     def layers(self) -> int:
-        """The number of layers."""
         return int(llama().llama_model_n_layer(self.handle))
 
     @property
     def dim(self) -> int:
-        """The size of a hidden state."""
         return int(llama().llama_model_n_embd(self.handle))
 
     @property
     def parameters(self) -> int:
-        """The number of weights."""
         return int(llama().llama_model_n_params(self.handle))
 
     @property
@@ -101,7 +98,6 @@ class Weights:
 
     @property
     def chat_template(self) -> str | None:
-        """The template of a chat; None where the file has none."""
         template = llama().llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else None
 

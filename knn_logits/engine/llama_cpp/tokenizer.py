@@ -70,7 +70,6 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens."""
         return len(self._words)
 
     @property
@@ -79,7 +78,6 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
         return dict(self._added)
 
     def get_vocab(self) -> dict[str, int]:
-        """The ids of all words."""
         return dict(self._ids)
 
     def get_added_vocab(self) -> dict[str, int]:
@@ -103,7 +101,6 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
         return str(self._words[index])  # transformers looks here for stop strings
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
-        """The text of words."""
         return self._decode([self._ids[token] for token in tokens])
 
     def _decode(self, token_ids: Any, skip_special_tokens: bool = False, *_: Any, **__: Any) -> str:

@@ -48,12 +48,10 @@ class Finding:
     passages: Sequence[str] = field(default_factory=list)  # text below the table
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Finding:
-        """Makes a finding from the result of `to_dict`."""
         plot = content["plot"]
         level = plot and plot["level"] and tuple(plot["level"])
         return cls(**{**content, "plot": plot and Plot(**{**plot, "level": level})})
@@ -83,7 +81,6 @@ def write_report(
 
 
 def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: str | None) -> str:
-    """The report in Markdown."""
     lines = ["# Ablation report", ""]
     lines += [
         f"{name}: {one_line(str(value))}" + ("  " if number + 1 < len(settings) else "")
@@ -131,7 +128,6 @@ def _cell(value: Any) -> str:
 
 
 def figure(plot: Plot) -> Any:
-    """Draws a plot as a matplotlib figure."""
     drawn = new_figure(6.4, 3.8)
     axes = drawn.subplots()
     if plot.kind == "lines":

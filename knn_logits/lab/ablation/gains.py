@@ -75,7 +75,6 @@ def _mixed(lm: Floats, knn: Floats, lmbda: Floats | float) -> Floats:
 
 
 def study_oracle(studied: Studied) -> Finding:
-    """Computes the perplexity with the best λ for each token."""
     tokens, base = _tokens(studied), measure_base(studied)
     oracle = math.exp(-float(np.maximum(tokens.lm, tokens.knn).mean()))
     mixed = math.exp(-float(tokens.mixed.mean()))
@@ -112,7 +111,6 @@ def _finding(
 
 
 def study_frequency(studied: Studied) -> Finding:
-    """Computes the gain of tokens by their frequency in the corpus."""
     tokens, queries = _tokens(studied), studied.queries()
     values = studied.store.values.numpy()
     targets = queries.targets.numpy()[tokens.rows]
@@ -134,7 +132,6 @@ def study_frequency(studied: Studied) -> Finding:
 
 
 def study_position(studied: Studied) -> Finding:
-    """Computes the gain of tokens by their position in the document."""
     tokens, queries = _tokens(studied), studied.queries()
     rows = _by_range(tokens, queries.inside.numpy()[tokens.rows], _POSITIONS)
     gains = [row[-1] for row in rows]
@@ -153,7 +150,6 @@ def study_position(studied: Studied) -> Finding:
 
 
 def study_part(studied: Studied) -> Finding:
-    """Computes the gain in each document, or in each eighth of a single document."""
     tokens, queries = _tokens(studied), studied.queries()
     documents = queries.documents.numpy()[tokens.rows]
     numbers = np.unique(documents)
@@ -180,7 +176,6 @@ def _title(document: Document) -> str:
 
 
 def study_tokens(studied: Studied) -> Finding:
-    """Shows the tokens that gain and lose most, in their context."""
     tokens = _tokens(studied)
     gain = tokens.gain
     helped = _different(studied, tokens, np.argsort(-gain, kind="stable"))

@@ -75,7 +75,6 @@ class Ablation:
     files: list[Path]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON."""
         return {
             "settings": self.settings,
             "findings": {name: finding.to_dict() for name, finding in self.findings.items()},

@@ -37,7 +37,6 @@ _PROBES = 8
 
 
 def study_k(studied: Studied) -> Finding:
-    """Varies k, the number of neighbors."""
     base = measure_base(studied)
     ks, values = base.grid.ks, base.at(0)
     falls = never_rises(values)
@@ -55,7 +54,6 @@ def study_k(studied: Studied) -> Finding:
 
 
 def study_lmbda(studied: Studied) -> Finding:
-    """Varies λ, the interpolation weight."""
     base = measure_base(studied)
     lmbdas, values = base.grid.lmbdas, base.at(2)
     best = base.best.lmbda
@@ -74,7 +72,6 @@ def study_lmbda(studied: Studied) -> Finding:
 
 
 def study_temperature(studied: Studied) -> Finding:
-    """Varies the temperature, with λ and k chosen again for each value."""
     base = measure_base(studied)
     temperatures, values = base.grid.temperatures, base.at(1)
     nearest = min(range(len(temperatures)), key=lambda number: abs(temperatures[number] - 1.0))
@@ -96,7 +93,6 @@ def study_temperature(studied: Studied) -> Finding:
 
 
 def study_size(studied: Studied) -> Finding:
-    """Varies the number of entries, from the first sixteenth to all of them."""
     entries = len(studied.store)
 
     def first_entries(size: int) -> Search:
@@ -132,7 +128,6 @@ def study_size(studied: Studied) -> Finding:
 
 
 def study_place(studied: Studied) -> Finding:
-    """Varies the place of the model at which the key is read."""
     measured: dict[str, Measured] = {}
     for name, key in key_places(studied.model).items():
         if key == DEFAULT_KEY:
@@ -154,7 +149,6 @@ def study_place(studied: Studied) -> Finding:
 
 
 def study_metric(studied: Studied) -> Finding:
-    """Varies the metric."""
     measured: dict[str, Measured] = {DEFAULT_METRIC: measure_base(studied)}
     for metric in METRICS[1:]:
         opens = exact_search(studied, metric=metric)
@@ -174,7 +168,6 @@ def study_metric(studied: Studied) -> Finding:
 
 
 def study_precision(studied: Studied) -> Finding:
-    """Varies the precision of the keys."""
     factory = product(studied.store.manifest.dim, len(studied.store))
 
     def compressed(kind: str) -> Search:
@@ -196,7 +189,6 @@ def study_precision(studied: Studied) -> Finding:
 
 
 def study_approximation(studied: Studied) -> Finding:
-    """Varies which neighbors are found, and how they are compared: the mask and the score."""
     store = studied.store
     lists = max(2, min(256, len(store) // 100))
     factory = f"IVF{lists},{product(store.manifest.dim, len(store))}"
@@ -274,7 +266,6 @@ def product(dim: int, entries: int) -> str:
 
 
 def quantised(studied: Studied, factory: str) -> Index:
-    """Builds an index of FAISS over the keys of the base datastore."""
     studied.progress(f"index {factory}", 0, None)
     return index_from_keys(studied.store, factory, IndexConfig(factory, seed=studied.seed))
 
