@@ -3,26 +3,13 @@
 import json
 import random
 import string
-from dataclasses import dataclass
 
 # The field of each path that has the text.
 PATHS = {"/v1/completions": "prompt", "/v1/chat/completions": "messages", "/v1/responses": "input"}
 
 
-@dataclass(frozen=True)
-class Model:
-    """What makes a value wrong for one model and right for another.
-
-    Attributes:
-        name: The name that is right in a request.
-        tokens: The number of tokens that the model knows.
-        context: The number of tokens that it reads.
-    """
-
-    name: str = "tiny+texts"
-    tokens: int = 384
-    context: int = 256
-
+# The model of these tests: its name, the number of tokens that it knows, and what it reads.
+MODEL, TOKENS, CONTEXT = "tiny+texts", 384, 256
 
 _WRONG = (
     None, [], {}, "", "x", "\x00", "ü" * 300, -1, 0, 2**70, -(2**70), 1e308, True, [[]], [{}],
@@ -70,29 +57,29 @@ _MESSAGES = (
 _INPUTS = (*_MESSAGES, [{"type": "x"}], [{"type": "item_reference", "id": "a"}])
 
 
-def _values(name: str, model: Model, field: str) -> tuple:
-    """Returns values of a field that are wrong for this model; "main" is the text."""
-    long = "crane " * (model.context + 1)
+def _values(name: str, field: str) -> tuple:
+    """Returns values of a field that are wrong; "main" is the text."""
+    long = "crane " * (CONTEXT + 1)
     if name == "main" and field != "prompt":
         wrong = _MESSAGES if field == "messages" else _INPUTS
         return (*wrong, [{"role": "user", "content": long}])
     if name == "main":
-        return (*_PROMPTS, long, [model.tokens], [1] * model.context)
+        return (*_PROMPTS, long, [TOKENS], [1] * CONTEXT)
     if name == "max_tokens":
-        return (*_FIELDS[name], model.context)
+        return (*_FIELDS[name], CONTEXT)
     if name == "logit_bias":
-        return (*_FIELDS[name], {str(model.tokens): 1})
+        return (*_FIELDS[name], {str(TOKENS): 1})
     return _FIELDS[name]
 
 
-def _body(picked: random.Random, path: str, model: Model) -> bytes:
+def _body(picked: random.Random, path: str) -> bytes:
     field = PATHS[path]
     most = "max_output_tokens" if field == "input" else "max_tokens"
-    content = {"model": model.name, most: 1, field: "The crane"}
+    content = {"model": MODEL, most: 1, field: "The crane"}
     if field == "messages":
         content[field] = [{"role": "user", "content": "The crane"}]
     name = picked.choice(["main", *_FIELDS])
-    wrong = picked.choice(_values(name, model, field))
+    wrong = picked.choice(_values(name, field))
     content[{"main": field, "max_tokens": most}.get(name, name)] = wrong
     # What is right or unknown beside it changes nothing.
     for _ in range(picked.randrange(3)):
@@ -101,10 +88,10 @@ def _body(picked: random.Random, path: str, model: Model) -> bytes:
     return json.dumps(content).encode()
 
 
-def malformed(picked: random.Random, model: Model = Model()):
-    """Draws a path, headers and a body, which the server of this model has to refuse."""
+def malformed(picked: random.Random):
+    """Draws a path, headers and a body, which the server has to refuse."""
     path = picked.choice(list(PATHS))
-    body = _body(picked, path, model)
+    body = _body(picked, path)
     headers = {"content-type": "application/json"}
     kind = picked.random()
     if kind < 0.1:

@@ -278,7 +278,6 @@ def test_any_values_are_answered_with_one_line(http, content):
 
 
 def test_a_few_hundred_malformed_requests_leave_no_trace(running, http, caplog):
-    """A small part of tests/durability/serve_soak.py."""
     picked = random.Random(1)
     with caplog.at_level(logging.WARNING):
         for _ in range(300):
