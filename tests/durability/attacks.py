@@ -1,102 +1,27 @@
-"""Attacks on a datastore's arrays, manifest and names, with hashes that fit.
+"""Attacks on a datastore's manifest, names, index and documents, with hashes that fit.
 
-Each is a function of the folder, of chance and of another datastore, and returns what it did.
+Each is a function of the folder and of chance, and returns what it did. `extreme_attacks` changes
+numbers, and the fuzzer bytes; these change what neither does.
 """
 
-import json
 import os
 
 import children  # noqa: F401  (puts the tests' folder on the path)
 import numpy as np
-from folders import change, read_content, refit, write_content
+import pyarrow as pa
+import pyarrow.parquet as pq
+from folders import read_content, refit, write_content
 
-from knn_logits.store import files, layout
+from knn_logits.store import layout
 
 HUGE = [2**15, 2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**60, 2**62, 2**63 - 1, 2**63, 2**64, 10**30]
 NUMBERS = [0, 1, -1, 2, 7, 255, 256, *HUGE, -(2**31), -(2**63), 0.5, 1e308, True, None, "5", [], {}]
-
-
-def arrays_of(folder, name):
-    """The arrays of a file by name."""
-    from knn_logits.store.reading import read_arrays
-
-    return read_arrays(folder / name)[0]
 
 
 def file_of(folder, kind):
     return next(
         one["name"] for one in read_content(folder)["files"] if layout.kind_of(one["name"]) == kind
     )
-
-
-def claim(folder, name, **fields):
-    """Changes what the manifest says of a file."""
-    content = read_content(folder)
-    for record in content["files"]:
-        if record["name"] == name:
-            record.update(fields)
-    write_content(folder, content)
-
-
-# Arrays
-
-
-def npy_header(folder, chance, _):
-    """A header that promises what is not there."""
-    kind = chance.choice(["tokens", "keys"])
-    name = file_of(folder, kind)
-    shape = tuple(chance.choice([*HUGE, 0, 1, 3, 32, -1]) for _ in range(chance.randint(0, 4)))
-    dtype = chance.choice(["<i4", "<f2", "<f4", "|O", "|V8", "<U1000000", "<c16", ">f2", "|b1"])
-    text = chance.choice(
-        [
-            repr({"descr": dtype, "fortran_order": chance.random() < 0.2, "shape": shape}),
-            "{'descr': '<f2', 'fortran_order': False, 'shape': (" + "9" * 100 + ",), }",
-            "(" * 500 + ")" * 500,
-            "{'descr': [('a', '<f2', (" + "9" * 12 + ",))], 'fortran_order': False, 'shape': ()}",
-            f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}",
-        ]
-    )
-    body = text.encode()[:3000].ljust(117) + b"\n"
-    data = b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
-    (folder / name).write_bytes(data + chance.randbytes(chance.choice([0, 64, 4096])))
-    refit(folder)
-    if chance.random() < 0.7:
-        sane = [one for one in shape if one >= 0]
-        claim(folder, name, shape=sane, dtype=np.dtype(dtype).name if dtype != "|V8" else None)
-    return kind, text[:80]
-
-
-def values(folder, chance, _):
-    """Tokens and keys out of their range."""
-    kind = chance.choice(["tokens", "keys"])
-    name = file_of(folder, kind)
-    array = np.load(folder / name)
-    flat = array.reshape(-1)
-    for _ in range(chance.randint(1, 5)):
-        wrong = [np.nan, np.inf, -np.inf] if kind == "keys" else [-1, 384, 2**31 - 1, -(2**31)]
-        flat[chance.randrange(len(flat))] = chance.choice(wrong)
-    files.write_array(folder / name, array)
-    model = read_content(folder)["model"]
-    if chance.random() < 0.5:
-        model["vocabulary"] = chance.choice([None, 2**31, 2**40, 1, 10**30, 384])
-    refit(folder, model=model)
-    return kind, model["vocabulary"]
-
-
-def other_array(folder, chance, _):
-    """An array of another type or shape, in good order by itself."""
-    kind = chance.choice(["tokens", "keys"])
-    name = file_of(folder, kind)
-    array = np.load(folder / name)
-    dtype = chance.choice([np.int8, np.int32, np.int64, np.float16, np.float32, np.float64, bool])
-    array = np.nan_to_num(array).astype(dtype)
-    shape = chance.choice([array.shape, array.shape[::-1], (array.size,), (1, *array.shape)])
-    files.write_array(folder / name, array.reshape(shape)[: chance.choice([None, None, 0, 1, -1])])
-    refit(folder)
-    return kind, dtype.__name__, shape
-
-
-# The manifest
 
 
 def places(content, path=()):
@@ -117,22 +42,7 @@ def put(content, path, value):
     content[path[-1]] = value
 
 
-def manifest_value(folder, chance, _):
-    content = read_content(folder)
-    chosen = []
-    for _ in range(chance.choice([1, 1, 1, 2, 4])):
-        path = chance.choice(places(content))
-        value = chance.choice([*NUMBERS, "x" * chance.choice([1, 10**5]), "\ud800", "\0", "../x"])
-        put(content, path, value)
-        chosen.append((path, str(value)[:20]))
-    try:
-        write_content(folder, content)
-    except (UnicodeError, ValueError):
-        (folder / layout.MANIFEST).write_bytes(json.dumps(content).encode())
-    return chosen
-
-
-def sizes(folder, chance, _):
+def sizes(folder, chance):
     """Several numbers of the manifest that are huge together."""
     huge = chance.choice(HUGE)
     names = chance.sample(["entries", "documents", "tokens", "dim", "generation", "skipped"], 3)
@@ -147,36 +57,28 @@ def sizes(folder, chance, _):
     return huge, names
 
 
-def names(folder, chance, _):
+def names(folder, chance):
     """Files by names that lead elsewhere."""
     content = read_content(folder)
     record = chance.choice(content["files"])
     old = record["name"]
-    outside = str(folder.parent / "outside")
-    choices = ["../outside", outside, "/etc/passwd", f"./{old}", f"x/../{old}", old + "\0", ".."]
-    choices += [
-        ".",
-        "",
-        f"~/{old}",
-        "file:///etc/passwd",
-        "keys-00000.npy/",
-        "\\\\host\\x",
-        old * 99,
-    ]
-    record["name"] = chance.choice([*choices, old.upper()])
+    outside = str(folder.parents[1] / "outside")
+    choices = ["../../outside", outside, "/etc/passwd", f"./{old}", f"x/../{old}", old + "\0", ".."]
+    choices += [".", "", f"~/{old}", "file:///etc/passwd", "keys-00000.npy/", "\\\\host\\x"]
+    record["name"] = chance.choice([*choices, old * 99, old.upper()])
     if chance.random() < 0.3:
         content["files"].append(dict(record))
     write_content(folder, content)
     return old, record["name"][:40]
 
 
-def kinds_of_file(folder, chance, _):
+def kinds_of_file(folder, chance):
     """A link, a pipe, a folder or a device in a file's place."""
     name = chance.choice([*(one["name"] for one in read_content(folder)["files"]), layout.MANIFEST])
     path = folder / name
     content = path.read_bytes()
     path.unlink()
-    outside = folder.parent / f"{folder.name}-outside"
+    outside = folder.parents[1] / f"{folder.parent.name}-outside"
     kind = chance.choice(["link", "absolute", "loop", "pipe", "folder", "device", "socket", "deep"])
     if kind == "pipe":
         os.mkfifo(path)
@@ -196,51 +98,15 @@ def kinds_of_file(folder, chance, _):
                 path.mkdir()
     else:
         outside.write_bytes(content)
-        target = f"../{outside.name}" if kind == "link" else outside
+        target = f"../../{outside.name}" if kind == "link" else outside
         if kind == "deep":
             (folder / "x").mkdir()
-            target = f"x/../../{outside.name}"
+            target = f"x/../../../{outside.name}"
         path.symlink_to(target)
     return name, kind
 
 
-def json_text(folder, chance, _):
-    """JSON that is hard to read."""
-    path = folder / layout.MANIFEST
-    text = path.read_text()
-    depth = chance.choice([100, 900, 5000, 1_000_000])
-    kind = chance.randrange(9)
-    if kind == 0:
-        text = text.replace('"format"', '"format": 1, "format"', 1)
-    elif kind == 1:
-        name = chance.choice(["name", "k", "id", "entries", "checksum", "files"])
-        text = text.replace(f'"{name}":', f'"{name}": 5, "{name}":', 1)
-    elif kind == 2:
-        text = chance.choice(["[", '{"a":', "[[],"]) * depth
-    elif kind == 3:
-        nested = "[" * depth + "]" * depth
-        text = text.replace('"license": null', f'"license": {nested}', 1)
-    elif kind == 4:
-        text = text.replace(
-            '"entries": ', '"entries": ' + "9" * chance.choice([20, 4000, 10**6]), 1
-        )
-    elif kind == 5:
-        text = text.replace("0.25", chance.choice(["NaN", "Infinity", "-Infinity", "1e999999"]), 1)
-    elif kind == 6:
-        content = json.loads(text)
-        content["license"] = "x" * chance.choice([10**6, 15 << 20, 17 << 20])
-        write_content(folder, content)
-        return "long", len(content["license"])
-    elif kind == 7:
-        path.write_bytes(text.encode(chance.choice(["utf-16", "utf-32", "utf-8-sig"])))
-        return "encoding"
-    else:
-        text = text[:-3] + chance.choice(["\0", ",", "}", "]]", " // x", "\ud800"[:0] + "}}"])
-    path.write_text(text)
-    return kind, depth
-
-
-def many_files(folder, chance, _):
+def many_files(folder, chance):
     content = read_content(folder)
     number = chance.choice([1000, 1000, 20_000])
     shard = next(one for one in content["files"] if "keys" in one["name"])
@@ -251,9 +117,98 @@ def many_files(folder, chance, _):
     return number
 
 
-def removed(folder, chance, _):
-    number = read_content(folder)["documents"]
-    choices = [list(range(number)), [number], [-1], [0, 0], [1, 0], [2**62], [10**30], [0.0], ["0"]]
-    wanted = chance.choice([*choices, [True]])
-    change(folder, removed=wanted)
-    return wanted
+_FACTORIES = """
+IVF1000000000,Flat IVF99999999999999999999,SQ8 PQ9999 IVF4,PQ32x24 IMI2x14,Flat
+IVF65536(IVF65536(Flat)),Flat IVF4_HNSW1000000,Flat HNSW1000000000 NSG999999
+OPQ32_1000000000,IVF4,PQ32 PCA1000000000,Flat Pad2000000000,Flat LSQ32x30 Residual99x24 RQ4x16
+PRQ2x8x16 ZnLattice3x10_6 IVF4,RaBitQ Flat,RFlat IVF-4,Flat IVF4,SQ999 exact auto é IDMap,Flat
+L2norm,Flat ITQ32,LSH IVF4,PQ4x4fs IVF2,Flat IVF0,Flat HNSW0,Flat HNSW1,Flat PQ0 PQ0x8 OPQ0,Flat
+PCA0,Flat LSH LSHrt SQ0 IVF4,PQ0 IVF1,LSQ4x4 IVF1,PRQ2x2x4 Refine(Flat,Flat) Flat,Refine(PQ4)
+IVF1,RQ4x4 RaBitQ RaBitQ8 IVF1,RaBitQ99 IVF2,Flat,RFlat PCAW32,Flat IVF2,ITQ32,LSH RCQ2x4,Flat
+IVF1,SQtqmse4 NSG4,Flat HNSW4_2+PQ4
+"""
+FACTORIES = [*_FACTORIES.split(), "IVF4,Flat" * 20, "(" * 90, "", "\n"]
+
+
+def factory(folder, chance):
+    """Another kind of index than the file holds, or one to be built from the keys."""
+    wanted = chance.choice(FACTORIES)
+    content = read_content(folder)
+    content["index"] |= {"factory": wanted, "nprobe": chance.choice([None, 1, 2**62])}
+    content["index"]["train_size"] = chance.choice([None, 1, 2**62])
+    content["index"]["seed"] = chance.choice([0, 2**62, 10**30])
+    without = chance.random() < 0.5
+    if without:
+        kept = [one for one in content["files"] if layout.kind_of(one["name"]) != "index"]
+        content["files"] = kept
+    write_content(folder, content)
+    return wanted, "from the keys" if without else "with the file"
+
+
+def table(folder, chance):
+    """Columns of other types, missing values, numbers out of range."""
+    path = folder / file_of(folder, "documents")
+    found = pq.read_table(path)
+    number = chance.randrange(found.num_columns)
+    name, rows = found.column_names[number], found.num_rows
+    texts = pa.array(["x"] * rows)
+    made = [
+        pa.array([None] * rows, pa.int64()),
+        pa.array([chance.choice([-1, 0, 2**62, 2**63 - 1, -(2**63)])] * rows),
+        *(pa.array([value] * rows) for value in (b"\xff\xfe", [1, 2], {"a": {"b": 1}}, 1.5, True)),
+        *(pa.array([value] * rows) for value in (float("nan"), None)),
+        *(pa.array([1] * rows, kind) for kind in (pa.timestamp("ns"), pa.decimal128(38))),
+        *(pa.array([5] * rows, kind) for kind in (pa.uint64(), pa.int8())),
+        *(texts.cast(kind) for kind in (pa.large_string(), pa.string_view())),
+        *(column.dictionary_encode() for column in (texts, pa.array([5] * rows))),
+        pa.array(["x" * chance.choice([10, 10**6, 3 * 10**7])] * rows),
+    ]
+    column = chance.choice(made)
+    try:
+        pq.write_table(found.set_column(number, name, column), path)
+    except (pa.ArrowException, ValueError):
+        pq.write_table(found.drop_columns([name]), path)
+    refit(folder)
+    return name, str(column.type)
+
+
+def long_table(folder, chance):
+    """Few bytes that stand for very many rows."""
+    rows = chance.choice([10**5, 10**6, 10**6, 3 * 10**6])
+    path = folder / file_of(folder, "documents")
+    ones = pa.array(np.ones(rows, np.int64))
+    first = ones if chance.random() < 0.5 else pa.array(np.arange(rows))
+    text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 50]))
+    columns = {"first": first, "length": ones, "id": text, "title": text, "uri": text}
+    packing = chance.choice(["snappy", "none", "zstd", "gzip"])
+    pq.write_table(pa.table(columns | {"metadata": text}), path, compression=packing)
+    fields = {"documents": rows}
+    if chance.random() < 0.5:
+        fields["tokens"] = rows
+    refit(folder, **fields)
+    return rows, packing, fields
+
+
+def bomb(folder, chance):
+    """Text that is far larger than its file."""
+    path = folder / file_of(folder, "documents")
+    found = pq.read_table(path)
+    packing = chance.choice(["zstd", "snappy", "gzip", "brotli"])
+    size, rows = chance.choice([10**7, 10**8]), found.num_rows
+    # In one piece: a list of texts is copied text by text, which takes seconds.
+    ends = pa.py_buffer(np.arange(0, (rows + 1) * size, size, dtype=np.int32))
+    column = pa.StringArray.from_buffers(rows, ends, pa.py_buffer(b"x" * (rows * size)))
+    changed = found.set_column(3, "title", column)
+    dictionary = chance.random() < 0.5
+    # Packing well takes ten seconds, and the lowest level packs one letter as well.
+    level = None if packing == "snappy" else 1
+    pq.write_table(
+        changed, path, compression=packing, compression_level=level, use_dictionary=dictionary
+    )
+    refit(folder)
+    return packing, size
+
+
+ALL = [sizes, names, kinds_of_file, many_files, factory, table, long_table, bomb]
+# These take much memory to make, and some to read.
+LARGE = [many_files, table, long_table, bomb]

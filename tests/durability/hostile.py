@@ -1,43 +1,73 @@
-"""Datastores that mean harm, whose hashes and checksum fit, opened under a limit on memory.
+"""Datastores that mean harm, whose hashes and checksum fit, through every command.
 
-    python tests/durability/hostile.py --number 3000
+    python tests/durability/hostile.py --number 5000
 
-Each is opened, searched and held against a model by a process of its own, which may take 2 GiB
-beyond what it starts with. It may be refused with an error of the package's own, or be accepted
-where nothing in it contradicts the rest. A crash, another exception, a hang, a file opened outside
-the datastore's folder, or more memory, is a failure.
+Each case is a datastore, or the files of an earlier system, that was attacked: numbers at which 32
+and 64 bits wrap around, -1, NaN, infinity; names, links, tables and indexes that are not what they
+say. One command is run on it, in a process with limits on memory and time. It may refuse with one
+line, or go on where what it reads contradicts nothing. A crash, another exception, a hang, a file
+opened outside the datastore's folder, more memory than 256 MB (1 GiB for what is large), and a
+number taken silently that cannot be right, are failures.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import shutil
 import sys
 import tempfile
-import time
-from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-import attacks_inside
+import attacks
+import cases
 import children
-import damage
+import extreme_attacks  # and the legacy helpers' folder
 import numpy as np
+import stores
 import torch
+from folders import read_content, write_content
+from legacy_files import faiss_index, knn_transformers, stored_keys
 from torch import nn
 
-from knn_logits import Datastore, KNNConfig, Retriever
+from knn_logits import (
+    Datastore,
+    DistanceGate,
+    Document,
+    IndexConfig,
+    KNNConfig,
+    KNNLogitsProcessor,
+    Retriever,
+    WindowConfig,
+    build_datastore,
+    build_index,
+    explain,
+    save_gate,
+    tune,
+)
+from knn_logits.building.adding import add_documents
+from knn_logits.building.clustering import cluster
+from knn_logits.building.removing import compact, remove_documents
+from knn_logits.cli import main as command_line
 from knn_logits.engine.compatibility import check_model
 from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import MismatchError
+from knn_logits.hub.card import card
+from knn_logits.hub.push import push_to_hub
+from knn_logits.lab.importing import import_datastore
+from knn_logits.mixture.gates.learned import FEATURES, LearnedGate
+from knn_logits.store.job import record_file
 
-MEMORY = 2 << 30
-SLOW = 10
-LARGE = ("table", "long_table", "bomb", "json_text", "many_files")
-# What resides in memory may grow by this much at most: the largest files here have a few megabytes.
-RESIDENT = 1 << 30
+# What resides in memory may grow by this much above what the command takes undisturbed.
+RESIDENT, RESIDENT_OF_LARGE = 256 << 20, 2 << 30
+MEMORY = 3 << 30
+SECONDS = 120
+INDEXES = ("IVF4,SQ8", "IVF4,PQ8x4", "exact", "Flat", "HNSW8", "PCA16,IVF2,Flat")
+COSINE = IndexConfig("IVF2,SQ8", "cosine")
+TEXT = "When error code E42 appears, the pump has run dry. Close the valve and wait."
 
 
 class Model(nn.Module):
@@ -59,19 +89,7 @@ class Model(nn.Module):
 MODEL = Model(384, 32)
 
 
-def use(folder):
-    """Everything that is done with a datastore from elsewhere."""
-    start = resident()
-    try:
-        return search(folder)
-    finally:
-        grown = resident() - start
-        assert grown < RESIDENT, f"{grown} bytes more than at the start"
-
-
-def resident():
-    """Bytes that this process holds in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+# Commands. Each returns "accepted" or raises.
 
 
 def search(folder):
@@ -95,47 +113,224 @@ def search(folder):
     return "accepted"
 
 
-def attacked(attack, folder, chance, other):
-    """Lets an attack change a folder; by a child, where it takes much memory for that."""
-    if attack.__name__ not in LARGE:
-        return attack(folder, chance, other)
-    children.ends_well(attack, folder, chance, other)
-    return ""
+def use(folder):
+    store = folder / "store"
+    search(store)
+    model, tokenizer = stores.model(), stores.tokenizer()
+    found = Datastore(store)
+    inputs = tokenizer(TEXT, return_tensors="pt")
+    with KNNLogitsProcessor(model, found, k=4) as knn:
+        output = model.generate(**inputs, logits_processor=[knn], max_new_tokens=2)
+        trace = knn.trace(output, tokenizer)
+    steps = [*trace[0].tokens, *explain(model, tokenizer, found, TEXT, k=4)[0].tokens]
+    assert all(0.0 <= one.p <= 1.0 for one in steps), "a probability that is none"
+
+
+@contextmanager
+def exit_codes():
+    """Notes the exit status in place of ending."""
+    codes = []
+    try:
+        yield codes
+    except SystemExit as stop:
+        codes.append(stop.code)
+
+
+def by_command_line(*arguments):
+    def run(folder):
+        sys.argv = ["knn-logits", arguments[0], str(folder / "store"), *arguments[1:]]
+        os.environ["KNN_LOGITS_DEBUG"] = "1"
+        with (
+            Path(os.devnull).open("w") as nowhere,
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+            exit_codes() as codes,
+        ):
+            command_line()
+        return "refused" if any(codes) else "accepted"
+
+    return run
+
+
+def compacted(folder):
+    remove_documents(folder / "store", ["0-1"])
+    Datastore(compact(folder / "store").folder, full=True)
+
+
+def add(folder):
+    more = [Document(TEXT, "new", title="new")]
+    add_documents(stores.model(), stores.tokenizer(), folder / "store", more, batch_tokens=64)
+
+
+def tuned(folder):
+    texts = [Document(TEXT, "a"), Document(TEXT[::-1], "b")]
+    model, tokenizer = stores.model(), stores.tokenizer()
+    tune(model, tokenizer, folder / "store", texts, samples=10, write=True, force=True)
+
+
+def push(folder):
+    store = Datastore(folder / "store")
+    push_to_hub(store, "org/name", dry_run=True)
+    card(store.manifest, "org/name", old=card(store.manifest, "org/name"))
+
+
+def imported(folder):
+    model, tokenizer, window = stores.model(), stores.tokenizer(), WindowConfig(64, 32)
+    done = import_datastore(model, tokenizer, folder / "old", folder / "made", window=window)
+    search(folder / "made")
+    clusters = done.store.clusters
+    if (folder / "wrong").exists():
+        assert clusters is None, "clusters that cannot be right"
+
+
+COMMANDS = {
+    "open": use,
+    "verify": by_command_line("verify", "--full"),
+    "info": by_command_line("info"),
+    "remove": lambda folder: remove_documents(folder / "store", ["0-1"]),
+    "compact": compacted,
+    "add": add,
+    "index": lambda folder: build_index(
+        Datastore(folder / "store"), IndexConfig("IVF2,SQ8", "cosine")
+    ),
+    "cluster": lambda folder: cluster(folder / "store", 4),
+    "tune": tuned,
+    "push": push,
+}
+
+
+def limited(work, most):
+    """A command under limits on time and on the memory that resides."""
+
+    def run(folder):
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        start = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        try:
+            return "refused" if work(folder) == "refused" else "accepted"
+        finally:
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - start
+            assert grown < most, f"{grown} bytes more than at the start"
+
+    return run
+
+
+# What is attacked
+
+
+def gates():
+    random_ = np.random.default_rng(0)
+    units, inputs = 4, len(FEATURES)
+    arrays = {
+        "mean": np.zeros(inputs),
+        "scale": np.ones(inputs),
+        "hidden": random_.standard_normal((units, inputs)),
+        "hidden_bias": np.zeros(units),
+        "out": random_.standard_normal(units),
+        "out_bias": np.zeros(1),
+    }
+    return [DistanceGate("l2", [2.0, 8.0], [0.9, 0.1]), LearnedGate("l2", arrays)]
+
+
+def build(base):
+    """Datastores of several kinds with clusters and gates, and files of an earlier system."""
+    jobs = {}
+    for number, kind in enumerate(INDEXES):
+        folder = base / f"mine-{number}"
+        jobs[kind] = stores.Jobs(6, 6000, kind)
+        jobs[kind].build(folder)
+        cluster(folder, 4)
+        save_gate(gates()[number % 2], folder / "gate.safetensors")
+        content = read_content(folder)
+        content["files"].append(record_file(folder / "gate.safetensors").model_dump(mode="json"))
+        write_content(folder, content)
+        if number % 2:
+            remove_documents(folder, ["0-3"])
+    stream = build_datastore(
+        stores.model(),
+        stores.tokenizer(),
+        [one.text for one in stores.DOCUMENTS[:8]],
+        base / "stream",
+        window=WindowConfig(64, 32),
+        concatenate=True,
+        index=IndexConfig("exact"),
+    )
+    clusters = np.random.default_rng(0).integers(0, 7, len(stream))
+    for number, kind in enumerate(("IVF4,PQ8x4", "IVF4,SQ8", "Flat")):
+        found = faiss_index(stored_keys(stream), kind)
+        folder = base / f"old-{number}"
+        knn_transformers(folder, stream, index=found, clusters=clusters, keys=number != 1)
+
+
+def warm_up(base):
+    """Runs every command once in this process, so that its children have nothing to load."""
+    for work in (*COMMANDS.values(), imported):
+        folder = base / "warm"
+        shutil.copytree(base / "mine-0", folder / "store")
+        shutil.copytree(base / "old-0", folder / "old")
+        assert work(folder) != "refused"
+        shutil.rmtree(folder)
+
+
+def case(base, turn, chance):
+    """Makes one case; returns its folder, its command, its attack, and whether it is wrong."""
+    folder = base / str(turn)
+    folder.mkdir()
+    name = "import" if turn % 11 == 10 else list(COMMANDS)[turn % 11]
+    source = chance.choice(sorted(base.glob("old-*" if name == "import" else "mine-*")))
+    target = folder / ("old" if name == "import" else "store")
+    shutil.copytree(source, target)
+    attack = chance.choice(extreme_attacks.OLD if name == "import" else extreme_attacks.NEW)
+    if turn % 2 and name != "import":
+        attack = attacks.ALL[turn // 2 % len(attacks.ALL)]
+    what = f"{attack.__name__} of {source.name}"
+    if attack in attacks.LARGE:
+        # Its memory is not this process's, which is forked for each case.
+        assert children.ends_well(attack, target, chance), what
+        return folder, name, attack, what, False
+    done = attack(target, chance)
+    if attack in attacks.ALL:
+        return folder, name, attack, f"{what} {done}", False
+    done, wrong, part = done
+    if name == "import" and wrong:
+        (folder / "wrong").touch()
+    return folder, name, attack, f"{what} {done}", wrong and reads(name, part)
+
+
+def reads(name, part):
+    """Whether a command reads what was changed, so that it has to notice."""
+    if part == "index":
+        return name in ("open", "verify", "compact", "add", "tune")
+    return name != "import"
 
 
 def run(number, seed, say=print):
-    """Opens hostile datastores; returns how they ended, and what went wrong."""
-    damage.quiet()
-    chance, report, spent = random.Random(seed), damage.Report(number, seed, say), Counter()
+    cases.quiet()
+    stores.quiet()
+    torch.set_num_threads(1)
+    report = cases.Report(number, seed, say)
     np.random.seed(seed)
-    with tempfile.TemporaryDirectory(dir=damage.fast_folder()) as name:
+    with tempfile.TemporaryDirectory(dir=cases.fast_folder()) as name:
         base = Path(name)
-        made = damage.references(base)
+        # A process that holds less is forked faster.
+        assert children.ends_well(build, base)
+        warm_up(base)
         (base / "outside").write_bytes(b"secret")
         for turn in range(number):
-            mine, other = chance.choice(made)
-            attack = attacks_inside.ALL[turn % len(attacks_inside.ALL)]
-            folder = base / str(turn)
-            mine.copy(folder, dict.fromkeys([]))
-            # The files are links to the reference's; an attack replaces them.
-            for path in list(folder.iterdir()):
-                content = path.read_bytes()
-                path.unlink()
-                path.write_bytes(content)
-            what = attacked(attack, folder, random.Random(f"{seed} {turn}"), other)
-            began = time.monotonic()
-            result, text = children.outcome(use, folder, memory=MEMORY)
-            spent[attack.__name__] += time.monotonic() - began
-            if time.monotonic() - began > SLOW:
-                say(f"slow: {attack.__name__} {what}", flush=True)
-            shutil.rmtree(folder)
-            report.counts[f"{attack.__name__}: {result}"] += 1
+            chance = random.Random(f"{seed} {turn}")
+            folder, command, attack, what, contradicts = case(base, turn, chance)
+            work = imported if command == "import" else COMMANDS[command]
+            most = RESIDENT_OF_LARGE if attack in attacks.LARGE else RESIDENT
+            result, text = children.outcome(limited(work, most), folder, memory=MEMORY)
+            with suppress(OSError):
+                shutil.rmtree(folder)
+            if result == "accepted" and contradicts:
+                result = "silent"
+            report.counts[f"{command}: {result}"] += 1
+            report.counts[attack.__name__] += 1
             fine = result in ("refused", "accepted")
-            report.note(turn, f"{attack.__name__} {what}", result, text, fine=fine)
-    for name, seconds in spent.most_common(5):
-        say(f"{name}: {seconds:.1f} s")
+            report.note(turn, f"{command} {what}", result, text, fine=fine)
     return report.counts, report.wrong
 
 
 if __name__ == "__main__":
-    sys.exit(damage.main(run, 3000))
+    sys.exit(cases.main(run, 5000))

@@ -1,6 +1,6 @@
 """Runs several of the scripts beside this one, one after another, each in a fork of this process.
 
-    python tests/durability/together.py kills=11 hostile=19 extremes=11 writers=8
+    python tests/durability/together.py kills=11 hostile=22 writers=8
 
 A short run of a script takes no longer than the import of PyTorch, which happens once here.
 """

@@ -18,8 +18,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import cases
 import children
-import damage
 import stores
 
 from knn_logits.building.adding import add_documents
@@ -139,7 +139,7 @@ def run(number, seed, say=print):
     """Lets pairs of jobs meet; returns the counts, and what went wrong."""
     stores.quiet()
     chance, counts, wrong, expected = random.Random(seed), Counter(), [], {}
-    with tempfile.TemporaryDirectory(dir=damage.fast_folder()) as name:
+    with tempfile.TemporaryDirectory(dir=cases.fast_folder()) as name:
         base = Path(name)
         jobs = Writers(12, 6000, "IVF4,SQ8")
         jobs.prepare("", base / "before")
@@ -179,4 +179,4 @@ def run(number, seed, say=print):
 
 
 if __name__ == "__main__":
-    sys.exit(damage.main(run, 200))
+    sys.exit(cases.main(run, 200))

@@ -239,10 +239,10 @@ def questions():
 
 @cache
 def _stores(place):
+    import cases
     import children
-    import damage
 
-    damage.quiet()
+    cases.quiet()
     base = Path(place)
     assert children.ends_well(_build_stores, base), "the datastores could not be built"
     return sorted(base.iterdir())
@@ -286,7 +286,7 @@ def reads_store(whole, name, checksum):
         import atexit
         import shutil
 
-        import damage
+        import cases
         import hostile
         import stores
         from folders import refit, write_content
@@ -294,7 +294,7 @@ def reads_store(whole, name, checksum):
         from knn_logits import Datastore, MismatchError, explain
         from knn_logits.ask.passages import passages_of
 
-        damage.quiet()
+        cases.quiet()
         model, tokenizer = stores.model(), stores.tokenizer()
         has_keys = "keys-00000.npy" in {path.name for path in whole.iterdir()}
         place = folder() / "store"
