@@ -93,7 +93,7 @@ def document(
         before = ids(max(record.first, begin - _CONTEXT), begin)
         return Pieces(tokenizer, before).add_all(ids(begin, stop))
 
-    pieces: list[list[Any]] = []
+    shown, pieces = record.shown, list[list[Any]]()
     place, opened = first, 0
     for begin, stop in sorted({(a, min(a + n, last)) for a, n in spans if first <= a < last}):
         if begin < place:
@@ -101,10 +101,12 @@ def document(
         pieces.append([text(place, begin), False])
         if begin == target:
             opened = len(pieces)
-        pieces.append([text(begin, stop), True])
+        at = record.place_at(begin - record.first)
+        # Of a line only the first one of its paragraph is known.
+        name = at.name if at and not at.name.startswith("line ") else ""
+        pieces.append([text(begin, stop), True, name, at.within(shown.uri) if at else shown.uri])
         place = stop
     pieces.append([text(place, last), False])
-    shown = record.shown
     return {
         "store": store.name,
         "title": shown.title or shown.id,

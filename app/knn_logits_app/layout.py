@@ -80,8 +80,13 @@ class Controls:
         return [*self.settings.values(), self.gate]
 
 
-def setting_control(declared: Setting, value: Any) -> Any:
-    """Adds the control of a setting."""
+def stop_button(label: str, name: str) -> Any:
+    """Adds a button that stops something. The browser enables it while there is something."""
+    return gr.Button(label, size="md", min_width=70, interactive=False, elem_id=name)
+
+
+def setting_control(declared: Setting, value: Any, useful: int | None = None) -> Any:
+    """Adds the control of a setting, of which larger values than `useful` make no difference."""
     label, info = _LABELS.get(declared.name, (declared.name.replace("_", " "), declared.help))
     shared: dict[str, Any] = {"label": label, "info": info, "elem_id": declared.name}
     if declared.kind is bool:
@@ -91,7 +96,11 @@ def setting_control(declared: Setting, value: Any) -> Any:
     whole = declared.kind is int
     most = declared.limit if declared.limit is not None else declared.most
     if declared.least is not None and most is not None:
-        return gr.Slider(declared.least, most, value, step=1 if whole else 0.01, **shared)
+        most = max(value, min(most, useful or most))
+        slider = gr.Slider(declared.least, most, value, step=1 if whole else 0.01, **shared)
+        # A link may have a larger value. All are checked later.
+        slider.preprocess = lambda payload: payload  # type: ignore[method-assign]
+        return slider
     least = declared.above if declared.least is None else declared.least
     return gr.Number(value, minimum=least, **shared)
 

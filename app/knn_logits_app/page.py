@@ -115,8 +115,10 @@ def _controls(server: Server) -> Controls:
     # against the first boxes. They are checked later, against the datastores of this visitor.
     stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
     values = values_of(library.store)
+    entries = max(sum(map(len, each.stores.values())) for each in libraries.values())
     settings = {
-        name: setting_control(declared, values[name]) for name, declared in SETTINGS.items()
+        name: setting_control(declared, values[name], entries if name == "k" else None)
+        for name, declared in SETTINGS.items()
     }
     gate = gr.Checkbox(
         first in library.gates,

@@ -42,9 +42,9 @@ def build(server: Server, controls: Controls) -> Any:
                 min_width=120,
                 elem_id="chat-question",
             )
-            gr.Button("Send", variant="primary", scale=0, min_width=90, elem_id="chat-send")
+            gr.Button("Send", variant="primary", scale=0, min_width=110, elem_id="chat-send")
         with gr.Row(elem_classes="kl-run"):
-            stop = gr.Button("Stop", size="md", min_width=70, elem_id="chat-stop")
+            stop = layout.stop_button("Stop", "chat-stop")
             gr.Button("New chat", size="md", min_width=90, elem_id="chat-new")
             own_words = gr.Checkbox(
                 False,

@@ -38,7 +38,8 @@ def build(server: Server, controls: Controls) -> None:
         elem_id="evaluate-text",
         **box,
     )
-    button = gr.Button("Evaluate", variant="primary", size="md", elem_id="evaluate")
+    with gr.Row(elem_classes="kl-run"):
+        button = gr.Button("Evaluate", variant="primary", size="md", elem_id="evaluate")
     output = layout.html_place(elem_id="evaluated")
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
@@ -116,9 +117,9 @@ def heat_html(heat: Heat) -> str:
         body += "</tr>"
     best = f"λ {heat.lmbdas[heat.best[1]]:g} and τ {heat.temperatures[heat.best[0]]:.3g}"
     return (
+        f"<p class='kl-label'>Perplexity of the first half by λ and τ, with k {heat.k:,}. The "
+        f"frame marks the best, {best}. With λ 0 the model is alone.</p>"
         '<div class="kl-heat" tabindex="0" role="region" aria-label="Perplexity by λ and τ"><table>'
-        f"<caption>Perplexity of the first half by λ and τ, with k {heat.k:,}. The frame marks the "
-        f"best, {best}. With λ 0 the model is alone.</caption>"
         f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

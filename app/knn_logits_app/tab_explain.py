@@ -40,7 +40,8 @@ def build(server: Server, controls: Controls) -> Any:
         max_length=MOST_CHARACTERS,
         elem_id="explain-text",
     )
-    button = gr.Button("Explain", variant="primary", elem_id="explain")
+    with gr.Row(elem_classes="kl-run"):
+        button = gr.Button("Explain", variant="primary", size="md", elem_id="explain")
     output = layout.answers_place(elem_id="explained")
 
     def on_explain(request: gr.Request, *values: Any) -> str:

@@ -63,7 +63,7 @@ def build(server: Server, controls: Controls) -> Any:
         examples = [gr.Button(example.prompt, size="sm") for example in library.examples]
     with gr.Row(elem_classes="kl-run"):
         write = gr.Button("Write", variant="primary", size="md", min_width=110, elem_id="write")
-        stop = gr.Button("Stop", size="md", min_width=80, elem_id="stop")
+        stop = layout.stop_button("Stop", "stop")
         switch: dict[str, Any] = {"value": True, "container": False}
         use = gr.Checkbox(label="Use the memory (kNN)", min_width=180, elem_id="switch", **switch)
         compare = gr.Checkbox(

@@ -39,9 +39,9 @@ def build(server: Server, controls: Controls) -> None:
     source, pasted, files = _inputs(server, controls, pairs, most)
     with gr.Row(elem_classes="kl-run"):
         start = gr.Button("Build", variant="primary", size="md", elem_id="build")
-        cancel = gr.Button("Cancel", size="md", elem_id="cancel")
+        cancel = layout.stop_button("Cancel", "cancel")
         sample = gr.Button("Take a sample text", size="md", visible=not pairs)
-        delete = gr.Button("Delete it now", size="md", elem_id="delete")
+        delete = gr.Button("Delete it now", size="md", interactive=False, elem_id="delete")
     output = layout.html_place("knnLogits.tries(element, watch);", elem_id="built")
 
     def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, ...]]:
@@ -54,15 +54,16 @@ def build(server: Server, controls: Controls) -> None:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
 
-    def on_delete(request: gr.Request, model: Any) -> tuple[Any, Any]:
+    def on_delete(request: gr.Request, model: Any) -> tuple[Any, ...]:
         server.visitors.forget(request.session_hash)
         library = server.session.library(model)
-        return views.notice("Your text is deleted."), _choices(server, library, None)
+        notice = views.notice("Your text is deleted.")
+        return notice, _able(False), _choices(server, library, None)
 
     start.click(
         on_build,
         [*controls.lookup, source, pasted, files],
-        [output, controls.stores, *controls.knobs],
+        [output, delete, controls.stores, *controls.knobs],
         validator=layout.validator(
             lambda *values: layout.check(server, values, *values[-3:-1], most=most)
         ),
@@ -71,7 +72,7 @@ def build(server: Server, controls: Controls) -> None:
     ).then(inputs=[files], outputs=[files], js=_UNBUILT, **layout.INSTANT)
     cancel.click(layout.stopping(server, "build"), **layout.LIGHT)
     sample.click(outputs=[pasted], js=f"() => [{json.dumps(SAMPLE)}]", **layout.INSTANT)
-    delete.click(on_delete, [controls.model], [output, controls.stores], **layout.LIGHT)
+    delete.click(on_delete, [controls.model], [output, delete, controls.stores], **layout.LIGHT)
 
 
 def _introduction(pairs: bool, most: int) -> str:
@@ -147,12 +148,16 @@ def _built(
                 # was fitted for another text.
                 knobs = [*layout.values_of(step).values(), False]
                 choices = _choices(server, library, visitor, [YOUR_TEXT])
-                yield _result(step, library, skipped), choices, *knobs
+                yield _result(step, library, skipped), _able(True), choices, *knobs
 
 
 def _only(output: str) -> tuple[Any, ...]:
     """The values of the outputs when only the first changes."""
-    return output, *[gr.skip()] * (len(SETTINGS) + 2)
+    return output, *[gr.skip()] * (len(SETTINGS) + 3)
+
+
+def _able(yes: bool) -> Any:
+    return gr.Button(interactive=yes)
 
 
 def _choices(server: Server, library: Library, visitor: str | None, chosen: Any = None) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.engine.pieces import decoded, parts_of
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import place_at
 from knn_logits.store.entries import row_of_token
 
 Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
@@ -114,7 +113,7 @@ def place_of(store: Datastore, position: int, tokenizer: Any) -> tuple[str | Non
     """The title and the uri of a token's document, with the place of the token."""
     record = store.documents[store.documents.at_token(position)]
     document = record.shown
-    place = place_at(record.metadata, position - record.first)
+    place = record.place_at(position - record.first)
     if place is None:
         return document.title, document.uri
     name, line = place.name, _LINE.fullmatch(place.name)
@@ -131,9 +130,7 @@ def place_of(store: Datastore, position: int, tokenizer: Any) -> tuple[str | Non
             opening = decoded(tokenizer, ids[:1])
             after -= (opening.rstrip() or opening).count("\n")
         name = f"line {int(line[1]) + after}"
-    uri = document.uri
-    if uri is not None and place.fragment and "#" not in uri:
-        uri = f"{uri}#{place.fragment}"
+    uri = place.within(document.uri)
     title = document.title or document.id
     # The first heading of a document is often its title.
     return (title if name == f"“{title}”" else f"{title}, {name}"), uri

@@ -61,6 +61,14 @@ class DocumentRecord:
             uri=self.uri if self.uri is None or len(self.uri) <= _LONGEST_URI else None,
         )
 
+    def place_at(self, token: int) -> TokenPlace | None:
+        """The place of a token, counted from 0 in the document, if its metadata has places."""
+        if self.metadata is None or PLACES not in self.metadata:
+            return None
+        places = _places(self.metadata)
+        number = bisect_right(places, token, key=lambda place: place.start) - 1
+        return places[number] if number >= 0 else None
+
 
 def _cut(text: str | None, length: int) -> str | None:
     return text if text is None or len(text) <= length else f"{text[:length]}…"
@@ -213,19 +221,14 @@ class TokenPlace:
     name: str
     fragment: str  # the part after `#` that makes the document's uri lead there; may be empty
 
+    def within(self, uri: str | None) -> str | None:
+        """The address of a document, so that it leads to this place."""
+        return f"{uri}#{self.fragment}" if uri and self.fragment and "#" not in uri else uri
+
 
 def places_value(places: Iterable[tuple[int, str, str]]) -> list[list[int | str]]:
     """Converts places to the form in which a document's metadata holds them under `PLACES`."""
     return [[start, name, *([fragment] if fragment else [])] for start, name, fragment in places]
-
-
-def place_at(metadata: str | None, token: int) -> TokenPlace | None:
-    """The place of a token, counted from 0 in the document, if its metadata has places."""
-    if metadata is None or PLACES not in metadata:
-        return None
-    places = _places(metadata)
-    number = bisect_right(places, token, key=lambda place: place.start) - 1
-    return places[number] if number >= 0 else None
 
 
 @lru_cache(maxsize=256)

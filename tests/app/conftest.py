@@ -149,7 +149,7 @@ class Visit:
         self.left = []
         self._heard = {
             "console": lambda one: one.type == "error" and self.problems.append(one.text),
-            "pageerror": lambda error: self.problems.append(str(error)),
+            "pageerror": self._on_error,
             "dialog": lambda dialog: (self.problems.append("dialog"), dialog.dismiss()),
             "request": self._on_request,
         }
@@ -179,6 +179,11 @@ class Visit:
         for event, listener in self._heard.items():
             self.page.remove_listener(event, listener)
         self._heard = {}
+
+    def _on_error(self, error):
+        # A page that is loaded again ends what gradio's own script waits for.
+        if not str(error).startswith("AbortError"):
+            self.problems.append(str(error))
 
     def _on_request(self, request):
         if not request.url.startswith(("http://127.0.0.1", "http://localhost", "data:", "blob:")):

@@ -268,6 +268,9 @@ def test_a_text_of_ones_own_is_built_used_and_private(visit, served, tmp_path):
 def test_a_build_is_cancelled_and_a_text_deleted(open_page):
     one = open_page
     one.tab("Your text")
+    cancel, delete = one.page.locator("#cancel"), one.page.locator("#delete")
+    expect(cancel).to_be_disabled()
+    expect(delete).to_be_disabled()
     one.page.get_by_role("button", name="Take a sample text").click()
     one.page.wait_for_function("document.querySelector('#own-text textarea').value.length > 50")
     one.page.locator("#own-text textarea").fill("The lamp burns rape oil every night. " * 10_000)
@@ -279,13 +282,16 @@ def test_a_build_is_cancelled_and_a_text_deleted(open_page):
     )
     one.page.wait_for_selector("#built .kl-error")
     assert "was stopped" in one.page.locator("#built").inner_text()
+    expect(cancel).to_be_disabled()
+    expect(delete).to_be_disabled()
     assert one.page.get_by_label("your text", exact=True).count() == 0
     one.page.locator("#own-text textarea").fill("The lamp burns rape oil every night.")
     one.mark("#built")
     one.build()
     one.tab("Your text")
-    one.page.locator("#delete").click()
+    delete.click()
     one.page.wait_for_selector("#built :text('deleted')")
+    expect(delete).to_be_disabled()
     expect(one.page.get_by_label("your text", exact=True)).to_have_count(0)
 
 

@@ -8,6 +8,9 @@ import pytest
 from corpus_files import failure, read, write
 from office_files import docx, encrypted_pdf, epub, notebook, paragraph, pdf, pptx, table
 
+from knn_logits.corpus.parsers.pdf import read as read_pdf
+from knn_logits.corpus.rows import Schema
+
 WINCH = "When error code E42 appears, open the winch cover."
 
 
@@ -56,6 +59,12 @@ def test_the_lines_of_a_pdf_become_paragraphs_again(tmp_path):
         "- one item of a list\n"
         "- another item of it"
     )
+
+
+def test_the_ligatures_of_a_pdf_are_letters(tmp_path, monkeypatch):
+    monkeypatch.setattr("pypdf.PageObject.extract_text", lambda _: "The oﬃce ﬁlter was ﬂat.")
+    (block,) = read_pdf(write(tmp_path / "a.pdf", pdf("x")), Schema())
+    assert block.text.strip() == "The office filter was flat."
 
 
 def test_a_pdf_that_is_free_to_read_is_read_and_one_with_a_password_is_not(tmp_path):

@@ -22,7 +22,7 @@ from knn_logits import (
 from knn_logits.corpus.documents import Place
 from knn_logits.evidence.passages import where
 from knn_logits.evidence.render import to_html
-from knn_logits.store.documents import PLACES, place_at
+from knn_logits.store.documents import PLACES, DocumentRecord
 
 PAGES = [
     "The crane lifts twelve crates.\n\n",
@@ -67,7 +67,7 @@ def test_the_words_of_a_page_are_of_that_page(store, tokenizer):
     record = store.documents[0]
     words = {"page 1": [], "page 2": [], "page 3": []}
     for token in range(record.length):
-        words[place_at(record.metadata, token).name].append(int(store.tokens[record.first + token]))
+        words[record.place_at(token).name].append(int(store.tokens[record.first + token]))
     assert [tokenizer.decode(ids).strip() for ids in words.values()] == [p.strip() for p in PAGES]
 
 
@@ -146,7 +146,7 @@ def test_one_id_removes_all_parts_of_a_file(model, tokenizer, tmp_path):
     ],
 )
 def test_places_that_make_no_sense_are_none(metadata):
-    assert place_at(metadata, 4) is None
+    assert DocumentRecord(0, 9, "d", metadata=metadata).place_at(4) is None
 
 
 def test_a_tokenizer_that_does_not_say_where_its_tokens_stand_gives_no_places(

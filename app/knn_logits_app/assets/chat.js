@@ -4,25 +4,33 @@
 const KEPT_AS = "knn-logits chat";
 const MOST_TURNS = 50, MOST_PAIRS = 8;
 const ALONE_LINE = "No document is about this: the model answers alone.";
-const theChat = { asked: () => {}, ask: () => {}, offer: () => {} };
+const theChat = { asked: () => {}, askAll: () => {}, offer: () => {} };
 const asked = () => theChat.asked();
 
 const times = (factor) => (factor >= 10 ? Math.round(factor).toLocaleString("en") : factor.toPrecision(2));
 const effectLine = (effect, tokens) => {
   if (effect === null || effect === undefined || !tokens) return null;
   const factor = Math.exp(effect / tokens);
-  const change = `log p of the answer ${effect < 0 ? "−" : "+"}${Math.abs(effect).toFixed(1)}`;
-  if (factor > 0.95 && factor < 1.05) return `Reading it hardly changes how likely the answer is (${change}).`;
+  if (factor > 0.95 && factor < 1.05) return "Reading it hardly changes how likely the answer is.";
   return `Reading it makes the answer ${factor < 1 ? "less likely" : "likelier"} for the model: each piece of a word `
-    + `${times(factor)} times as likely, on average (${change}).`;
+    + `${times(factor)} times as likely, on average.`;
+};
+
+// Scrolls so far that the end of an element is seen above the form, but its beginning too.
+const reveal = (element) => {
+  const top = document.getElementById("chat-form").getBoundingClientRect().top;
+  const box = element.getBoundingClientRect();
+  const beyond = Math.min(box.bottom - top + 8, box.top - 8);
+  if (beyond > 0) window.scrollBy({ top: beyond });
 };
 
 // A passage's text without its heading, in one line.
 const wholeOf = (passage) => passage.text.map(([text]) => text).join("").replace(/^(#+ .*|.*\n[=\-~^]{3,})$/gm, "").replace(/\s+/g, " ").trim();
 const passageOf = (passage, frame, read) => {
   const opened = (event) => {
-    const mark = event.target.open && event.target.querySelector("mark");
-    if (mark) mark.scrollIntoView({ block: "nearest" });
+    if (!event.target.open) return;
+    reveal(event.target);
+    event.target.querySelector("mark")?.scrollIntoView({ block: "nearest" });
   };
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
@@ -71,7 +79,9 @@ const replyOf = (frame, tools) => {
     sources.length ? h("p", { class: "kl-from" }, missing ? "The nearest passages:" : frame.quoted ? "Quoted word for word from:"
       : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
-    frame.seconds ? h("p", { class: "kl-took" }, `${frame.seconds.toFixed(1)} s`) : null,
+    frame.seconds ? h("p", { class: "kl-took" }, `${frame.seconds.toFixed(1)} s`, " ",
+      frame.ownWords || frame.stores.includes("your text") ? null
+        : button("Copy a link", (event) => copy(tools.link(), event.currentTarget), { class: "kl-link" })) : null,
   ].filter(Boolean);
 };
 
@@ -85,6 +95,7 @@ const chat = (element, props, trigger, watch) => {
   const places = new Map();
   let turns = [];
   let waiting = 0; // requests that the server has not ended
+  let next = []; // questions of a link that are asked after this one
   let offered = null; // what the chat says about a visitor's own text, until a question is asked
   let held = false; // whether the visitor has scrolled since the last question
 
@@ -102,21 +113,16 @@ const chat = (element, props, trigger, watch) => {
   };
   const read = (turn) => (passage, opener) => {
     theDrawer.opener = opener;
-    theDrawer.quoted = passage.text.find(([, marked]) => marked)?.[0];
+    theDrawer.quoted = { ...passage, text: passage.text.find(([, marked]) => marked)?.[0] };
     theDrawer.turn += 1;
     theDrawer.wait(passage.title);
     trigger("read", { turn: theDrawer.turn, model: turn.frame.model, store: passage.store, document: passage.document,
       places: [], passages: [passage.span] });
   };
 
-  // Scrolls so far that the end of the last answer is seen above the form, and its question too.
   const follow = () => {
     const last = offered ? start : log.lastElementChild;
-    if (held || !last) return;
-    const top = document.getElementById("chat-form").getBoundingClientRect().top;
-    const box = last.getBoundingClientRect();
-    const beyond = Math.min(box.bottom - top + 8, box.top - 8);
-    if (beyond > 0) window.scrollBy({ top: beyond });
+    if (!held && last) reveal(last);
   };
   const draw = (turn) => {
     if (!places.has(turn)) {
@@ -126,15 +132,26 @@ const chat = (element, props, trigger, watch) => {
       places.set(turn, reply);
     }
     const again = () => ask(turn.question);
-    places.get(turn).replaceChildren(...replyOf(turn.frame, { again, read: read(turn) }));
-    const busy = Boolean(running());
-    log.setAttribute("aria-busy", String(busy));
-    document.documentElement.classList.toggle("kl-asking", busy);
+    places.get(turn).replaceChildren(...replyOf(turn.frame, { again, read: read(turn), link: () => linkTo(turn) }));
+    busy();
+  };
+  const busy = () => {
+    const yes = Boolean(running());
+    log.setAttribute("aria-busy", String(yes));
+    document.documentElement.classList.toggle("kl-asking", yes);
+    able("chat-stop", yes);
+  };
+  // A question may refer back to the one before it, so the link asks both.
+  const linkTo = (turn) => {
+    const at = turns.indexOf(turn);
+    const questions = turns.slice(Math.max(0, at - 1), at + 1).map((one) => ["ask", one.question]);
+    return addressWith([...questions, ...turn.frame.stores.map((one) => ["store", one])]);
   };
   const drawAll = () => {
     places.clear();
     log.replaceChildren();
     turns.forEach(draw);
+    busy();
     begin();
   };
 
@@ -170,6 +187,7 @@ const chat = (element, props, trigger, watch) => {
     const turn = { turn: (turns.at(-1)?.turn ?? 0) + 1, question, frame: null };
     turns.push(turn);
     offered = null;
+    next = [];
     begin();
     draw(turn);
     keep();
@@ -178,7 +196,10 @@ const chat = (element, props, trigger, watch) => {
     waiting += 1;
     trigger("ask", { turn: turn.turn, question, history: said });
   };
-  theChat.ask = ask;
+  theChat.askAll = ([first, ...others]) => {
+    ask(first);
+    next = others;
+  };
   theChat.offer = (opening) => {
     offered = opening;
     begin();
@@ -209,12 +230,14 @@ const chat = (element, props, trigger, watch) => {
     if (!frame.done) return;
     told.textContent = clean(frame.message ?? `${frame.alone ? `${ALONE_LINE} ` : ""}${frame.text}`);
     keep();
+    if (next.length) theChat.askAll(next);
   };
 
   const stop = () => {
     const turn = running();
     if (!turn) return;
     end(turn, "stopped");
+    next = [];
     draw(turn);
     follow();
     keep();

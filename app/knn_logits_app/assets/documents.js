@@ -64,9 +64,19 @@ const drawer = (element, props, watch) => {
     theDrawer.opener?.focus();
     theDrawer.opener = null;
   };
+  // Escape closes it from everywhere, before what else listens, and Tab stays in it.
+  addEventListener("keydown", (event) => {
+    const inside = [...out.querySelectorAll("button, a, [tabindex='0']")];
+    if (!inside.length) return;
+    const at = inside.indexOf(document.activeElement), last = inside.length - 1;
+    if (event.key === "Escape") close();
+    else if (event.key === "Tab" && (at < 0 || at === (event.shiftKey ? 0 : last))) inside[event.shiftKey ? last : 0].focus();
+    else return;
+    event.stopPropagation();
+    event.preventDefault();
+  }, true);
   const frame = (...children) => {
     const made = h("section", { class: "kl-drawer", role: "dialog", "aria-label": "A document", tabindex: "-1" }, children);
-    made.addEventListener("keydown", (event) => event.key === "Escape" && (event.stopPropagation(), close()));
     out.replaceChildren(made);
     document.documentElement.classList.add("kl-drawn");
     return made;
@@ -84,17 +94,18 @@ const drawer = (element, props, watch) => {
     }
     const marks = [];
     // Of a passage that was read only the sentence is marked that the answer quotes.
-    const pieces = found.pieces.flatMap(([text, marked], place) => {
-      const first = theDrawer.quoted && marked ? text.indexOf(theDrawer.quoted) : -1;
-      if (first < 0) return [[text, marked, place]];
-      const last = first + theDrawer.quoted.length;
-      return [[text.slice(0, first), false], [text.slice(first, last), true, place], [text.slice(last), false]];
+    const pieces = found.pieces.flatMap(([text, marked, ...where], place) => {
+      const { quoted } = theDrawer;
+      const first = quoted?.text && marked ? text.indexOf(quoted.text) : -1;
+      if (first < 0) return [[text, marked, place, ...where]];
+      const last = first + quoted.text.length;
+      return [[text.slice(0, first), false], [text.slice(first, last), true, place, quoted.title.slice(found.title.length + 2), quoted.uri], [text.slice(last), false]];
     });
-    const parts = pieces.map(([text, marked, place]) => {
+    const parts = pieces.map(([text, marked, place, name, uri]) => {
       if (!marked) return text;
       const bare = text.trim(), start = text.indexOf(bare);
       const mark = h("mark", { tabindex: "-1" }, bare);
-      marks.push({ mark, first: place === found.opened });
+      marks.push({ mark, name, uri, first: place === found.opened });
       return [text.slice(0, start), mark, text.slice(start + bare.length)];
     });
     let at = Math.max(0, marks.findIndex((one) => one.first));
@@ -102,12 +113,13 @@ const drawer = (element, props, watch) => {
     const go = (place) => {
       at = (place + marks.length) % marks.length;
       marks.forEach(({ mark }, one) => mark.classList.toggle("kl-here", one === at));
-      told.textContent = `place ${at + 1} of ${marks.length}`;
+      const { name, uri } = marks[at];
+      told.replaceChildren(...[name ? h("b", {}, `${name}, `) : "", `place ${at + 1} of ${marks.length} `, link(uri)].filter(Boolean));
       marks[at].mark.scrollIntoView({ block: "center" });
     };
     const cut = (yes) => (yes ? h("p", { class: "kl-hint" }, "… the document goes on …") : null);
     frame(
-      h("div", { class: "kl-head" }, h("h3", {}, found.title), link(found.uri), closer()),
+      h("div", { class: "kl-head" }, h("h3", {}, found.title), marks.length ? null : link(found.uri), closer()),
       h("div", { class: "kl-places" }, told, marks.length > 1
         ? [button("previous place", () => go(at - 1), { class: "kl-link" }), button("next place", () => go(at + 1), { class: "kl-link" })] : null),
       found.source ? sourceRead(found.source) : null,

@@ -128,7 +128,7 @@ const mount = (element, props, trigger, watch) => {
     return h("div", { class: "kl-instead" },
       passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
         ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
-      chips.length ? h("p", {}, "You can ask it: ", chips) : null);
+      chips.length ? h("p", {}, "It can continue: ", chips) : null);
   };
 
   // Says which names of the prompt no document has.

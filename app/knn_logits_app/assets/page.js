@@ -27,19 +27,23 @@ document.addEventListener("keydown", enter, true);
 document.addEventListener("keypress", enter, true);
 
 // Shows that an answer is awaited or written, until its last frame. A request that the server refuses
-// has no frame, so the state ends by itself.
+// has no frame, so the state ends by itself. It may be waiting still, and can be stopped.
 const AWAITED = 8000;
 let awaited = null;
-const writing = (yes) => {
+const able = (id, yes) => document.getElementById(id)?.toggleAttribute("disabled", !yes);
+const writing = (yes, stoppable = yes) => {
   clearTimeout(awaited);
+  able("stop", stoppable);
   document.documentElement.classList.toggle("kl-writing", yes);
   document.getElementById("answers")?.setAttribute("aria-busy", String(yes));
-  if (yes) awaited = setTimeout(() => writing(false), AWAITED);
+  if (yes) awaited = setTimeout(() => writing(false, true), AWAITED);
 };
 document.addEventListener("click", (event) => {
-  if (event.target.closest?.("#write")) writing(true);
+  if (event.target.closest?.("#write, #tab-generate .kl-chips button")) writing(true);
   // Of a request that is stopped while it waits the server says nothing.
   if (event.target.closest?.("#stop")) writing(false);
+  if (event.target.closest?.("#build")) able("cancel", true);
+  if (event.target.closest?.("#cancel")) able("cancel", false);
 });
 
 const settings = (open) => document.getElementById("open-settings")?.setAttribute("aria-expanded", String(open));
@@ -63,6 +67,7 @@ const tries = (element, watch) => {
     if (chosen) write(chosen.dataset.try);
   });
   watch("value", () => {
+    able("cancel", Boolean(element.querySelector(".kl-progress")));
     const first = element.querySelector("[data-try]");
     const opening = element.querySelector("[data-opening]")?.dataset.opening;
     const memory = document.querySelector("#stores input:checked");

@@ -15,7 +15,7 @@ const toAWord = (after, most = AFTER) => {
   const part = after.slice(0, most);
   const space = part.lastIndexOf(" ");
   const closes = after.length <= most && /[.!?]$/.test(part.trimEnd());
-  if (closes || !part) return part;
+  if (closes || !part.trim()) return part;
   return space < 0 ? `${part}…` : `${part.slice(0, space)} …`;
 };
 

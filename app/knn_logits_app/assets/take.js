@@ -45,7 +45,7 @@ const runLink = () => {
   linked.run = false;
   if (linked.kind === "ask") {
     document.getElementById("open-chat")?.click();
-    theChat.ask(address.get("ask"));
+    theChat.askAll(address.getAll("ask"));
   } else if (linked.kind === "write") {
     document.getElementById("open-generate").click();
     document.querySelector("#write").click();
@@ -59,6 +59,7 @@ const runLink = () => {
 // others than the visitor there is neither such a source nor the visitor's own text.
 const linkable = ({ kind, asked }) => !asked.values?.[1].includes("your text")
   && (kind === "write" || (kind === "explain" && !formOf(asked.values).rest[0]));
+const addressWith = (parameters) => `${location.origin}${location.pathname}?${new URLSearchParams(parameters)}`;
 const linkOf = (view) => {
   const { kind, asked } = view.data;
   const { stores, settings, rest, ...others } = formOf(asked.values);
@@ -67,7 +68,7 @@ const linkOf = (view) => {
   for (const [name, value] of Object.entries(settings))
     if (name !== "lmbda" || !ruled({ stores, ...others })) parameters.set(name, value);
   if (view.opened !== null) parameters.set("word", view.opened);
-  return `${location.origin}${location.pathname}?${parameters}`;
+  return addressWith(parameters);
 };
 
 // Returns the text with a footnote number after each passage, and the documents below.

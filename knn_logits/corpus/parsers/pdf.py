@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from knn_logits.corpus.rows import Schema, UnreadableError, first_line
 # A line that ends before this share of the page's width ends its paragraph.
 _FULL = 0.75
 _NEW = re.compile(r"\s*(?:[-•●▪◦*–—]\s|\(?\d+[.)]\s|[A-Z][.)]\s|\(?[a-z]\)\s)")
+# A page is printed with ligatures, and no question has one.
+_LIGATURES = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)}
 _ENDS = (".", "!", "?", ":", ";", "”", '"', ")")
 
 
@@ -25,7 +28,8 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
     empty, damaged = 0, []
     for number in range(1, len(pages) + 1):
         try:
-            text = paragraphs(clean(pages[number - 1].extract_text())).strip()
+            text = pages[number - 1].extract_text().translate(_LIGATURES)
+            text = paragraphs(clean(text)).strip()
         except (MemoryError, RecursionError, OSError):
             raise
         except Exception as error:  # a damaged page may make pypdf raise any exception

@@ -3,12 +3,13 @@
 from conftest import TEXTS
 from office_files import pdf
 
-from app.chatting import ALONE, GENERAL, MISSING, OPEN_ALL, QUEEN
+from app.chatting import ALONE, GENERAL, MISSING, OPEN_ALL, QUEEN, Chat
 from app.conftest import expect
 from app.payloads import PAYLOADS
+from app.test_take import COPIED
 
 
-def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(chat):
+def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(chat, chat_page):
     page = chat.page
     first = page.get_by_role("tab").first
     expect(first).to_have_text("Chat")
@@ -26,16 +27,56 @@ def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(cha
     expect(source.locator("mark")).to_have_text(TEXTS[2])
     expect(source.locator("mark")).to_be_in_viewport()
     expect(source).to_contain_text("Reading it")
+    expect(source).not_to_contain_text("log p")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     drawer = page.get_by_role("dialog")
     expect(drawer.locator("mark")).to_have_text(TEXTS[2])
+    # Tab stays in the drawer, and Escape closes it from everywhere.
+    for key in ["Tab"] * 3 + ["Shift+Tab"] * 4:
+        page.keyboard.press(key)
+        assert page.evaluate("Boolean(document.activeElement.closest('[role=dialog]'))")
+    chat.box.focus()
     page.keyboard.press("Escape")
     expect(drawer).to_have_count(0)
+    expect(source.get_by_role("button", name="Read the document")).to_be_focused()
     # The settings of the mixture have no part in an answer.
     expect(page.get_by_label("number input for λ, weight of the memory")).to_be_hidden()
     chat.visit.tab("Generate")
     expect(page.get_by_label("number input for λ, weight of the memory")).to_be_visible()
+    # More neighbors than entries make no difference.
+    entries = sum(map(len, chat_page[1].session.first.stores.values()))
+    expect(page.locator("#k input[type=range]")).to_have_attribute("max", str(entries))
+
+
+def test_the_form_does_not_hide_the_end_of_a_passage_that_is_opened(chat):
+    page = chat.page
+    page.set_viewport_size({"width": 1280, "height": 560})
+    reply = chat.ask(MISSING)
+    source = reply.locator("details").last
+    source.locator("summary").click()
+    end = source.get_by_role("button", name="Read the document")
+    expect(end).to_be_in_viewport()
+    form = page.locator("#chat-form").bounding_box()["y"]
+    page.wait_for_function(
+        "(form) => [...document.querySelectorAll('#chat details')].at(-1)"
+        ".getBoundingClientRect().bottom <= form",
+        arg=form,
+    )
+
+
+def test_a_link_to_an_answer_asks_its_question_after_the_one_before(chat, visit):
+    page = chat.page
+    page.evaluate(f"() => {{ {COPIED} }}")
+    for question in (GENERAL, QUEEN, "And when was it?"):
+        reply = chat.ask(question)
+    reply.get_by_role("button", name="Copy a link").click()
+    page.wait_for_function("copied.length")
+    other = Chat(visit(url=page.evaluate("copied[0]")))
+    expect(other.log.locator("> li")).to_have_count(2)
+    expect(other.turn(0).locator(".kl-question")).to_have_text(QUEEN)
+    expect(other.turn().locator(".kl-question")).to_have_text("And when was it?")
+    expect(other.turn().locator(".kl-quoted")).to_have_text(f"“{TEXTS[2]}”")
 
 
 def test_what_no_document_says_is_said_with_the_nearest_passages(chat):
@@ -94,7 +135,15 @@ def test_a_source_in_a_pdf_of_ones_own_opens_the_pdf_at_its_page(chat, tmp_path)
     reply = chat.ask("How many degrees does the kiln of Harrow reach?")
     expect(reply.locator("summary")).to_contain_text("kiln.pdf, page 2")
     reply.locator("summary").click()
+    reply.get_by_role("button", name="Read the document").click()
+    drawer = page.get_by_role("dialog")
+    expect(drawer.locator(".kl-places")).to_contain_text("page 2, place 1 of 1")
+    shown = drawer.get_by_role("link", name="open").get_attribute("href")
+    page.keyboard.press("Escape")
     link = reply.get_by_role("link", name="Open the original")
+    assert link.get_attribute("href") == shown
+    # Nobody else could open an answer of one's own text.
+    expect(reply.get_by_role("button", name="Copy a link")).to_have_count(0)
     address = link.get_attribute("href")
     assert address.startswith("blob:http://127.0.0.1")
     assert address.endswith("#page=2")

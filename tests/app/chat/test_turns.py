@@ -68,12 +68,14 @@ def test_a_question_whose_time_is_up_says_so_and_is_asked_again(chat, chat_page,
 
 
 def test_stop_ends_a_question_and_another_one_replaces_it(chat, held):
-    page = chat.page
+    stop = chat.page.get_by_role("button", name="Stop", exact=True).filter(visible=True)
+    expect(stop).to_be_disabled()
     chat.send(QUEEN)
     expect(chat.turn()).to_contain_text("Looking in the documents")
     expect(chat.log).to_have_attribute("aria-busy", "true")
-    page.get_by_role("button", name="Stop", exact=True).filter(visible=True).click()
+    stop.click()
     expect(chat.turn()).to_contain_text("ended early: stopped")
+    expect(stop).to_be_disabled()
     expect(chat.log).to_have_attribute("aria-busy", "false")
     chat.send(QUEEN)
     expect(chat.turn()).to_contain_text("Looking in the documents")
