@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -155,17 +156,21 @@ def test_a_file_whose_name_no_system_has(talk):
     assert "cannot be written" in done.err
 
 
-def test_a_chat_template_makes_it_a_conversation(
-    talk, model_folder, chat_store, run, tmp_path, monkeypatch
-):
-    import shutil
+@pytest.fixture
+def converse(run, model_folder, chat_store, tmp_path, monkeypatch):
+    """Types lines into a conversation with a model that has a chat template."""
 
-    from transformers import AutoTokenizer
+    def typed(template, lines):
+        folder = shutil.copytree(model_folder, tmp_path / "chatty", dirs_exist_ok=True)
+        (folder / "chat_template.jinja").write_text(template)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        return run.good("chat", folder, chat_store, "--continue", "--max-new-tokens", "3")
 
-    folder = shutil.copytree(model_folder, tmp_path / "chatty")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    tokenizer.save_pretrained(folder)
+    return typed
+
+
+def test_a_chat_template_makes_it_a_conversation(converse, tokenizer, monkeypatch):
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     seen = []
     real = type(tokenizer).apply_chat_template
 
@@ -174,14 +179,11 @@ def test_a_chat_template_makes_it_a_conversation(
         return real(self, messages, **settings)
 
     monkeypatch.setattr(type(tokenizer), "apply_chat_template", noted)
-    text = io.StringIO("The crane\nWhy?\n/new\nThe pump\n")
-    monkeypatch.setattr(sys, "stdin", text)
-    run("chat", str(folder), str(chat_store), "--continue", "--max-new-tokens", "3")
+    converse(template, "The crane\nWhy?\n/new\nThe pump\n")
     assert seen == [["user"], ["user", "assistant", "user"], ["user"]]
     seen.clear()
     # A message that is too long for the model is not part of what follows.
-    monkeypatch.setattr(sys, "stdin", io.StringIO("word " * 300 + "\nThe crane\n"))
-    done = run("chat", str(folder), str(chat_store), "--continue", "--max-new-tokens", "3")
+    done = converse(template, "word " * 300 + "\nThe crane\n")
     assert "shorten the text" in done.err
     assert seen == [["user"], ["user"]]
 
@@ -189,19 +191,10 @@ def test_a_chat_template_makes_it_a_conversation(
 TEMPLATED = "You are Smolbert, made by Hugging Face.\n{{ messages[-1].content }}\nAnswer:"
 
 
-def test_a_prompt_is_what_a_person_wrote(run, model_folder, chat_store, tmp_path, monkeypatch):
+def test_a_prompt_is_what_a_person_wrote(converse, tmp_path):
     """The names and the wording of a chat's template say nothing about the memory."""
-    import shutil
-
-    from transformers import AutoTokenizer
-
-    folder = shutil.copytree(model_folder, tmp_path / "chatty")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = TEMPLATED
-    tokenizer.save_pretrained(folder)
     line = "and who sells K-99 cranes?"
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n/save {tmp_path / 't.json'}\n/why\n"))
-    done = run.good("chat", str(folder), str(chat_store), "--continue", "--max-new-tokens", "3")
+    done = converse(TEMPLATED, f"{line}\n/save {tmp_path / 't.json'}\n/why\n")
     (sequence,) = Trace.load(tmp_path / "t.json")
     assert sequence.prompt == line
     # /why parts the question from its answer.

@@ -78,21 +78,17 @@ def test_a_word_that_is_too_wide_stays_whole(screen):
     assert path in stream.getvalue().splitlines()
 
 
-def test_warnings_break_between_words(screen, monkeypatch):
+def test_warnings_and_errors_break_between_words(screen, monkeypatch):
     stream, width = screen()
     monkeypatch.setattr(terminal, "stderr", type(terminal.stderr)(stderr=True, highlight=False))
     terminal.tell(LONG)
-    whole_words(stream.getvalue(), width, f"knn-logits: {LONG}")
-
-
-def test_an_error_breaks_between_words(screen, monkeypatch):
-    stream, width = screen()
-    monkeypatch.setattr(terminal, "stderr", type(terminal.stderr)(stderr=True, highlight=False))
+    warned = stream.getvalue()
+    whole_words(warned, width, f"knn-logits: {LONG}")
     monkeypatch.setattr(sys, "argv", ["knn-logits", "info", LONG])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    written = stream.getvalue()[stream.getvalue().index("knn-logits: ") :]
+    written = stream.getvalue()[stream.getvalue().index("knn-logits: ", len(warned)) :]
     whole_words(written, width, written)
 
 

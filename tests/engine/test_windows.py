@@ -12,66 +12,27 @@ sizes = st.integers(1, 20).flatmap(lambda one: st.tuples(st.just(one), st.intege
 
 def layout(tokens):
     """Where contexts of these lengths begin."""
-    first, place = [], 0
-    for length in tokens:
-        first.append(place)
-        place += length
-    return first
-
-
-def predicted(window):
-    """(token predicted, tokens before it in the window) of each state that counts."""
-    return [(window.start + j + 1, j + 1) for j in range(window.skip, window.size)]
+    return [sum(tokens[:number]) for number in range(len(tokens))]
 
 
 @given(lengths, sizes)
 def test_each_token_but_a_contexts_first_is_predicted_once_and_in_order(tokens, size):
-    first = layout(tokens)
-    found = [token for one in plan(first, tokens, *size) for token, _ in predicted(one)]
-    expected = [
-        begin + offset
-        for begin, length in zip(first, tokens, strict=True)
-        for offset in range(1, length)
-    ]
-    assert found == expected
-
-
-@given(lengths, sizes)
-def test_each_token_has_enough_before_it(tokens, size):
-    window, stride = size
-    first = layout(tokens)
-    begins = {
-        token: begin
-        for begin, length in zip(first, tokens, strict=True)
-        for token in range(begin, begin + length)
-    }
-    for one in plan(first, tokens, window, stride):
-        for token, before in predicted(one):
-            in_context = token - begins[token]
-            assert before >= min(in_context, window - stride + 1)
-            assert before <= in_context
-
-
-@given(lengths, sizes)
-def test_windows_stay_within_their_context_and_size(tokens, size):
     window, stride = size
     first = layout(tokens)
     contexts = [range(begin, begin + n) for begin, n in zip(first, tokens, strict=True)]
+    predicted = []
     for one in plan(first, tokens, window, stride):
         assert 1 <= one.size <= window
         assert 0 <= one.skip < one.size
         assert one.entries == one.size - one.skip
+        assert one.first_entry == len(predicted)
         context = next(context for context in contexts if one.start in context)
         assert one.start + one.size in context
-
-
-@given(lengths, sizes)
-def test_first_entry_counts_the_entries_before(tokens, size):
-    entries = 0
-    for one in plan(layout(tokens), tokens, *size):
-        assert one.first_entry == entries
-        entries += one.entries
-    assert entries == sum(length - 1 for length in tokens)
+        for before in range(one.skip + 1, one.size + 1):
+            in_context = one.start + before - context.start
+            assert min(in_context, window - stride + 1) <= before <= in_context
+            predicted.append(one.start + before)
+    assert predicted == [token for context in contexts for token in context[1:]]
 
 
 def test_windows_of_one_document():
@@ -93,23 +54,18 @@ def test_contexts_without_a_length_are_an_error():
 
 
 @given(lengths, sizes, st.integers(1, 80))
-def test_batches_keep_all_windows_and_the_budget(tokens, size, budget):
+def test_batches_hold_all_windows_by_size_within_the_budget(tokens, size, budget):
     windows = list(plan(layout(tokens), tokens, *size))
     groups = list(batches(windows, budget))
     together = [one for group in groups for one in group]
+    sizes_in_order = [one.size for one in together]
+    assert sizes_in_order == sorted(sizes_in_order, reverse=True)
     assert sorted(together, key=lambda one: one.first_entry) == windows
     for group in groups:
         assert group
         longest = max(one.size for one in group)
         # One window may be larger than the budget; it then goes alone.
         assert len(group) == 1 or len(group) * longest <= budget
-
-
-@given(lengths, sizes, st.integers(1, 80))
-def test_batches_hold_windows_of_like_size(tokens, size, budget):
-    windows = list(plan(layout(tokens), tokens, *size))
-    found = [one.size for group in batches(windows, budget) for one in group]
-    assert found == sorted(found, reverse=True)
 
 
 def test_what_a_model_gets_when_nothing_is_asked_for():
@@ -123,12 +79,9 @@ def test_what_a_model_gets_when_nothing_is_asked_for():
     assert resolve(WindowConfig(), 1) == (1, 1)
 
 
-def test_a_window_beyond_the_models_context_is_refused():
+def test_a_window_or_a_stride_beyond_the_model_is_refused():
     with pytest.raises(ConfigError, match=r"window 257 .* context of 256"):
         resolve(WindowConfig(window=257), 256)
     assert resolve(WindowConfig(window=256), 256) == (256, 128)
-
-
-def test_a_stride_beyond_the_models_window_is_refused():
     with pytest.raises(ConfigError, match=r"stride 257 .* window 256"):
         resolve(WindowConfig(stride=257), 256)

@@ -1,11 +1,9 @@
 import numpy as np
 import pytest
-import torch
 
 from knn_logits.errors import DatastoreError
 from knn_logits.index.backend import Backend, Keys
 from knn_logits.index.backends import BACKENDS, backend, backend_kind, usual_kinds
-from knn_logits.metrics import METRICS
 from knn_logits.settings.config import IndexConfig
 
 KEYS = np.random.default_rng(0).standard_normal((600, 32), dtype=np.float32)
@@ -23,20 +21,6 @@ def test_each_factory_string_has_one_backend():
     assert issubclass(BACKENDS[-1], Backend)
     assert BACKENDS[-1].takes("anything")
     assert usual_kinds(50_000, 32)[0] == "exact"
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF8,Flat"])
-def test_a_backend_finds_what_the_plain_reference_finds(factory, metric):
-    index = built(factory, metric, nprobe=8)
-    queries, keys = torch.from_numpy(KEYS[:9]) + 0.1, torch.from_numpy(KEYS)
-    if metric == "cosine":
-        plain = torch.nn.functional.cosine_similarity(queries[:, None], keys, dim=-1)
-    else:
-        plain = queries @ keys.T if metric == "ip" else -torch.cdist(queries, keys).square()
-    nearness, ids = index.search(queries, 5)
-    assert torch.allclose(nearness.sort(descending=True).values, plain.topk(5).values, atol=1e-3)
-    assert torch.equal(ids.sort().values, plain.topk(5).indices.sort().values)
 
 
 @pytest.mark.parametrize("factory", FACTORIES)

@@ -127,17 +127,10 @@ def test_the_graph_is_the_same_each_time():
     np.testing.assert_array_equal(first[0], again[0])
 
 
-def test_a_file_that_names_more_lists_than_a_build_takes_gets_no_graph(monkeypatch):
+def test_there_is_a_graph_from_2048_lists_up_to_the_most_of_a_build(monkeypatch):
     assert choose_lists(10**12) == coarse.MOST_LISTS
     monkeypatch.setattr(coarse, "MOST_LISTS", 3000)
-    for lists, expected in ((3000, True), (3001, False)):
-        index = faiss_module().index_factory(4, f"IVF{lists},SQ8")
-        inverted_file(index).quantizer.add(keys_of(lists, 4))
-        assert (ListGraph.of(inverted_file(index)) is not None) == expected
-
-
-def test_there_is_a_graph_from_2048_lists_on():
-    for lists, expected in ((2047, False), (2048, True)):
+    for lists, expected in ((2047, False), (2048, True), (3000, True), (3001, False)):
         index = faiss_module().index_factory(4, f"IVF{lists},SQ8")
         assert ListGraph.of(inverted_file(index)) is None  # it is not trained
         inverted_file(index).quantizer.add(keys_of(lists, 4))

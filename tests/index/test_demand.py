@@ -30,6 +30,7 @@ def test_what_people_use_is_not_too_much(factory):
 
 
 ABSURD = [
+    "nonsense",
     "IVF1000000000,Flat",
     "IVF" + "9" * 50 + ",Flat",
     "IVF1001,Flat",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from knn_logits.errors import DamagedError
-from knn_logits.index.faiss_backend import FaissIndex, build_faiss
+from knn_logits.index.faiss_backend import build_faiss
 from knn_logits.index.plain_arrays import from_arrays, has_plain_form, to_arrays
 
 METRICS = ["l2", "ip", "cosine"]
@@ -106,15 +106,6 @@ def test_few_keys(factory, rows):
     found, expected = again.search(queries, 5), index.search(queries, 5)
     assert torch.equal(found[1], expected[1])
     assert torch.equal(found[0], expected[0])
-
-
-def test_empty_lists_stay_empty():
-    keys = vectors(20)
-    index = build_faiss("IVF16,Flat", DIM, "l2", vectors(SIZE), [keys], threads=1)
-    assert (index.list_sizes() == 0).any()
-    again = from_arrays(to_arrays(index), "IVF16,Flat", DIM, "l2", 20, threads=1)
-    assert again.list_sizes().tolist() == index.list_sizes().tolist()
-    assert_same_answers(index, again)
 
 
 @pytest.mark.parametrize("factory", NO_PLAIN_FORM)
@@ -253,36 +244,11 @@ def test_another_number_of_keys_or_another_dimension():
         damaged(factory, arrays, dim=DIM * 2)
 
 
-@pytest.mark.parametrize(
-    "factory",
-    [
-        "nonsense",
-        "",
-        "IVF1000000000,Flat",
-        "IVF99999999999999999999999,Flat",
-        "IVF0,Flat",
-        "IVF16,PQ4x24",
-        "IVF16,PQ4x63",
-        "IMI2x14,Flat",
-        "PCA2000000000,IVF16,Flat",
-    ],
-)
-def test_a_factory_string_that_fits_no_such_file(factory):
-    """Some of them would take all memory before the arrays were looked at."""
-    damaged(factory, to_arrays(build("IVF16,Flat")))
-
-
 def test_each_kind_takes_only_its_own_arrays():
     for factory in KINDS:
         for other in KINDS:
             if factory != other:
                 damaged(other, copy.copy(to_arrays(build(factory))))
-
-
-def test_from_arrays_gives_a_search_of_the_package():
-    index = from_arrays(to_arrays(build("Flat")), "Flat", DIM, "l2", SIZE, threads=2)
-    assert isinstance(index, FaissIndex)
-    assert index.threads == 2
 
 
 # Some of the keys
