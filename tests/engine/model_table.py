@@ -62,11 +62,22 @@ BART = {
 }
 T5 = {"d_model": WIDTH, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
 
+MLP = "model.layers.1.mlp"
+GPT2_MLP = "transformer.h.1.mlp"
+FEED_FORWARD = "model.layers.1.feed_forward"
+FC1 = "model.decoder.layers.1.fc1"
+DENSE = "decoder.block.1.layer.2.DenseReluDense"
+
+
+def alike(types, place, settings):
+    return dict.fromkeys(types.split(), (place, settings))
+
+
 # The place of the key and the settings of a tiny model, by model type.
 CAUSAL = {
-    "gpt2": ("transformer.h.1.mlp", GPT2),
+    **alike("gpt2 gpt_bigcode", GPT2_MLP, GPT2),
     "gpt_neo": (
-        "transformer.h.1.mlp",
+        GPT2_MLP,
         {
             "hidden_size": WIDTH,
             "num_layers": 2,
@@ -76,37 +87,32 @@ CAUSAL = {
             "max_position_embeddings": 128,
         },
     ),
-    "gptj": ("transformer.h.1.mlp", {**GPT2, "rotary_dim": 8}),
+    "gptj": (GPT2_MLP, {**GPT2, "rotary_dim": 8}),
     "gpt_neox": ("gpt_neox.layers.1.mlp", PLAIN),
-    "bloom": ("transformer.h.1.mlp", {"hidden_size": WIDTH, "n_layer": 2, "n_head": 2}),
-    "falcon": ("transformer.h.1.mlp", PLAIN),
+    "bloom": (GPT2_MLP, {"hidden_size": WIDTH, "n_layer": 2, "n_head": 2}),
+    "falcon": (GPT2_MLP, PLAIN),
     "mpt": (
         "transformer.blocks.1.ffn",
         {"d_model": WIDTH, "n_heads": 2, "n_layers": 2, "max_seq_len": 128},
     ),
-    "llama": ("model.layers.1.mlp", LLAMA),
-    "mistral": ("model.layers.1.mlp", {**LLAMA, **SLIDING}),
-    "qwen2": ("model.layers.1.mlp", LLAMA),
-    "qwen3": ("model.layers.1.mlp", HEADS),
-    "gemma2": ("model.layers.1.mlp", {**HEADS, **SLIDING, "query_pre_attn_scalar": 16}),
-    "gemma3_text": (
-        "model.layers.1.mlp",
-        {**HEADS, **SLIDING, "query_pre_attn_scalar": 16},
+    **alike(
+        "llama qwen2 phi3 stablelm olmo olmo2 granite cohere smollm3 apertus arcee bitnet "
+        "doge nanochat nemotron starcoder2",
+        MLP,
+        LLAMA,
     ),
-    "phi": ("model.layers.1.mlp", PLAIN),
-    "phi3": ("model.layers.1.mlp", LLAMA),
-    "stablelm": ("model.layers.1.mlp", LLAMA),
-    "olmo": ("model.layers.1.mlp", LLAMA),
-    "olmo2": ("model.layers.1.mlp", LLAMA),
-    "mixtral": ("model.layers.1.mlp", {**LLAMA, **EXPERTS}),
-    "qwen3_moe": ("model.layers.1.mlp", {**HEADS, **QWEN_EXPERTS}),
-    "gpt_oss": ("model.layers.1.mlp", {**HEADS, **EXPERTS, **SLIDING}),
-    "deepseek_v3": ("model.layers.1.mlp", DEEPSEEK),
-    "granite": ("model.layers.1.mlp", LLAMA),
-    "cohere": ("model.layers.1.mlp", LLAMA),
-    "smollm3": ("model.layers.1.mlp", LLAMA),
+    **alike("mistral cohere2 exaone4 olmo3", MLP, {**LLAMA, **SLIDING}),
+    **alike(
+        "qwen3 ernie4_5 gemma glm glm4 helium hunyuan_v1_dense ministral3 seed_oss", MLP, HEADS
+    ),
+    **alike("gemma2 gemma3_text", MLP, {**HEADS, **SLIDING, "query_pre_attn_scalar": 16}),
+    **alike("phi persimmon", MLP, PLAIN),
+    **alike("mixtral phimoe", MLP, {**LLAMA, **EXPERTS}),
+    "qwen3_moe": (MLP, {**HEADS, **QWEN_EXPERTS}),
+    "gpt_oss": (MLP, {**HEADS, **EXPERTS, **SLIDING}),
+    **alike("deepseek_v3 deepseek_v2 glm4_moe_lite", MLP, DEEPSEEK),
     "opt": (
-        "model.decoder.layers.1.fc1",
+        FC1,
         {
             "hidden_size": WIDTH,
             "word_embed_proj_dim": WIDTH,
@@ -116,36 +122,18 @@ CAUSAL = {
             "max_position_embeddings": 128,
         },
     ),
-    "apertus": ("model.layers.1.mlp", LLAMA),
-    "arcee": ("model.layers.1.mlp", LLAMA),
-    "bamba": ("model.layers.1.feed_forward", {**LLAMA, **MAMBA, "attn_layer_indices": [1]}),
+    "bamba": (FEED_FORWARD, {**LLAMA, **MAMBA, "attn_layer_indices": [1]}),
     "biogpt": ("biogpt.layers.1.fc1", PLAIN),
-    "bitnet": ("model.layers.1.mlp", LLAMA),
-    "codegen": ("transformer.h.1.mlp", {**GPT2, "n_head": 4, "rotary_dim": 4}),
-    "cohere2": ("model.layers.1.mlp", {**LLAMA, **SLIDING}),
-    "cwm": ("model.layers.1.mlp", {**HEADS, **SLIDING}),
-    "deepseek_v2": ("model.layers.1.mlp", DEEPSEEK),
-    "diffllama": (
-        "model.layers.1.mlp",
-        {**PLAIN, "num_attention_heads": 4, "num_key_value_heads": 2},
-    ),
-    "doge": ("model.layers.1.mlp", LLAMA),
-    "dots1": ("model.layers.1.mlp", {**HEADS, **ROUTED, "n_shared_experts": 1}),
-    "ernie4_5": ("model.layers.1.mlp", HEADS),
-    "ernie4_5_moe": (
-        "model.layers.1.mlp",
-        {**LLAMA, "moe_intermediate_size": 24, "moe_num_experts": 4, "moe_k": 2},
-    ),
-    "exaone4": ("model.layers.1.mlp", {**LLAMA, **SLIDING}),
-    "falcon_h1": (
-        "model.layers.1.feed_forward",
-        {**HEADS, **MAMBA, "mamba_d_ssm": 64},
-    ),
-    "falcon_mamba": ("backbone.layers.1.mixer", STATE_SPACE),
-    "flex_olmo": ("model.layers.1.mlp", {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2}),
-    "gemma": ("model.layers.1.mlp", HEADS),
+    "codegen": (GPT2_MLP, {**GPT2, "n_head": 4, "rotary_dim": 4}),
+    **alike("cwm ministral", MLP, {**HEADS, **SLIDING}),
+    "diffllama": (MLP, {**PLAIN, "num_attention_heads": 4, "num_key_value_heads": 2}),
+    "dots1": (MLP, {**HEADS, **ROUTED, "n_shared_experts": 1}),
+    "ernie4_5_moe": (MLP, {**LLAMA, "moe_intermediate_size": 24, "moe_num_experts": 4, "moe_k": 2}),
+    "falcon_h1": (FEED_FORWARD, {**HEADS, **MAMBA, "mamba_d_ssm": 64}),
+    **alike("falcon_mamba mamba", "backbone.layers.1.mixer", STATE_SPACE),
+    **alike("flex_olmo olmoe", MLP, {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2}),
     "gemma3n_text": (
-        "model.layers.1.mlp",
+        MLP,
         {
             **HEADS,
             **SLIDING,
@@ -158,12 +146,8 @@ CAUSAL = {
             "activation_sparsity_pattern": None,
         },
     ),
-    "gemma4_text": ("model.layers.1.mlp", {**HEADS, **SLIDING, "hidden_size_per_layer_input": 0}),
-    "glm": ("model.layers.1.mlp", HEADS),
-    "glm4": ("model.layers.1.mlp", HEADS),
-    "glm4_moe": ("model.layers.1.mlp", {**HEADS, **ROUTED}),
-    "glm4_moe_lite": ("model.layers.1.mlp", DEEPSEEK),
-    "gpt_bigcode": ("transformer.h.1.mlp", GPT2),
+    "gemma4_text": (MLP, {**HEADS, **SLIDING, "hidden_size_per_layer_input": 0}),
+    "glm4_moe": (MLP, {**HEADS, **ROUTED}),
     "granitemoe": ("model.layers.1.block_sparse_moe", {**LLAMA, **EXPERTS}),
     "granitemoehybrid": (
         "model.layers.1.block_sparse_moe",
@@ -179,11 +163,9 @@ CAUSAL = {
         "model.layers.1.block_sparse_moe",
         {**LLAMA, **EXPERTS, "shared_intermediate_size": 24},
     ),
-    "helium": ("model.layers.1.mlp", HEADS),
-    "hunyuan_v1_dense": ("model.layers.1.mlp", HEADS),
-    "hunyuan_v1_moe": ("model.layers.1.mlp", {**HEADS, "num_experts": 4, "moe_topk": 2}),
+    "hunyuan_v1_moe": (MLP, {**HEADS, "num_experts": 4, "moe_topk": 2}),
     "jamba": (
-        "model.layers.1.feed_forward",
+        FEED_FORWARD,
         {
             **LLAMA,
             "attn_layer_period": 2,
@@ -194,7 +176,7 @@ CAUSAL = {
         },
     ),
     "jetmoe": (
-        "model.layers.1.mlp",
+        MLP,
         {
             **EXPERTS,
             "hidden_size": WIDTH,
@@ -205,9 +187,9 @@ CAUSAL = {
             "max_position_embeddings": 128,
         },
     ),
-    "lfm2": ("model.layers.1.feed_forward", {**LLAMA, "layer_types": ["conv", "full_attention"]}),
+    "lfm2": (FEED_FORWARD, {**LLAMA, "layer_types": ["conv", "full_attention"]}),
     "lfm2_moe": (
-        "model.layers.1.feed_forward",
+        FEED_FORWARD,
         {
             **LLAMA,
             "moe_intermediate_size": 24,
@@ -218,39 +200,18 @@ CAUSAL = {
         },
     ),
     "llama4_text": (
-        "model.layers.1.feed_forward",
+        FEED_FORWARD,
         {**HEADS, **EXPERTS, "intermediate_size_mlp": 48, "attention_chunk_size": 16},
     ),
-    "mamba": ("backbone.layers.1.mixer", STATE_SPACE),
     "mamba2": (
         "backbone.layers.1.mixer",
         {**STATE_SPACE, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
     ),
-    "ministral": ("model.layers.1.mlp", {**HEADS, **SLIDING}),
-    "ministral3": ("model.layers.1.mlp", HEADS),
-    "modernbert-decoder": ("model.layers.1.mlp", {**PLAIN, "local_attention": 16}),
-    "nanochat": ("model.layers.1.mlp", LLAMA),
-    "nemotron": ("model.layers.1.mlp", LLAMA),
-    "nemotron_h": (
-        "model.layers.1.mixer",
-        {**LLAMA, "layers_block_type": ["attention", "mlp"]},
-    ),
-    "olmo3": ("model.layers.1.mlp", {**LLAMA, **SLIDING}),
-    "olmo_hybrid": ("model.layers.1.mlp", {**HEADS, **LINEAR}),
-    "olmoe": ("model.layers.1.mlp", {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2}),
-    "persimmon": ("model.layers.1.mlp", PLAIN),
-    "phimoe": ("model.layers.1.mlp", {**LLAMA, **EXPERTS}),
-    "qwen2_moe": (
-        "model.layers.1.mlp",
-        {**LLAMA, **QWEN_EXPERTS, "shared_expert_intermediate_size": 24},
-    ),
-    "qwen3_5_text": ("model.layers.1.mlp", {**HEADS, **LINEAR}),
-    "qwen3_next": (
-        "model.layers.1.mlp",
-        {**HEADS, **QWEN_EXPERTS, **LINEAR, "shared_expert_intermediate_size": 24},
-    ),
-    "seed_oss": ("model.layers.1.mlp", HEADS),
-    "starcoder2": ("model.layers.1.mlp", LLAMA),
+    "modernbert-decoder": (MLP, {**PLAIN, "local_attention": 16}),
+    "nemotron_h": ("model.layers.1.mixer", {**LLAMA, "layers_block_type": ["attention", "mlp"]}),
+    **alike("olmo_hybrid qwen3_5_text", MLP, {**HEADS, **LINEAR}),
+    "qwen2_moe": (MLP, {**LLAMA, **QWEN_EXPERTS, "shared_expert_intermediate_size": 24}),
+    "qwen3_next": (MLP, {**HEADS, **QWEN_EXPERTS, **LINEAR, "shared_expert_intermediate_size": 24}),
     "xglm": (
         "model.layers.1.fc1",
         {
@@ -264,19 +225,13 @@ CAUSAL = {
     ),
 }
 SEQ2SEQ = {
-    "bart": ("model.decoder.layers.1.fc1", BART),
-    "marian": ("model.decoder.layers.1.fc1", BART),
-    "mbart": ("model.decoder.layers.1.fc1", BART),
-    "m2m_100": ("model.decoder.layers.1.fc1", BART),
-    "t5": ("decoder.block.1.layer.2.DenseReluDense", T5),
-    "mt5": ("decoder.block.1.layer.2.DenseReluDense", T5),
-    "umt5": ("decoder.block.1.layer.2.DenseReluDense", T5),
-    "longt5": ("decoder.block.1.layer.2.DenseReluDense", T5),
+    **alike("bart marian mbart m2m_100 pegasus blenderbot blenderbot-small plbart mvp", FC1, BART),
+    **alike("t5 mt5 umt5 longt5", DENSE, T5),
     "switch_transformers": (
         "decoder.block.1.layer.2.mlp",
         {**T5, "num_decoder_layers": 2, "num_experts": 2},
     ),
-    "bigbird_pegasus": ("model.decoder.layers.1.fc1", {**BART, "attention_type": "original_full"}),
+    "bigbird_pegasus": (FC1, {**BART, "attention_type": "original_full"}),
     "nllb-moe": (
         "model.decoder.layers.1.ffn",
         {
@@ -287,9 +242,6 @@ SEQ2SEQ = {
             "decoder_sparse_step": 2,
         },
     ),
-    "pegasus": ("model.decoder.layers.1.fc1", BART),
-    "blenderbot": ("model.decoder.layers.1.fc1", BART),
-    "blenderbot-small": ("model.decoder.layers.1.fc1", BART),
     "led": (
         "led.decoder.layers.1.fc1",
         {
@@ -299,7 +251,5 @@ SEQ2SEQ = {
             "max_decoder_position_embeddings": 128,
         },
     ),
-    "plbart": ("model.decoder.layers.1.fc1", BART),
-    "mvp": ("model.decoder.layers.1.fc1", BART),
 }
 TABLE = CAUSAL | SEQ2SEQ
