@@ -3,26 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from conftest import PAIRS, pair_documents
 from model_table import SEQ2SEQ, TABLE, VOCABULARY, WIDTH
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import knn_logits
-from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
-    CANARY_TOKENS,
-    canary_keys,
-    model_record,
-    tokenizer_record,
-    vocabulary_size,
-)
 from knn_logits.engine.forward import key_states, key_states_and_logits
 from knn_logits.engine.location import find_key
-from knn_logits.store.files import write_arrays
-from knn_logits.store.job import begin
-from knn_logits.store.manifest import Manifest
-from knn_logits.store.records import IndexRecord, KeyRecord, SettingsRecord, WindowRecord
-from knn_logits.store.writer import KeyWriter, TokenWriter
 
 START = 1
 NEW_TOKENS = 6
@@ -79,58 +67,16 @@ def forward_inputs(kind, text, source):
 
 def build(model, kind, tokenizer, folder):
     """A datastore of the model's own states."""
-    if kind in SEQ2SEQ:
-        return write_pairs(model, tokenizer, folder)
     return knn_logits.build_datastore(
         model,
         tokenizer,
-        TEXTS,
+        pair_documents() if kind in SEQ2SEQ else TEXTS,
         folder,
         window=knn_logits.WindowConfig(64, 32),
         keys_dtype="float32",
         k=K,
         lmbda=LMBDA,
         temperature=TEMPERATURE,
-    )
-
-
-def write_pairs(model, tokenizer, folder):
-    """A datastore of random sources and targets, which `build_datastore` does not make."""
-    location = find_key(model)
-    sources, targets = some_ids(12, 9, seed=1), some_ids(12, 16, seed=2)
-    targets[:, 0] = START
-    states = key_states(model, location, forward_inputs("bart", targets[:, :-1], sources))
-    keys = states.reshape(-1, states.shape[-1]).numpy()
-    canary = targets[0].numpy().astype(np.int32)
-    checks = {CANARY_TOKENS: canary, CANARY_KEYS: canary_keys(model, location, canary)}
-    with begin(folder, "build", {}) as job:
-        with TokenWriter(job, concatenate=False, vocabulary=vocabulary_size(model)) as tokens:
-            for number, target in enumerate(targets.tolist()):
-                tokens.add(target, id=str(number))
-        writer = KeyWriter(job, keys.shape[1], "float32", len(keys))
-        writer.append(keys)
-        writer.flush()
-        write_arrays(job.path("checks"), checks, {})
-        job.note(job.path("checks"))
-        job.commit(manifest_of(model, tokenizer, location, keys, targets, job.files))
-    return knn_logits.Datastore(folder)
-
-
-def manifest_of(model, tokenizer, location, keys, targets, files):
-    return Manifest(
-        created_with=knn_logits.__version__,
-        model=model_record(model),
-        tokenizer=tokenizer_record(tokenizer),
-        key=KeyRecord(name=location.name, module=location.module, side=location.side),
-        entries=len(keys),
-        documents=len(targets),
-        tokens=targets.numel(),
-        dim=keys.shape[1],
-        dtype="float32",
-        windows=WindowRecord(window=16, stride=16),
-        index=IndexRecord(factory="exact", requested="exact"),
-        settings=SettingsRecord(k=K, lmbda=LMBDA, temperature=TEMPERATURE),
-        files=files,
     )
 
 
@@ -191,10 +137,11 @@ def test_key_states_are_what_enters_the_module(model, kind):
     torch.testing.assert_close(states[1:], alone, rtol=1e-4, atol=1e-4)
 
 
-def test_generate_uses_the_exact_mixture(model, kind, tokenizer, tmp_path):
-    store = build(model, kind, tokenizer, tmp_path / "store")
+def test_generate_uses_the_exact_mixture(model, kind, tokenizer, pair_tokenizer, tmp_path):
+    used = pair_tokenizer if kind in SEQ2SEQ else tokenizer
+    store = build(model, kind, used, tmp_path / "store")
     if kind in SEQ2SEQ:
-        prompts = [some_ids(1, 9, seed=1)[0], some_ids(1, 6, seed=1)[0]]
+        prompts = [torch.tensor(used(source)["input_ids"]) for source, _ in PAIRS[:2]]
     else:
         prompts = [torch.tensor(store.passage(0, 0, 8).after), torch.tensor([START, 70, 71, 72])]
     ids, mask = padded(prompts, "right" if kind in SEQ2SEQ else "left")
@@ -219,8 +166,8 @@ def test_generate_uses_the_exact_mixture(model, kind, tokenizer, tmp_path):
         for step in range(NEW_TOKENS):
             place = len(text) - NEW_TOKENS + step
             expected, own = mixture(store, states[0, place - 1], logits[0, place - 1])
-            used = torch.log_softmax(output.scores[step][row].double(), -1).numpy()
-            assert np.abs(used - expected).max() < 1e-4
-            assert used.argmax() == text[place]
+            mixed = torch.log_softmax(output.scores[step][row].double(), -1).numpy()
+            assert np.abs(mixed - expected).max() < 1e-4
+            assert mixed.argmax() == text[place]
             largest_change = max(largest_change, np.abs(expected - own).max())
     assert largest_change > 0.1
