@@ -1,14 +1,17 @@
 """Measures tokens per second of an evaluation with kNN and without, and the time of `tune`.
 
+Only the CPU time of the process is counted.
+
 python benchmarks/evaluation.py MODEL CORPUS TEXT --entries 200000 --k 1024
 """
 
 import argparse
 import tempfile
+import time
 from itertools import islice
 
 import torch
-from common import alternate, first_documents, load, record, summary
+from common import Clock, alternate, first_documents, load, record, summary
 
 import knn_logits
 
@@ -28,10 +31,11 @@ def main():
     parser.add_argument("--index", default="auto")
     parser.add_argument("--nprobe", type=int)
     parser.add_argument("--store", help="an existing datastore, in place of a new one")
-    parser.add_argument("--name", default="evaluation", help="name of the file of results")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--name", default="evaluation", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    model, tokenizer = load(args.model)
+    model, tokenizer = load(args.model, args.dtype)
     documents = list(islice(held_out(args.text, tokenizer, args.tokens), 1000))
     window = knn_logits.WindowConfig(args.window, args.stride or args.window // 2)
     settings = {"window": window, "check": False}
@@ -50,14 +54,23 @@ def main():
         searching = {"k": args.k, "nprobe": args.nprobe, "threads": args.threads}
 
         def seconds_of(datastore, **more):
+            clock = Clock()
             result = knn_logits.evaluate(
-                model, tokenizer, datastore, documents, samples=0, **settings, **more
+                model,
+                tokenizer,
+                datastore,
+                documents,
+                samples=0,
+                progress=clock,
+                **settings,
+                **more,
             )
-            return result.seconds, result
+            return clock.seconds, result
 
         def tuned():
+            started = time.process_time()
             result = knn_logits.tune(model, tokenizer, store, documents, **settings, **searching)
-            return result.seconds, result
+            return time.process_time() - started, result
 
         # Only the pass itself is timed, since a user opens the index once, and here it is opened
         # each time.

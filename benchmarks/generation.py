@@ -1,10 +1,11 @@
-"""Measures tokens per second with kNN and without, in turn on the same model.
+"""Measures tokens per CPU second with kNN and without, in turn on the same model.
 
 python benchmarks/generation.py MODEL CORPUS --entries 200000 --k 1024
 """
 
 import argparse
 import tempfile
+import time
 
 import torch
 from common import alternate, first_documents, load, record, summary
@@ -26,9 +27,11 @@ def main():
     parser.add_argument("--index", default="auto")
     parser.add_argument("--nprobe", type=int)
     parser.add_argument("--store", help="an existing datastore, in place of a new one")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--name", default="generation", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    model, tokenizer = load(args.model)
+    model, tokenizer = load(args.model, args.dtype)
     with tempfile.TemporaryDirectory() as folder:
         if args.store:
             store = knn_logits.Datastore(args.store)
@@ -53,6 +56,7 @@ def main():
                 lambda: model.generate(ids, **settings),
                 lambda: model.generate(ids, logits_processor=[knn], **settings),
                 args.rounds,
+                time.process_time,
             )
         tokens = args.batch * args.new_tokens
         result = {
@@ -65,7 +69,7 @@ def main():
             "ratio": summary(without)["median"] / summary(with_knn)["median"],
             "ratio_of_fastest": summary(without)["fastest"] / summary(with_knn)["fastest"],
         }
-    record("generation", vars(args), result)
+    record(args.name, vars(args), result)
 
 
 if __name__ == "__main__":

@@ -20,24 +20,9 @@ import time
 import faiss
 import numpy as np
 import torch
-from common import load, record
+from common import Clock, load, record
 
 import knn_logits
-
-
-class Clock:
-    """Measures CPU seconds from the first to the last progress, without opening the datastore."""
-
-    def __init__(self):
-        self.first = self.last = None
-
-    def __call__(self, *_):
-        self.last = time.process_time()
-        self.first = self.first if self.first is not None else self.last
-
-    @property
-    def seconds(self):
-        return self.last - self.first
 
 
 def ours(model, tokenizer, documents, tokens, store, args, **more):
@@ -161,11 +146,17 @@ def main():
     parser.add_argument("--k", type=int, default=1024)
     parser.add_argument("--lmbda", type=float, default=0.25)
     parser.add_argument("--temperature", type=float, default=10.0)
+    parser.add_argument("--name", default="versus_retomaton", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     sys.path.insert(0, args.theirs)
     knnlm, retomaton = (importlib.import_module(name) for name in ("knnlm", "retomaton"))
+    # It has no entry for Llama, whose models came later.
+    knnlm.KNNWrapper.model_layer_to_capture.setdefault(
+        "llama",
+        {knnlm.KEY_TYPE.last_ffn_input: (lambda model: model.base_model.layers[-1].mlp, True)},
+    )
     model, tokenizer = load(args.model)
     other, _ = load(args.model)
     texts, windows = cut(args.text, tokenizer, args.documents, args.window)
@@ -206,7 +197,7 @@ def main():
         if name.endswith(", ours"):
             pairs = zip(seconds[name.removesuffix(", ours")], seconds[name], strict=True)
             row["times_theirs"] = round(statistics.median(a / b for a, b in pairs), 2)
-    record("versus_retomaton", {**vars(args), "tokens": tokens}, rows)
+    record(args.name, {**vars(args), "tokens": tokens}, rows)
 
 
 if __name__ == "__main__":
