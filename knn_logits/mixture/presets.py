@@ -15,7 +15,7 @@ from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.mixture.trust import Trust
 from knn_logits.search.combined import check_document, check_shares
 from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings, check_names
-from knn_logits.settings.registry import settings_for_trust
+from knn_logits.settings.registry import settings_for, settings_for_trust
 from knn_logits.store.datastore import Datastore
 
 
@@ -44,7 +44,7 @@ def resolve(
     stores: Sequence[Datastore], scoring: bool, settings: MixtureSettings
 ) -> tuple[KNNConfig, Gate | None]:
     """Resolves the settings to numbers and a gate. It needs no model."""
-    check_names("setting", settings, MemorySettings.__annotations__)
+    check_names("setting", settings, {*MemorySettings.__annotations__, *settings_for()})
     changes: dict[str, Any] = dict(settings)
     check_shares(changes.pop("weights", None), len(stores))
     preset = preset_of(scoring, changes.pop("preset", None))
