@@ -102,25 +102,31 @@ def _own_cache(tmp_path_factory):
     os.environ["KNN_LOGITS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture(scope="session")
-def tokenizer():
-    """A byte-level BPE tokenizer of 384 tokens, which is trained here."""
+def trained_bpe(texts, special, vocabulary=384, *, prefix_space=False):
+    """Trains a byte-level BPE of the tokenizers library."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=384,
-        special_tokens=["<|endoftext|>"],
+        vocab_size=vocabulary,
+        special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(TEXTS * 4, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, eos_token="<|endoftext|>", pad_token="<|endoftext|>"
-    )
+    bpe.train_from_iterator(texts, trainer)
+    return bpe
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A byte-level BPE tokenizer of 384 tokens, which is trained here."""
+    from transformers import PreTrainedTokenizerFast
+
+    end = "<|endoftext|>"
+    bpe = trained_bpe(TEXTS * 4, [end])
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, pad_token=end)
 
 
 def make_gpt2(seed=0, layers=2, width=32, vocabulary=384, **settings):
@@ -222,19 +228,11 @@ def marian():
 @pytest.fixture(scope="session")
 def pair_tokenizer():
     """A byte-level BPE tokenizer of 384 tokens. It ends a text with </s>, as such models do."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=384,
-        special_tokens=["</s>", "<pad>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator([text for pair in PAIRS for text in pair] * 4, trainer)
+    texts = [text for pair in PAIRS for text in pair] * 4
+    bpe = trained_bpe(texts, ["</s>", "<pad>"], prefix_space=True)
     bpe.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 0)]
     )

@@ -4,7 +4,8 @@ import logging
 import numpy as np
 import pytest
 import torch
-from conftest import TEXTS, make_gpt2
+from conftest import TEXTS, make_gpt2, trained_bpe
+from model_table import LLAMA
 
 import knn_logits
 from knn_logits.engine.compatibility import (
@@ -108,18 +109,9 @@ def test_another_type(store):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        vocab_size=384,
-        max_position_embeddings=256,
-    )
-    model = LlamaForCausalLM(config).eval()
-    location = find_key(model)
+    model = LlamaForCausalLM(LlamaConfig(**LLAMA, vocab_size=384)).eval()
     with pytest.raises(MismatchError, match="a gpt2, not a llama"):
-        check_model(model, store, location)
+        check_model(model, store, find_key(model))
 
 
 def test_more_tokens_than_the_datastore_has(model, store):
@@ -235,19 +227,9 @@ def test_what_was_cut_before_does_not_matter(tokenizer, store):
 
 
 def bpe(texts, vocabulary, *, prefix_space=False):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    fast = Tokenizer(models.BPE())
-    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
-    fast.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    fast.train_from_iterator(texts, trainer)
+    fast = trained_bpe(texts, ["<|endoftext|>"], vocabulary, prefix_space=prefix_space)
     return PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<|endoftext|>")
 
 

@@ -1,13 +1,11 @@
-"""The hooks on a model: they come off without a trace, and generating goes on as it should."""
+"""The hooks on a model: they come off without a trace."""
 
 import copy
 import gc
-import threading
 
 import pytest
 import torch
-from hooked import attach, greedy, run, same
-from transformers import DynamicCache
+from hooked import attach, greedy, same
 
 import knn_logits
 from knn_logits.errors import ModelError
@@ -209,55 +207,3 @@ def test_a_replaced_generate_batch_comes_back(mine, store):
     with attach(mine, store), pytest.raises(ModelError):
         mine.generate_batch()
     assert mine.generate_batch is replacement
-
-
-# Generating with the processor
-
-
-def test_a_prompt_of_embeddings_gives_what_its_ids_give(mine, store, ids):
-    with attach(mine, store) as knn:
-        expected = greedy(mine, ids, knn)
-        output = mine.generate(
-            inputs_embeds=mine.get_input_embeddings()(ids).detach(),
-            logits_processor=[knn],
-            do_sample=False,
-            max_new_tokens=6,
-            eos_token_id=None,
-            pad_token_id=0,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
-    assert torch.equal(output.sequences, expected.sequences[:, ids.shape[1] :])
-    for one, other in zip(output.scores, expected.scores, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-def test_a_resumed_cache_gives_what_a_fresh_one_gives(mine, store, ids):
-    with attach(mine, store) as knn:
-        expected = greedy(mine, ids, knn)
-        cache = DynamicCache(config=mine.config)
-        run(mine, ids[:, :-3], cache)
-        assert same(greedy(mine, ids, knn, past_key_values=cache), expected)
-
-
-def test_threads_generate_at_once_as_they_do_alone(mine, store, tokenizer):
-    prompts = [
-        tokenizer(text, return_tensors="pt")["input_ids"]
-        for text in ("When error code E42 appears, open", "In 1312 Oldenport had no walls; Queen")
-    ]
-    with attach(mine, store) as knn:
-        expected = [greedy(mine, prompt, knn) for prompt in prompts]
-        barrier = threading.Barrier(2)
-        agreed = [[], []]
-
-        def work(number):
-            for _ in range(5):
-                barrier.wait()
-                agreed[number].append(same(greedy(mine, prompts[number], knn), expected[number]))
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert agreed == [[True] * 5] * 2

@@ -160,33 +160,6 @@ def test_half_precision(tokenizer, tmp_path, dtype):
     assert all(0 < token.p <= 1 for token in trace[0].tokens)
 
 
-def test_a_forbidden_token_stays_forbidden(model, tokenizer, knn):
-    inputs = encode(tokenizer, ["The harbour crane"])
-    free = model.generate(**inputs, max_new_tokens=1, do_sample=False, logits_processor=[knn])
-    banned = int(free[0, -1])
-    output = model.generate(
-        **inputs,
-        max_new_tokens=1,
-        do_sample=False,
-        bad_words_ids=[[banned]],
-        logits_processor=[knn],
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
-    assert float(output.scores[0][0, banned]) == float("-inf")
-    assert float(output.scores[0].exp().sum()) == pytest.approx(1.0, abs=1e-5)
-
-
-def test_nothing_given_nothing_changed(model, tokenizer, knn):
-    inputs = encode(tokenizer, PROMPTS[:2])
-    before = model.generate(**inputs, **SETTINGS, do_sample=False)
-    knn.close()
-    after = model.generate(**inputs, **SETTINGS, do_sample=False)
-    assert before.sequences.tolist() == after.sequences.tolist()
-    for one, other in zip(before.scores, after.scores, strict=True):
-        assert torch.equal(one, other)
-
-
 @pytest.mark.parametrize("where", [{"": "cpu"}, {"transformer.h.1": "disk"}], ids=["cpu", "disk"])
 def test_device_map(model, tokenizer, store, knn, tmp_path, where):
     """A model spread by accelerate, one layer waiting on disk."""

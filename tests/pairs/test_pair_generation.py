@@ -16,31 +16,6 @@ def knn(marian, pair_store):
         yield processor
 
 
-def test_greedy_is_the_mixture_in_a_padded_batch(marian, pair_tokenizer, pair_store, knn):
-    batch = pair_tokenizer(SOURCES, return_tensors="pt", padding=True)
-    assert len(SOURCES) == 16
-    assert not batch["attention_mask"].all()
-    output = marian.generate(
-        **batch,
-        logits_processor=[knn],
-        max_new_tokens=14,
-        output_scores=True,
-        return_dict_in_generate=True,
-    )
-    trace = knn.trace(output, pair_tokenizer)
-    worst = 0.0
-    for row, sequence in enumerate(output.sequences.tolist()):
-        source, text = pair_tokenizer(SOURCES[row])["input_ids"], ended(sequence)
-        expected = mixtures(marian, pair_store, source, text)
-        for step, mixture in enumerate(expected):
-            got = output.scores[step][row].double().exp().numpy()
-            worst = max(worst, float(np.abs(got - mixture).max()))
-            assert trace[row].tokens[step].p == pytest.approx(mixture[text[step + 1]], abs=1e-4)
-        assert len(trace[row].tokens) == len(expected)
-        assert trace[row].prompt == ""
-    assert worst <= 1e-4
-
-
 @pytest.mark.parametrize("retomaton", [False, True])
 def test_beams_are_the_mixture_in_a_padded_batch(marian, pair_tokenizer, pair_store, retomaton):
     settings = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE, "retomaton": retomaton}

@@ -2,7 +2,6 @@
 
 import shutil
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 import knn_logits
 from knn_logits import ConfigError, DamagedError, DatastoreError, KNNLogitsError, MismatchError
-from knn_logits.engine.windows import TextWindow, batches
 from knn_logits.store import layout
 from knn_logits.store.documents import DocumentRecord, read_documents, write_documents
 from knn_logits.store.manifest import read_manifest
@@ -143,7 +141,7 @@ def test_a_store_without_sources_generates_and_does_not_grow(
     assert not damage(copied, read_manifest(copied))
 
 
-# The table and the windows
+# The table
 
 
 RECORDS = st.lists(
@@ -174,20 +172,3 @@ def test_the_table_is_read_as_it_was_written(tmp_path, rows, pairs):
     if pairs:
         some = list(range(len(rows)))[::-1] * 2
         assert found.sources(some) == [records[number].source for number in some]
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=30),
-    tokens=st.integers(1, 300),
-)
-def test_batches_hold_every_window_once_and_fit(sizes, tokens):
-    windows = [
-        TextWindow(number, size, 0, number, number, np.zeros(source, np.int32) if source else None)
-        for number, (size, source) in enumerate(sizes)
-    ]
-    found = list(batches(windows, tokens))
-    assert sorted(one.start for batch in found for one in batch) == list(range(len(windows)))
-    for batch in found:
-        longest = max(one.size for one in batch) + max(one.source_size for one in batch)
-        assert len(batch) == 1 or len(batch) * longest <= tokens
