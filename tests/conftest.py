@@ -374,7 +374,7 @@ def run(monkeypatch, capsys):
 @pytest.fixture
 def near_passages(monkeypatch):
     """Lets every ranked passage be about the question, which a model of random weights denies."""
-    monkeypatch.setattr("knn_logits.ask.asking.gain", lambda *_: 1.0)
+    monkeypatch.setattr("knn_logits.ask.asking.is_near", lambda *_: (True, 1))
 
 
 @pytest.fixture(scope="module")

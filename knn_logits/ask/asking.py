@@ -17,7 +17,7 @@ from knn_logits.ask.effects import effects
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of, sentence_span
 from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
-from knn_logits.ask.quoting import Sentence, best_sentence, candidates, gain, passes_for
+from knn_logits.ask.quoting import Sentence, best_sentence, candidates, is_near
 from knn_logits.ask.ranking import (
     Ranked,
     Ranking,
@@ -210,9 +210,9 @@ class Asking:
         if not ranked:
             return _Choice()
         texts = [reading_of(row.passage) for row in ranked]
-        passes = passes_for(len(texts) + 1)
         with evaluating(self.model):
-            if gain(self.model, self.tokenizer, query, texts) < self.config.least_gain:
+            near, passes = is_near(self.model, self.tokenizer, query, texts, self.config.least_gain)
+            if not near:
                 return _Choice(passes=passes)
             idf, words = self._ranking.idf, set(content_words(query))
             listed = candidates(query, ranked, idf)

@@ -30,7 +30,7 @@ _SCORED, _BATCH = 16, 8
 # Weights beside the query likelihood: of shared words, in nats, and of the passage's BM25 score.
 _SHARED, _PASSAGE = 0.7, 0.6
 # Of so many sentences, those with the best scores, the likeliest answer is weighed too.
-SPANS, _ANSWER = 3, 1.0
+SPANS = 3
 # The part of a sentence's shared words that counts for the next.
 _BEFORE = 0.3
 # The model scores the end of a longer question, and reads the end of a longer text before it.
@@ -51,6 +51,7 @@ _FIELD = re.compile(r"\w[\w.-]*(?: [\w.-]+){0,3}:\s")
 # What stands before an item of a list or an answer, and is no part of what it says.
 _MARKER = re.compile(r"(?:[-*+•>]|\d+[.)]|[QA]:)\s+")
 _HEADING = re.compile(r"#{1,6}\s|[=\-~^]{3,}$")
+_CELL = re.compile(r"[|\t]")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Sentence:
         source: Its passage.
         shared: The idf of the question's words that it has, with a part of those of the sentence
                 before it.
-        lead: The document's own question before it, which the model reads with it.
+        lead: What the model reads with it: the document's own question before it, or the first
+            row of its table.
     """
 
     text: str
@@ -114,18 +116,35 @@ def candidates(
     listed = []
     for row in ranked:
         before, lead = 0.0, ""
+        names = _table_rows(row.passage.text)
         for text in sentences_of(row.passage.text):
-            words = set(words_of(text))
+            words = set(words_of(f"{names.get(text, '')} {text}"))
             shared = sum(weight for word, weight in weights.items() if word in words)
             is_question = text.endswith("?")
             headings = (row.passage.heading, row.passage.title, f"Title: {row.passage.title}")
             is_heading = bool(_HEADING.match(text)) or text in headings
             if not is_question and not is_heading:
                 total = max(shared, before) if lead else shared + _BEFORE * before
-                listed.append(Sentence(_without_marker(text), row, total, lead))
+                listed.append(
+                    Sentence(_without_marker(text), row, total, lead or names.get(text, ""))
+                )
             before = shared if is_question or is_heading else shared + _BEFORE * before
             lead = text if is_question else ""
     return sorted(listed, key=lambda sentence: -sentence.shared)
+
+
+def _table_rows(text: str) -> dict[str, str]:
+    """The rows of tables, each with the first of its table: it names what stands in a cell."""
+    rows: dict[str, str] = {}
+    first, cells = "", 0
+    for line in text.splitlines():
+        row, before = " ".join(line.split()), cells
+        cells = len(_CELL.findall(line))
+        if not cells or cells != before:
+            first = row
+        elif any(map(str.isalnum, row)):
+            rows[row] = first
+    return rows
 
 
 def _without_marker(text: str) -> str:
@@ -171,10 +190,18 @@ def _question_ids(model: Any, tokenizer: Any, question: str) -> list[int]:
     return text_ids(tokenizer, f" {question}", around=False)[-most:]
 
 
-def gain(model: Any, tokenizer: Any, question: str, passages: Sequence[str]) -> float:
-    """Computes how much likelier a question is after the best of some passages, in nats a token."""
-    *after, alone = query_likelihoods(model, tokenizer, question, [*passages, ""])
-    return float(max(after) - alone) / len(_question_ids(model, tokenizer, question))
+def is_near(
+    model: Any, tokenizer: Any, question: str, passages: Sequence[str], least: float
+) -> tuple[bool, int]:
+    """Whether a passage makes a question likelier by so many nats a token, and the passes."""
+    # The first passage is mostly enough.
+    alone, likelihood = query_likelihoods(model, tokenizer, question, ["", passages[0]])
+    others, passes = passages[1:], 1
+    total = least * len(_question_ids(model, tokenizer, question))
+    if others and likelihood - alone < total:
+        likelihood = max(query_likelihoods(model, tokenizer, question, others))
+        passes += passes_for(len(others))
+    return bool(likelihood - alone >= total), passes
 
 
 def _by_words(sentence: Sentence) -> float:
@@ -192,11 +219,13 @@ def best_sentence(
     scores = query_likelihoods(model, tokenizer, question, [row.read for row in listed])
     scores += list(map(_by_words, listed))
     best = [listed[row] for row in (-scores).argsort()[:SPANS]]
-    spans, passes = answer_spans(model, tokenizer, question, [row.text for row in best])
+    highest = sorted(scores.tolist(), reverse=True)[:SPANS]
+    spans, passes = answer_spans(
+        model, tokenizer, question, [(row.lead, row.text) for row in best], highest
+    )
     least = min((span.score for span in spans if span), default=0.0)
     totals = [
-        score + _ANSWER * (span.score if span else least)
-        for score, span in zip(sorted(scores, reverse=True), spans, strict=False)
+        score + (span.score if span else least) for score, span in zip(highest, spans, strict=False)
     ]
     chosen = totals.index(max(totals))
     return best[chosen], spans[chosen], passes_for(len(listed)) + passes

@@ -8,6 +8,7 @@ penalty of Wu et al. (2016), "Google's Neural Machine Translation System", equat
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,9 +69,21 @@ class Span:
 
 @torch.no_grad()
 def answer_spans(
-    model: Any, tokenizer: Any, question: str, sentences: Sequence[str]
+    model: Any,
+    tokenizer: Any,
+    question: str,
+    sentences: Sequence[tuple[str, str]],
+    scores: Sequence[float] | None = None,
 ) -> tuple[list[Span | None], int]:
-    """Finds the likeliest answer in each sentence.
+    """Finds the likeliest answer in each sentence, as long as its own score may still win.
+
+    Args:
+        model: A causal language model.
+        tokenizer: The model's tokenizer.
+        question: The question.
+        sentences: The sentences, each after what is read before it.
+        scores: Their scores, the highest first. With its span's score a sentence may beat the
+            one before; where no further one can, the rest is not read (None: all are read).
 
     Returns:
         The spans and the number of forward passes. There is no span, but None, in a sentence that
@@ -91,18 +104,27 @@ def answer_spans(
     reader = _Reader(model)
     reader.read(examples, last=1)
     spans: list[Span | None] = []
-    for sentence in sentences:
-        asked = text_ids(tokenizer, f"{sentence}\nQuestion: {question}\nAnswer:", around=False)
+    best = -math.inf
+    scores = scores or [0.0] * len(sentences)
+    for (lead, sentence), score in zip(sentences, scores, strict=True):
+        # A span's score is at most 0.
+        if score <= best:
+            break
+        read = f"{lead}\n{sentence}" if lead else sentence
+        asked = text_ids(tokenizer, f"{read}\nQuestion: {question}\nAnswer:", around=False)
         if len(asked) > most:
             spans.append(None)
             continue
         first = reader.read(asked, last=1)[0]
-        spans.append(max(
-            (span for span in _scored(reader, tokenizer, sentence, first, line_break)
+        scored = _scored(reader, tokenizer, sentence, first, line_break)
+        span = max(
+            (span for span in scored
              if not repeated.issuperset(content_words(span.within(sentence)))),
             key=lambda span: span.score,
             default=None,
-        ))  # fmt: skip
+        )  # fmt: skip
+        spans.append(span)
+        best = max(best, score + span.score if span else best)
         reader.forget(len(asked))
     return spans, reader.passes
 

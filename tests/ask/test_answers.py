@@ -54,8 +54,8 @@ def test_the_words_that_answer_are_marked_or_alone(asking, monkeypatch):
     words = "Maira"
     first = TEXTS[2].index(words)
 
-    def spans(model, tokenizer, question, texts):
-        at = [text.find(words) for text in texts]
+    def spans(model, tokenizer, question, texts, scores):
+        at = [text.find(words) for _, text in texts]
         return [Span(start, start + len(words), 0.0) if start >= 0 else None for start in at], 3
 
     monkeypatch.setattr("knn_logits.ask.quoting.answer_spans", spans)
@@ -129,7 +129,7 @@ def test_a_question_may_share_no_word_with_its_answer(asking):
 
 @pytest.mark.parametrize(("score", "answered"), [(-1.0, True), (-3.0, False)])
 def test_a_sure_answer_needs_fewer_words_of_the_question(asking, monkeypatch, score, answered):
-    def spans(model, tokenizer, question, texts):
+    def spans(model, tokenizer, question, texts, scores):
         return [Span(0, 3, score) for _ in texts], 3
 
     question = "Which queen drank of Oldenport?"

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from knn_logits.ask.quoting import best_sentence, candidates, query_likelihoods, sentences_of
+from knn_logits.ask.quoting import (
+    best_sentence,
+    candidates,
+    is_near,
+    query_likelihoods,
+    sentences_of,
+)
 from knn_logits.ask.ranking import Ranked
 from knn_logits.ask.spans import Span
 
@@ -85,11 +91,42 @@ def test_the_likeliest_answer_is_weighed_among_the_best_sentences(model, tokeniz
     listed = candidates("crane", [found("It is old. It is red. It is big. It is.")], lambda _: 0.0)
     scores = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
     second, third = (listed[row] for row in np.argsort(-scores)[1:3])
-    score = {second.text: -1.0, third.text: -0.5}
+    score = {second.text: -1e6, third.text: -5e5}
 
-    def spans(model, tokenizer, question, texts):
-        return [Span(0, 2, score.get(text, -1e3)) for text in texts], 5
+    def spans(model, tokenizer, question, texts, scores):
+        assert scores == sorted(scores, reverse=True)
+        return [Span(0, 2, score.get(text, -1e7)) for _, text in texts], 5
 
     monkeypatch.setattr("knn_logits.ask.quoting.answer_spans", spans)
-    monkeypatch.setattr("knn_logits.ask.quoting._ANSWER", 1e6)
-    assert best_sentence(model, tokenizer, "crane", listed) == (third, Span(0, 2, -0.5), 6)
+    assert best_sentence(model, tokenizer, "crane", listed) == (third, Span(0, 2, -5e5), 6)
+
+
+@pytest.mark.parametrize(
+    ("gains", "near", "passes"), [((2, 0), True, 1), ((0, 2), True, 2), ((1, 1), False, 2)]
+)
+def test_a_further_passage_is_read_only_where_the_first_is_not_near(
+    model, tokenizer, monkeypatch, gains, near, passes
+):
+    def likelihoods(model, tokenizer, question, texts):
+        return np.array([float(gains["ab".index(text)]) if text else 0.0 for text in texts])
+
+    monkeypatch.setattr("knn_logits.ask.quoting.query_likelihoods", likelihoods)
+    monkeypatch.setattr("knn_logits.ask.quoting._question_ids", lambda *_: [0, 0])
+    assert is_near(model, tokenizer, "crane", ["a", "b"], 0.9) == (near, passes)
+
+
+@pytest.mark.parametrize("cell", [" | ", "\t"])
+@pytest.mark.parametrize("rule", ["", "--- | --- | ---\n"])
+def test_a_row_is_read_with_the_names_of_its_columns(cell, rule):
+    rows = [("Model", "Weight", "Crew"), ("Tern", "410 kg", "2"), ("Wren", "190 kg", "1")]
+    names, *lines = [cell.join(row) for row in rows]
+    text = "Boats on the lake.\n\n" + "\n".join(
+        [names, *([rule.strip().replace(" | ", cell)] if rule else []), *lines]
+    )
+    listed = candidates("Weight of the Wren?", [found(text)], lambda word: 1.0)
+    best = listed[0]
+    assert best.text == " ".join(lines[1].split())
+    assert best.lead == " ".join(names.split())
+    assert best.read.endswith(f"{best.lead} {best.text}")
+    assert best.shared >= 2
+    assert next(row for row in listed if row.text.startswith("Boats")).lead == ""

@@ -41,7 +41,7 @@ def scored(model, tokenizer, text):
 
 def test_the_best_of_all_spans_is_that_of_single_passes(roomy, tokenizer, monkeypatch):
     monkeypatch.setattr(spans, "_STARTS", 100)
-    (span,), passes = answer_spans(roomy, tokenizer, QUESTION, [SENTENCE])
+    (span,), passes = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
     words = list(re.finditer(r"\w(?:\w|\.(?=\w))*", SENTENCE))
     texts = [
         SENTENCE[first.start() : last.end()]
@@ -57,9 +57,9 @@ def test_the_best_of_all_spans_is_that_of_single_passes(roomy, tokenizer, monkey
 
 
 def test_a_cache_that_only_can_be_cut_gives_the_same(roomy, tokenizer, monkeypatch):
-    together, _ = answer_spans(roomy, tokenizer, QUESTION, [SENTENCE] * 2)
+    together, _ = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)] * 2)
     monkeypatch.delattr("transformers.Cache.batch_repeat_interleave")
-    one_by_one, passes = answer_spans(roomy, tokenizer, QUESTION, [SENTENCE] * 2)
+    one_by_one, passes = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)] * 2)
     assert passes == 1 + 2 * (1 + spans._STARTS)
     for a, b in zip(together, one_by_one, strict=True):
         assert (a.start, a.end) == (b.start, b.end)
@@ -68,38 +68,56 @@ def test_a_cache_that_only_can_be_cut_gives_the_same(roomy, tokenizer, monkeypat
 
 def test_a_sentence_after_another_is_scored_as_if_it_were_the_first(roomy, tokenizer):
     other = "A queen of Oldenport drank nothing at all."
-    both, _ = answer_spans(roomy, tokenizer, QUESTION, [other, SENTENCE])
-    alone, _ = answer_spans(roomy, tokenizer, QUESTION, [SENTENCE])
+    both, _ = answer_spans(roomy, tokenizer, QUESTION, [("", other), ("", SENTENCE)])
+    alone, _ = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
     assert (both[1].start, both[1].end) == (alone[0].start, alone[0].end)
     assert both[1].score == pytest.approx(alone[0].score, abs=1e-4)
 
 
 def test_words_of_the_question_are_no_answer(roomy, tokenizer):
-    (span,), _ = answer_spans(roomy, tokenizer, QUESTION, ["Long crane, new."])
+    (span,), _ = answer_spans(roomy, tokenizer, QUESTION, [("", "Long crane, new.")])
     assert "new" in span.within("Long crane, new.")
-    assert answer_spans(roomy, tokenizer, QUESTION, ["The crane is a long crane."])[0] == [None]
+    assert answer_spans(roomy, tokenizer, QUESTION, [("", "The crane is a long crane.")])[0] == [
+        None
+    ]
 
 
 def test_words_of_the_question_answer_it_where_it_offers_a_choice(roomy, tokenizer):
     question = "Is the crane long or short?"
-    (span,), _ = answer_spans(roomy, tokenizer, question, ["The crane: long."])
+    (span,), _ = answer_spans(roomy, tokenizer, question, [("", "The crane: long.")])
     assert span is not None
 
 
 @pytest.mark.parametrize("sentence", ["", "… — !", "word " * 3000, "x" * 100_000])
 def test_no_span_without_words_or_in_what_is_too_long(roomy, tokenizer, sentence):
-    assert answer_spans(roomy, tokenizer, QUESTION, [sentence])[0] == [None]
+    assert answer_spans(roomy, tokenizer, QUESTION, [("", sentence)])[0] == [None]
 
 
 def test_a_model_without_room_for_the_examples_picks_no_words(model, tokenizer):
-    assert answer_spans(model, tokenizer, QUESTION, [SENTENCE]) == ([None], 0)
+    assert answer_spans(model, tokenizer, QUESTION, [("", SENTENCE)]) == ([None], 0)
 
 
 def test_a_model_whose_cache_cannot_be_cut_picks_no_words(roomy, tokenizer, monkeypatch):
     monkeypatch.setattr(roomy.config, "layer_types", ["sliding_attention"], raising=False)
-    assert answer_spans(roomy, tokenizer, QUESTION, [SENTENCE]) == ([None], 0)
+    assert answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)]) == ([None], 0)
 
 
 def test_a_model_without_a_chat_template_picks_no_words(roomy, tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", None)
-    assert answer_spans(roomy, tokenizer, QUESTION, [SENTENCE]) == ([None], 0)
+    assert answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)]) == ([None], 0)
+
+
+def test_what_stands_before_a_sentence_is_read_and_never_answers(roomy, tokenizer):
+    row = "| 4.8 m | 1932 |"
+    (span,), _ = answer_spans(roomy, tokenizer, QUESTION, [("| Length | Year |", row)])
+    (alone,), _ = answer_spans(roomy, tokenizer, QUESTION, [("", row)])
+    assert row[span.start : span.end] in ("4.8 m", "4.8", "1932", "4.8 m | 1932", "m | 1932")
+    assert span.score != pytest.approx(alone.score, abs=1e-4)
+
+
+def test_a_sentence_that_cannot_win_is_not_read(roomy, tokenizer):
+    rows = [("", SENTENCE)] * 3
+    spans, passes = answer_spans(roomy, tokenizer, QUESTION, rows, [0.0, -1e3, -1e4])
+    assert (len(spans), passes) == (1, 3)
+    spans, passes = answer_spans(roomy, tokenizer, QUESTION, rows, [0.0, -1e-3, -1e4])
+    assert (len(spans), passes) == (2, 5)
