@@ -31,10 +31,26 @@ def ids_of(tokenizer, text):
     return tokenizer(text, return_tensors="pt")
 
 
+@pytest.fixture
+def knn(model, store):
+    with KNNLogitsProcessor(model, store) as processor:
+        yield processor
+
+
+@pytest.fixture
+def inputs(tokenizer):
+    return ids_of(tokenizer, PROMPTS[0])
+
+
 def written(knn, inputs, *, draft, **settings):
     settings = {"max_new_tokens": 40, "do_sample": False, **settings}
     output = knn.generate(**inputs, draft=draft, **settings)
     return output, knn.passes
+
+
+def both(knn, inputs, **settings):
+    """What is written without drafts and with them, and the passes of each."""
+    return [written(knn, inputs, draft=draft, **settings) for draft in (False, True)]
 
 
 @pytest.fixture(params=["plain", "retomaton", "gate", "two", "ip"])
@@ -59,8 +75,7 @@ def test_greedy_text_is_the_same_in_fewer_passes(model, tokenizer, memory):
     with KNNLogitsProcessor(model, memory.pop("datastore"), **memory) as knn:
         for prompt in PROMPTS:
             inputs = ids_of(tokenizer, prompt)
-            plain, without = written(knn, inputs, draft=False)
-            drafted, passes = written(knn, inputs, draft=True)
+            (plain, without), (drafted, passes) = both(knn, inputs)
             assert torch.equal(plain, drafted)
             assert without == plain.shape[1] - inputs["input_ids"].shape[1] - 1
             total += passes
@@ -81,16 +96,10 @@ def test_the_trace_is_the_same(model, tokenizer, store):
         assert [d.document for d in one.documents] == [d.document for d in other.documents]
 
 
-def test_scores_logits_and_sequences_are_those_without_drafts(model, tokenizer, store):
+def test_scores_logits_and_sequences_are_those_without_drafts(tokenizer, knn):
     inputs = ids_of(tokenizer, PROMPTS[3])
-    with KNNLogitsProcessor(model, store) as knn:
-        plain, drafted = (
-            written(
-                knn, inputs, draft=draft,
-                return_dict_in_generate=True, output_scores=True, output_logits=True,
-            )[0]
-            for draft in (False, True)
-        )  # fmt: skip
+    settings = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    (plain, _), (drafted, _) = both(knn, inputs, **settings)
     assert torch.equal(plain.sequences, drafted.sequences)
     for name in ("scores", "logits"):
         for one, other in zip(plain[name], drafted[name], strict=True):
@@ -117,38 +126,31 @@ class After(StoppingCriteria):
         return torch.full((1,), input_ids.shape[1] >= self.length)
 
 
-def test_streaming_and_stopping_see_every_token(model, tokenizer, store):
+def test_streaming_and_stopping_see_every_token(tokenizer, knn):
     inputs = ids_of(tokenizer, PROMPTS[1])
     # Long enough for several drafts.
-    with KNNLogitsProcessor(model, store) as knn:
-        whole, _ = written(knn, inputs, draft=True, max_new_tokens=16)
-        for length in range(inputs["input_ids"].shape[1] + 1, whole.shape[1]):
-            streamer = Seen()
-            output, _ = written(
-                knn, inputs, draft=True, stopping_criteria=[After(length)], streamer=streamer,
-                max_new_tokens=16,
-            )  # fmt: skip
-            assert output.tolist() == whole[:, :length].tolist()
-            assert streamer.tokens == output[0].tolist()
-            assert streamer.ended == 1
-        text = TextIteratorStreamer(tokenizer, skip_prompt=True)
-        written(knn, inputs, draft=True, streamer=text, max_new_tokens=16)
-        start = inputs["input_ids"].shape[1]
-        assert "".join(text) == tokenizer.decode(whole[0, start:])
+    whole, _ = written(knn, inputs, draft=True, max_new_tokens=16)
+    for length in range(inputs["input_ids"].shape[1] + 1, whole.shape[1]):
+        streamer = Seen()
+        output, _ = written(
+            knn, inputs, draft=True, stopping_criteria=[After(length)], streamer=streamer,
+            max_new_tokens=16,
+        )  # fmt: skip
+        assert output.tolist() == whole[:, :length].tolist()
+        assert streamer.tokens == output[0].tolist()
+        assert streamer.ended == 1
+    text = TextIteratorStreamer(tokenizer, skip_prompt=True)
+    written(knn, inputs, draft=True, streamer=text, max_new_tokens=16)
+    start = inputs["input_ids"].shape[1]
+    assert "".join(text) == tokenizer.decode(whole[0, start:])
 
 
-def test_an_end_token_ends_a_text_within_a_draft(model, tokenizer, store):
-    inputs = ids_of(tokenizer, PROMPTS[0])
-    with KNNLogitsProcessor(model, store) as knn:
-        whole, _ = written(knn, inputs, draft=False, max_new_tokens=20)
-        for end in set(whole[0, inputs["input_ids"].shape[1] :].tolist()):
-            one, other = (
-                written(
-                    knn, inputs, draft=draft, eos_token_id=end, pad_token_id=0, max_new_tokens=20
-                )[0]
-                for draft in (False, True)
-            )
-            assert torch.equal(one, other)
+def test_an_end_token_ends_a_text_within_a_draft(knn, inputs):
+    whole, _ = written(knn, inputs, draft=False, max_new_tokens=20)
+    for end in set(whole[0, inputs["input_ids"].shape[1] :].tolist()):
+        ending = {"eos_token_id": end, "pad_token_id": 0, "max_new_tokens": 20}
+        (one, _), (other, _) = both(knn, inputs, **ending)
+        assert torch.equal(one, other)
 
 
 def test_constraints_hold_within_a_draft(model, tokenizer, store):
@@ -160,63 +162,53 @@ def test_constraints_hold_within_a_draft(model, tokenizer, store):
         {"min_new_tokens": 30},
     ):
         with KNNLogitsProcessor(model, store) as knn:
-            plain, _ = written(knn, inputs, draft=False, **settings)
-            drafted, _ = written(knn, inputs, draft=True, **settings)
+            (plain, _), (drafted, _) = both(knn, inputs, **settings)
         assert torch.equal(plain, drafted)
 
 
-def test_a_string_stops_a_text_within_a_draft(model, tokenizer, store):
-    inputs = ids_of(tokenizer, PROMPTS[0])
-    with KNNLogitsProcessor(model, store) as knn:
-        whole, most = written(knn, inputs, draft=True)
-        text = tokenizer.decode(whole[0, inputs["input_ids"].shape[1] + 12 :])
-        for stop in (text[:6], text[3:8], "never written"):
-            stopping = {"stop_strings": [stop], "tokenizer": tokenizer}
-            plain, _ = written(knn, inputs, draft=False, **stopping)
-            drafted, passes = written(knn, inputs, draft=True, **stopping)
-            config = GenerationConfig(stop_strings=[stop], eos_token_id=0, pad_token_id=0)
-            alike, _ = written(knn, inputs, draft=True, generation_config=config, **stopping)
-            assert plain.tolist() == drafted.tolist() == alike.tolist()
-            assert passes < drafted.shape[1] - inputs["input_ids"].shape[1] - 1
-            assert (stop in tokenizer.decode(plain[0])) == (plain.shape[1] < whole.shape[1])
-        assert passes == most
+def test_a_string_stops_a_text_within_a_draft(tokenizer, knn, inputs):
+    whole, most = written(knn, inputs, draft=True)
+    text = tokenizer.decode(whole[0, inputs["input_ids"].shape[1] + 12 :])
+    for stop in (text[:6], text[3:8], "never written"):
+        stopping = {"stop_strings": [stop], "tokenizer": tokenizer}
+        (plain, _), (drafted, passes) = both(knn, inputs, **stopping)
+        config = GenerationConfig(stop_strings=[stop], eos_token_id=0, pad_token_id=0)
+        alike, _ = written(knn, inputs, draft=True, generation_config=config, **stopping)
+        assert plain.tolist() == drafted.tolist() == alike.tolist()
+        assert passes < drafted.shape[1] - inputs["input_ids"].shape[1] - 1
+        assert (stop in tokenizer.decode(plain[0])) == (plain.shape[1] < whole.shape[1])
+    assert passes == most
 
 
-def test_a_string_without_a_tokenizer_is_refused_as_without_drafts(model, tokenizer, store):
-    inputs = ids_of(tokenizer, PROMPTS[0])
-    with KNNLogitsProcessor(model, store) as knn:
+def test_a_string_without_a_tokenizer_is_refused_as_without_drafts(tokenizer, knn, inputs):
+    for draft in (False, True):
+        with pytest.raises(ValueError, match="tokenizer"):
+            written(knn, inputs, draft=draft, stop_strings=["pump"])
+
+
+def test_a_seed_draws_the_same_text_with_drafts(knn, inputs):
+    total = 0
+    for seed in range(12):
+        texts = []
         for draft in (False, True):
-            with pytest.raises(ValueError, match="tokenizer"):
-                written(knn, inputs, draft=draft, stop_strings=["pump"])
+            torch.manual_seed(seed)
+            output, passes = written(
+                knn, inputs, draft=draft, do_sample=True, top_p=0.9, max_new_tokens=16
+            )
+            texts.append(output)
+        total += passes
+        assert torch.equal(*texts)
+    assert total < 12 * 15
 
 
-def test_a_seed_draws_the_same_text_with_drafts(model, tokenizer, store):
-    inputs = ids_of(tokenizer, PROMPTS[0])
-    with KNNLogitsProcessor(model, store) as knn:
-        total = 0
-        for seed in range(12):
-            texts = []
-            for draft in (False, True):
-                torch.manual_seed(seed)
-                output, passes = written(
-                    knn, inputs, draft=draft, do_sample=True, top_p=0.9, max_new_tokens=16
-                )
-                texts.append(output)
-            total += passes
-            assert torch.equal(*texts)
-        assert total < 12 * 15
-
-
-def test_other_processors_stand_behind(model, tokenizer, store):
-    inputs = ids_of(tokenizer, PROMPTS[0])
+def test_other_processors_stand_behind(knn, inputs):
     seen = []
 
     def note(input_ids, scores):
         seen.append(input_ids.shape[1])
         return scores
 
-    with KNNLogitsProcessor(model, store) as knn:
-        output, _ = written(knn, inputs, draft=True, logits_processor=[knn, note])
+    output, _ = written(knn, inputs, draft=True, logits_processor=[knn, note])
     assert seen == list(range(inputs["input_ids"].shape[1], output.shape[1]))
 
 
@@ -230,41 +222,35 @@ def test_other_processors_stand_behind(model, tokenizer, store):
         {"cache_implementation": "static"},
     ],
 )
-def test_what_cannot_be_drafted_is_written_as_without(model, tokenizer, store, settings):
-    inputs = ids_of(tokenizer, PROMPTS[0])
+def test_what_cannot_be_drafted_is_written_as_without(model, tokenizer, knn, inputs, settings):
     assert not can_draft(model, inputs["input_ids"], settings)
-    with KNNLogitsProcessor(model, store) as knn:
-        texts = []
-        for draft in (False, True):
-            torch.manual_seed(0)
-            texts.append(written(knn, inputs, draft=draft, max_new_tokens=8, **settings)[0])
-        assert torch.equal(*texts)
-        batch = tokenizer(PROMPTS[1:3], return_tensors="pt", padding=True)
-        assert torch.equal(
-            written(knn, batch, draft=False, pad_token_id=0)[0],
-            written(knn, batch, draft=True, pad_token_id=0)[0],
-        )
+    texts = []
+    for draft in (False, True):
+        torch.manual_seed(0)
+        texts.append(written(knn, inputs, draft=draft, max_new_tokens=8, **settings)[0])
+    assert torch.equal(*texts)
+    batch = tokenizer(PROMPTS[1:3], return_tensors="pt", padding=True)
+    assert torch.equal(
+        written(knn, batch, draft=False, pad_token_id=0)[0],
+        written(knn, batch, draft=True, pad_token_id=0)[0],
+    )
 
 
-def test_passes_are_counted_after_embeddings_too(model, tokenizer, store):
-    inputs = ids_of(tokenizer, PROMPTS[0])
+def test_passes_are_counted_after_embeddings_too(model, knn, inputs):
     embeds = model.get_input_embeddings()(inputs["input_ids"])
     settings = {"max_new_tokens": 8, "min_new_tokens": 8}
-    with KNNLogitsProcessor(model, store) as knn:
-        knn.generate(**inputs, draft=False, **settings)
-        assert knn.passes == 7
-        knn.generate(inputs_embeds=embeds, attention_mask=inputs["attention_mask"], **settings)
-        assert knn.passes == 7
+    knn.generate(**inputs, draft=False, **settings)
+    assert knn.passes == 7
+    knn.generate(inputs_embeds=embeds, attention_mask=inputs["attention_mask"], **settings)
+    assert knn.passes == 7
 
 
-def test_drafts_that_are_always_wrong_change_nothing(model, tokenizer, store, monkeypatch):
-    inputs = ids_of(tokenizer, PROMPTS[0])
-    with KNNLogitsProcessor(model, store) as knn:
-        plain, _ = written(knn, inputs, draft=False)
-        monkeypatch.setattr(Drafter, "draft", lambda *_: [1, 2, 3])
-        drafted, passes = written(knn, inputs, draft=True)
-        assert torch.equal(plain, drafted)
-        assert passes >= 30
+def test_drafts_that_are_always_wrong_change_nothing(knn, inputs, monkeypatch):
+    plain, _ = written(knn, inputs, draft=False)
+    monkeypatch.setattr(Drafter, "draft", lambda *_: [1, 2, 3])
+    drafted, passes = written(knn, inputs, draft=True)
+    assert torch.equal(plain, drafted)
+    assert passes >= 30
 
 
 def test_models_of_other_kinds(tokenizer, tmp_path):
@@ -283,8 +269,7 @@ def test_models_of_other_kinds(tokenizer, tmp_path):
         inputs.pop("token_type_ids", None)
         assert can_draft(other, inputs["input_ids"], {}) is drafts
         with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
-            plain, without = written(knn, inputs, draft=False)
-            drafted, passes = written(knn, inputs, draft=True)
+            (plain, without), (drafted, passes) = both(knn, inputs)
         assert torch.equal(plain, drafted)
         assert (passes < without) is drafts
 
@@ -304,8 +289,7 @@ def test_types_and_positions_go_on_after_the_prompt(model, tokenizer, store, mor
         for prompt in PROMPTS:
             ids = ids_of(tokenizer, prompt)["input_ids"]
             inputs = {"input_ids": ids, **more(ids)}
-            plain, without = written(knn, inputs, draft=False, **settings)
-            drafted, passes = written(knn, inputs, draft=True, **settings)
+            (plain, without), (drafted, passes) = both(knn, inputs, **settings)
             assert torch.equal(plain.sequences, drafted.sequences)
             torch.testing.assert_close(drafted.logits, plain.logits, atol=1e-4, rtol=0)
             saved += without - passes
@@ -327,8 +311,7 @@ def test_positions_are_those_of_generate(tokenizer, tmp_path):
     inputs = {"input_ids": ids_of(tokenizer, PROMPTS[0])["input_ids"]}
     settings = {"return_dict_in_generate": True, "output_logits": True}
     with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
-        plain, without = written(knn, inputs, draft=False, **settings)
-        drafted, passes = written(knn, inputs, draft=True, **settings)
+        (plain, without), (drafted, passes) = both(knn, inputs, **settings)
     torch.testing.assert_close(drafted.logits, plain.logits, atol=1e-4, rtol=0)
     assert torch.equal(plain.sequences, drafted.sequences)
     assert passes < without
@@ -342,8 +325,7 @@ def test_a_model_without_a_cache_writes_without_drafts(tokenizer, tmp_path):
     store = knn_logits.build_datastore(other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key)
     inputs = {"input_ids": ids_of(tokenizer, PROMPTS[0])["input_ids"]}
     with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
-        plain, without = written(knn, inputs, draft=False, max_new_tokens=8)
-        drafted, passes = written(knn, inputs, draft=True, max_new_tokens=8)
+        (plain, without), (drafted, passes) = both(knn, inputs, max_new_tokens=8)
     assert torch.equal(plain, drafted)
     assert passes == without == 7
 
