@@ -38,12 +38,6 @@ def test_a_dry_run_says_what_comes_and_writes_nothing(run, model_folder, folder,
     assert not (tmp_path / "other").exists()
 
 
-def test_without_a_folder_to_write_the_usage_is_wrong(run, model_folder, folder):
-    result = run("build", model_folder, folder)
-    assert result.code == 2
-    assert "--out" in result.err
-
-
 def test_what_was_passed_over_is_named_five_times_and_summed_up(
     run, model_folder, folder, tmp_path
 ):

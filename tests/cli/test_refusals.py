@@ -111,6 +111,8 @@ def test_usage_errors_exit_2(run):
     assert run("generate").code == 2
     assert run("nonsense").code == 2
     assert run("build", "--k", "many", "m", "c", "--out", "s").code == 2
+    without = run("build", "m", "c")
+    assert (without.code, "--out" in without.err) == (2, True)
     assert run("generate", "m", "s", "--prompt", "a", "--max-new-tokens", 0).code == 2
     assert run("index", "s", "--threads", 0).code == 2
 
