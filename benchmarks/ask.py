@@ -12,7 +12,8 @@ of `general_questions.jsonl` with the documents of the former. A way of answerin
     ask        knn_logits.Asking as it comes, and `ask, NAME=VALUE` with a setting of AskConfig;
                `marked words` are the words of its sentence that it marks, as `words=span` gives
 
-Each answer has at most 40 tokens, a quoted sentence as many as it has.
+Each answer has at most 40 tokens, a quoted sentence as many as it has. Tokens a second compare ways
+with `--batch 1` only, since `ask` answers one question at a time.
 """
 
 import argparse
@@ -35,7 +36,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import knn_logits
 
 HERE = Path(__file__).parent
-MOST_TOKENS, BATCH = 40, 8
+MOST_TOKENS = 40
+LEAST_MATCH = (0.7, 0.8, 0.9, 1.0)
 SHORT = "Answer in a few words."
 STEMMER = Stemmer.Stemmer("english")
 
@@ -85,7 +87,7 @@ def sentence_of(questions, documents):
 
 
 @torch.no_grad()
-def written(model, tokenizer, messages):
+def written(model, tokenizer, messages, batch):
     """What the model writes after each message: its text, its tokens, whether it ended."""
     prompts = [
         tokenizer.apply_chat_template(
@@ -97,8 +99,8 @@ def written(model, tokenizer, messages):
     # Prompts of about the same length share a batch.
     order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
     end, answers = tokenizer.eos_token_id, [None] * len(prompts)
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
         size = max(len(prompts[row]) for row in rows)
         pads = [[end] * (size - len(prompts[row])) for row in rows]
         ids = torch.tensor([pad + prompts[row] for pad, row in zip(pads, rows, strict=True)])
@@ -128,6 +130,7 @@ def by_ask(model, tokenizer, store, questions, way):
                         "tokens": tokens, "passes": answer.passes,
                         "ended": answer.quoted or tokens < MOST_TOKENS,
                         "answered": answer.answered, "near": answer.near,
+                        "match": asking.match(row.question),
                         "documents": [shown.document for shown in answer.passages]})  # fmt: skip
     return answers
 
@@ -163,6 +166,12 @@ def figures(answers, questions, alone, passage):
             accuracy = (result["answered"] / len(rows) + refused / len(no)) / 2
             result |= {"unanswerable": len(no), "refused": refused,
                        "balanced_accuracy": round(accuracy, 4)}  # fmt: skip
+            for least in LEAST_MATCH:
+                may = [row["answered"] and row["match"] >= least for row in answers]
+                kept = [sum(may[at] for at in part) / len(part) for part in (rows, no)]
+                result[f"least_match={least}"] = {
+                    "answered": round(kept[0], 4), "refused": round(1 - kept[1], 4),
+                    "balanced_accuracy": round((kept[0] + 1 - kept[1]) / 2, 4)}  # fmt: skip
         result["passes"] = round(sum(row["passes"] for row in answers) / len(answers), 2)
     return result
 
@@ -176,6 +185,7 @@ def main():
     parser.add_argument("--ways", nargs="+", default=["alone", "passage", "sentence", "ask"])
     parser.add_argument("--store", help="a datastore of the set's documents (default: a new one)")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--batch", type=int, default=8, help="texts that a model writes at once")
     parser.add_argument("--answers", type=Path, help="a file for all answers")
     parser.add_argument("--name", default="ask", help="of the file of results, before the set's")
     options = parser.parse_args()
@@ -195,18 +205,19 @@ def main():
         if any(way.startswith("ask") for way in options.ways):
             store = (
                 knn_logits.Datastore(options.store) if options.store else
-                knn_logits.build_datastore(model, tokenizer, questions.documents, room, threads=1)
+                knn_logits.build_datastore(model, tokenizer, questions.documents, room, threads=1,
+                                           store_keys=False, calibrate=False)
             )  # fmt: skip
         for way in options.ways:
-            started = time.perf_counter()
+            started, busy = time.perf_counter(), time.process_time()
             if way == "alone":
-                answers[way] = written(model, tokenizer, asked)
+                answers[way] = written(model, tokenizer, asked, options.batch)
             elif way == "passage":
                 pairs = zip(documents, asked, strict=True)
                 messages = [
                     f"{document.text}\n\n{question} {SHORT}" for document, question in pairs
                 ]
-                answers[way] = written(model, tokenizer, messages)
+                answers[way] = written(model, tokenizer, messages, options.batch)
             elif way == "sentence":
                 texts = sentence_of(questions, documents)
                 ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -219,7 +230,10 @@ def main():
                     row | {"text": row["short"], "tokens": len(tokens)}
                     for row, tokens in zip(answers[way], ids["input_ids"], strict=True)
                 ]
-            seconds[way] = time.perf_counter() - started
+            seconds[way] = {
+                "seconds": round(time.perf_counter() - started, 1),
+                "processor_seconds": round(time.process_time() - busy, 1),
+            }
     gold = [document.id in row.gold
             for document, row in zip(documents, questions.questions, strict=True)
             if row.gold]  # fmt: skip
@@ -228,7 +242,7 @@ def main():
         "best_document_is_right": round(sum(gold) / max(1, len(gold)), 4),
         "ways": {
             way: figures(rows, questions, answers.get("alone"), answers.get("passage"))
-            | ({"seconds": round(seconds[way], 1)} if way in seconds else {})
+            | seconds.get(way, {})
             for way, rows in answers.items()
         },
     }

@@ -201,7 +201,7 @@ def _ask(served: Served, turn: Turn, memory: Memory) -> End:
     config, mask = AskConfig(max_new_tokens=request.new_tokens), None
     if request.grammar is not None:
         # A quotation is no JSON, and neither is a line that says that no document has the answer.
-        config = replace(config, words="write", least_shared=0.0)
+        config = replace(config, words="write", least_shared=0.0, least_match=0.0)
         mask = served.grammars.mask(request.grammar)
     asking = Asking(served.model, served.tokenizer, memory, config)
     answer = asking.answer(

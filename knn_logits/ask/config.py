@@ -36,6 +36,13 @@ class AskConfig:
         least=0,
         most=1,
     )
+    least_match: float = setting(
+        0.0,
+        "Minimum sum of that share and of the best passage's BM25 score per idf of the question's "
+        "words; 0.9 refuses more of the questions that the documents only come near.",
+        least=0,
+        most=2,
+    )
     max_new_tokens: int = setting(120, "Maximum number of new tokens.", least=1)
     sample: bool = setting(False, "Sample instead of greedy decoding.")
     draft: bool = setting(

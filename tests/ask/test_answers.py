@@ -127,6 +127,16 @@ def test_a_question_may_share_no_word_with_its_answer(asking):
     assert asking(least_shared=1.0).answer("Which queen drank?").text == NOT_SAID
 
 
+def test_a_passage_that_matches_too_little_is_no_answer(asking):
+    question = "Which queen founded the town of Oldenport?"
+    match = asking().match(question)
+    assert match > asking().shared(question)
+    assert match > asking().match("Which queen of Oldenport counted the photons?") > 0
+    assert asking().match("of the") == 0.0
+    assert asking(least_match=match).answer(question).answered
+    assert asking(least_match=match + 0.01).answer(question).text == NOT_SAID
+
+
 @pytest.mark.parametrize(("score", "answered"), [(-1.0, True), (-3.0, False)])
 def test_a_sure_answer_needs_fewer_words_of_the_question(asking, monkeypatch, score, answered):
     def spans(model, tokenizer, question, texts, scores):
