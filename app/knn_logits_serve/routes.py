@@ -229,7 +229,7 @@ def build_app(served: Served, line: Line) -> FastAPI:
         app.get(f"{prefix}/v1/models")(routes.models)
         app.get(f"{prefix}/v1/models/{{name:path}}")(routes.model)
         app.post(f"{prefix}/v1/completions")(routes.completions)
+        app.post(f"{prefix}/v1/responses")(routes.responses)
     app.post("/v1/chat/completions")(routes.chat)
-    app.post("/v1/responses")(routes.responses)
     app.post(f"{OPEN_WEBUI}/v1/chat/completions")(routes.chat_of_open_webui)
     return app

@@ -349,20 +349,28 @@ def _is_prose(gap: Difference, ids: Array, text: InnerText) -> bool:
     left, right = _words(before), _words(after)
     if len(_every_word(before + " " + after)) < _MOSTLY * _unlike(gap, ids, text, *sides):
         return False
-    opens = gap.first - gap.before <= 0
+    # A sentence may begin with names and numbers only, as with a date. Its first word is cut
+    # otherwise if a line begins with it.
+    opens = len(_every_word(_opening(gap, ids, text, sides[0]))) <= 1
     return left + right >= _WORDS and (left > 0 or opens) and (right > 0 or gap.ends)
 
 
 def _unlike(gap: Difference, ids: Array, text: InnerText, before: str, after: str) -> int:
     """Counts the words of the sentence around a difference that the passage does not have."""
-    first, last = gap.first - gap.before, gap.last + gap.after
-    count = 0
-    # What lies further than the comparison reached is not known to be unlike.
-    if gap.before < _LONGEST and not _SENTENCE.search(before):
-        count += len(_every_word(_SENTENCE.split(text(ids[max(0, first - _LONGEST) : first]))[-1]))
+    last = gap.last + gap.after
+    count = len(_every_word(_opening(gap, ids, text, before)))
     if gap.after < _LONGEST and not _SENTENCE.search(after + " "):
         count += len(_every_word(_SENTENCE.split(text(ids[last : last + _LONGEST]))[0]))
     return count
+
+
+def _opening(gap: Difference, ids: Array, text: InnerText, before: str) -> str:
+    """The beginning of the sentence around a difference, as far as the passage does not have it."""
+    # What lies further than the comparison reached is not known to be unlike.
+    if gap.before >= _LONGEST or _SENTENCE.search(before):
+        return ""
+    first = gap.first - gap.before
+    return _SENTENCE.split(text(ids[max(0, first - _LONGEST) : first]))[-1]
 
 
 def _every_word(text: str) -> list[str]:

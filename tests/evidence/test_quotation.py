@@ -357,6 +357,16 @@ def test_a_number_near_the_beginning_of_a_text_is_compared(objections, press):
     assert objections(text, press) == [("4.8", "2.8", "0")]
 
 
+def test_a_date_that_opens_a_later_sentence_is_compared(objections, model, tokenizer, tmp_path):
+    line = "On 14 March {} the assistant Quill found a comet with the small telescope."
+    texts = [f"A plate hangs there. {line.format(1973)}", "Nobody came on 9 May."]
+    settings = {"k": 64, "lmbda": 0.3, "temperature": 1000.0}
+    store = knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "s", **settings)
+    text = f"Turn the key and wait for the bell. {line.format(1978)}"
+    assert objections(text, store) == [("1978", "1973", "0")]
+    assert objections(text.replace("1978", "1973"), store) == []
+
+
 def test_numbers_that_were_not_compared_are_said(model, tokenizer, press, tmp_path):
     text = "In 1985 a cat sat on 17 mats. It takes 2.8 kilograms of fruit at once and gives much."
     trace = explain(model, tokenizer, press, text, k=64, lmbda=0.3, temperature=1000.0)

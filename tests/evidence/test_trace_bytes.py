@@ -49,7 +49,7 @@ def test_the_page_shows_whole_characters(made, tmp_path):
     entries = range(20, len(store) - 8, 5)
     spans = [(store.contexts.token_of(entry), 4) for entry in entries]
     shown = drawer.document(store, tokenizer, "rare", spans)
-    assert "".join(text for text, _ in shown["pieces"]) == RARE
+    assert "".join(text for text, *_ in shown["pieces"]) == RARE
 
 
 def test_a_line_is_right_where_a_word_is_cut(made, tmp_path):

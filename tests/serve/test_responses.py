@@ -36,6 +36,8 @@ def test_a_response_is_the_answer_of_a_chat(client):
     assert found.output_text == chat.choices[0].message.content
     assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert found.usage.total_tokens == chat.usage.total_tokens
+    below = client.with_options(base_url=client.base_url.join("/open-webui/v1"))
+    assert respond(below, extra_body=STRONG).output_text == found.output_text
     (message,) = found.output
     assert message.model_extra["sources"] == chat.choices[0].model_extra["sources"]
     spans = message.model_extra["sources"]["spans"]
