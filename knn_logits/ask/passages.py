@@ -21,6 +21,11 @@ _LONGEST_HEADING = 90
 ENDS_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s*$|[。\uff01\uff1f]\s*$")
 _NO_HEADING = re.compile(r"[.,;:!?]$|^[-*+>|$]|^\d+[.)]?\s*$")
 _UNDERLINE = re.compile(r"[=\-~^\"'`#*+]{3,}")
+# The name of what a reStructuredText directive describes: ".. py:data:: DEBUG".
+DESCRIBED = re.compile(
+    r"\.\. (?:\w+:)?(?:attribute|class|confval|data|decorator|describe|envvar|exception|function"
+    r"|macro|method|module|object|option|setting|type)::\s+(\S.*)"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,6 +232,8 @@ def _heading_of(paragraph: str) -> str | None:
     if line.startswith("#"):
         name = line.lstrip("#").strip().rstrip("#").strip()
         return name[:_LONGEST_HEADING] or None
+    if described := DESCRIBED.match(line):
+        return described[1][:_LONGEST_HEADING]
     underline = rest.partition("\n")[0].strip()
     underlined = bool(_UNDERLINE.fullmatch(underline)) and len(underline) >= len(line) // 2
     alone = not rest.strip()

@@ -11,7 +11,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
+from knn_logits.ask.passages import DESCRIBED, sentence_span
 from knn_logits.ask.ranking import Ranked, content_words, words_of
 from knn_logits.ask.spans import Span, answer_spans
 from knn_logits.engine.forward import input_device, padded
@@ -51,6 +52,8 @@ _FIELD = re.compile(r"\w[\w.-]*(?: [\w.-]+){0,3}:\s")
 # What stands before an item of a list or an answer, and is no part of what it says.
 _MARKER = re.compile(r"(?:[-*+•>]|\d+[.)]|[QA]:)\s+")
 _HEADING = re.compile(r"#{1,6}\s|[=\-~^]{3,}$")
+# A list or code that is quoted with the sentence before it has at most so many characters.
+_LONGEST_BLOCK = 600
 _CELL = re.compile(r"[|\t]")
 
 
@@ -122,7 +125,7 @@ def candidates(
             shared = sum(weight for word, weight in weights.items() if word in words)
             is_question = text.endswith("?")
             headings = (row.passage.heading, row.passage.title, f"Title: {row.passage.title}")
-            is_heading = bool(_HEADING.match(text)) or text in headings
+            is_heading = bool(_HEADING.match(text) or DESCRIBED.match(text)) or text in headings
             if not is_question and not is_heading:
                 total = max(shared, before) if lead else shared + _BEFORE * before
                 listed.append(
@@ -209,6 +212,22 @@ def _by_words(sentence: Sentence) -> float:
     return _SHARED * sentence.shared + _PASSAGE * sentence.source.score
 
 
+def _completed(sentence: Sentence) -> Sentence:
+    """A sentence that ends with a colon, with the list or the code that it introduces."""
+    passage = sentence.source.passage.text
+    place = sentence_span(passage, sentence.text) if sentence.text.endswith(":") else None
+    if place is None:
+        return sentence
+    more = ""
+    for part in re.split(r"(\n[ \t]*\n)", passage[place[1] :]):
+        if len(more) + len(part) > _LONGEST_BLOCK:
+            break
+        more += part
+        if any(map(str.isalnum, part)) and not part.strip().startswith(".. "):
+            break
+    return replace(sentence, text=(sentence.text + more).rstrip())
+
+
 def best_sentence(
     model: Any, tokenizer: Any, question: str, listed: Sequence[Sentence]
 ) -> tuple[Sentence | None, Span | None, int]:
@@ -228,4 +247,4 @@ def best_sentence(
         score + (span.score if span else least) for score, span in zip(highest, spans, strict=False)
     ]
     chosen = totals.index(max(totals))
-    return best[chosen], spans[chosen], passes_for(len(listed)) + passes
+    return _completed(best[chosen]), spans[chosen], passes_for(len(listed)) + passes

@@ -24,6 +24,18 @@ LONG = " ".join(
     f"The crate number {number} was lifted by the crane at noon." for number in range(60)
 )
 UNDERLINED = "Release cycle\n=============\n\nA release follows each year.\n"
+DESCRIBED = """.. py:data:: CRANE_HEIGHT
+
+    How far the crane goes up.
+
+    Default: ``7``
+
+    .. versionadded:: 2.3
+
+.. py:data:: CRANE_SPEED
+
+    How fast it goes there.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +75,10 @@ def test_a_removed_document_has_no_passage(guides, tokenizer, tmp_path):
     store = knn_logits.remove_documents(folder, ["1"])
     store = knn_logits.Datastore.from_pretrained(folder)
     assert {passage.document for passage in passages_of(tokenizer, store)} == {0, 2}
+
+
+def test_what_a_directive_describes_stands_under_its_name(build, tokenizer, tmp_path):
+    store = build([DESCRIBED], tmp_path / "s")
+    first, second = passages_of(tokenizer, store)
+    assert (first.heading, second.heading) == ("CRANE_HEIGHT", "CRANE_SPEED")
+    assert "Default" in first.text

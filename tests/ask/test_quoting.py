@@ -16,6 +16,8 @@ from knn_logits.ask.quoting import (
 from knn_logits.ask.ranking import Ranked
 from knn_logits.ask.spans import Span
 
+QUOTING = "knn_logits.ask.quoting"
+
 
 def found(text, heading=""):
     return Ranked(
@@ -55,6 +57,27 @@ def test_a_document_s_question_is_no_answer_but_leads_to_it():
     assert listed[0].text == "It reaches 74 decibels."
     assert listed[0].lead == "Q: How loud is the crane?"
     assert all(not row.text.endswith("?") for row in listed)
+
+
+SENTENCE = "To move the crane to the far side of the harbour before winter, do this:"
+
+
+@pytest.mark.parametrize(
+    ("block", "quoted"),
+    [
+        ("\n\n.. code-block:: sh\n\n    crane --up 3", True),
+        ("\n- oil it\n- paint it", True),
+        ("\n\n```\ncrane\n```", True),
+        ("\n\n" + "long " * 200, False),
+    ],
+)
+def test_what_a_sentence_introduces_is_quoted_with_it(monkeypatch, block, quoted):
+    monkeypatch.setattr(f"{QUOTING}.query_likelihoods", lambda *of: np.zeros(len(of[3])))
+    monkeypatch.setattr(f"{QUOTING}.answer_spans", lambda *of: ([None] * len(of[3]), 0))
+    text = SENTENCE.replace("winter, ", "winter,\n") + block
+    listed = candidates("move to winter", [found(f"{text}\n\nIt is red.")], lambda word: 1.0)
+    chosen, _, _ = best_sentence(None, None, "move", listed)
+    assert chosen.text == (SENTENCE + block if quoted else SENTENCE)
 
 
 def test_a_title_is_no_answer():
