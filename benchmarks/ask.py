@@ -230,9 +230,12 @@ def main():
                     row | {"text": row["short"], "tokens": len(tokens)}
                     for row, tokens in zip(answers[way], ids["input_ids"], strict=True)
                 ]
+            spent = time.process_time() - busy
+            tokens = sum(row["tokens"] for row in answers[way])
             seconds[way] = {
                 "seconds": round(time.perf_counter() - started, 1),
-                "processor_seconds": round(time.process_time() - busy, 1),
+                "processor_seconds": round(spent, 1),
+                "tokens_per_processor_second": round(tokens / spent, 2),
             }
     gold = [document.id in row.gold
             for document, row in zip(documents, questions.questions, strict=True)
