@@ -227,7 +227,7 @@ class Asking:
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
         may = bool(words) and _names(ranked, codes_of(question))
-        may = may and self.match(query) >= self.config.least_match
+        may = may and self._match(query, ranked, share) >= self.config.least_match
         answered = may and max(0.0, share + sure) >= self.config.least_shared
         return _Choice(True, answered, sentence, span, passes + more)
 
@@ -255,10 +255,13 @@ class Asking:
         It takes no pass of the model. `config.least_match` is the least that an answer needs.
         """
         ranked = self.find(query)
+        share = self._share(query, candidates(query, ranked, self._ranking.idf))
+        return self._match(query, ranked, share)
+
+    def _match(self, query: str, ranked: Sequence[Ranked], share: float) -> float:
         total = sum(map(self._ranking.idf, set(content_words(query))))
         score = ranked[0].score / total if ranked and total else 0.0
-        listed = candidates(query, ranked, self._ranking.idf)
-        return min(1.0, self._share(query, listed)) + min(1.0, score)
+        return min(1.0, share) + min(1.0, score)
 
     def _share(self, query: str, listed: Sequence[Sentence]) -> float:
         """What the first of a query's candidates has of its words, and of the sentence before."""
