@@ -259,14 +259,18 @@ class Asking:
         return self._match(query, ranked, share)
 
     def _match(self, query: str, ranked: Sequence[Ranked], share: float) -> float:
-        total = sum(map(self._ranking.idf, set(content_words(query))))
+        total = self._weight(query)
         score = ranked[0].score / total if ranked and total else 0.0
         return min(1.0, share) + min(1.0, score)
 
     def _share(self, query: str, listed: Sequence[Sentence]) -> float:
         """What the first of a query's candidates has of its words, and of the sentence before."""
-        total = sum(map(self._ranking.idf, set(content_words(query))))
+        total = self._weight(query)
         return listed[0].shared / total if listed and total else 0.0
+
+    def _weight(self, query: str) -> float:
+        """The idf of a query's words."""
+        return sum(map(self._ranking.idf, set(content_words(query))))
 
     @cached_property
     def _ranking(self) -> Ranking:

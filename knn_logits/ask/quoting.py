@@ -121,16 +121,15 @@ def candidates(
         before, lead = 0.0, ""
         names = _table_rows(row.passage.text)
         for text in sentences_of(row.passage.text):
-            words = set(words_of(f"{names.get(text, '')} {text}"))
+            name = names.get(text, "")
+            words = set(words_of(f"{name} {text}"))
             shared = sum(weight for word, weight in weights.items() if word in words)
             is_question = text.endswith("?")
             headings = (row.passage.heading, row.passage.title, f"Title: {row.passage.title}")
             is_heading = bool(_HEADING.match(text) or DESCRIBED.match(text)) or text in headings
             if not is_question and not is_heading:
                 total = max(shared, before) if lead else shared + _BEFORE * before
-                listed.append(
-                    Sentence(_without_marker(text), row, total, lead or names.get(text, ""))
-                )
+                listed.append(Sentence(_without_marker(text), row, total, lead or name))
             before = shared if is_question or is_heading else shared + _BEFORE * before
             lead = text if is_question else ""
     return sorted(listed, key=lambda sentence: -sentence.shared)
@@ -237,8 +236,8 @@ def best_sentence(
     listed = sorted(listed, key=_by_words, reverse=True)[:_SCORED]
     scores = query_likelihoods(model, tokenizer, question, [row.read for row in listed])
     scores += list(map(_by_words, listed))
-    best = [listed[row] for row in (-scores).argsort()[:SPANS]]
-    highest = sorted(scores.tolist(), reverse=True)[:SPANS]
+    order = (-scores).argsort()[:SPANS]
+    best, highest = [listed[row] for row in order], scores[order].tolist()
     spans, passes = answer_spans(
         model, tokenizer, question, [(row.lead, row.text) for row in best], highest
     )
