@@ -39,7 +39,8 @@ _MODULES = {
     "corpus.reading": "read_corpus",
     "building.estimate": "estimate_build Estimate Need forecast",
     "ray.searching": "RayIndexes",
-    "settings.config": "KNNConfig IndexConfig WindowConfig",
+    "settings.config": "KNNConfig IndexConfig",
+    "settings.windows": "WindowConfig",
     "settings.declaration": "Setting",
     "settings.registry": "settings_for check_settings settings_line",
     "search.neighbors": "Neighbors",
@@ -168,9 +169,10 @@ if TYPE_CHECKING:
     from knn_logits.ray.searching import RayIndexes
     from knn_logits.search.neighbors import Neighbors
     from knn_logits.search.retriever import Retriever
-    from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
+    from knn_logits.settings.config import IndexConfig, KNNConfig
     from knn_logits.settings.declaration import Setting
     from knn_logits.settings.registry import check_settings, settings_for, settings_line
+    from knn_logits.settings.windows import WindowConfig
     from knn_logits.store.datastore import Datastore
 
 

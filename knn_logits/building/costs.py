@@ -29,13 +29,8 @@ from knn_logits.index.speed import fastest, random_vectors, sample_rows
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, temperatures_around
 from knn_logits.metrics import Metric
 from knn_logits.search.neighbors import Neighbors, powers_up_to
-from knn_logits.settings.config import (
-    DEFAULT_K,
-    FEWEST_CALIBRATED,
-    IndexConfig,
-    WindowConfig,
-    whole_number,
-)
+from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, IndexConfig, whole_number
+from knn_logits.settings.windows import WindowConfig
 from knn_logits.store.suffixes import suffix_order
 from knn_logits.store.writer import SHARD_BYTES
 

@@ -21,13 +21,13 @@ from knn_logits.settings.config import (
     IndexConfig,
     KNNConfig,
     StoredSettings,
-    WindowConfig,
     check_names,
     check_threads,
     index_config,
     whole_number,
 )
 from knn_logits.settings.registry import stored_settings
+from knn_logits.settings.windows import WindowConfig
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import KeyRecord, OnDemandRecord, PairsRecord, WindowRecord
 

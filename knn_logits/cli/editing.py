@@ -31,8 +31,9 @@ from knn_logits.cli.options import Json, Model, Store, Without, argument, comman
 from knn_logits.cli.terminal import answer, picked, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import one_line
-from knn_logits.settings.config import IndexConfig, PassConfig
+from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.windows import PassConfig
 
 if TYPE_CHECKING:
     from knn_logits.building.syncing import Sync

@@ -16,8 +16,9 @@ from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.options import Json, Without, argument, command
 from knn_logits.cli.terminal import in_bytes, in_time, picked, print_json, say, stdout_table
 from knn_logits.errors import ConfigError
-from knn_logits.settings.config import IndexConfig, KNNConfig, PassConfig
+from knn_logits.settings.config import IndexConfig, KNNConfig
 from knn_logits.settings.declaration import check_fields, setting, settings_of
+from knn_logits.settings.windows import PassConfig
 
 if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate, Need

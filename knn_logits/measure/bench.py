@@ -26,7 +26,8 @@ from knn_logits.measure.text_pass import Text, Texts, named, scoring_batch_token
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
-from knn_logits.settings.config import WindowConfig, check_threads, whole_number
+from knn_logits.settings.config import check_threads, whole_number
+from knn_logits.settings.windows import WindowConfig
 from knn_logits.store.datastore import Datastore
 
 logger = logging.getLogger(__name__)

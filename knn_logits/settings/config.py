@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
@@ -350,59 +350,8 @@ def index_config(index: IndexConfig | str | None) -> IndexConfig:
     return index
 
 
-@documented
-@dataclass(frozen=True)
-class WindowConfig:
-    """How a document longer than the model's context is cut.
-
-    Every token is predicted once, with at least `window - stride` tokens before it where the
-    document has them (the sliding window of the published perplexities).
-    """
-
-    window: int | None = setting(
-        None,
-        "Size of the context window in tokens.",
-        details="None takes the model's context length, but at most 1024.",
-        least=2,
-    )
-    stride: int | None = setting(
-        None, "Stride of the window in tokens.", details="None takes half the window.", least=1
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.window is not None and self.stride is not None and self.stride > self.window:
-            raise ConfigError(
-                f"stride {self.stride} is larger than window {self.window}: "
-                "tokens between two windows would be skipped; use a stride of at most the window"
-            )
-
-
 _SHARE = Setting(above=0, most=1, annotation=float)
 _THREADS = Setting(name="threads", least=1, most=MOST_THREADS, annotation=int | None)
-
-
-@dataclass(frozen=True)
-class PassConfig:
-    """How text runs through the model: its windows, and how much of it at a time."""
-
-    window: WindowConfig = WindowConfig()
-    concatenate: bool | None = setting(
-        None,
-        "Concatenate the documents into one stream. Defaults to the datastore's setting.",
-        option="--concatenate/--no-concatenate",
-    )
-    batch_tokens: int | None = setting(None, "Number of tokens per forward pass.", least=1)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def keywords(self) -> dict[str, Any]:
-        """What is given, as the keyword arguments of `build_datastore`, `evaluate` and others."""
-        values = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {
-            name: value for name, value in values.items() if value not in (None, WindowConfig())
-        }
 
 
 def check_threads(threads: int | None) -> None:
