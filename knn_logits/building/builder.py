@@ -86,8 +86,9 @@ def build_datastore(
         source_lang: The language of the sources, for a tokenizer that knows languages.
         target_lang: The language of the targets.
         index: What kind of index to build.
-        k: Neighbors for each query. This value and the other `StoredSettings`, which `KNNConfig`
-            explains, are kept as the datastore's settings, which hold where a user gives none.
+        k: Neighbors for each query. This value and the others of `settings_for("build")` are kept
+            as the datastore's settings, which hold where a user gives none. `KNNConfig` explains
+            them.
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Temperature of the softmax over the neighbors, above 0. Where None is not
             calibrated, it takes 10 for the metric "l2" and what corresponds to it for another.

@@ -108,8 +108,9 @@ def import_datastore(
         window: Number of tokens that the model sees at once when text is scored. The files do not
             say what the other system used.
         index: Build this index from the keys instead of taking over the old one.
-        k: Neighbors for each query. This value and the other `StoredSettings`, which `KNNConfig`
-            explains, are kept as the datastore's settings, which hold where a user gives none.
+        k: Neighbors for each query. This value and the others of `settings_for("build")` are kept
+            as the datastore's settings, which hold where a user gives none. `KNNConfig` explains
+            them.
         lmbda: Weight of the neighbors.
         temperature: Temperature of the softmax; None takes 1, as these systems do.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
