@@ -296,7 +296,7 @@ class _Build:
                 observe=sample.add,
             )
             writing = with_suffixes(writing, settings)
-            if fixed.get("lmbda") is None:
+            if plan.chooses_trust:
                 progress("settings for trust", 0, None)
                 words = word_marks(steps.tokenizer, vocabulary_size(steps.model))
                 writing = with_trust(writing, steps.model, steps.tokenizer, store, sample, words)

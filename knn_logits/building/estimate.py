@@ -21,6 +21,7 @@ from knn_logits.building.indexing import check_index
 from knn_logits.building.on_demand import calibrated_tokens
 from knn_logits.building.planning import BuildPlan, KeyPlan, PlanSettings, check_keywords, planned
 from knn_logits.building.steps import cut_documents, document_fields
+from knn_logits.building.trust_settings import trust_seconds
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.compatibility import (
     canary_keys,
@@ -194,9 +195,10 @@ def forecast(
     check_keywords("forecast", settings, PlanSettings)
     tokens = whole_number("tokens", tokens, 2)
     progress("measuring the speed", 0, None)
-    canary = 0
+    canary, trust = 0, 0.0
     if model is not None:
-        keys = planned(model, tokenizer, settings).keys
+        build = planned(model, tokenizer, settings)
+        keys = build.keys
         dim, canary = _key_shape(model, tokenizer, keys)
         size, stride = keys.windows.window, keys.windows.stride
         sample = np.random.default_rng(0).integers(
@@ -206,6 +208,7 @@ def forecast(
         total = costs.tokens_read(tokens, size, stride)
         scale = total / sum(window.size for window in windows)
         speed = costs.measured_speed(model, keys, sample, windows, dim, scale, total)
+        trust = _trust(model, tokenizer, build, speed)
     else:
         dim = whole_number("dim", dim, 1)
         speed = costs.supposed_speed(tokens, dim, layers, settings.get("window"))
@@ -213,7 +216,8 @@ def forecast(
     dtype, metric = settings.get("keys_dtype", "float16"), config.metric or DEFAULT_METRIC
     extent = Extent(tokens - 1, tokens, 1, dim, dtype, metric, 0, canary)
     k, chooses = settings.get("k"), settings.get("calibrate", True)
-    return _Estimator(extent, speed, k, chooses, settings.get("threads")).all(config, compare)
+    estimator = _Estimator(extent, speed, k, chooses, settings.get("threads"), trust)
+    return estimator.all(config, compare)
 
 
 def estimated(
@@ -241,7 +245,8 @@ def estimated(
         model, keys, text.tokens, sample, dim, len(windows) / len(sample), total
     )
     if build.on_demand is None:
-        estimator = _Estimator(extent, speed, build.fixed.get("k"), build.chooses, build.threads)
+        chosen = (build.fixed.get("k"), build.chooses, build.threads)
+        estimator = _Estimator(extent, speed, *chosen, _trust(model, tokenizer, build, speed))
         return estimator.all(build.index, compare)
     size = costs.text_store_bytes(extent)
     seconds = costs.suffix_seconds(text.tokens, tokens) + size / costs.WRITTEN
@@ -259,6 +264,7 @@ class _Estimator:
     k: int | None
     chooses: bool  # whether the build chooses settings for scoring
     threads: int | None
+    trust: float  # seconds to choose when the memory is trusted
 
     def all(self, index: IndexConfig, compare: bool) -> Estimate:
         """The estimate with the index of a build first, and with other kinds on request."""
@@ -281,6 +287,7 @@ class _Estimator:
         if speed.keys is not None:
             idle = costs.index_seconds(config, entries, dim, metric, self.threads)
             idle += costs.recall_seconds(entries, dim, metric, factory)
+            idle += self.trust
             if self.chooses:
                 idle += costs.calibration_seconds(entries, speed.token, speed.head, self.k)
             seconds = speed.keys + speed.slowed * idle + size / costs.WRITTEN
@@ -343,6 +350,10 @@ def _with_sources(windows: list[TextWindow], keys: KeyPlan, sources: list[str]) 
     sample = [window for window in windows if window.context < len(sources)]
     read = keys.pairs.sources([sources[window.context] for window in sample])
     return [replace(window, source=ids) for window, ids in zip(sample, read, strict=True)]
+
+
+def _trust(model: nn.Module, tokenizer: Any, build: BuildPlan, speed: Speed) -> float:
+    return trust_seconds(model, tokenizer, speed.token) if build.chooses_trust else 0.0
 
 
 def _key_shape(model: nn.Module, tokenizer: Any, keys: KeyPlan) -> tuple[int, int]:

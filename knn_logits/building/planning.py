@@ -143,6 +143,12 @@ class BuildPlan:
         """Whether settings for scoring are left to choose."""
         return self.calibrate and not complete(self.fixed)
 
+    @property
+    def chooses_trust(self) -> bool:
+        """Whether it is left to choose when the memory is trusted while text is written."""
+        weighs = self.calibrate and self.fixed.get("lmbda") is None
+        return weighs and self.keys.pairs is None and self.on_demand is None
+
     def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
         """Returns the plan as text, to compare it with the plan of an unfinished job."""
         plan = self.keys.as_text(model, tokenizer)

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import entry_of_places, part_of_entries
-from knn_logits.engine.forward import evaluating, input_device
+from knn_logits.building.sample_texts import sample_texts, writing_seconds
+from knn_logits.engine.compatibility import vocabulary_size
 from knn_logits.engine.pieces import InnerText
 from knn_logits.engine.tokens import special_ids
+from knn_logits.index.speed import fastest
 from knn_logits.measure.text_pass import TokenScores
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.rarity import BEGINS, COUNTS, ENDS, rarity_of_end, token_rarities
@@ -31,12 +32,8 @@ from knn_logits.store.records import TrustRecord, WritingRecord
 
 logger = logging.getLogger(__name__)
 
-# The model writes so many texts, each from another of its likeliest first tokens. The first tokens
-# of each say how sure of itself the model is.
-_TEXTS, _FIRST, _TOKENS = 24, 8, 24
-# A model writes nothing worth protecting if it gives its likeliest token less than this on average,
-# or if less than this share of its last few tokens are new.
-_SURE, _NEW = 1 / 3, 0.8
+# A model writes nothing worth protecting if less than this share of its last few tokens are new.
+_NEW = 0.8
 # Of so many of the model's own tokens, one may meet a passage that says another.
 _DISTURBED = 1 / 2000
 _TAIL = 0.1
@@ -50,6 +47,8 @@ _OFFSET, _SLOPE, _PRIOR = -3.25, 1.8, 2.0
 _OFFSETS, _SLOPES = np.linspace(-6.0, 0.0, 25), np.linspace(0.2, 4.0, 20)
 # The most parts of the corpus that are left out in turn.
 _PARTS = 16
+# Marking the words of a vocabulary is timed on so many tokens.
+_MARKED = 256
 
 
 @dataclass(frozen=True)
@@ -122,6 +121,12 @@ def with_trust(
     return writing.model_copy(update={"trust": trust, "no_repeat_ngram_size": None})
 
 
+def trust_seconds(model: nn.Module, tokenizer: Any, token_seconds: float) -> float:
+    """Seconds that the choice takes on an idle machine, most of them for the model's texts."""
+    marking = fastest(lambda: word_marks(tokenizer, _MARKED)) / _MARKED * vocabulary_size(model)
+    return marking + writing_seconds(model, tokenizer, token_seconds)
+
+
 def word_marks(tokenizer: Any, vocabulary: int) -> Array:
     """What each token is in a text: `BEGINS`, `ENDS` and `COUNTS`, uint8 [vocabulary]."""
     # A token of a script without spaces is a word, and so is a part of a character.
@@ -137,64 +142,6 @@ def word_marks(tokenizer: Any, vocabulary: int) -> Array:
             counts = any(map(str.isalnum, text))
             marks[token] = BEGINS * text[0].isspace() | ENDS * text[-1].isspace() | COUNTS * counts
     return marks
-
-
-@torch.no_grad()
-def sample_texts(model: nn.Module, tokenizer: Any) -> list[Array] | None:
-    """Tokens of texts that a causal model writes; None if it is unsure or writes none."""
-    decoder: Any = model
-    if not getattr(decoder, "can_generate", lambda: False)() or decoder.config.is_encoder_decoder:
-        return None
-    opening = _opening(decoder, tokenizer)
-    if not opening:
-        return None
-    with evaluating(model):
-        ids = torch.tensor([opening], device=input_device(model))
-        scores = decoder(ids, attention_mask=torch.ones_like(ids)).logits[0, -1]
-        first = scores.topk(min(_TEXTS, len(scores))).indices
-        ids = torch.cat([ids.repeat(len(first), 1), first.to(ids.device).unsqueeze(1)], dim=1)
-        output = _written(decoder, ids, _FIRST, scores=True)
-        sure = [scores.float().softmax(-1).amax(-1) for scores in output.scores]
-        if float(torch.stack(sure).mean()) < _SURE:
-            return None
-        ids = _written(decoder, output.sequences, _TOKENS - _FIRST).sequences
-    ends = set(np.atleast_1d(decoder.generation_config.eos_token_id or -1).tolist())
-    rows = [row[len(opening) :] for row in ids.tolist()]
-    lengths = [next((n for n, token in enumerate(row) if token in ends), len(row)) for row in rows]
-    return [np.array(row[:n], np.int64) for row, n in zip(rows, lengths, strict=True) if n > 1]
-
-
-def _opening(model: Any, tokenizer: Any) -> list[int]:
-    """What stands before a text of the model: an empty turn of a chat, or the first token."""
-    if getattr(tokenizer, "chat_template", None):
-        try:
-            text = tokenizer.apply_chat_template(
-                [{"role": "user", "content": ""}], tokenize=False, add_generation_prompt=True
-            )
-            return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-        except Exception as error:  # a template is a program of its own
-            logger.debug("the chat template has no empty turn: %s", error)
-    config = model.generation_config
-    for token in (config.bos_token_id, config.eos_token_id):
-        if token is not None:
-            return [int(np.atleast_1d(token)[0])]
-    return []
-
-
-def _written(model: Any, ids: torch.Tensor, tokens: int, *, scores: bool = False) -> Any:
-    from transformers import GenerationConfig
-
-    ends, pad = (getattr(model.generation_config, f"{name}_token_id") for name in ("eos", "pad"))
-    pad = pad if pad is not None else np.atleast_1d(ends if ends is not None else 0)[0]
-    config = GenerationConfig(
-        max_new_tokens=tokens,
-        do_sample=False,
-        eos_token_id=ends,
-        pad_token_id=int(pad),
-        output_scores=scores,
-        return_dict_in_generate=True,
-    )
-    return model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
 
 
 def _prefixes(texts: Sequence[Array]) -> Prefixes:

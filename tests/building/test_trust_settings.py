@@ -67,7 +67,6 @@ def test_the_curve_follows_how_often_the_memory_is_right():
 
 
 def test_a_model_that_is_not_sure_of_its_own_text_keeps_one_lambda(model, tokenizer, store):
-    assert sample_texts(model, tokenizer) is None
     writing = WritingRecord(k=8, lmbda=0.7, temperature=2.0)
     assert with_trust(writing, model, tokenizer, store, Sample(), WORDS) == writing
 
