@@ -22,7 +22,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from knn_logits.engine.protocol import rounds_by_pass
 from knn_logits.evidence.trace import LEAST_INFLUENCE
@@ -300,6 +299,8 @@ class DraftedDecoding:
             self._streamer.end()
         if not generation_config.return_dict_in_generate:
             return input_ids
+        from transformers.generation.utils import GenerateDecoderOnlyOutput
+
         result: Any = GenerateDecoderOnlyOutput
         return result(
             sequences=input_ids,
