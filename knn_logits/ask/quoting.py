@@ -8,7 +8,6 @@ Generation", equation 2.
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +25,11 @@ from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.tokens import text_ids
 
-# The model scores this many sentences, the best by words and passage, in batches.
-_SCORED, _BATCH = 16, 8
+# The model scores this many sentences, the best by words and passage, in batches. One that is so
+# many nats behind the best by words is not scored: the model's score does not make up for it.
+_SCORED, _BATCH, _BEHIND = 16, 8, 6.0
+# A batch has at most so many times the tokens of its texts: padding is computed too.
+_PADDED = 1.2
 # Weights beside the query likelihood: of shared words, in nats, and of the passage's BM25 score.
 _SHARED, _PASSAGE = 0.7, 0.6
 # Of so many sentences, those with the best scores, the likeliest answer is weighed too.
@@ -154,14 +156,11 @@ def _without_marker(text: str) -> str:
     return text[marker.end() :] if marker else text
 
 
-def passes_for(sentences: int) -> int:
-    """The forward passes that score so many sentences."""
-    return math.ceil(sentences / _BATCH)
-
-
 @torch.no_grad()
-def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequence[str]) -> Array:
-    """Computes log p(question | sentence) for each sentence, float64 [sentences]."""
+def query_likelihoods(
+    model: Any, tokenizer: Any, question: str, sentences: Sequence[str]
+) -> tuple[Array, int]:
+    """Computes log p(question | sentence), float64 [sentences], and counts the forward passes."""
     ids = _question_ids(model, tokenizer, question)
     context = context_length(model)
     most = _LONGEST_TEXT if context is None else min(_LONGEST_TEXT, max(1, context - len(ids)))
@@ -169,10 +168,8 @@ def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequ
     tokens = torch.tensor(ids)[:, None]
     partial = "logits_to_keep" in inspect.signature(model.forward).parameters
     likelihoods = np.zeros(len(sentences))
-    # Sentences of about the same length share a batch.
-    order = sorted(range(len(begins)), key=lambda row: len(begins[row]))
-    for start in range(0, len(order), _BATCH):
-        batch = order[start : start + _BATCH]
+    batches = _batches([len(begin) + len(ids) for begin in begins])
+    for batch in batches:
         rows = [np.array([*begins[row], *ids]) for row in batch]
         # The shortest row begins the question first.
         before = len(begins[batch[0]]) - 1 if partial else 0
@@ -182,7 +179,21 @@ def query_likelihoods(model: Any, tokenizer: Any, question: str, sentences: Sequ
             first = len(begins[row]) - 1 - before
             log_p = logits[place, first : first + len(ids)].float().log_softmax(dim=-1)
             likelihoods[row] = float(log_p.gather(1, tokens.to(log_p.device)).sum())
-    return likelihoods
+    return likelihoods, len(batches)
+
+
+def _batches(lengths: Sequence[int]) -> list[list[int]]:
+    """Groups texts of about the same length, the shortest first."""
+    batches: list[list[int]] = []
+    total = 0
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        size = len(batches[-1]) + 1 if batches else 0
+        total += lengths[row]
+        if not 0 < size <= _BATCH or lengths[row] * size > _PADDED * total:
+            batches.append([])
+            total = lengths[row]
+        batches[-1].append(row)
+    return batches
 
 
 def _question_ids(model: Any, tokenizer: Any, question: str) -> list[int]:
@@ -197,12 +208,12 @@ def is_near(
 ) -> tuple[bool, int]:
     """Whether a passage makes a question likelier by so many nats a token, and the passes."""
     # The first passage is mostly enough.
-    alone, likelihood = query_likelihoods(model, tokenizer, question, ["", passages[0]])
-    others, passes = passages[1:], 1
+    (alone, likelihood), passes = query_likelihoods(model, tokenizer, question, ["", passages[0]])
+    others = passages[1:]
     total = least * len(_question_ids(model, tokenizer, question))
     if others and likelihood - alone < total:
-        likelihood = max(query_likelihoods(model, tokenizer, question, others))
-        passes += passes_for(len(others))
+        likelihoods, more = query_likelihoods(model, tokenizer, question, others)
+        likelihood, passes = max(likelihoods), passes + more
     return bool(likelihood - alone >= total), passes
 
 
@@ -234,11 +245,14 @@ def best_sentence(
     if not listed:
         return None, None, 0
     listed = sorted(listed, key=_by_words, reverse=True)[:_SCORED]
-    scores = query_likelihoods(model, tokenizer, question, [row.read for row in listed])
+    least = _by_words(listed[0]) - _BEHIND
+    listed = [row for row in listed if _by_words(row) >= least]
+    texts = [row.read for row in listed]
+    scores, passes = query_likelihoods(model, tokenizer, question, texts)
     scores += list(map(_by_words, listed))
     order = (-scores).argsort()[:SPANS]
     best, highest = [listed[row] for row in order], scores[order].tolist()
-    spans, passes = answer_spans(
+    spans, more = answer_spans(
         model, tokenizer, question, [(row.lead, row.text) for row in best], highest
     )
     least = min((span.score for span in spans if span), default=0.0)
@@ -246,4 +260,4 @@ def best_sentence(
         score + (span.score if span else least) for score, span in zip(highest, spans, strict=False)
     ]
     chosen = totals.index(max(totals))
-    return _completed(best[chosen]), spans[chosen], passes_for(len(listed)) + passes
+    return _completed(best[chosen]), spans[chosen], passes + more

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from knn_logits.ask.ranking import content_words, offers_a_choice, words_of
 from knn_logits.engine.forward import input_device, padded
+from knn_logits.engine.model_changes import weights_state
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.pieces import token_texts
 from knn_logits.engine.tokens import text_ids
@@ -45,6 +47,8 @@ Answer: to keep it free of lime
 _STARTS, _WORDS = 6, 12
 # No span has more tokens, and no longer sentence with its question is read.
 _TOKENS, _LONGEST = 32, 512
+# The cache of the examples, with what it depends on.
+_examples_read: WeakKeyDictionary[Any, tuple[list[Any], Any]] = WeakKeyDictionary()
 _WORD = re.compile(r"[$€£#§]?\w(?:\w|[.,:'’/@&+-](?=\w))*[%°]?")
 
 
@@ -102,7 +106,7 @@ def answer_spans(
     # Words of the question answer it only where it offers a choice.
     repeated = frozenset[str]() if offers_a_choice(question) else frozenset(words_of(question))
     reader = _Reader(model)
-    reader.read(examples, last=1)
+    reader.begin(examples)
     spans: list[Span | None] = []
     best = -math.inf
     scores = scores or [0.0] * len(sentences)
@@ -116,23 +120,22 @@ def answer_spans(
             spans.append(None)
             continue
         first = reader.read(asked, last=1)[0]
-        scored = _scored(reader, tokenizer, sentence, first, line_break)
-        span = max(
-            (span for span in scored
-             if not repeated.issuperset(content_words(span.within(sentence)))),
-            key=lambda span: span.score,
-            default=None,
-        )  # fmt: skip
+        span = _likeliest(reader, tokenizer, sentence, first, line_break, repeated)
         spans.append(span)
         best = max(best, score + span.score if span else best)
         reader.forget(len(asked))
     return spans, reader.passes
 
 
-def _scored(
-    reader: _Reader, tokenizer: Any, sentence: str, first: Tensor, line_break: int
-) -> Iterator[Span]:
-    """Scores the spans of a sentence that the model may answer with after what was read."""
+def _likeliest(
+    reader: _Reader,
+    tokenizer: Any,
+    sentence: str,
+    first: Tensor,
+    line_break: int,
+    repeated: frozenset[str],
+) -> Span | None:
+    """The likeliest answer in a sentence after what was read, with a word that is not repeated."""
     words = [match.span() for match in _WORD.finditer(sentence)]
     texts = [
         f" {sentence[start : words[min(place + _WORDS, len(words)) - 1][1]]}"
@@ -141,17 +144,29 @@ def _scored(
     rows = [text_ids(tokenizer, text, around=False)[:_TOKENS] for text in texts]
     begins = sorted(range(len(rows)), key=lambda row: -float(first[rows[row][0]]))[:_STARTS]
     ends = {end for _, end in words}
-    for row, after in zip(begins, reader.after([rows[row] for row in begins]), strict=True):
-        ids = rows[row]
-        log_p = torch.cat([first[None], after[:-1]]).gather(1, torch.tensor(ids)[:, None])[:, 0]
-        totals = (log_p.cumsum(0) + after[:, line_break]).tolist()
-        start = words[row][0]
-        lengths = accumulate(map(len, token_texts(tokenizer, ids)))
-        for number, (total, length) in enumerate(zip(totals, lengths, strict=True), 1):
-            # The tokens' text begins with a blank.
-            end = start + length - 1
-            if end in ends:
-                yield Span(start, end, total / (number + 1) ** 0.5)
+    best: Span | None = None
+    for batch in (begins[:1], begins[1:]):
+        # No span's score exceeds that of its first token, over the root of the longest span.
+        batch = [
+            row
+            for row in batch
+            if best is None or first[rows[row][0]] / (len(rows[row]) + 1) ** 0.5 > best.score
+        ]
+        for row, after in zip(batch, reader.after([rows[row] for row in batch]), strict=True):
+            ids, start = rows[row], words[row][0]
+            log_p = torch.cat([first[None], after[:-1]]).gather(1, torch.tensor(ids)[:, None])
+            totals = (log_p[:, 0].cumsum(0) + after[:, line_break]).tolist()
+            lengths = accumulate(map(len, token_texts(tokenizer, ids)))
+            for number, (total, length) in enumerate(zip(totals, lengths, strict=True), 1):
+                # The tokens' text begins with a blank.
+                span = Span(start, start + length - 1, total / (number + 1) ** 0.5)
+                if (
+                    span.end in ends
+                    and (best is None or span.score > best.score)
+                    and not repeated.issuperset(content_words(span.within(sentence)))
+                ):
+                    best = span
+    return best
 
 
 class _Reader:
@@ -163,6 +178,17 @@ class _Reader:
         self._length = 0
         self.passes = 0
 
+    def begin(self, examples: Sequence[int]) -> None:
+        """Reads the examples, or takes their cache from a question before."""
+        state = [examples, *weights_state(self._model)]
+        before, cache = _examples_read.get(self._model, (None, None))
+        if before == state:
+            self._cache, self._length = copy.deepcopy(cache), len(examples)
+            return
+        self.read(examples, last=1)
+        if hasattr(self._cache, "batch_repeat_interleave"):
+            _examples_read[self._model] = state, copy.deepcopy(self._cache)
+
     def read(self, ids: Sequence[int], last: int = 0) -> Tensor:
         """Returns log p after each token or after the last ones, float32 [tokens, vocabulary]."""
         log_p, self._cache = self._pass([ids], self._cache, last)
@@ -171,7 +197,7 @@ class _Reader:
 
     def after(self, rows: Sequence[Sequence[int]]) -> Iterator[Tensor]:
         """Yields for each of several continuations what `read` returns. None of them is kept."""
-        if rows and hasattr(self._cache, "batch_repeat_interleave"):
+        if len(rows) > 1 and hasattr(self._cache, "batch_repeat_interleave"):
             cache = copy.deepcopy(self._cache)
             cache.batch_repeat_interleave(len(rows))
             log_p, _ = self._pass(rows, cache)

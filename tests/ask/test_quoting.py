@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from knn_logits.ask.quoting import (
+    _batches,
     best_sentence,
     candidates,
     is_near,
@@ -72,7 +73,7 @@ SENTENCE = "To move the crane to the far side of the harbour before winter, do t
     ],
 )
 def test_what_a_sentence_introduces_is_quoted_with_it(monkeypatch, block, quoted):
-    monkeypatch.setattr(f"{QUOTING}.query_likelihoods", lambda *of: np.zeros(len(of[3])))
+    monkeypatch.setattr(f"{QUOTING}.query_likelihoods", lambda *of: (np.zeros(len(of[3])), 1))
     monkeypatch.setattr(f"{QUOTING}.answer_spans", lambda *of: ([None] * len(of[3]), 0))
     text = SENTENCE.replace("winter, ", "winter,\n") + block
     listed = candidates("move to winter", [found(f"{text}\n\nIt is red.")], lambda word: 1.0)
@@ -92,7 +93,8 @@ def test_likelihoods_are_those_of_single_passes(model, tokenizer):
         "Oil.",
         "Queen Maira founded the town of Oldenport.",
     ] * 3
-    scores = query_likelihoods(model, tokenizer, "Who founded the town?", sentences)
+    scores, passes = query_likelihoods(model, tokenizer, "Who founded the town?", sentences)
+    assert passes == 2  # the short ones have one of their own
     for sentence, score in zip(sentences, scores, strict=True):
         before = tokenizer(f"{sentence}\nQuestion:")["input_ids"]
         question = tokenizer(" Who founded the town?")["input_ids"]
@@ -102,9 +104,24 @@ def test_likelihoods_are_those_of_single_passes(model, tokenizer):
         assert score == pytest.approx(float(log_p[range(len(question)), question].sum()), abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "batches"),
+    [
+        ([], []),
+        ([9], [[0]]),
+        ([10, 200], [[0], [1]]),
+        ([12, 10, 11], [[1, 2, 0]]),
+        ([100, 10, 90, 11], [[1, 3], [2, 0]]),
+        ([5] * 9, [[*range(8)], [8]]),
+    ],
+)
+def test_texts_of_about_one_length_share_a_batch(lengths, batches):
+    assert _batches(lengths) == batches
+
+
 def test_the_model_decides_between_sentences_with_the_same_words(model, tokenizer):
     listed = candidates("crane", [found("The crane is old. The crane is red.")], lambda word: 0.0)
-    scores = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
+    scores, _ = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
     best = listed[int(np.argmax(scores))]
     assert best_sentence(model, tokenizer, "crane", listed) == (best, None, 1)
     assert best_sentence(model, tokenizer, "crane", []) == (None, None, 0)
@@ -112,7 +129,7 @@ def test_the_model_decides_between_sentences_with_the_same_words(model, tokenize
 
 def test_the_likeliest_answer_is_weighed_among_the_best_sentences(model, tokenizer, monkeypatch):
     listed = candidates("crane", [found("It is old. It is red. It is big. It is.")], lambda _: 0.0)
-    scores = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
+    scores, passes = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
     second, third = (listed[row] for row in np.argsort(-scores)[1:3])
     score = {second.text: -1e6, third.text: -5e5}
 
@@ -121,7 +138,7 @@ def test_the_likeliest_answer_is_weighed_among_the_best_sentences(model, tokeniz
         return [Span(0, 2, score.get(text, -1e7)) for _, text in texts], 5
 
     monkeypatch.setattr("knn_logits.ask.quoting.answer_spans", spans)
-    assert best_sentence(model, tokenizer, "crane", listed) == (third, Span(0, 2, -5e5), 6)
+    assert best_sentence(model, tokenizer, "crane", listed) == (third, Span(0, 2, -5e5), passes + 5)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +148,7 @@ def test_a_further_passage_is_read_only_where_the_first_is_not_near(
     model, tokenizer, monkeypatch, gains, near, passes
 ):
     def likelihoods(model, tokenizer, question, texts):
-        return np.array([float(gains["ab".index(text)]) if text else 0.0 for text in texts])
+        return np.array([float(gains["ab".index(text)]) if text else 0.0 for text in texts]), 1
 
     monkeypatch.setattr("knn_logits.ask.quoting.query_likelihoods", likelihoods)
     monkeypatch.setattr("knn_logits.ask.quoting._question_ids", lambda *_: [0, 0])

@@ -41,6 +41,7 @@ def scored(model, tokenizer, text):
 
 def test_the_best_of_all_spans_is_that_of_single_passes(roomy, tokenizer, monkeypatch):
     monkeypatch.setattr(spans, "_STARTS", 100)
+    spans._examples_read.clear()
     (span,), passes = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
     words = list(re.finditer(r"\w(?:\w|\.(?=\w))*", SENTENCE))
     texts = [
@@ -53,14 +54,16 @@ def test_the_best_of_all_spans_is_that_of_single_passes(roomy, tokenizer, monkey
     best = max((scored(roomy, tokenizer, text), text) for text in texts)
     assert SENTENCE[span.start : span.end] == best[1]
     assert span.score == pytest.approx(best[0], abs=1e-4)
-    assert passes == 3
+    assert passes == 4
 
 
 def test_a_cache_that_only_can_be_cut_gives_the_same(roomy, tokenizer, monkeypatch):
     together, _ = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)] * 2)
     monkeypatch.delattr("transformers.Cache.batch_repeat_interleave")
+    spans._examples_read.clear()
     one_by_one, passes = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)] * 2)
-    assert passes == 1 + 2 * (1 + spans._STARTS)
+    assert passes <= 1 + 2 * (1 + spans._STARTS)
+    assert not spans._examples_read
     for a, b in zip(together, one_by_one, strict=True):
         assert (a.start, a.end) == (b.start, b.end)
         assert a.score == pytest.approx(b.score, abs=1e-4)
@@ -117,7 +120,35 @@ def test_what_stands_before_a_sentence_is_read_and_never_answers(roomy, tokenize
 
 def test_a_sentence_that_cannot_win_is_not_read(roomy, tokenizer):
     rows = [("", SENTENCE)] * 3
-    spans, passes = answer_spans(roomy, tokenizer, QUESTION, rows, [0.0, -1e3, -1e4])
-    assert (len(spans), passes) == (1, 3)
-    spans, passes = answer_spans(roomy, tokenizer, QUESTION, rows, [0.0, -1e-3, -1e4])
-    assert (len(spans), passes) == (2, 5)
+    spans._examples_read.clear()
+    read, passes = answer_spans(roomy, tokenizer, QUESTION, rows, [0.0, -1e3, -1e4])
+    assert (len(read), passes) == (1, 4)
+    read, passes = answer_spans(roomy, tokenizer, QUESTION, rows, [0.0, -1e-3, -1e4])
+    assert (len(read), passes) == (2, 6)  # the examples are not read again
+
+
+def test_the_examples_are_read_once_while_the_model_stays_the_same(roomy, tokenizer):
+    spans._examples_read.clear()
+    first, passes = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
+    again, fewer = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
+    assert (again, fewer) == (first, passes - 1)
+    with torch.no_grad():
+        roomy.transformer.h[0].mlp.c_fc.weight *= 0.5
+    changed, passes = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
+    spans._examples_read.clear()
+    assert (changed, passes) == answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
+    assert changed[0].score != first[0].score
+
+
+@pytest.mark.parametrize(("log_p", "starts"), [(0.0, 1), (-50.0, 3)])
+def test_a_start_that_cannot_win_is_not_scored(tokenizer, log_p, starts):
+    scored = []
+
+    class Reader:
+        def after(self, rows):
+            scored.extend(rows)
+            return [torch.full((len(row), 384), log_p) for row in rows]
+
+    first = torch.full((384,), -9.0)
+    spans._likeliest(Reader(), tokenizer, "red or blue", first, 0, frozenset())
+    assert len(scored) == starts
