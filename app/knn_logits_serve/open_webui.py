@@ -60,7 +60,7 @@ class OpenWebUIAnswer(Answer):
         if isinstance(part, End) and part.answer is not None:
             read = [row for row in part.answer.passages if row.read or not part.answer.answered]
             for passage in read if part.answer.near else ():
-                yield _event("source", _passage(passage))
+                yield _event("source", _passage(passage, part.answer.sentence))
         if isinstance(part, End) and part.trace is not None and self.request.n == 1:
             yield from self._sources(part)
         yield from super().chunks(part)
@@ -161,19 +161,27 @@ def _excerpt(source: Source) -> str:
     """The words in bold, with the whole words around them, in Markdown."""
     assert source.neighbor is not None
     before, words, after = source.neighbor.before, source.words, source.after
-    if not _MARKUP.search(words) and "\n" not in words.strip():
-        # Signs of bold stand at the words themselves: beside a blank they are signs like others.
-        inner = words.strip()
-        words = words.replace(inner, f"**{inner}**") if inner else words
+    words = words if "\n" in words.strip() else _bold(words)
     # The first and the last word of an excerpt may be cut.
     before = before.partition(" ")[2] if " " in before else before
     after = after.rpartition(" ")[0] if " " in after else after
     return f"… {before}{words}{after} …"
 
 
-def _passage(passage: PassageEffect) -> dict[str, Any]:
-    """Describes a passage that was read for Open WebUI's list of sources."""
-    return _listed(passage.store, passage.title, passage.uri, [passage.text])
+def _bold(words: str) -> str:
+    """Words in bold, unless they have signs of Markdown themselves."""
+    # Signs of bold stand at the words themselves: beside a blank they are signs like others.
+    inner = words.strip()
+    return words if not inner or _MARKUP.search(words) else words.replace(inner, f"**{inner}**")
+
+
+def _passage(passage: PassageEffect, sentence: str | None) -> dict[str, Any]:
+    """Describes a passage that was read for Open WebUI's list of sources, a sentence in bold."""
+    text = passage.text
+    if place := passage.find(sentence or ""):
+        words = " ".join(text[slice(*place)].split())
+        text = f"{text[: place[0]]}{_bold(words)}{text[place[1] :]}"
+    return _listed(passage.store, passage.title, passage.uri, [text])
 
 
 def _listed(

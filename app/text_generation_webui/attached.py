@@ -28,6 +28,14 @@ _NO_SOURCES = {
 # The seconds after which the page looks again whether the host still writes, and those in which the
 # host passes a whole answer on after it has written it.
 _LOOK, _PASS_ON = 0.5, 2.0
+# What to do where the host's loader gives no hidden states, by the class of its models.
+_LOAD = "gives no hidden states. Load the model with the Transformers loader"
+_INSTEAD = {
+    "LlamaServer": (
+        "runs llama.cpp in another process, which gives no hidden states. Run the GGUF file by "
+        "`knn-logits serve FILE.gguf DATASTORE` instead of this program"
+    )
+}
 # What the extension needs beside the host's own packages.
 _PACKAGES = ("knn_logits", "knn_logits_app", "faiss", "pyarrow", "filelock")
 
@@ -202,20 +210,21 @@ class Attached:
 
     def _refusal(self, model: Any) -> str:
         """Returns why kNN cannot work now, or an empty string."""
+        bare = _bare(model)
+        kind = type(bare)
+        # The host's own wrappers may look like models of transformers, but do not run in PyTorch.
+        # Hosts that have only llama.cpp come without transformers, which is not imported for them.
+        if kind.__module__.startswith("modules."):
+            instead = _INSTEAD.get(kind.__name__, _LOAD)
+            return f"kNN is off: the loader of this model ({kind.__name__}) {instead}"
         if not str(self._params["datastore"]).strip():
             return "kNN is off: name a datastore, a folder or org/name on the Hub"
         if model is None:
             return "kNN is off: no model is loaded yet"
         from transformers import PreTrainedModel
 
-        model = _bare(model)
-        kind = type(model)
-        # The host's own wrappers look like models of transformers, but do not run in PyTorch.
-        if not isinstance(model, PreTrainedModel) or kind.__module__.startswith("modules."):
-            return (
-                f"kNN is off: the loader of this model ({kind.__name__}) gives no hidden states. "
-                "Load the model with the Transformers loader"
-            )
+        if not isinstance(bare, PreTrainedModel):
+            return f"kNN is off: the loader of this model ({kind.__name__}) {_LOAD}"
         return ""
 
     def _try_to_attach(self, model: Any) -> OnModel | None:

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import shutil
+import sys
 import weakref
 
 import pytest
@@ -141,17 +142,29 @@ def test_a_loader_without_hidden_states_is_named(extension, host, mine, tokenize
     extension.params["datastore"] = str(store.folder)
     wrapper = type("Exllamav3HF", (type(mine),), {"__module__": "modules.exllamav3_hf"})
     llama = type("LlamaServer", (), {"__module__": "modules.llama_cpp_server"})
-    for model in (wrapper(mine.config), llama()):
+    models = {"Load the model with the Transformers loader": wrapper(mine.config)}
+    models["knn-logits serve FILE.gguf DATASTORE"] = llama()
+    for advice, model in models.items():
         host.shared.model = model
         host.lines.clear()
         extension.memory.changed()
         extension.state_modifier({})
-        assert "Load the model with the Transformers loader" in host.lines[0]
+        assert advice in host.lines[0]
         assert type(model).__name__ in host.lines[0]
         processors = LogitsProcessorList()
         extension.logits_processor_modifier(processors, torch.zeros(1, 3, dtype=torch.int64))
         assert len(processors) == 0
         assert len(host.lines) == 1
+
+
+def test_a_host_without_transformers_answers_on(extension, host, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    host.shared.model = type("LlamaServer", (), {"__module__": "modules.llama_cpp_server"})()
+    for datastore in ("", "store"):
+        extension.params["datastore"] = datastore
+        assert extension.state_modifier({}) == {}
+        assert "knn-logits serve FILE.gguf" in extension.memory.status(host.shared.model)
+    assert len(host.lines) == 1
 
 
 def test_the_panel_is_made_of_what_the_host_has(extension, host, loaded, store):

@@ -253,6 +253,23 @@ def test_bold_signs_stand_at_words_and_never_among_others(words, marked):
 
 
 @pytest.mark.parametrize(
+    ("sentence", "text"),
+    [
+        ("Close the winch cover.", "E42 appears. **Close the winch cover.** Then wait."),
+        ("Close the `winch` cover.", "E42 appears. Close\nthe winch cover. Then wait."),
+        (None, "E42 appears. Close\nthe winch cover. Then wait."),
+    ],
+)
+def test_the_quoted_sentence_is_bold_in_its_passage(sentence, text):
+    from knn_logits import PassageEffect
+    from knn_logits_serve.open_webui import _passage
+
+    read = "E42 appears. Close\nthe winch cover. Then wait."
+    passage = PassageEffect("s", "d", "d", None, None, read, 1.0, True, None, (0, 9))
+    assert _passage(passage, sentence)["document"] == [text]
+
+
+@pytest.mark.parametrize(
     "task",
     [
         "<chat_history>" + " " * 400_000 + "x",
