@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.text import Text
 
 from knn_logits.ask.config import AskConfig
+from knn_logits.cli.ad_hoc import STORES_HELP, asked_of
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions
@@ -33,10 +34,7 @@ def ask(
     model: Model,
     words: Annotated[
         list[str],
-        argument(
-            "STORE... QUESTION",
-            "One or more datastores, then the question; - reads standard input.",
-        ),
+        argument("STORE... QUESTION", f"{STORES_HELP} Then the question; - reads standard input."),
     ],
     memory: MemoryOptions,
     asking: AskConfig,
@@ -50,29 +48,30 @@ def ask(
 ) -> None:
     """Answer a question from documents, with the source of every word."""
     stores, rows = _asked(words, questions)
-    opened = memory.open(stores, scoring=False)
-    loaded, tokenizer = run.load(model)
-    from knn_logits.ask.asking import Asking
-    from knn_logits.mixture.memory import Memory
+    with asked_of(stores, model, memory, run) as (opened, loaded, tokenizer):
+        from knn_logits.ask.asking import Asking
+        from knn_logits.mixture.memory import Memory
 
-    with interruptible("answered the questions so far"), opened.searching():
-        opened_memory = Memory(loaded, opened.stores, **opened.keywords(run.threads))
-        asker = Asking(loaded, tokenizer, opened_memory, asking)
-        for row in rows:
-            doing("answering")
-            answer = asker.answer(row["question"])
-            if json:
-                identity = {"id": row["id"]} if "id" in row else {}
-                print_json(identity | answer.to_dict())
-            else:
-                _print(answer, numbered=len(rows) > 1)
+        with interruptible("answered the questions so far"), opened.searching():
+            opened_memory = Memory(loaded, opened.stores, **opened.keywords(run.threads))
+            asker = Asking(loaded, tokenizer, opened_memory, asking)
+            for row in rows:
+                doing("answering")
+                answer = asker.answer(row["question"])
+                if json:
+                    identity = {"id": row["id"]} if "id" in row else {}
+                    print_json(identity | answer.to_dict())
+                else:
+                    _print(answer, numbered=len(rows) > 1)
 
 
 def _asked(words: list[str], questions: str | None) -> tuple[list[str], list[dict[str, Any]]]:
     if questions is not None:
         return words, list(_questions(questions))
     if len(words) < 2:
-        raise ConfigError("pass a datastore followed by a quoted question, or use --questions FILE")
+        raise ConfigError(
+            "pass a datastore or documents, then a quoted question, or use --questions FILE"
+        )
     question = read_text(words[-1]).strip()
     if not question:
         raise ConfigError("the question is empty: enter one")

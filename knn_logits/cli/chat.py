@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knn_logits.ask.config import AskConfig, Words
+from knn_logits.cli.ad_hoc import AskedStores, asked_of
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.memory import MemoryOptions
-from knn_logits.cli.options import Draft, Model, Stores, command
+from knn_logits.cli.options import Draft, Model, command
 from knn_logits.cli.streaming import Printed
 from knn_logits.cli.terminal import Output, doing, say, status, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
@@ -309,7 +310,7 @@ def _words(line: str) -> list[str]:
 @command
 def chat(
     model: Model,
-    stores: Stores,
+    stores: AskedStores,
     memory: MemoryOptions,
     run: RunOptions,
     max_new_tokens: int = setting(120, "Maximum number of tokens per answer.", least=1),
@@ -327,18 +328,19 @@ def chat(
 
     /help lists the commands, /why shows the sources of each word.
     """
-    opened = memory.open(stores, scoring=False)
-    loaded, tokenizer = run.load(model)
-    if loaded.config.is_encoder_decoder:
-        raise ConfigError(
-            "chat needs a causal model; use `knn-logits generate` with an encoder-decoder"
-        )
-    from knn_logits.engine.compatibility import check_tokenizer
-    from knn_logits.mixture.memory import Memory
+    with (
+        asked_of(stores, model, memory, run) as (opened, loaded, tokenizer),
+        opened.searching(),
+    ):
+        if loaded.config.is_encoder_decoder:
+            raise ConfigError(
+                "chat needs a causal model; use `knn-logits generate` with an encoder-decoder"
+            )
+        from knn_logits.engine.compatibility import check_tokenizer
+        from knn_logits.mixture.memory import Memory
 
-    check_tokenizer(tokenizer, opened.stores[0])
-    doing("checking the datastore")
-    with opened.searching():
+        check_tokenizer(tokenizer, opened.stores[0])
+        doing("checking the datastore")
         keywords = opened.keywords(run.threads)
         without = list(keywords.pop("exclude", ()))
         console = Output()
@@ -360,7 +362,7 @@ def chat(
             kind = "Ask a question" if talk.asks else "Type a text to continue"
             console.print(f"{kind}; /help lists the commands.", style="dim")
         _converse(talk)
-    opened.partial_answers()
+        opened.partial_answers()
 
 
 def _converse(talk: Chat) -> None:
