@@ -178,7 +178,9 @@ def _bold(words: str) -> str:
 def _passage(passage: PassageEffect, sentence: str | None) -> dict[str, Any]:
     """Describes a passage that was read for Open WebUI's list of sources, a sentence in bold."""
     text = passage.text
-    if place := passage.find(sentence or ""):
+    place = passage.find(sentence or "")
+    # Indented lines are shown as they are.
+    if place and not text[: place[0]].rpartition("\n")[2].startswith(("    ", "\t")):
         words = " ".join(text[slice(*place)].split())
         text = f"{text[: place[0]]}{_bold(words)}{text[place[1] :]}"
     return _listed(passage.store, passage.title, passage.uri, [text])

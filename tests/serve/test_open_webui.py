@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import missing
 import pytest
@@ -267,6 +268,8 @@ def test_the_quoted_sentence_is_bold_in_its_passage(sentence, text):
     read = "E42 appears. Close\nthe winch cover. Then wait."
     passage = PassageEffect("s", "d", "d", None, None, read, 1.0, True, None, (0, 9))
     assert _passage(passage, sentence)["document"] == [text]
+    indented = replace(passage, text=f"E42\n\n    {read}")
+    assert _passage(indented, sentence)["document"] == [indented.text]
 
 
 @pytest.mark.parametrize(
