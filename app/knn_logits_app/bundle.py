@@ -23,12 +23,12 @@ ASSETS = Path(__file__).parent / "assets"
 ICON = ASSETS / "icon.svg"
 # The scripts, each after those that it needs.
 _SCRIPTS = (
-    "dom", "trace", "words", "live", "answer", "panel", "documents", "card", "tour", "take", "page",
-    "mount", "chat", "alone",
+    "dom", "trace", "words", "live", "answer", "panel", "documents", "card", "tour", "settings",
+    "take", "page", "mount", "chat", "alone",
 )  # fmt: skip
 _NAMES = (
-    "mount, drawer, controls, gates, alone, tries, fromLink, runLink, read, unpackLive, mixed, "
-    "turnsOf, wholeTrace, chat, asked, addressOf"
+    "mount, drawer, controls, know, own, ownOfModel, isTurned, forTab, alone, tries, fromLink, "
+    "runLink, read, unpackLive, mixed, turnsOf, wholeTrace, chat, asked, addressOf"
 )
 _TITLE_TAG = re.compile(rb"<title>[^<]*</title>")
 _GRADIO_TAG = re.compile(

@@ -105,17 +105,19 @@ def setting_control(declared: Setting, value: Any, useful: int | None = None) ->
     return gr.Number(value, minimum=least, **shared)
 
 
-def values_of(store: Datastore) -> dict[str, Any]:
-    """The settings that the controls show at first: for writing, if the datastore has any."""
-    record = store.manifest.writing or store.manifest.settings
+def values_of(store: Datastore, *, scores: bool = False) -> dict[str, Any]:
+    """A datastore's own settings, which the controls show: for writing, or for scoring a text."""
     scoring = store.manifest.settings
+    record = scoring if scores else store.manifest.writing or scoring
     return {
         name: getattr(record, name, getattr(scoring, name, declared.default))
         for name, declared in SETTINGS.items()
     }
 
 
-def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
+def split(
+    server: Server, values: Sequence[Any], *, scores: bool = False
+) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
     """Splits the values of a handler, which are those of `Controls.lookup`, followed by others."""
     size = len(SETTINGS) + 3
     (model, stores, *settings, gate), rest = values[:size], values[size:]
@@ -125,7 +127,8 @@ def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Look
         library = server.session.library(model)
         # A control that was not changed sets nothing, so that all of the datastore's own settings
         # hold. A visitor's text has those of the model's first datastore.
-        first = values_of(library.stores.get(changed.stores[0], library.store))
+        store = library.stores.get(changed.stores[0], library.store)
+        first = values_of(store, scores=scores)
         for name, value in first.items():
             if changed.settings.get(name) == value:
                 changed.settings.pop(name, None)

@@ -13,6 +13,7 @@ from knn_logits_app.api import add_api
 from knn_logits_app.bundle import TITLE, asset
 from knn_logits_app.drawer import add_drawer, connect
 from knn_logits_app.layout import INSTANT, Controls, Server, setting_control, values_of
+from knn_logits_app.library import Library
 from knn_logits_app.requests import SETTINGS
 from knn_logits_app.views import text
 
@@ -25,18 +26,6 @@ _SHOWN = {
     "chat": "An answer is quoted from the documents; click its source to see the passage.",
     "generate": "Coloured words come from the memory; click one to see its source.",
 }
-# This JavaScript computes the settings of the chosen datastores and the boxes of the chosen model.
-_SETTINGS_OF_STORES = """
-  const mine = all[model] ?? Object.values(all)[0];
-  const names = Object.keys(mine.stores);
-  const chosen = (stores ?? [])[0];
-  const first = names.includes(chosen) ? chosen : names[0];
-  const gated = names.includes(chosen ?? first) && mine.gates.includes(first);
-  const own = [...mine.stores[first], gated];
-  const boxes = {
-    __type__: "update", choices: names.map((one) => [one, one]), value: mine.chosen,
-  };
-"""
 
 
 def build_page(server: Server) -> Any:
@@ -55,7 +44,7 @@ def build_page(server: Server) -> Any:
         )
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
-                gr.HTML(_tab_row(tabs), js_on_load=asset("tabs.js"), apply_default_css=False)
+                row = gr.HTML(_tab_row(tabs), js_on_load=asset("tabs.js"), apply_default_css=False)
                 panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in tabs]
             with gr.Column(scale=1, min_width=280, elem_id="side"):
                 controls = _controls(server)
@@ -65,7 +54,7 @@ def build_page(server: Server) -> Any:
                 answers = build(server, controls)
             if answers is not None:
                 connect(server, answers, drawer)
-        _follow(page, controls, server)
+        _follow(page, row, controls, server)
         page.unload(forget)
         add_api(page, server)
     return page
@@ -130,25 +119,13 @@ def _controls(server: Server) -> Controls:
     reset = gr.Button("Back to the datastore’s own settings", size="sm", elem_id="reset")
     controls = Controls(model, stores, settings, gate)
 
-    all_settings = {
-        name: {
-            "gates": list(each.gates),
-            "chosen": each.chosen,
-            "stores": {
-                title: list(values_of(store).values()) for title, store in each.stores.items()
-            },
-        }
-        for name, each in libraries.items()
-    }
-    compute = f"const [model, stores] = args; const all = {json.dumps(all_settings)};"
-    compute += _SETTINGS_OF_STORES
     to_stores = {"inputs": [model, stores], "outputs": controls.knobs, **INSTANT}
     for event in (reset.click, stores.input):
-        event(js=f"(...args) => {{ {compute} return own; }}", **to_stores)
+        event(js="(...chosen) => knnLogits.own(...chosen)", **to_stores)
     model.input(
         inputs=[model],
         outputs=[stores, *controls.knobs],
-        js=f"(...args) => {{ {compute} return [boxes, ...own]; }}",
+        js="(model) => knnLogits.ownOfModel(model)",
         **INSTANT,
     )
     # A visitor who moves the slider wants to see its effect, so the gate is switched off.
@@ -156,14 +133,20 @@ def _controls(server: Server) -> Controls:
     return controls
 
 
-def _follow(page: Any, controls: Controls, server: Server) -> None:
+def _follow(page: Any, row: Any, controls: Controls, server: Server) -> None:
     """Makes the browser update the answers when a control changes, without a request."""
     everything = [*controls.lookup, controls.use]
     follow = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
-    gates = {name: list(each.gates) for name, each in server.session.libraries.items()}
+    known = {name: _own_settings(each) for name, each in server.session.libraries.items()}
     names = json.dumps(list(SETTINGS))
-    start = f"(...all) => {{ knnLogits.gates({json.dumps(gates)}, {names}, ...all); }}"
+    start = f"(...all) => {{ knnLogits.know({json.dumps(known)}, {names}, ...all); }}"
     page.load(**{**follow, "js": start})
+    row.turn(
+        inputs=controls.lookup,
+        outputs=list(controls.settings.values()),
+        js="(...all) => knnLogits.forTab(...all)",
+        **INSTANT,
+    )
     for control in everything:
         control.change(**follow)
     # A link can carry a prompt and settings. They are filled in, and the answer is written.
@@ -171,6 +154,21 @@ def _follow(page: Any, controls: Controls, server: Server) -> None:
     page.load(
         inputs=form, outputs=form, js=f"(...now) => knnLogits.fromLink({names}, ...now)", **INSTANT
     ).then(js="() => { knnLogits.runLink(); }", **INSTANT)
+
+
+def _own_settings(library: Library) -> dict[str, Any]:
+    """What the browser knows of a model's datastores, to set the controls by itself."""
+    return {
+        "gates": list(library.gates),
+        "chosen": library.chosen,
+        "stores": {
+            title: {
+                "writing": list(values_of(store).values()),
+                "scoring": list(values_of(store, scores=True).values()),
+            }
+            for title, store in library.stores.items()
+        },
+    }
 
 
 def _build_about(server: Server, _: Controls) -> None:

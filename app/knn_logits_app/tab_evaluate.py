@@ -44,7 +44,7 @@ def build(server: Server, controls: Controls) -> None:
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (sources, text) = layout.split(server, values)
+            model, lookup, (sources, text) = layout.split(server, values, scores=True)
             visitor = request.session_hash
             library = server.session.library(model)
             private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
@@ -83,6 +83,7 @@ def measured_html(measured: Measured) -> str:
     return (
         f"{_verdict(measured)}<dl class='kl-figures'>{shown}</dl>"
         f"<p class='kl-label'>Perplexity of {measured.tokens:,} tokens; lower is better. "
+        f"The memory has {views.text(measured.settings)}. "
         f"Bits per byte: {alone} without, {mixed} with the memory.</p>"
         + (heat_html(measured.heat) if measured.heat else "")
     )

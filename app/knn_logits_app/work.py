@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import torch
 
-from knn_logits import CorpusError, Datastore, Deadline, Document, evaluate, tune
+from knn_logits import CorpusError, Datastore, Deadline, Document, evaluate, settings_line, tune
 from knn_logits_app.library import Library
 from knn_logits_app.questions import ask_steps, asking_of
 from knn_logits_app.requests import Lookup, pairs_of, text_of
-from knn_logits_app.session import Session, Stores
+from knn_logits_app.session import Session, Stores, settings_of
 from knn_logits_app.your_text import build_steps
 
 Kind = Literal["write", "ask", "explain", "measure", "build"]
@@ -50,6 +50,7 @@ class Measured:
     oracle: float | None
     bits_per_byte: tuple[float | None, float | None]
     heat: Heat | None
+    settings: str  # a line about those of the memory
 
 
 def to_measure(
@@ -74,13 +75,14 @@ def measure(
     deadline: Deadline,
     private: Stores | None = None,
 ) -> Measured:
-    """Measures a text that `to_measure` allows. A gate is ignored here."""
+    """Measures a text that `to_measure` allows."""
     documents = to_measure(session, library, text, sources)
     memory = library.memory.over(session.stores(library, lookup, private))
     model, tokenizer, watch = library.model, library.tokenizer, deadline.watch()
-    total = evaluate(
-        model, tokenizer, memory, documents, samples=0, progress=watch, **lookup.settings
-    ).total
+    asked = memory.asked(scoring=True, **settings_of(library, lookup))
+    total = evaluate(model, tokenizer, asked, documents, samples=0, progress=watch).total
+    settings = settings_line(asked.config, symbols=True)
+    settings += ", but a gate sets λ for each word" if asked.gate is not None else ""
     heat = None
     try:
         tuned = tune(model, tokenizer, memory, documents, progress=watch)
@@ -92,7 +94,8 @@ def measure(
         pass
     p, bits = total.perplexity, total.bits_per_byte
     bits_per_byte = (bits.interpolated, bits.lm)
-    return Measured(total.tokens, p.lm, p.interpolated, p.knn, p.oracle, bits_per_byte, heat)
+    figures = (p.lm, p.interpolated, p.knn, p.oracle)
+    return Measured(total.tokens, *figures, bits_per_byte, heat, settings)
 
 
 class Work:

@@ -285,7 +285,7 @@ def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
     [(5.0, "kl-done", "lowers"), (30.2, "kl-worse", "raises"), (10.0, "kl-note", "neither")],
 )
 def test_a_verdict_looks_like_what_it_says(interpolated, kind, words):
-    found = Measured(9, 10.0, interpolated, None, 4.0, (1.0, 1.0), None)
+    found = Measured(9, 10.0, interpolated, None, 4.0, (1.0, 1.0), None, "k 8, λ 0.25")
     (line,) = re.findall(r'<p class="kl-notice.*?</p>', measured_html(found))
     assert kind in line
     assert words in line

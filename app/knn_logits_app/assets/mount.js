@@ -1,7 +1,6 @@
 // Mounts the place of an answer. It draws the answers of the server and handles clicks on them.
 
-// The names of the settings among the values of a form, and those that the browser mixes by itself.
-let names = ["lmbda", "k", "temperature"];
+// The settings that the browser mixes by itself.
 const MIXED = ["lmbda", "k", "temperature"];
 // Names the values of a form: model, datastores, settings, gate, and others.
 const formOf = (values) => ({
@@ -11,9 +10,6 @@ const formOf = (values) => ({
 // The current values of the controls. The others say whether kNN is on.
 let form = null;
 const views = [];
-// The datastores that have a gate, by model. A gate holds only where its datastore is the only one.
-let gated = {};
-const hasGate = ({ model, stores }) => stores?.length === 1 && (gated[model] ?? []).includes(stores[0]);
 const ruled = (one) => Boolean(one.gate) && hasGate(one);
 const controls = (...values) => {
   form = formOf(values);
@@ -23,8 +19,8 @@ const controls = (...values) => {
   views.forEach((view) => view.follow());
 };
 
-const gates = (known, settings, ...values) => {
-  gated = known;
+const know = (known, settings, ...values) => {
+  libraries = known;
   names = settings;
   controls(...values);
 };

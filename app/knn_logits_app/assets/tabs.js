@@ -2,11 +2,14 @@
 // is not selected. gradio's own tabs mount their content only when they are opened. A moment later
 // they set its fields back to their first values, and lose what was typed meanwhile.
 const tabs = [...element.querySelectorAll("[role=tab]")];
-const open = (tab) =>
+const open = (tab) => {
   tabs.forEach((one) => {
     one.setAttribute("aria-selected", String(one === tab));
     one.tabIndex = one === tab ? 0 : -1;
   });
+  // A tab that uses the same settings must not set them: a visitor, or the tour, may just move one.
+  if (knnLogits.isTurned()) trigger("turn");
+};
 element.addEventListener("click", (event) => {
   const tab = event.target.closest("[role=tab]");
   if (tab) open(tab);

@@ -36,8 +36,10 @@ const fromLink = (settings, ...now) => {
   if (prompt) linked.kind = "write";
   linked.run = true;
   linked.word = given("word", null);
-  const chosen = address.getAll("store");
-  return [prompt || now[0], chosen.length ? chosen : now[1], ...settings.map((name, place) => given(name, now[place + 2])),
+  const asked = address.getAll("store");
+  const chosen = asked.length ? asked : now[1];
+  const usual = settingsFor(linked.kind === "explain" ? "scoring" : "writing", form?.model, chosen, now.slice(2));
+  return [prompt || now[0], chosen, ...settings.map((name, place) => given(name, usual[place])),
     address.has("lmbda") ? false : now.at(-1)];
 };
 const runLink = () => {
