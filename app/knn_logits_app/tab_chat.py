@@ -131,7 +131,6 @@ def packed(reply: Reply, question: Question) -> dict[str, Any]:
         "near": answer.near,
         "quoted": answer.quoted,
         "note": "" if answer.note == answer.text else answer.note,
-        "tokens": len(answer.tokens),
         "seconds": round(answer.seconds, 2),
         "passages": [_passage(row, answer) for row in _shown(answer)],
     }
@@ -162,7 +161,7 @@ def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
         "document": row.document,
         "title": f"{row.title}{heading}",
         "uri": row.uri,
-        "effect": row.effect,
+        "effect": answer.effect_line(row),
         "span": row.span,
         "text": marked(row, quoted),
     }

@@ -51,9 +51,9 @@ def show(answer: Answer, expected: str | None, console: Console) -> None:
         console.print(f"({answer.note})", markup=False)
     for passage in answer.passages:
         if passage.read:
-            effect = f"; reading it changes log p by {passage.effect or 0:+.1f}"
-            console.print(f"  [{passage.title}{effect}]", style="green", markup=False)
+            console.print(f"  [{passage.title}]", style="green", markup=False)
             console.print(f"  [{passage.uri}]", style="green", markup=False, soft_wrap=True)
+            console.print(f"  {answer.effect_line(passage)}", style="dim", markup=False)
     mark, style = ("right", "dim") if is_right(answer, expected) else ("wrong", "red")
     fact = f"the documents say {expected}" if expected else "no document says it"
     console.print(f"  {mark}: {fact}\n", style=style, markup=False)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -129,6 +131,31 @@ class Answer:
             return ALONE
         return f"The nearest sentence: “{self.sentence}”" if self.sentence else NOT_SAID
 
+    def effect_line(self, passage: PassageEffect) -> str | None:
+        """What reading a passage changes for the model, as a sentence; None if not measured."""
+        if passage.effect is None or not self.tokens:
+            return None
+        factor = _factor(passage.effect / len(self.tokens))
+        if _hardly_differs(factor):
+            return "Reading it hardly changes how likely the answer is."
+        change = "less likely" if factor < 1 else "likelier"
+        return (
+            f"Reading it makes the answer {change} for the model: each piece of a word "
+            f"{_times(factor)} as likely, on average."
+        )
+
+    def word_lines(self, tokens: Sequence[AnswerToken]) -> list[str]:
+        """What reading each document changes for a word, given its tokens."""
+        effects: dict[str, float] = {}
+        for part in (part for token in tokens for part in token.documents):
+            effects[part.document] = effects.get(part.document, 0.0) + part.effect
+        return [
+            f"reading {document} hardly changes how likely it is"
+            if _hardly_differs(factor := _factor(effect))
+            else f"reading {document} makes it {_times(factor)} as likely"
+            for document, effect in effects.items()
+        ]
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the answer as JSON."""
         write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
@@ -136,3 +163,16 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """Returns the answer as plain values, for JSON."""
         return asdict(self) | {"note": self.note}
+
+
+def _factor(effect: float) -> float:
+    """How many times as likely a change of log p in nats makes something."""
+    return math.exp(min(effect, 700.0))
+
+
+def _hardly_differs(factor: float) -> bool:
+    return 0.95 < factor < 1.05
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.0f} times" if factor >= 9.95 else f"{factor:.2g} times"

@@ -22,7 +22,7 @@ from knn_logits.printable import printable
 from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
-    from knn_logits.ask.answer import Answer, AnswerToken, PassageEffect
+    from knn_logits.ask.answer import Answer, AnswerToken
     from knn_logits.evidence.trace import SequenceTrace
 
 # A passage is shown up to so many characters.
@@ -129,13 +129,9 @@ def passages_shown(answer: Answer) -> Iterator[str]:
     for passage in answer.passages if answer.near else ():
         if passage.read or not answer.answered:
             text = passage.text if len(passage.text) <= _SHOWN else f"{passage.text[:_SHOWN]}…"
-            yield f"[{printable(passage.title)}{_effect(passage)}]\n{printable(text)}"
-
-
-def _effect(passage: PassageEffect) -> str:
-    if not passage.effect:
-        return ""
-    return f"; reading it changes log p of the answer by {passage.effect:+.1f}"
+            effect = answer.effect_line(passage)
+            below = "" if effect is None else f"\n({effect})"
+            yield f"[{printable(passage.title)}]\n{printable(text)}{below}"
 
 
 def word_lines(answer: Answer, tokens: list[AnswerToken]) -> Iterator[str]:
@@ -144,12 +140,8 @@ def word_lines(answer: Answer, tokens: list[AnswerToken]) -> Iterator[str]:
     source = next((token.source for token in tokens if token.source is not None), None)
     says = "no passage has it" if source is None else f"in {answer.passages[source].title}"
     yield printable(f"»{word}«  {says}")
-    names = dict.fromkeys(part.document for token in tokens for part in token.documents)
-    for name in names:
-        effect = sum(
-            part.effect for token in tokens for part in token.documents if part.document == name
-        )
-        yield printable(f"    reading {name} changes its log p by {effect:+.1f}")
+    for line in answer.word_lines(tokens):
+        yield printable(f"    {line}")
 
 
 def tokens_of_word(sequence: SequenceTrace | Answer, word: str) -> list[Any]:

@@ -7,15 +7,6 @@ const ALONE_LINE = "No document is about this: the model answers alone.";
 const theChat = { asked: () => {}, askAll: () => {}, offer: () => {} };
 const asked = () => theChat.asked();
 
-const times = (factor) => (factor >= 10 ? Math.round(factor).toLocaleString("en") : factor.toPrecision(2));
-const effectLine = (effect, tokens) => {
-  if (effect === null || effect === undefined || !tokens) return null;
-  const factor = Math.exp(effect / tokens);
-  if (factor > 0.95 && factor < 1.05) return "Reading it hardly changes how likely the answer is.";
-  return `Reading it makes the answer ${factor < 1 ? "less likely" : "likelier"} for the model: each piece of a word `
-    + `${times(factor)} times as likely, on average.`;
-};
-
 // Scrolls so far that the end of an element is seen above the form, but its beginning too.
 const reveal = (element) => {
   const top = document.getElementById("chat-form").getBoundingClientRect().top;
@@ -36,7 +27,7 @@ const passageOf = (passage, frame, read) => {
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
       frame.answered ? null : h("span", { class: "kl-preview" }, toAWord(wholeOf(passage), 110))),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, text) : text))),
-    h("p", { class: "kl-hint" }, effectLine(passage.effect, frame.tokens), " ",
+    h("p", { class: "kl-hint" }, passage.effect, " ",
       button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
 
