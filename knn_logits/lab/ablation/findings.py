@@ -111,6 +111,16 @@ def page(findings: Mapping[str, Finding], settings: Mapping[str, Any], command: 
     return "\n".join(lines)
 
 
+def apart(*values: float) -> list[str]:
+    """Numbers with as many decimals, one to four, as tell those apart that differ."""
+    shown: list[str] = []
+    for decimals in range(1, 5):
+        shown = [f"{value:.{decimals}f}" for value in values]
+        if len(set(shown)) == len(set(values)):
+            break
+    return shown
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """A table in Markdown. Columns of numbers are aligned to the right."""
     right = [

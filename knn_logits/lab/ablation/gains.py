@@ -10,7 +10,7 @@ import numpy as np
 from knn_logits.arrays import Array, Bools, Floats, Ints
 from knn_logits.corpus.documents import Document
 from knn_logits.lab.ablation.bench import Studied, stored_arrays
-from knn_logits.lab.ablation.findings import Finding, Plot
+from knn_logits.lab.ablation.findings import Finding, Plot, apart
 from knn_logits.lab.ablation.measuring import exact_search, log_p_knn, measure_base
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.mixture.gates.distance import fit_distance_gate
@@ -79,6 +79,7 @@ def study_oracle(studied: Studied) -> Finding:
     oracle = math.exp(-float(np.maximum(tokens.lm, tokens.knn).mean()))
     mixed = math.exp(-float(tokens.mixed.mean()))
     gap = 1.0 - oracle / mixed
+    least, usual, ruled = apart(oracle, mixed, tokens.ruled)
     rows = [
         ("model alone", base.lm),
         (f"one λ, {tokens.lmbda:g}", mixed),
@@ -90,9 +91,9 @@ def study_oracle(studied: Studied) -> Finding:
         "Drozdov et al. (2022) and He et al. (2021) find that the best λ for each token is much "
         "better than one λ for all, and that a rule without knowledge of the token gains a part "
         "of this.",
-        f"If each token takes the better of model and neighbors, perplexity is {oracle:.1f} in "
-        f"place of {mixed:.1f} ({-gap:+.1%}). A λ that follows the distance of the nearest "
-        f"neighbor, fitted on the other half, gives {tokens.ruled:.1f}.",
+        f"If each token takes the better of model and neighbors, perplexity is {least} in "
+        f"place of {usual} ({-gap:+.1%}). A λ that follows the distance of the nearest "
+        f"neighbor, fitted on the other half, gives {ruled}.",
         gap > 0.05 and tokens.ruled < mixed,
         ("λ", "perplexity"),
         rows,

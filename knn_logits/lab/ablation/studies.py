@@ -15,7 +15,7 @@ from knn_logits.engine.location import DEFAULT_KEY
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.opening import index_from_keys
 from knn_logits.lab.ablation.bench import Studied, half, key_places
-from knn_logits.lab.ablation.findings import SAME, Finding, Plot
+from knn_logits.lab.ablation.findings import SAME, Finding, Plot, apart
 from knn_logits.lab.ablation.measuring import (
     Measured,
     Search,
@@ -39,12 +39,12 @@ _PROBES = 8
 def study_k(studied: Studied) -> Finding:
     base = measure_base(studied)
     ks, values = base.grid.ks, base.at(0)
-    falls = never_rises(values)
+    falls, (first, last) = never_rises(values), apart(values[0], values[-1])
     return Finding(
         "Number of neighbors k",
         "Khandelwal et al. (2020), figure 4, find that perplexity falls with every doubling of k "
         "up to 1,024.",
-        f"Perplexity goes from {values[0]:.1f} at k {ks[0]} to {values[-1]:.1f} at k {ks[-1]}"
+        f"Perplexity goes from {first} at k {ks[0]} to {last} at k {ks[-1]}"
         + (", and no doubling makes it worse." if falls else ", but not with every doubling."),
         falls,
         ("k", "perplexity"),
@@ -76,12 +76,13 @@ def study_temperature(studied: Studied) -> Finding:
     temperatures, values = base.grid.temperatures, base.at(1)
     nearest = min(range(len(temperatures)), key=lambda number: abs(temperatures[number] - 1.0))
     gain = 1.0 - base.perplexity / values[nearest]
+    near, best = apart(values[nearest], base.perplexity)
     return Finding(
         "Temperature τ, with k and λ retuned",
         "Xu et al. (2023) find that the temperature, which was 1 before, is one of the three "
         "reasons why a kNN-LM helps.",
         f"Temperature {base.best.temperature:.3g} is best. At {temperatures[nearest]:.3g} "
-        f"perplexity is {values[nearest]:.1f} in place of {base.perplexity:.1f}.",
+        f"perplexity is {near} in place of {best}.",
         gain > SAME,
         ("τ", "λ", "perplexity"),
         [
@@ -107,11 +108,12 @@ def study_size(studied: Studied) -> Finding:
             measured = measure(studied, f"size: {size} entries", partial(first_entries, size))
         rows.append((size, measured.best.lmbda, measured.best.temperature, measured.perplexity))
     values = [row[-1] for row in rows]
+    least, most = apart(values[0], values[-1])
     return Finding(
         "Datastore size",
         "Khandelwal et al. (2020), figure 2, find that perplexity falls with the datastore's size "
         "without an end in sight, and that the best λ grows.",
-        f"Perplexity goes from {values[0]:.1f} with {rows[0][0]:,} entries to {values[-1]:.1f} "
+        f"Perplexity goes from {least} with {rows[0][0]:,} entries to {most} "
         f"with {rows[-1][0]:,}, and the best λ from {rows[0][1]:g} to {rows[-1][1]:g}.",
         never_rises(values) and rows[-1][1] > rows[0][1],
         ("entries", "λ", "τ", "perplexity"),
@@ -135,13 +137,15 @@ def study_place(studied: Studied) -> Finding:
         else:
             measured[name] = measure(studied, f"key: {name}", exact_search(studied, key), key=key)
     best = min(measured, key=lambda name: measured[name].perplexity)
-    base, attention = measured["FFN's input"].perplexity, measured.get("attention's output")
+    base = measured["FFN's input"].perplexity
+    named = [name for name in (best, "FFN's input", "attention's output") if name in measured]
+    lowest, usual, *attention = apart(*(measured[name].perplexity for name in named))
     return Finding(
         "Key location",
         "Khandelwal et al. (2020), table 5, find the input of the last layer's feed-forward "
         "network best. Xu et al. (2023) find the attention's output a good key as well.",
-        f"The {best} is best with {measured[best].perplexity:.1f}. The FFN's input gives {base:.1f}"
-        + (f", and the attention's output {attention.perplexity:.1f}." if attention else "."),
+        f"The {best} is best with {lowest}. The FFN's input gives {usual}"
+        + (f", and the attention's output {attention[0]}." if attention else "."),
         base <= measured[best].perplexity * (1.0 + SAME),
         ("key", *_HEADER),
         *_rows_and_bars(measured, "key"),
@@ -155,12 +159,13 @@ def study_metric(studied: Studied) -> Finding:
         measured[metric] = measure(studied, f"metric: {metric}", opens, metric)
     best = min(measured, key=lambda name: measured[name].perplexity)
     holds = is_better(measured[DEFAULT_METRIC].perplexity, measured["ip"].perplexity)
+    shown = apart(*(measured[metric].perplexity for metric in METRICS))
     return Finding(
         "Distance metric",
         "Khandelwal et al. (2020) find L2 distance better than the inner product.",
         ("L2 and the inner product do not differ: " if holds is None else f"{best} is best: ")
-        + f"l2 {measured['l2'].perplexity:.1f}, ip {measured['ip'].perplexity:.1f}, "
-        f"cosine {measured['cosine'].perplexity:.1f}.",
+        + ", ".join(f"{metric} {value}" for metric, value in zip(METRICS, shown, strict=True))
+        + ".",
         holds,
         ("metric", *_HEADER),
         *_rows_and_bars(measured, "metric"),
@@ -177,11 +182,12 @@ def study_precision(studied: Studied) -> Finding:
     for name, kind in (("8 bits a number (SQ8)", "SQ8"), (f"quantised ({factory})", factory)):
         measured[name] = measure(studied, f"precision: {name}", partial(compressed, kind))
     full, *_, last = (result.perplexity for result in measured.values())
+    shown = apart(full, last)
     return Finding(
         "Key precision",
         "Khandelwal et al. (2020), section 5, find that distances from keys in full precision "
         "lower perplexity from 16.5, with quantised keys, to 16.06.",
-        f"Full precision gives {full:.1f}, and keys quantised by {factory} give {last:.1f}.",
+        f"Full precision gives {shown[0]}, and keys quantised by {factory} give {shown[1]}.",
         is_better(full, last),
         ("keys", *_HEADER),
         *_rows_and_bars(measured, "keys"),
@@ -213,12 +219,13 @@ def study_approximation(studied: Studied) -> Finding:
             studied, phase, partial(_search, studied, *(indexes[name] for name in names))
         )
     exact, rough = (measured[name, name].perplexity for name in indexes)
+    shown = apart(rough, exact)
     return Finding(
         "Exact and approximate search",
         "Xu et al. (2023) find that approximate neighbors and distances serve better than exact "
         "ones.",
-        f"With {factory}, approximate neighbors at approximate distances give {rough:.1f}, exact "
-        f"ones {exact:.1f} ({rough / exact - 1.0:+.1%}).",
+        f"With {factory}, approximate neighbors at approximate distances give {shown[0]}, exact "
+        f"ones {shown[1]} ({rough / exact - 1.0:+.1%}).",
         is_better(rough, exact),
         ("neighbors", "distances", *_HEADER),
         [(*names, *_choice(result)) for names, result in measured.items()],
