@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from knn_logits.corpus.csv_text import dialect_of, named_rows
 from knn_logits.corpus.parsers import Begin, Block, Left, holds_rows, reader_of, refusal
 from knn_logits.corpus.rows import (
     LONGEST_ROW,
@@ -132,7 +133,7 @@ def _document(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> 
     reader = reader_of(name, head)
     if schema.pairs and not holds_rows(reader):
         reading.skip(file.shown, f"plain text has no {' and '.join(schema.keys)}")
-    elif reader in ("plain", "markdown"):
+    elif reader in ("plain", "markdown", "csv"):
         reason = refusal(name, head)
         if reason is not None:
             raise UnreadableError(reason)
@@ -143,7 +144,11 @@ def _document(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> 
                 f"read as {encoding.name}, which is a guess; --encoding names another encoding",
             )
         row, headings = file.row({"uri": file.name}), reader == "markdown"
-        yield from plain_rows(characters(stream, encoding), row, headings=headings)
+        dialect = dialect_of(characters(stream, encoding)) if reader == "csv" else None
+        stream.seek(0)
+        text = characters(stream, encoding)
+        pieces = text if dialect is None else named_rows(text, *dialect)
+        yield from plain_rows(pieces, row, headings=headings)
     elif not head:
         raise UnreadableError("empty")
     elif not packed and file.size is not None:

@@ -2,6 +2,7 @@
 
 import gzip
 import mailbox
+import zlib
 from email.message import EmailMessage
 
 import pytest
@@ -62,9 +63,60 @@ def test_the_lines_of_a_pdf_become_paragraphs_again(tmp_path):
 
 
 def test_the_ligatures_of_a_pdf_are_letters(tmp_path, monkeypatch):
-    monkeypatch.setattr("pypdf.PageObject.extract_text", lambda _: "The oﬃce ﬁlter was ﬂat.")
+    monkeypatch.setattr("pypdf.PageObject.extract_text", lambda _, **__: "The oﬃce ﬁlter was ﬂat.")
     (block,) = read_pdf(write(tmp_path / "a.pdf", pdf("x")), Schema())
     assert block.text.strip() == "The office filter was flat."
+
+
+PRICES = [
+    ("Article", "Price", "Delivery"),
+    ("Hose clamp, stainless", "4.20 EUR", "2 days"),
+    ("Winch cover", "89.00 EUR", "3 weeks"),
+    ("Brass key", "7.80 EUR", "5 days"),
+]
+
+
+def placed_cells(rows, columns=(20, 200, 300)):
+    """A page with each cell at the place of its row and column, and a line above and below."""
+    lines = [(20, 380, "All prices include tax and hold until the end of the year.")]
+    for number, row in enumerate(rows):
+        lines += [(x, 350 - 14 * number, cell) for x, cell in zip(columns, row, strict=True)]
+    lines.append((20, 250, "Repairs are paid by the hour."))
+    cells = "".join(f"BT /F1 12 Tf {x} {y} Td ({text}) Tj ET " for x, y, text in lines)
+    return zlib.compress(cells.encode("cp1252"))
+
+
+def test_the_rows_of_a_table_in_a_pdf_keep_their_cells(tmp_path):
+    path = write(tmp_path / "a.pdf", pdf(streams=[placed_cells(PRICES)]))
+    assert only(path).text.strip() == (
+        "All prices include tax and hold until the end of the year.\n\n"
+        "Article | Price | Delivery\n"
+        "Hose clamp, stainless | 4.20 EUR | 2 days\n"
+        "Winch cover | 89.00 EUR | 3 weeks\n"
+        "Brass key | 7.80 EUR | 5 days\n\n"
+        "Repairs are paid by the hour."
+    )
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        PRICES[:2],  # too few rows to be sure
+        [("1.", "Open the cover", "now"), ("2.", "Clear the drum", "then"), ("3.", "Close", "it")],
+    ],
+)
+def test_what_may_be_no_table_stays_text(tmp_path, rows):
+    text = only(write(tmp_path / "a.pdf", pdf(streams=[placed_cells(rows)]))).text
+    assert "|" not in text
+    assert all(cell in text for row in rows for cell in row)
+
+
+def test_a_page_that_cannot_be_laid_out_keeps_its_text(tmp_path, monkeypatch):
+    from pypdf import PageObject
+
+    monkeypatch.setattr(PageObject, "_layout_mode_text", lambda *_, **__: 1 / 0)
+    (block,) = read_pdf(write(tmp_path / "a.pdf", pdf(WINCH)), Schema())
+    assert block.text.strip() == WINCH
 
 
 def test_a_pdf_that_is_free_to_read_is_read_and_one_with_a_password_is_not(tmp_path):

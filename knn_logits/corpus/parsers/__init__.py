@@ -19,6 +19,7 @@ _READERS = {
     ".ndjson": "json_lines",
     ".json": "json",
     ".parquet": "tables.read",
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".md", ".markdown", ".mdown", ".mkd", ".qmd", ".rmd"), "markdown"),
     ".pdf": "pdf.read",
     **dict.fromkeys((".html", ".htm", ".xhtml"), "markup.read"),
@@ -32,7 +33,7 @@ _READERS = {
 }
 _MAGIC = ((b"%PDF-", "pdf.read"), (b"{\\rtf", "office.read_rtf"))
 _ROWS = ("json_lines", "json", "tables.read")
-_PLAIN_SUFFIXES = (".csv", ".gz", ".tsv", ".txt", ".xz", ".zip")
+_PLAIN_SUFFIXES = (".gz", ".txt", ".xz", ".zip")
 
 _AS_DOCX, _AS_PPTX = "save it as .docx or .pdf", "save it as .pptx or .pdf"
 _AS_ROWS, _NO_TEXT, _UNPACK = "export its texts as .jsonl", "it holds no text", "unpack it first"

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from knn_logits.corpus.parsers import Block, Left, Part, clean
 from knn_logits.corpus.rows import Schema, UnreadableError, first_line
@@ -18,6 +18,11 @@ _FULL = 0.75
 _NEW = re.compile(r"\s*(?:[-•●▪◦*–—]\s|\(?\d+[.)]\s|[A-Z][.)]\s|\(?[a-z]\)\s)")
 # A page is printed with ligatures, and no question has one.
 _LIGATURES = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)}
+# A cell of a table stands this far from the next one. Its rows are at least so many, and aligned up
+# to so many characters.
+_CELL = re.compile(r"\S+(?: \S+)*")
+_ROWS, _ALIGNED = 3, 2
+_Row: TypeAlias = list[re.Match[str]]
 _ENDS = (".", "!", "?", ":", ";", "”", '"', ")")
 
 
@@ -28,8 +33,9 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
     empty, damaged = 0, []
     for number in range(1, len(pages) + 1):
         try:
-            text = pages[number - 1].extract_text().translate(_LIGATURES)
-            text = paragraphs(clean(text)).strip()
+            page = pages[number - 1]
+            text = paragraphs(_shown(page.extract_text()))
+            text = with_tables(text, _layout(page)).strip()
         except (MemoryError, RecursionError, OSError):
             raise
         except Exception as error:  # a damaged page may make pypdf raise any exception
@@ -51,6 +57,21 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
             f"its pages contain no text ({empty}), as in a scan: run OCR first, for example with "
             "ocrmypdf"
         )
+
+
+def _shown(text: str) -> str:
+    return clean(text.translate(_LIGATURES))
+
+
+def _layout(page: Any) -> str:
+    """A page's lines with its gaps as spaces; empty where pypdf cannot lay it out."""
+    try:
+        options = {"extraction_mode": "layout", "layout_mode_space_vertically": False}
+        return _shown(page.extract_text(**options))
+    except (MemoryError, RecursionError, OSError):
+        raise
+    except Exception:  # the text alone is there already
+        return ""
 
 
 def _pages(path: Path) -> Any:
@@ -95,3 +116,44 @@ def paragraphs(text: str) -> str:
         else:
             joined.append(f"\n{line}")
     return re.sub(r"\n{3,}", "\n\n", "".join(joined))
+
+
+def with_tables(text: str, layout: str) -> str:
+    """Writes a page's tables as rows of "cell | cell", as far as its text has the same order."""
+    places = [place for place, letter in enumerate(text) if not letter.isspace()]
+    squeezed = "".join(text[place] for place in places)
+    parts, done, start = [], 0, 0
+    for rows in _tables(layout):
+        letters = "".join("".join(cell.group().split()) for row in rows for cell in row)
+        first = squeezed.find(letters, start)
+        if first < 0:
+            continue
+        start = first + len(letters)
+        table = "\n".join(" | ".join(cell.group() for cell in row) for row in rows)
+        parts += [text[done : places[first]].rstrip(), "\n\n", table, "\n\n"]
+        done = places[start - 1] + 1
+    return "".join([*parts, text[done:].lstrip() if parts else text])
+
+
+def _tables(layout: str) -> Iterator[list[_Row]]:
+    """Finds runs of lines whose cells stand below each other, unless a list's mark or number."""
+    rows: list[_Row] = []
+    for line in [*filter(str.strip, layout.split("\n")), ""]:
+        row = list(_CELL.finditer(line))
+        if rows and not _is_below(rows[-1], row):
+            if len(rows) >= _ROWS and any(map(str.isalpha, rows[0][0].group())):
+                yield rows
+            rows = []
+        if len(row) > 1:
+            rows.append(row)
+
+
+def _is_below(above: _Row, row: _Row) -> bool:
+    """Whether two rows have as many cells, each aligned to the left, the right or the middle."""
+    if len(above) != len(row):
+        return False
+    moved = [
+        (two.start() - one.start(), two.end() - one.end())
+        for one, two in zip(above, row, strict=True)
+    ]
+    return all(min(abs(a), abs(b), abs(a + b) / 2) <= _ALIGNED for a, b in moved)
