@@ -241,7 +241,7 @@ def test_the_command_answers_one_question_and_a_file(
     assert done.code == 0, done.err
     assert done.out.splitlines()[0] == TEXTS[2]
     assert "[2" in done.out
-    assert "log p" in done.out
+    assert "(Reading it makes the answer" in done.out
     file = tmp_path / "questions.jsonl"
     file.write_text(json.dumps({"id": 7, "question": QUESTION}) + "\n\n" + '{"question": "E42?"}\n')
     done = run("ask", model_folder, str(store.folder), "--questions", str(file), "--json")
