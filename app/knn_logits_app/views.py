@@ -195,6 +195,8 @@ def prompts_html(beginnings: Sequence[str], opening: Mapping[str, Any] | None = 
         for words in beginnings
     )
     if opening is not None:
-        said = text(json_text(opening))
-        return f'<p class="kl-tries" data-opening="{said}">Or continue a sentence: {shown}</p>'
+        opening_json = text(json_text(opening))
+        return (
+            f'<p class="kl-tries" data-opening="{opening_json}">Or continue a sentence: {shown}</p>'
+        )
     return f'<p class="kl-tries">Try: {shown}</p>' if shown else ""

@@ -129,9 +129,9 @@ def sources_json(end: End) -> dict[str, Any] | None:
 
 def asked_json(answer: Asked) -> dict[str, Any]:
     """Returns the sources of an answer to a question."""
-    said = answer.to_dict()
+    fields = answer.to_dict()
     names = ("near", "answered", "quoted", "note", "sentence", "span", "passages")
-    return {"alone": not answer.near, **{name: said[name] for name in names}}
+    return {"alone": not answer.near, **{name: fields[name] for name in names}}
 
 
 def piece_json(piece: Piece, at: int) -> dict[str, Any] | None:

@@ -141,7 +141,7 @@ class ResponseBody(GenerationBody):
             messages.insert(0, Message(role="developer", content=self.instructions))
         if not messages:
             raise Refusal("the input is empty: write something first", param="input")
-        wanted = _LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+        logprobs = _LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
         shared = {name: getattr(self, name) for name in GenerationBody.model_fields}
         return ChatBody.model_construct(
             **{
@@ -150,7 +150,7 @@ class ResponseBody(GenerationBody):
                 "max_completion_tokens": self.max_output_tokens,
                 "response_format": self._response_format() or self.response_format,
                 "ask": self.ask,
-                "logprobs": wanted,
+                "logprobs": logprobs,
                 "top_logprobs": self.top_logprobs,
             }
         )

@@ -215,8 +215,8 @@ def _ask(served: Served, turn: Turn, memory: Memory) -> End:
         # No document says the answer, for which the model is not asked; but JSON was promised.
         with _attached(served, request, memory) as knn:
             return _write_text(served, turn, prompt, 0, knn)
-    said = answer.note and request.grammar is None
-    text = f"{answer.text}{NOTE}{answer.note})" if said else answer.text
+    noted = answer.note and request.grammar is None
+    text = f"{answer.text}{NOTE}{answer.note})" if noted else answer.text
     if writer.written:
         writer.flush()
     rest = text[len(answer.text) :] if writer.written else text

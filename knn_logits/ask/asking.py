@@ -67,7 +67,7 @@ class _Wording:
     quoted: bool
     prompt: list[int]
     passages: list[Passage]
-    said: Sequence[Message]
+    turns: Sequence[Message]
     passes: int
 
 
@@ -175,7 +175,7 @@ class Asking:
         most = (self.config.read if words == "write" else 1) if answered else 0
         room = context_length(self.model)
         room = None if room is None else room - (len(written) or self.config.max_new_tokens)
-        prompt, passages, said = fitting(
+        prompt, passages, turns = fitting(
             self.tokenizer, question, [row.passage for row in ranked[:most]], history, room
         )
         if not quoted and (answered or not choice.near):
@@ -183,7 +183,7 @@ class Asking:
         special = special_ids(self.tokenizer)
         written = [token for token in written if token not in special]
         texts = token_texts(self.tokenizer, written)
-        return _Wording(written, texts, quoted, prompt, passages, said, passes)
+        return _Wording(written, texts, quoted, prompt, passages, turns, passes)
 
     def _prove(
         self, question: str, wording: _Wording
@@ -194,7 +194,7 @@ class Asking:
             return [], [None] * len(passages), 0
         without = [
             prompt_ids(
-                self.tokenizer, question, [*passages[:left], *passages[left + 1 :]], wording.said
+                self.tokenizer, question, [*passages[:left], *passages[left + 1 :]], wording.turns
             )
             for left in range(len(passages))
         ]
@@ -223,13 +223,13 @@ class Asking:
                 listed = candidates(
                     query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
                 )
-            sentence, span, more = best_sentence(self.model, self.tokenizer, question, listed)
+            sentence, span, further = best_sentence(self.model, self.tokenizer, question, listed)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
         may = bool(words) and _names(ranked, codes_of(question))
         may = may and self._match(query, ranked, share) >= self.config.least_match
         answered = may and max(0.0, share + sure) >= self.config.least_shared
-        return _Choice(True, answered, sentence, span, passes + more)
+        return _Choice(True, answered, sentence, span, passes + further)
 
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:

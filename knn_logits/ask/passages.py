@@ -136,10 +136,10 @@ def _sentence_ends(ids: Array, marks: _Marks) -> Array:
     return np.unique(np.append(np.flatnonzero(ends) + 1, len(ids)))
 
 
-def _finer(ends: Array, more: Array) -> Array:
-    """Adds those of more ends that lie in a part which is too long for a passage."""
+def _finer(ends: Array, finer: Array) -> Array:
+    """Adds those of finer ends that lie in a part which is too long for a passage."""
     long = np.diff(ends, prepend=0) > MOST_TOKENS
-    return np.union1d(ends, more[long[np.searchsorted(ends, more)] & (more > 0)])
+    return np.union1d(ends, finer[long[np.searchsorted(ends, finer)] & (finer > 0)])
 
 
 def _packed(ends: Array, most: int) -> Iterator[tuple[int, int]]:

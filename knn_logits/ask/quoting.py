@@ -212,8 +212,8 @@ def is_near(
     others = passages[1:]
     total = least * len(_question_ids(model, tokenizer, question))
     if others and likelihood - alone < total:
-        likelihoods, more = query_likelihoods(model, tokenizer, question, others)
-        likelihood, passes = max(likelihoods), passes + more
+        likelihoods, further = query_likelihoods(model, tokenizer, question, others)
+        likelihood, passes = max(likelihoods), passes + further
     return bool(likelihood - alone >= total), passes
 
 
@@ -228,14 +228,14 @@ def _completed(sentence: Sentence) -> Sentence:
     place = sentence_span(passage, sentence.text) if sentence.text.endswith(":") else None
     if place is None:
         return sentence
-    more = ""
+    block = ""
     for part in re.split(r"(\n[ \t]*\n)", passage[place[1] :]):
-        if len(more) + len(part) > _LONGEST_BLOCK:
+        if len(block) + len(part) > _LONGEST_BLOCK:
             break
-        more += part
+        block += part
         if any(map(str.isalnum, part)) and not part.strip().startswith(".. "):
             break
-    return replace(sentence, text=(sentence.text + more).rstrip())
+    return replace(sentence, text=(sentence.text + block).rstrip())
 
 
 def best_sentence(
@@ -252,7 +252,7 @@ def best_sentence(
     scores += list(map(_by_words, listed))
     order = (-scores).argsort()[:SPANS]
     best, highest = [listed[row] for row in order], scores[order].tolist()
-    spans, more = answer_spans(
+    spans, further = answer_spans(
         model, tokenizer, question, [(row.lead, row.text) for row in best], highest
     )
     least = min((span.score for span in spans if span), default=0.0)
@@ -260,4 +260,4 @@ def best_sentence(
         score + (span.score if span else least) for score, span in zip(highest, spans, strict=False)
     ]
     chosen = totals.index(max(totals))
-    return _completed(best[chosen]), spans[chosen], passes + more
+    return _completed(best[chosen]), spans[chosen], passes + further

@@ -21,11 +21,11 @@ STORES_HELP = (
     "Folders of datastores, or org/name[@revision] on the Hub, or documents: files and folders to "
     "read for this command only. Several are searched as one."
 )
-AskedStores = Annotated[list[str], typer.Argument(metavar="STORE...", help=STORES_HELP)]
+StoresOrDocuments = Annotated[list[str], typer.Argument(metavar="STORE...", help=STORES_HELP)]
 
 
 @contextmanager
-def asked_of(
+def opened_with_model(
     names: Sequence[str], model: str, memory: MemoryOptions, run: RunOptions
 ) -> Iterator[tuple[OpenStores, Any, Any]]:
     """Opens datastores and loads the model. Documents become a datastore until the end."""
@@ -40,9 +40,8 @@ def asked_of(
         read = _build(loaded, tokenizer, corpus, built)
         keeping = shlex.join(["knn-logits", "build", model, *corpus, "--out", "STORE"])
         tell(f"read {read}, for this command only; `{keeping}` keeps them", style=None)
-        stores = [str(built) if name == corpus[0] else name for name in names
-                  if name == corpus[0] or name not in corpus]  # fmt: skip
-        yield memory.open(stores, scoring=False), loaded, tokenizer
+        stores = dict.fromkeys(str(built) if name in corpus else name for name in names)
+        yield memory.open(list(stores), scoring=False), loaded, tokenizer
 
 
 def _has_documents(name: str) -> bool:

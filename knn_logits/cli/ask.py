@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.text import Text
 
 from knn_logits.ask.config import AskConfig
-from knn_logits.cli.ad_hoc import STORES_HELP, asked_of
+from knn_logits.cli.ad_hoc import STORES_HELP, opened_with_model
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions
@@ -48,7 +48,7 @@ def ask(
 ) -> None:
     """Answer a question from documents, with the source of every word."""
     stores, rows = _asked(words, questions)
-    with asked_of(stores, model, memory, run) as (opened, loaded, tokenizer):
+    with opened_with_model(stores, model, memory, run) as (opened, loaded, tokenizer):
         from knn_logits.ask.asking import Asking
         from knn_logits.mixture.memory import Memory
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knn_logits.ask.config import AskConfig, Words
-from knn_logits.cli.ad_hoc import AskedStores, asked_of
+from knn_logits.cli.ad_hoc import StoresOrDocuments, opened_with_model
 from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.memory import MemoryOptions
@@ -310,7 +310,7 @@ def _words(line: str) -> list[str]:
 @command
 def chat(
     model: Model,
-    stores: AskedStores,
+    stores: StoresOrDocuments,
     memory: MemoryOptions,
     run: RunOptions,
     max_new_tokens: int = setting(120, "Maximum number of tokens per answer.", least=1),
@@ -329,7 +329,7 @@ def chat(
     /help lists the commands, /why shows the sources of each word.
     """
     with (
-        asked_of(stores, model, memory, run) as (opened, loaded, tokenizer),
+        opened_with_model(stores, model, memory, run) as (opened, loaded, tokenizer),
         opened.searching(),
     ):
         if loaded.config.is_encoder_decoder:

@@ -137,12 +137,12 @@ def checksum_of(content: dict[str, Any]) -> str:
 def read_manifest(folder: Path) -> Manifest:
     path = folder / layout.MANIFEST
     try:
-        there = path.exists()
+        exists = path.exists()
     except OSError as error:
         raise DatastoreError(
             f"{folder} cannot be read: {error.strerror}; check its name and its permissions"
         ) from error
-    if not there:
+    if not exists:
         if not folder.exists():
             raise DatastoreError(f"{folder} does not exist; build it with `knn-logits build`")
         if (folder / layout.JOURNAL).exists():
