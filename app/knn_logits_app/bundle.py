@@ -32,7 +32,7 @@ _NAMES = (
 )
 _TITLE_TAG = re.compile(rb"<title>[^<]*</title>")
 _GRADIO_TAG = re.compile(
-    rb"""\s*<meta\s+(?:property|name)="(?:og|twitter):[a-z:]+"\s+content="[^"]*"\s*/?>"""
+    rb"""(?<!\s)\s*<meta\s+(?:property|name)="(?:og|twitter):[a-z:]+"\s+content="[^"]*"\s*/?>"""
 )
 
 
