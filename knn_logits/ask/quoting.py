@@ -54,6 +54,8 @@ _FIELD = re.compile(r"\w[\w.-]*(?: [\w.-]+){0,3}:\s")
 # What stands before an item of a list or an answer, and is no part of what it says.
 _MARKER = re.compile(r"(?:[-*+•>]|\d+[.)]|[QA]:)\s+")
 _HEADING = re.compile(r"#{1,6}\s|[=\-~^]{3,}$")
+# The options of an rST directive, such as ":align: center", which are no sentences.
+_OPTIONS = re.compile(r"^([ \t]*\.\. [\w:-]+::.*)(?:\n[ \t]+:[\w-]+:.*)+", re.MULTILINE)
 # A list or code that is quoted with the sentence before it has at most so many characters.
 _LONGEST_BLOCK = 600
 _CELL = re.compile(r"[|\t]")
@@ -86,7 +88,7 @@ class Sentence:
 def sentences_of(text: str) -> list[str]:
     """Cuts a passage in sentences. The items of a list and the rows of a table are sentences."""
     parts: list[str] = []
-    for block in re.split(r"\n[ \t]*\n", text):
+    for block in re.split(r"\n[ \t]*\n", _OPTIONS.sub(r"\1", text)):
         lines = block.split("\n")
         short = max(map(len, lines)) < _SHORT_LINE
         record = 2 * sum(_FIELD.match(line) is not None for line in lines) > len(lines)

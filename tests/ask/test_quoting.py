@@ -44,6 +44,8 @@ def found(text, heading=""):
           "Created: 28-Apr-2007"]),
         ("- oil the crane, which takes a long while and more than a line\n- open the winch",
          ["- oil the crane, which takes a long while and more than a line", "- open the winch"]),
+        (".. image:: crane.png\n   :alt: The crane.\n   :align: center\n\n:param tons: The load.",
+         [".. image:: crane.png", ":param tons: The load."]),
     ],
 )  # fmt: skip
 def test_sentences(text, sentences):
