@@ -246,8 +246,7 @@ class Asking:
 
         It takes no pass of the model. With `config.least_shared` a document may say the answer.
         """
-        listed = candidates(query, self.find(query), self._ranking.idf)
-        return min(1.0, self._share(query, listed))
+        return min(1.0, self._share(query, candidates(query, self.find(query), self._ranking.idf)))
 
     def match(self, query: str) -> float:
         """That share and the best passage's BM25 score per idf of the query's words, in [0, 2].
