@@ -39,7 +39,7 @@ class Weights:
         if functions.llama_model_has_encoder(handle) or not self.size:
             raise ModelError(f"{path} is not a causal language model, which kNN needs")
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of tokens in the vocabulary."""
         return int(llama().llama_vocab_n_tokens(self.vocabulary))

@@ -65,16 +65,17 @@ class _Decoder(nn.Module):
         logits_to_keep: int = 0,
         keys_only: bool = False,
     ) -> tuple[Tensor, TextCache]:
-        ids = input_ids.detach().cpu().numpy()
+        ids = input_ids.cpu().numpy()
         rows, columns = ids.shape
-        if (ids < 0).any() or (ids >= self._weights.size).any():
+        # As an unsigned number, one below 0 is large.
+        if ids.astype(np.uint64).max(initial=0) >= self._weights.size:
             raise ConfigError(
                 f"a token id is not below {self._weights.size}, the size of the model's "
                 "vocabulary: use the model's own tokenizer"
             )
         mask = np.ones((rows, columns), bool)
         if attention_mask is not None:
-            mask = attention_mask[:, -columns:].detach().cpu().numpy().astype(bool)
+            mask = attention_mask.cpu().numpy()[:, -columns:].astype(bool)
         taps = {
             name: tap
             for name, tap in self.named_children()
