@@ -81,7 +81,7 @@ def test_the_readme_shows_answers_of_the_gallery():
     assert gallery.code.strip().endswith(f"\n{right} of {len(questions)} right.")
     readme = (ROOT / "README.md").read_text("utf-8")
     words = ["None", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "All"]
-    assert f"{words[right]} of its {len(questions)} questions are answered correctly" in readme
+    assert f"{words[right]} of its {len(questions)} answers are right" in readme
 
 
 def test_what_is_not_run_says_why():
