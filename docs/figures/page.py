@@ -136,7 +136,7 @@ def ask(page: Any, question: str) -> None:
 
 def chat(page: Any, path: Path) -> None:
     """A question that a document answers, with its passage, and one that none does."""
-    for question in ("Which browser uses it?", "What is the capital of Italy?"):
+    for question in ("Which browser uses it?", "What is the capital of France?"):
         ask(page, question)
     page.locator(".kl-reply summary").first.click()
     page.wait_for_selector(".kl-reply details[open]")
