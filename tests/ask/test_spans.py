@@ -128,15 +128,15 @@ def test_a_sentence_that_cannot_win_is_not_read(roomy, tokenizer):
 
 
 def test_the_examples_are_read_once_while_the_model_stays_the_same(roomy, tokenizer):
-    spans._examples_read.clear()
-    first, passes = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
-    again, fewer = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
+    model = copy.deepcopy(roomy)
+    first, passes = answer_spans(model, tokenizer, QUESTION, [("", SENTENCE)])
+    again, fewer = answer_spans(model, tokenizer, QUESTION, [("", SENTENCE)])
     assert (again, fewer) == (first, passes - 1)
     with torch.no_grad():
-        roomy.transformer.h[0].mlp.c_fc.weight *= 0.5
-    changed, passes = answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
+        model.transformer.h[0].mlp.c_fc.weight *= 0.5
+    changed, passes = answer_spans(model, tokenizer, QUESTION, [("", SENTENCE)])
     spans._examples_read.clear()
-    assert (changed, passes) == answer_spans(roomy, tokenizer, QUESTION, [("", SENTENCE)])
+    assert (changed, passes) == answer_spans(model, tokenizer, QUESTION, [("", SENTENCE)])
     assert changed[0].score != first[0].score
 
 

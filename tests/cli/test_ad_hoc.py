@@ -45,7 +45,7 @@ def test_a_chat_about_documents(run, model_folder, documents, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("/settings\n"))
     done = run("chat", model_folder, str(documents))
     assert done.code == 0, done.err
-    assert "read" in done.err
+    assert f"read {len(TEXTS)} documents" in done.err
 
 
 @pytest.mark.parametrize("left", ["tokens.npy", "building.json"])
