@@ -148,16 +148,26 @@ class Visit:
         self.problems = []
         self.left = []
         self._heard = {
-            "console": lambda one: one.type == "error" and self.problems.append(one.text),
-            "pageerror": self._on_error,
+            "console": lambda one: one.type == "error" and self._on_error(one.text),
+            "pageerror": lambda error: self._on_error(str(error)),
             "dialog": lambda dialog: (self.problems.append("dialog"), dialog.dismiss()),
             "request": self._on_request,
         }
         for event, listener in self._heard.items():
             page.on(event, listener)
-        page.goto(url)
+        self.open(url)
+
+    def open(self, url=None):
+        """Opens an address, or loads the page again, and waits until the page is complete."""
+        # This ends what gradio's scripts of the page before wait for, which they report.
+        self.leaving = True
+        if url is None:
+            self.page.reload()
+        else:
+            self.page.goto(url)
         # The page sets this attribute when everything on it is mounted.
-        page.wait_for_selector("html[data-ready]")
+        self.page.wait_for_selector("html[data-ready]")
+        self.leaving = False
 
     def end(self):
         """Leaves the page as the next visit needs it."""
@@ -180,10 +190,10 @@ class Visit:
             self.page.remove_listener(event, listener)
         self._heard = {}
 
-    def _on_error(self, error):
-        # A page that is loaded again ends what gradio's own script waits for.
-        if not str(error).startswith("AbortError"):
-            self.problems.append(str(error))
+    def _on_error(self, text):
+        ended = ("AbortError", "Unexpected error Connection errored out")
+        if not (self.leaving and text.startswith(ended)):
+            self.problems.append(text)
 
     def _on_request(self, request):
         if not request.url.startswith(("http://127.0.0.1", "http://localhost", "data:", "blob:")):

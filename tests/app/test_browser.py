@@ -370,8 +370,7 @@ def test_an_answer_and_its_settings_survive_a_reload_and_a_link_replaces_them(op
     number.press("Tab")
     one.write("Travellers thank Bishop Korrin for")
     words = shown(one, "knn")
-    page.reload()
-    page.wait_for_selector("html[data-ready]")
+    one.open()
     expect(page.locator("#answers .kl-side-knn .kl-text")).to_have_text(words)
     expect(page.locator("#prompt textarea")).to_have_value("Travellers thank Bishop Korrin for")
     expect(number).to_have_value("0.6")
@@ -380,6 +379,5 @@ def test_an_answer_and_its_settings_survive_a_reload_and_a_link_replaces_them(op
     # It can be written on, and the next answer takes its place.
     one.write("What helps against E529 is this:")
     assert "adjust the front hose" in shown(one, "knn")
-    page.goto(f"{url}/?q=The+fault+that&store=manual")
-    page.wait_for_selector("html[data-ready]")
+    one.open(f"{url}/?q=The+fault+that&store=manual")
     expect(page.locator("#answers .kl-side-knn .kl-prompt")).to_have_text("The fault that")

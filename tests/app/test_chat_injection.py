@@ -184,8 +184,7 @@ def test_questions_and_names_with_markup_are_text_also_after_a_reload(chat, payl
         page.evaluate(OPEN_ALL)
         assert reply.get_by_role("link", name="Open the original").count() == 0, number
         is_text(page)
-    page.reload()
-    page.wait_for_selector("html[data-ready]")
+    chat.visit.open()
     expect(chat.log.locator("> li")).to_have_count(len(payloads))
     expect(chat.log).to_contain_text(payloads[0])
     is_text(page)

@@ -67,7 +67,7 @@ def test_the_link_of_an_answer_leads_to_it(visit):
     assert asked["q"] == [FIRST]
     assert asked["store"] == ["manual"]
     assert "lmbda" not in asked  # a gate chooses it
-    page.goto(page.evaluate("copied[0]"))
+    one.open(page.evaluate("copied[0]"))
     opened = page.locator("#answers .kl-w[aria-expanded=true]")
     expect(opened).to_have_text("hose")
     # A text that was checked is shared in the same way.
@@ -77,7 +77,7 @@ def test_the_link_of_an_answer_leads_to_it(visit):
     page.locator("#explained .kl-w[role=button]", has_text="polish").click()
     page.locator("#explained").get_by_role("button", name="Copy a link").click()
     page.wait_for_function("copied.length")
-    page.goto(page.evaluate("copied[0]"))
+    one.open(page.evaluate("copied[0]"))
     expect(page.locator("#explained .kl-w[aria-expanded=true]")).to_have_text("polish")
 
 

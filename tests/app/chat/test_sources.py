@@ -175,8 +175,7 @@ def test_hostile_documents_and_questions_are_text(chat, store):
         "[...one.attributes].some((name) => name.name.startsWith('on'))).length"  # fmt: skip
     assert page.evaluate(handlers) == 0
     assert page.locator("#chat a[href^=javascript], #chat img, #chat iframe").count() == 0
-    page.reload()
-    page.wait_for_selector("html[data-ready]")
+    chat.visit.open()
     expect(chat.log.locator("> li")).to_have_count(6)
     assert PAYLOADS[0] in chat.log.inner_text()
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

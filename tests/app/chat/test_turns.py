@@ -27,8 +27,7 @@ def test_turns_are_sent_along_and_survive_a_reload_until_a_new_chat(chat):
         {"role": "assistant", "content": TEXTS[2]},
     ]
     before = chat.log.inner_text()
-    page.reload()
-    page.wait_for_selector("html[data-ready]")
+    chat.visit.open()
     expect(page.locator("#chat .kl-log > li")).to_have_count(2)
     assert chat.log.inner_text() == before
     chat.turn(0).locator("summary").click()
@@ -36,8 +35,7 @@ def test_turns_are_sent_along_and_survive_a_reload_until_a_new_chat(chat):
     page.get_by_role("button", name="New chat").click()
     expect(page.locator("#chat .kl-log > li")).to_have_count(0)
     expect(chat.box).to_be_focused()
-    page.reload()
-    page.wait_for_selector("html[data-ready]")
+    chat.visit.open()
     expect(page.locator("#chat .kl-log > li")).to_have_count(0)
 
 
