@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from knn_logits import MetaKGate, RescorerGate
+from knn_logits import LearnedGate, MetaKGate, RescorerGate
+from knn_logits.mixture.gates.learned import FEATURES
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 
 FAR = {"l2": math.inf, "ip": -math.inf, "cosine": -math.inf}
@@ -115,6 +116,22 @@ def naive_vote(gate, ids, distances, values, metric, log_p, temperature):
         for place, vote in zip(places[:k], votes / votes.sum(), strict=True):
             weights[place] += share * vote
     return 1.0 - shares[0], [weight / (1.0 - shares[0]) for weight in weights]
+
+
+def random_learned(metric="l2", units=3, seed=0):
+    rng = np.random.default_rng(seed)
+    number = len(FEATURES)
+    return LearnedGate(
+        metric,
+        {
+            "mean": rng.normal(size=number),
+            "scale": rng.uniform(0.5, 2, number),
+            "hidden": rng.normal(size=(units, number)),
+            "hidden_bias": rng.normal(size=units),
+            "out": rng.normal(size=units),
+            "out_bias": rng.normal(size=1),
+        },
+    )
 
 
 def random_meta_k(metric="l2", ks=KS, units=4, seed=0, blind=()):

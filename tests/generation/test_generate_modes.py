@@ -5,45 +5,26 @@ import copy
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from mixture_reference import LMBDA, PROMPTS, SETTINGS, TEMPERATURE, K, check, encode
+from mixture_reference import (
+    LMBDA,
+    PROMPTS,
+    SETTINGS,
+    TEMPERATURE,
+    K,
+    check,
+    check_mode,
+    encode,
+    in_every_mode,
+)
 from transformers import CompileConfig, StaticCache
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor
 
 
-@pytest.mark.parametrize(
-    ("settings", "rows"),
-    [
-        pytest.param({}, 1, id="greedy"),
-        pytest.param({}, 8, id="batch of 8 with left padding"),
-        pytest.param({"use_cache": False}, 8, id="no cache"),
-        pytest.param({"do_sample": True, "top_k": 0}, 8, id="sampling"),
-        pytest.param(
-            {"do_sample": True, "top_k": 0, "num_return_sequences": 3},
-            2,
-            id="num_return_sequences",
-        ),
-        pytest.param({"num_beams": 4}, 2, id="beams"),
-        pytest.param(
-            {"num_beams": 4, "num_return_sequences": 3, "early_stopping": True},
-            2,
-            id="beams, several returned",
-        ),
-        pytest.param({"num_beams": 3, "do_sample": True, "top_k": 0}, 2, id="beam sampling"),
-        pytest.param({"cache_implementation": "static"}, 2, id="static cache"),
-    ],
-)
+@in_every_mode
 def test_modes(model, tokenizer, memory, knn, settings, rows):
-    torch.manual_seed(3)
-    inputs = encode(tokenizer, PROMPTS[:rows])
-    settings = {"do_sample": False} | settings
-    output = model.generate(**inputs, **SETTINGS, **settings, logits_processor=[knn])
-    start = inputs["input_ids"].shape[1]
-    returned = settings.get("num_return_sequences", 1)
-    mask = inputs["attention_mask"].repeat_interleave(returned, 0)
-    beams = settings.get("num_beams", 1) > 1
-    check(model, memory, output, knn, tokenizer, start, mask, beams)
+    check_mode(model, tokenizer, memory, knn, settings, rows)
 
 
 def test_chunked_prefill(model, tokenizer, memory, knn):

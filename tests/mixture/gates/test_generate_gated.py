@@ -4,18 +4,28 @@ The reference scores the finished sequence in one forward pass without a cache, 
 in float64 with NumPy, and works the gate out in float64.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
 from gate_cases import naive_rescored, naive_vote, random_meta_k, random_rescorer
-from mixture_reference import PROMPTS, used
+from mixture_reference import (
+    PROMPTS,
+    SETTINGS,
+    TEMPERATURE,
+    K,
+    check,
+    check_mode,
+    encode,
+    in_every_mode,
+    level,
+    reference,
+)
 
 from knn_logits import ConfidenceSkip, ConfigError, DistanceGate, KNNLogitsProcessor, explain
-from knn_logits.engine.forward import key_states_and_logits
-from knn_logits.engine.location import find_key
 
-K, TEMPERATURE = 64, 2.0
 # Distances of the nearest neighbors here lie between 0 and 80.
 LIMIT = 0.045
 CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
@@ -36,11 +46,6 @@ META_K = random_meta_k(ks=(4, 8, 16, 32), seed=23, blind=(2, 3))
 RESCORER = random_rescorer(k=48, seed=5, blind=(2, 3, *range(6, 20)), near_blind=(2,))
 
 
-def level(distances):
-    weights = np.exp(-(distances - distances.min()) / TEMPERATURE)
-    return weights / weights.sum()
-
-
 def by_distance(distances, values, log_p_lm):
     return np.interp(distances.min(), *CURVE), level(distances)
 
@@ -55,31 +60,21 @@ def by_skipping(distances, values, log_p_lm):
     return 0.0 if log_p_lm.max() > np.log(LIMIT) else lmbda, weights
 
 
-def by_meta_k(distances, values, log_p_lm):
-    """λ is NaN where rounding decides who belongs to a set."""
-    if any(distances[k] - distances[k - 1] < UNCLEAR for k in META_K.ks if k < len(distances)):
+def by_neighbors(gate, ks, naive, distances, values, log_p_lm):
+    """λ is NaN where rounding decides who belongs to the nearest k, for one of `ks`."""
+    if any(distances[k] - distances[k - 1] < UNCLEAR for k in ks if k < len(distances)):
         return np.nan, level(distances)
     ids = [0] * len(distances)
     row = (ids, distances.tolist(), values.tolist(), "l2", log_p_lm.tolist())
-    lmbda, weights = naive_vote(META_K, *row, TEMPERATURE)
-    return lmbda, np.array(weights)
-
-
-def by_rescorer(distances, values, log_p_lm):
-    """λ is NaN where rounding decides who is the last that is read."""
-    if distances[RESCORER.k] - distances[RESCORER.k - 1] < UNCLEAR:
-        return np.nan, level(distances)
-    ids = [0] * len(distances)
-    row = (ids, distances.tolist(), values.tolist(), "l2", log_p_lm.tolist())
-    lmbda, weights = naive_rescored(RESCORER, *row, TEMPERATURE)
+    lmbda, weights = naive(gate, *row, TEMPERATURE)
     return lmbda, np.array(weights)
 
 
 GATES = {
     "distance": (DistanceGate("l2", *CURVE), by_distance),
     "own": (Unsure(), by_unsure),
-    "meta-k": (META_K, by_meta_k),
-    "rescorer": (RESCORER, by_rescorer),
+    "meta-k": (META_K, partial(by_neighbors, META_K, META_K.ks, naive_vote)),
+    "rescorer": (RESCORER, partial(by_neighbors, RESCORER, [RESCORER.k], naive_rescored)),
     "skips": (ConfidenceSkip(DistanceGate("l2", *CURVE), LIMIT), by_skipping),
 }
 
@@ -92,107 +87,19 @@ def gated(request, model, store):
         yield knn, plain
 
 
-@pytest.fixture(scope="module")
-def memory(store):
-    ids = np.arange(len(store))
-    return store.keys(ids).astype(np.float64), store.values.numpy()
-
-
-def reference(model, memory, gate, sequence, mask=None):
-    """λ and log p of each token after the first, float64 [tokens - 1] each."""
-    inputs = {"input_ids": sequence[None]}
-    if mask is not None:
-        inputs["attention_mask"] = mask[None]
-        inputs["position_ids"] = (mask.cumsum(0) - 1).clamp(min=0)[None]
-    states, logits = key_states_and_logits(model, find_key(model), inputs)
-    log_p_lm = torch.log_softmax(logits[0].double(), -1).numpy()
-    keys, values = memory
-    lmbdas, log_p = [], []
-    for place, target in enumerate(sequence[1:].tolist()):
-        distances = ((keys - states[0, place].numpy().astype(np.float64)) ** 2).sum(-1)
-        nearest = np.argsort(distances, kind="stable")[:K]
-        distances = distances[nearest]
-        lmbda, weights = gate(distances, values[nearest], log_p_lm[place])
-        p_knn = weights[values[nearest] == target].sum()
-        lmbdas.append(lmbda)
-        log_p.append(np.log(lmbda * p_knn + (1 - lmbda) * np.exp(log_p_lm[place, target])))
-    return np.array(lmbdas), np.array(log_p)
-
-
-def check(model, memory, output, gated, tokenizer, start, mask=None, beams=False):
+@in_every_mode
+def test_modes(model, tokenizer, memory, gated, settings, rows):
     knn, gate = gated
-    trace = knn.trace(output, tokenizer)
-    assert len(trace) == len(output.sequences)
-    seen = []
-    for number, sequence in enumerate(output.sequences):
-        got = used(output, number, start, beams)
-        length = start + len(got)
-        full = None
-        if mask is not None:
-            new = torch.ones(len(got), dtype=mask.dtype)
-            full = torch.cat([mask[number % len(mask)], new])
-        lmbdas, expected = reference(model, memory, gate, sequence[:length], full)
-        lmbdas, expected = lmbdas[start - 1 :], expected[start - 1 :]
-        clear = ~np.isnan(expected)
-        assert clear.mean() > 0.7
-        np.testing.assert_allclose(got[clear], expected[clear], atol=1e-4)
-        tokens = trace[number].tokens
-        assert 0 < len(tokens) <= len(got)
-        for token, lmbda, log_p in zip(tokens, lmbdas, expected, strict=False):
-            assert np.isnan(lmbda) or token.lmbda == pytest.approx(lmbda, abs=1e-4)
-            assert np.isnan(log_p) or np.log(token.p) == pytest.approx(log_p, abs=1e-4)
-            mixed = token.lmbda * token.p_knn + (1 - token.lmbda) * token.p_lm
-            assert token.p == pytest.approx(mixed, rel=1e-6)
-            rest = (1 - token.lmbda) * token.p_lm / token.p
-            assert (token.retrieval == "skipped") == (lmbda == 0.0)
-            assert token.influence + rest == pytest.approx(1.0, abs=1e-6)
-            seen.append(token.lmbda)
+    seen = check_mode(model, tokenizer, memory, knn, settings, rows, gate=gate)
     # Otherwise the test would say nothing about rows that are mistaken for one another.
     assert max(seen) - min(seen) > 0.1
 
 
-def encode(tokenizer, prompts):
-    return tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
-
-
-SETTINGS = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 16}
-
-
-@pytest.mark.parametrize(
-    ("settings", "rows"),
-    [
-        pytest.param({}, 2, id="greedy"),
-        pytest.param({}, 8, id="batch of 8 with left padding"),
-        pytest.param({"use_cache": False}, 3, id="no cache"),
-        pytest.param({"do_sample": True, "top_k": 0}, 8, id="sampling"),
-        pytest.param(
-            {"do_sample": True, "top_k": 0, "num_return_sequences": 3}, 2, id="several returned"
-        ),
-        pytest.param({"num_beams": 4}, 3, id="beams"),
-        pytest.param(
-            {"num_beams": 4, "num_return_sequences": 3, "early_stopping": True},
-            2,
-            id="beams, several returned",
-        ),
-        pytest.param({"num_beams": 3, "do_sample": True, "top_k": 0}, 2, id="beam sampling"),
-        pytest.param({"cache_implementation": "static"}, 2, id="static cache"),
-    ],
-)
-def test_modes(model, tokenizer, memory, gated, settings, rows):
-    torch.manual_seed(3)
-    inputs = encode(tokenizer, PROMPTS[:rows])
-    settings = {"do_sample": False} | settings
-    output = model.generate(**inputs, **SETTINGS, **settings, logits_processor=[gated[0]])
-    start = inputs["input_ids"].shape[1]
-    mask = inputs["attention_mask"].repeat_interleave(settings.get("num_return_sequences", 1), 0)
-    beams = settings.get("num_beams", 1) > 1
-    check(model, memory, output, gated, tokenizer, start, mask, beams)
-
-
 @pytest.mark.parametrize("how", ["prompt lookup", "assistant"])
 def test_assisted_output_is_the_plain_output(model, tokenizer, memory, gated, how):
+    knn, gate = gated
     inputs = encode(tokenizer, [TEXTS[1] + " When error code"])
-    settings = SETTINGS | {"do_sample": False, "logits_processor": [gated[0]]}
+    settings = SETTINGS | {"do_sample": False, "logits_processor": [knn]}
     plain = model.generate(**inputs, **settings)
     if how == "assistant":
         assistant = make_gpt2()
@@ -204,7 +111,9 @@ def test_assisted_output_is_the_plain_output(model, tokenizer, memory, gated, ho
     else:
         output = model.generate(**inputs, **settings, prompt_lookup_num_tokens=4)
     assert output.sequences.tolist() == plain.sequences.tolist()
-    check(model, memory, output, gated, tokenizer, inputs["input_ids"].shape[1])
+    start = inputs["input_ids"].shape[1]
+    seen = check(model, memory, output, knn, tokenizer, start, gate=gate)
+    assert max(seen) - min(seen) > 0.1
 
 
 def test_explain(model, tokenizer, memory, gated):
@@ -216,7 +125,7 @@ def test_explain(model, tokenizer, memory, gated):
     ids = torch.tensor(tokenizer(text)["input_ids"])
     window = knn.memory.stores[0].manifest.windows.window
     assert len(ids) <= window
-    lmbdas, log_p = reference(model, memory, gate, ids)
+    lmbdas, log_p = reference(model, memory, ids, gate=gate)
     clear, tokens = ~np.isnan(log_p), trace[0].tokens
     assert clear.mean() > 0.7
     found = np.array([(token.lmbda, np.log(token.p)) for token in tokens])[clear]

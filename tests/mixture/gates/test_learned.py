@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from gate_cases import naive_features, neighbors_of, rows_of_neighbors
+from gate_cases import naive_features, neighbors_of, random_learned, rows_of_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,51 +13,19 @@ from knn_logits import (
     ConfidenceSkip,
     ConfigError,
     DamagedError,
-    DistanceGate,
-    KNNLogitsProcessor,
     LearnedGate,
     fit_distance_gate,
     fit_learned_gate,
-    gate_features,
-    load_gate,
     save_gate,
 )
 from knn_logits.mixture.gates.learned import FEATURES
 from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays
-from knn_logits.search.neighbors import Neighbors
-
-
-@given(rows_of_neighbors())
-def test_features(case):
-    metric, rows = case
-    log_p_lm = torch.tensor([row[3] for row in rows])
-    got = gate_features(neighbors_of(rows, metric), metric, log_p_lm)
-    assert got.shape == (len(rows), len(FEATURES))
-    assert bool(got.isfinite().all())
-    expected = [naive_features(*row[:3], metric, row[3]) for row in rows]
-    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-4)
-
-
-def random_gate(metric="l2", units=3, seed=0):
-    rng = np.random.default_rng(seed)
-    number = len(FEATURES)
-    return LearnedGate(
-        metric,
-        {
-            "mean": rng.normal(size=number),
-            "scale": rng.uniform(0.5, 2, number),
-            "hidden": rng.normal(size=(units, number)),
-            "hidden_bias": rng.normal(size=units),
-            "out": rng.normal(size=units),
-            "out_bias": rng.normal(size=1),
-        },
-    )
 
 
 @given(rows_of_neighbors(), st.integers(0, 99))
 def test_the_formula(case, seed):
     metric, rows = case
-    gate = random_gate(metric, seed=seed)
+    gate = random_learned(metric, seed=seed)
     log_p_lm = torch.tensor([row[3] for row in rows])
     lmbda = gate.lmbda(neighbors_of(rows, metric), metric, log_p_lm)
     assert bool(((lmbda >= 0) & (lmbda <= 0.999)).all())
@@ -71,7 +39,7 @@ def test_the_formula(case, seed):
 
 @pytest.mark.parametrize("name", ["mean", "hidden", "hidden_bias", "out", "out_bias", "scale"])
 def test_numbers_whose_products_are_infinite_are_refused_at_once(name):
-    arrays, metadata = gate_arrays(random_gate())
+    arrays, metadata = gate_arrays(random_learned())
     with pytest.raises(DamagedError, match="1e\\+18 at most"):
         gate_from_arrays(arrays | {name: arrays[name] * 0 + 1e38}, metadata)
 
@@ -79,7 +47,7 @@ def test_numbers_whose_products_are_infinite_are_refused_at_once(name):
 def test_no_features_make_it_say_what_is_no_number():
     limit = torch.finfo(torch.float32).max
     features = torch.tensor([[limit], [-limit], [0.0]]).expand(3, 6)
-    arrays, metadata = gate_arrays(random_gate())
+    arrays, metadata = gate_arrays(random_learned())
     tiny = {"scale": arrays["scale"] * 0 + 1e-38}
     for change in ({}, tiny, {"hidden": arrays["hidden"] * 1e17}, {"out": arrays["out"] * 1e17}):
         assert gate_from_arrays(arrays | change, metadata).at(features).isfinite().all()
@@ -87,17 +55,10 @@ def test_no_features_make_it_say_what_is_no_number():
 
 def test_the_model_keeps_a_say():
     """However sure the network is: in float32 its sigmoid is 1, the model's share would be 0."""
-    arrays = random_gate().to_arrays() | {"out_bias": np.array([500.0], np.float32)}
+    arrays = random_learned().to_arrays() | {"out_bias": np.array([500.0], np.float32)}
     assert LearnedGate("l2", arrays).at(torch.zeros(1, len(FEATURES))).tolist() == [
         pytest.approx(0.999)
     ]
-
-
-def test_a_gate_for_another_metric_is_refused(model, store):
-    with pytest.raises(ConfigError, match="metric cosine"):
-        random_gate("cosine").lmbda(Neighbors.nothing(1), "l2", torch.zeros(1, 3))
-    with pytest.raises(ConfigError, match="fitted for the metric cosine"):
-        KNNLogitsProcessor(model, store, lmbda=random_gate("cosine"))
 
 
 def text_where_agreement_decides(count, seed=0):
@@ -145,40 +106,8 @@ def test_tokens_without_a_neighbor_or_a_vote_do_no_harm():
 
 
 def test_the_same_gate_is_the_same_bytes(tmp_path):
-    gate, found = ConfidenceSkip(random_gate(), 0.9), set()
+    gate, found = ConfidenceSkip(random_learned(), 0.9), set()
     for number in range(8):
         save_gate(gate, tmp_path / f"{number}.safetensors")
         found.add((tmp_path / f"{number}.safetensors").read_bytes())
     assert len(found) == 1
-
-
-def test_a_file_gives_the_gate_back(tmp_path):
-    gate = random_gate("ip")
-    save_gate(gate, tmp_path / "gate.safetensors")
-    again = load_gate(tmp_path / "gate.safetensors")
-    assert isinstance(again, LearnedGate)
-    assert again.metric == "ip"
-    for name, array in gate.to_arrays().items():
-        np.testing.assert_array_equal(again.to_arrays()[name], array)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"mean": np.zeros(3)},
-        {"scale": np.zeros(len(FEATURES))},
-        {"hidden": np.zeros((2, len(FEATURES)))},
-        {"out": np.array([1.0, math.nan, 1.0])},
-        {"out_bias": np.zeros(2)},
-        {"hidden_bias": np.zeros((3, 1))},
-        {"hidden_bias": np.zeros(0)},
-    ],
-)
-def test_damaged_arrays_are_refused(change):
-    arrays, metadata = gate_arrays(random_gate())
-    with pytest.raises(DamagedError, match="refit it"):
-        gate_from_arrays(arrays | change, metadata)
-    with pytest.raises(DamagedError, match="refit it"):
-        gate_from_arrays({name: arrays[name] for name in arrays if name != "out"}, metadata)
-    with pytest.raises(DamagedError, match="refit it"):
-        gate_from_arrays(gate_arrays(DistanceGate("l2", [1.0], [0.5]))[0], metadata)

@@ -7,96 +7,20 @@ import pytest
 import torch
 from gate_cases import (
     KS,
-    naive_meta_k_features,
-    naive_vote,
     neighbors_of,
     random_meta_k,
-    rows_of_neighbors,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from knn_logits import (
-    ConfidenceSkip,
     ConfigError,
-    DamagedError,
-    KNNLogitsProcessor,
     MetaKGate,
     fit_learned_gate,
-    load_gate,
-    save_gate,
 )
-from knn_logits.mixture.distribution import influences, log_p_knn_of, mix, mix_row
-from knn_logits.mixture.gates.gate import Gate, weigh_rows
+from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.gates.meta_k import fit_meta_k_gate, meta_k_features
-from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays
+from knn_logits.mixture.gates.stored import gate_arrays
 from knn_logits.mixture.weights import log_weights
 from knn_logits.search.neighbors import Neighbors
-
-
-@given(rows_of_neighbors())
-def test_features(case):
-    metric, rows = case
-    log_p_lm = torch.tensor([row[3] for row in rows])
-    got = meta_k_features(neighbors_of(rows, metric), metric, log_p_lm, KS)
-    assert got.shape == (len(rows), 6 + 2 * len(KS))
-    assert bool(got.isfinite().all())
-    expected = [naive_meta_k_features(*row[:3], metric, row[3]) for row in rows]
-    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-4)
-
-
-@given(rows_of_neighbors(), st.integers(0, 99), st.sampled_from([1.0, 10.0, 100.0]))
-def test_the_mixture_is_that_of_the_sets(case, seed, temperature):
-    metric, rows = case
-    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows, metric)
-    log_p_lm = torch.tensor([row[3] for row in rows])
-    weights = log_weights(neighbors, temperature)
-    lmbda, votes = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
-    torch.testing.assert_close(lmbda, gate.lmbda(neighbors, metric, log_p_lm))
-    assert not bool(votes.isnan().any())
-    mixed = mix(log_p_lm, votes, neighbors.values, lmbda)
-    for number, row in enumerate(rows):
-        share, expected = naive_vote(gate, *row[:3], metric, row[3], temperature)
-        assert float(lmbda[number]) == pytest.approx(share, abs=1e-3)
-        np.testing.assert_allclose(votes[number].exp().numpy(), expected, atol=1e-3)
-        if sum(expected):
-            assert float(votes[number].exp().sum()) == pytest.approx(1.0, abs=1e-5)
-        p = [(1 - share) * math.exp(one) for one in row[3]]
-        for value, vote in zip(row[2], expected, strict=True):
-            p[value] += share * vote
-        np.testing.assert_allclose(mixed[number].exp().numpy(), p, atol=1e-3)
-        assert float(mixed[number].exp().sum()) == pytest.approx(1.0, abs=1e-5)
-
-
-@given(rows_of_neighbors(), st.integers(0, 99))
-def test_influences_sum_to_one(case, seed):
-    metric, rows = case
-    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows, metric)
-    log_p_lm = torch.tensor([row[3] for row in rows])
-    weights = log_weights(neighbors, 10.0)
-    lmbda, votes = (one.double() for one in weigh_rows(gate, neighbors, weights, metric, log_p_lm))
-    for token in range(log_p_lm.shape[1]):
-        chosen = torch.full((len(rows),), token)
-        own = log_p_lm[:, token].double()
-        log_p = mix_row(own, log_p_knn_of(votes, neighbors.values, chosen), lmbda)
-        found = influences(votes, neighbors.values, chosen, log_p, lmbda).sum(-1)
-        rest = (1 - lmbda) * (own - log_p).exp()
-        for total, p in zip((found + rest).tolist(), log_p.tolist(), strict=True):
-            assert p == -math.inf or total == pytest.approx(1.0, abs=1e-6)
-
-
-@given(rows_of_neighbors(), st.integers(0, 19))
-def test_the_order_of_the_neighbors_says_nothing(case, seed):
-    metric, rows = case
-    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows, metric)
-    log_p_lm = torch.tensor([row[3] for row in rows])
-    places = torch.from_numpy(np.random.default_rng(seed).permutation(neighbors.k))
-    moved = neighbors.columns(places.expand(neighbors.rows, -1))
-    weights = log_weights(neighbors, 10.0)
-    one = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
-    other = weigh_rows(gate, moved, weights[:, places], metric, log_p_lm)
-    torch.testing.assert_close(one[0], other[0])
-    torch.testing.assert_close(one[1][:, places], other[1], equal_nan=True)
 
 
 def constant(shares, ks=KS, metric="l2"):
@@ -164,24 +88,6 @@ def test_a_set_without_weight_leaves_its_share_to_the_others():
     torch.testing.assert_close(votes, weights)
 
 
-def test_within_a_gate_that_skips():
-    inner = random_meta_k()
-    assert isinstance(inner, Gate)
-    gate = ConfidenceSkip(inner, 0.5)
-    neighbors = neighbors_of(
-        [([5, 6], [3.0, 8.0], [1, 2], None), ([-1, -1], [math.inf] * 2, [0, 0], None)]
-    )
-    log_p_lm = torch.log(torch.tensor([[0.5, 0.25, 0.25]] * 2))
-    weights = log_weights(neighbors, 10.0)
-    for one, other in zip(
-        weigh_rows(gate, neighbors, weights, "l2", log_p_lm),
-        weigh_rows(inner, neighbors, weights, "l2", log_p_lm),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other)
-    assert gate.kind == "meta-k, skips by confidence"
-
-
 def test_what_a_gate_of_ones_own_gives_is_checked():
     class Own:
         def lmbda(self, neighbors, metric, log_p_lm):
@@ -202,13 +108,6 @@ def test_what_a_gate_of_ones_own_gives_is_checked():
         own.answer = answer
         with pytest.raises(ConfigError, match=message):
             weigh_rows(own, neighbors, weights, "l2", log_p_lm)
-
-
-def test_a_gate_for_another_metric_is_refused(model, store):
-    with pytest.raises(ConfigError, match="metric cosine"):
-        random_meta_k("cosine").lmbda(Neighbors.nothing(1), "l2", torch.zeros(1, 3))
-    with pytest.raises(ConfigError, match="fitted for the metric cosine"):
-        KNNLogitsProcessor(model, store, lmbda=random_meta_k("cosine"))
 
 
 def text_where_the_number_of_values_decides(count, seed=0):
@@ -255,38 +154,3 @@ def test_tokens_without_a_neighbor_or_a_vote_do_no_harm():
         fit_meta_k_gate(features[:, :3], ks, lm, knn, "l2")
     with pytest.raises(ConfigError, match="log_p_knn must have the shape"):
         fit_meta_k_gate(features, ks, lm, knn[:, :2], "l2")
-
-
-def test_a_file_gives_the_gate_back(tmp_path):
-    for gate in (random_meta_k("ip"), ConfidenceSkip(random_meta_k("ip"), 0.25)):
-        save_gate(gate, tmp_path / "gate.safetensors")
-        again = load_gate(tmp_path / "gate.safetensors")
-        assert type(again) is type(gate)
-        gate, again = getattr(gate, "inner", gate), getattr(again, "inner", again)
-        assert (again.metric, again.ks) == ("ip", KS)
-        for name, array in gate.to_arrays().items():
-            np.testing.assert_array_equal(again.to_arrays()[name], array)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"ks": np.array([1, 2, 4, 4, 8], np.float32)},
-        {"ks": np.array([0, 2, 4, 8, 16], np.float32)},
-        {"ks": np.array([1, 2, 4, 8, 16.5], np.float32)},
-        {"ks": np.array([1, 2, 4, 8, math.inf], np.float32)},
-        {"ks": np.array([1, 2, 4, 8], np.float32)},
-        {"ks": np.array([[1, 2, 4, 8, 16]], np.float32)},
-        {"ks": np.zeros(0, np.float32)},
-        {"ks": np.arange(1, 200, dtype=np.float32)},
-        {"out": np.zeros(4, np.float32)},
-        {"out_bias": np.zeros(1, np.float32)},
-        {"hidden": np.zeros((4, 6), np.float32)},
-    ],
-)
-def test_damaged_arrays_are_refused(change):
-    arrays, metadata = gate_arrays(random_meta_k())
-    with pytest.raises(DamagedError, match="refit it"):
-        gate_from_arrays(arrays | change, metadata)
-    with pytest.raises(DamagedError, match="refit it"):
-        gate_from_arrays({name: arrays[name] for name in arrays if name != "ks"}, metadata)
