@@ -103,11 +103,7 @@ def demo_library(stores: Path | None = None) -> Library:
 
 
 def sqlite_library() -> Library:
-    """Opens SmolLM2-135M-Instruct with the documentation of SQLite.
-
-    Raises:
-        ConnectionError: when the model is not there and its package cannot be fetched.
-    """
+    """Opens SmolLM2-135M-Instruct with the documentation of SQLite."""
     smollm2 = script("sqlite/smollm2.py")
     model, tokenizer = smollm2.load(smollm2.make())
     store = Datastore(ROOT / "datastores" / "sqlite" / "sqlite-docs")

@@ -154,17 +154,11 @@ def _document(document: DocumentShare) -> dict[str, Any]:
 
 
 class Reply(Protocol):
-    """The answer to one request, in the form of one interface.
-
-    Attributes:
-        request: The request.
-        named: Whether each event of a stream has its type as its name.
-        closing: What ends a stream.
-    """
+    """The answer to one request, in the form of one interface."""
 
     request: GenerationRequest
-    named: bool
-    closing: bytes | None
+    named: bool  # whether each event of a stream has its type as its name
+    closing: bytes | None  # what ends a stream
 
     def note(self, part: AnswerPart) -> None:
         """Takes a part of an answer that is sent as a whole."""

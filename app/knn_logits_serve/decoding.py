@@ -103,13 +103,9 @@ class Before(LogitsProcessor):
 def processors(
     sampling: Sampling, choice: int, first: list[Any], mask: Any = None
 ) -> list[LogitsProcessor]:
-    """Returns the processors of one text, in their order.
+    """Returns the processors of one text, in their order; `first` mixes or reads probabilities.
 
-    Args:
-        sampling: How tokens are chosen.
-        choice: The number of the answer.
-        first: What mixes or reads the probabilities.
-        mask: Forbids tokens before these, so that neither the memory nor a bias brings one back.
+    `mask` forbids tokens before these, so that neither the memory nor a bias brings one back.
     """
     chain: list[LogitsProcessor] = list(first) if mask is None else [mask, *first]
     if sampling.repetition != 1.0:

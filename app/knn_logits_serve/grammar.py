@@ -25,13 +25,7 @@ _MOST_CHARACTERS, _LONGEST_REASON = 200_000, 160
 
 
 class Grammars:
-    """The grammars of schemas, for one tokenizer.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        ends: The tokens that end a text.
-        words: The number of tokens that the model can write.
-    """
+    """The grammars of schemas, for a tokenizer and a model that can write `words` tokens."""
 
     def __init__(self, tokenizer: Any, ends: Collection[int], words: int) -> None:
         self._tokenizer, self._ends, self._words = tokenizer, sorted(ends), words

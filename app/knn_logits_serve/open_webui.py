@@ -110,12 +110,7 @@ def parts_of(span: Span) -> list[Span]:
 
 
 def numbered(text: str, places: Sequence[tuple[int, int]]) -> str:
-    """Puts numbers of sources behind the sentences in which their words end.
-
-    Args:
-        text: The answer.
-        places: The end of some words, and the number of their source.
-    """
+    """Puts numbers of sources behind the sentences in which their words end, at `places`."""
     ends: dict[int, list[int]] = {}
     for at, number in places:
         # The last of the words may be the sign that ends the sentence.

@@ -37,12 +37,7 @@ LONGEST = 1024
 
 
 class AnswerWriter:
-    """Turns the tokens of an answer into its parts. Text that may begin a stop text is held back.
-
-    Attributes:
-        written: Number of tokens so far.
-        over: Whether the text has reached a stop text.
-    """
+    """Turns tokens into the parts of an answer; what may begin a stop text is held back."""
 
     def __init__(
         self,

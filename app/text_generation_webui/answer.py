@@ -71,9 +71,6 @@ class Answer:
         """Returns the tokens of a text; None if the tokens of a step are not part of it.
 
         They are not if the step was a draft that was rejected.
-
-        Args:
-            ids: int64 [1, length], the tokens of a step.
         """
         import torch
 

@@ -99,9 +99,6 @@ class Attached:
         The host's own processors then read the mixture: its log-probabilities are reported, and
         words that a request forbids are not brought back by the vote. The host hands a list over
         twice if a request wants several answers, so earlier processors of this module are removed.
-
-        Args:
-            ids: int64 [1, tokens], the prompt.
         """
         processors[:] = [
             processor for processor in processors if not getattr(processor, _ATTRIBUTE, False)

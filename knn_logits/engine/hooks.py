@@ -321,11 +321,7 @@ class StateCapture:
     def put(self, ids: Tensor, start: int, states: Tensor, cache: object) -> None:
         """Notes a pass that another thread made over a text of this one, among others.
 
-        Args:
-            ids: int64 [1, tokens], what was read.
-            start: The number of tokens that were read before.
-            states: [1, tokens, dim].
-            cache: The same object at each pass over the text.
+        `start` tokens were read before. `cache` is the same object at each pass over the text.
         """
         depth = place().depth
         window = Window(start, ids, ids.shape, depth, weakref.ref(cache), states)

@@ -88,17 +88,10 @@ class RowsCache(Cache):
 def read(
     model: Any, cache: RowsCache, rows: slice, texts: Sequence[Sequence[int]], scored: int
 ) -> Tensor:
-    """Reads further tokens of consecutive rows in one pass.
+    """Reads one or more further tokens of each of consecutive rows in one pass.
 
-    Args:
-        model: The model.
-        cache: What it has read. The lengths of the rows grow by their tokens.
-        rows: The rows.
-        texts: Their tokens, one or more each.
-        scored: How many of the last columns are scored.
-
-    Returns:
-        [rows, scored, vocabulary]. A row that reads fewer tokens has padding behind them.
+    Returns the scores of the last columns, [rows, scored, vocabulary]. A row that reads fewer
+    tokens than another has padding behind them.
     """
     most, device = max(map(len, texts)), model.device
     ids = torch.tensor([[*text, *[text[-1]] * (most - len(text))] for text in texts], device=device)

@@ -50,14 +50,7 @@ class LoopEnd:
     def __call__(
         self, ids: Tensor, start: int, scores: Tensor, neighbors: Neighbors
     ) -> Tensor | None:
-        """Returns the scores where a row loops; None where none does.
-
-        Args:
-            ids: int64 [rows, length].
-            start: Length of the prompt.
-            scores: [rows, vocabulary].
-            neighbors: The neighbors of each row.
-        """
+        """Returns the scores where a row loops; None where none does. `start` ends the prompt."""
         looping = [row for row in range(len(ids)) if self._loops(ids[row], start, neighbors, row)]
         if not looping:
             return None
