@@ -26,6 +26,8 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _QUESTION = re.compile(
     r"(?:^|(?<=[.!?:\n]))[^\S\n]*([^\W\d_a-z][\w’'-]*(?: [\w’'-]+,?){3,20}\?)(?!\S)", re.MULTILINE
 )
+# A question that only the text before it explains is no example.
+_REFERS = re.compile(r"\b(?:it|they|this|that|these|those)\b", re.IGNORECASE)
 # A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
 
@@ -217,7 +219,8 @@ def questions_about(library: Library, store: Datastore, number: int) -> list[str
     """Returns questions about a datastore: the given ones, or what its documents ask themselves."""
     questions = list(library.questions) if store is library.store else []
     for place in _spread(store, 8) if not questions else ():
-        questions += _QUESTION.findall(_text(store, library.tokenizer, place))
+        asked = _QUESTION.findall(_text(store, library.tokenizer, place))
+        questions += [question for question in asked if not _REFERS.search(question)]
         if len(questions) >= number:
             break
     return list(dict.fromkeys(questions))[:number]

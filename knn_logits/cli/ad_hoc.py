@@ -4,44 +4,60 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.corpus_options import CorpusOptions, Report
 from knn_logits.cli.loading import RunOptions
-from knn_logits.cli.memory import MemoryOptions, OpenStores
 from knn_logits.cli.terminal import in_time, tell
+from knn_logits.errors import ConfigError
 
 STORES_HELP = (
     "Folders of datastores, or org/name[@revision] on the Hub, or documents: files and folders to "
     "read for this command only. Several are searched as one."
 )
+Opened = TypeVar("Opened")
 StoresOrDocuments = Annotated[list[str], typer.Argument(metavar="STORE...", help=STORES_HELP)]
 
 
 @contextmanager
 def opened_with_model(
-    names: Sequence[str], model: str, memory: MemoryOptions, run: RunOptions
-) -> Iterator[tuple[OpenStores, Any, Any]]:
-    """Opens datastores and loads the model. Documents become a datastore until the end."""
+    names: Sequence[str],
+    model: str,
+    run: RunOptions,
+    opening: Callable[[list[str]], Opened],
+    *,
+    votes: bool = True,
+) -> Iterator[tuple[Opened, Any, Any]]:
+    """Opens datastores and loads the model. Documents become a datastore until the end.
+
+    No build has measured where documents help, so `votes=False` leaves λ at 0 for a chat model.
+    """
     corpus = [name for name in names if _has_documents(name)]
     if not corpus:
-        opened = memory.open(names, scoring=False)
+        opened = opening(list(names))
         yield (opened, *run.load(model))
         return
     loaded, tokenizer = run.load(model)
+    if loaded.config.is_encoder_decoder:
+        raise ConfigError(
+            f"{model} is an encoder-decoder, which needs a datastore of pairs: run `knn-logits "
+            "build` first, and pass its folder"
+        )
     with tempfile.TemporaryDirectory(prefix="knn-logits-") as folder:
         built = Path(folder) / "documents"
-        read = _build(loaded, tokenizer, corpus, built)
+        silent = not votes and bool(getattr(tokenizer, "chat_template", None))
+        read = _build(loaded, tokenizer, corpus, built, 0.0 if silent else None)
         keeping = shlex.join(["knn-logits", "build", model, *corpus, "--out", "STORE"])
-        tell(f"read {read}, for this command only; `{keeping}` keeps them", style=None)
+        also = ", and lets them vote where that helps" if silent else ""
+        tell(f"read {read}, for this command only; `{keeping}` keeps them{also}", style=None)
         stores = dict.fromkeys(str(built) if name in corpus else name for name in names)
-        yield memory.open(list(stores), scoring=False), loaded, tokenizer
+        yield opening(list(stores)), loaded, tokenizer
 
 
 def _has_documents(name: str) -> bool:
@@ -56,7 +72,9 @@ def _has_documents(name: str) -> bool:
         return False
 
 
-def _build(model: Any, tokenizer: Any, corpus: Sequence[str], folder: Path) -> str:
+def _build(
+    model: Any, tokenizer: Any, corpus: Sequence[str], folder: Path, lmbda: float | None
+) -> str:
     """Builds a datastore without keys, in little more than the documents take to read."""
     from knn_logits.building.builder import build_datastore
 
@@ -65,7 +83,7 @@ def _build(model: Any, tokenizer: Any, corpus: Sequence[str], folder: Path) -> s
         documents = CorpusOptions().documents(corpus, report, bars, pairs=False)
         store = build_datastore(
             model, tokenizer, documents, folder, progress=bars, skipped=report.skipped,
-            store_keys=False, calibrate=False,
+            store_keys=False, calibrate=False, lmbda=lmbda,
         )  # fmt: skip
     manifest = store.manifest
     entries = f"{manifest.documents:,} documents, {manifest.entries:,} entries"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +49,8 @@ def ask(
 ) -> None:
     """Answer a question from documents, with the source of every word."""
     stores, rows = _asked(words, questions)
-    with opened_with_model(stores, model, memory, run) as (opened, loaded, tokenizer):
+    opening = partial(memory.open, scoring=False)
+    with opened_with_model(stores, model, run, opening) as (opened, loaded, tokenizer):
         from knn_logits.ask.asking import Asking
         from knn_logits.mixture.memory import Memory
 

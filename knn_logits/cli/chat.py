@@ -6,6 +6,7 @@ import io
 import shlex
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from knn_logits.ask.config import AskConfig, Words
@@ -328,8 +329,9 @@ def chat(
 
     /help lists the commands, /why shows the sources of each word.
     """
+    opening = partial(memory.open, scoring=False)
     with (
-        opened_with_model(stores, model, memory, run) as (opened, loaded, tokenizer),
+        opened_with_model(stores, model, run, opening) as (opened, loaded, tokenizer),
         opened.searching(),
     ):
         if loaded.config.is_encoder_decoder:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from knn_logits.cli.ad_hoc import STORES_HELP, StoresOrDocuments, opened_with_model
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import ModelRun, open_datastore
-from knn_logits.cli.memory import ServedMemoryOptions
-from knn_logits.cli.options import STORE_HELP, Model, Stores, argument, command
+from knn_logits.cli.memory import OpenStores, ServedMemoryOptions
+from knn_logits.cli.options import Model, argument, command
 from knn_logits.cli.terminal import doing, say, tell
 from knn_logits.errors import ConfigError, MissingDependencyError
 from knn_logits.settings.declaration import setting
@@ -92,7 +93,7 @@ def serve(
     memory: ServedMemoryOptions,
     run: ModelRun,
     stores: list[str] = argument(
-        "[NAME=]STORE...", f"{STORE_HELP} Clients select one of several as model MODEL+NAME."
+        "[NAME=]STORE...", f"{STORES_HELP} Clients select one alone as model MODEL+NAME."
     ),
 ) -> None:
     """Serve an OpenAI-compatible API, with the source of every word."""
@@ -100,16 +101,22 @@ def serve(
         raise MissingDependencyError('the server needs FastAPI: pip install "knn-logits[serve]"')
     how = answers.keywords()
     indexes = memory.cluster.indexes()
-    datastores = _opened(stores)
-    opened = memory.over(list(datastores.values()), indexes, scoring=False)
     from knn_logits_serve import Served, Settings
     from knn_logits_serve import serve as start
 
     limits = Settings(**vars(server))
-    loaded, tokenizer = run.load(model)
     name = answers.model_name or _name_of(model)
-    doing("checking the datastore")
-    with opened.searching():
+
+    def opening(places: list[str]) -> tuple[dict[str, Datastore], OpenStores]:
+        datastores = _opened(places)
+        return datastores, memory.over(list(datastores.values()), indexes, scoring=False)
+
+    with (
+        opened_with_model(stores, model, run, opening, votes=False) as (served, loaded, tokenizer),
+        served[1].searching(),
+    ):
+        datastores, opened = served
+        doing("checking the datastore")
         settings = opened.keywords()
         del settings["threads"]  # the server has its own number
         engine = Served(name, loaded, tokenizer, datastores, **how, **settings)
@@ -156,7 +163,7 @@ def _opened(arguments: list[str]) -> dict[str, Datastore]:
 @command
 def page(
     model: Model,
-    stores: Stores,
+    stores: StoresOrDocuments,
     run: ModelRun,
     host: str | None = setting(
         None, "Address to bind to; by default, only this machine can connect."
@@ -174,14 +181,15 @@ def page(
             'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'
         )
     prompts = _prompts(Path(examples)) if examples is not None else []
-    datastores = [open_datastore(store) for store in stores]
-    loaded, tokenizer = run.load(model)
-    doing("starting the page")
-    from knn_logits_app import Library, launch
+    with (
+        opened_with_model(stores, model, run, _all_opened, votes=False) as opened,
+        interruptible("the page is closed"),
+    ):
+        datastores, loaded, tokenizer = opened
+        doing("starting the page")
+        from knn_logits_app import Library, launch
 
-    name = _name_of(model)
-    library = Library.of(name, loaded, tokenizer, datastores, prompts)
-    with interruptible("the page is closed"):
+        library = Library.of(_name_of(model), loaded, tokenizer, datastores, prompts)
         try:
             launch(
                 [library],
@@ -198,6 +206,10 @@ def page(
                 f"the page cannot listen on this address ({reason}); choose another --port or "
                 "--host"
             ) from error
+
+
+def _all_opened(names: list[str]) -> list[Datastore]:
+    return [open_datastore(name) for name in names]
 
 
 def _prompts(file: Path) -> list[str]:

@@ -35,6 +35,22 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
     given["on_ready"]("http://127.0.0.1:7999")
 
 
+def test_documents_are_opened_without_a_build(run, launched, model_folder, tmp_path):
+    (tmp_path / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
+    done = run.good("app", model_folder, tmp_path)
+    ((library,), _) = launched[0]
+    assert list(library.stores) == ["documents"]
+    assert f"`knn-logits build {model_folder} {tmp_path} --out STORE` keeps them" in done.err
+
+
+def test_documents_without_pairs_are_refused_for_an_encoder_decoder(
+    run, launched, marian_folder, tmp_path
+):
+    (tmp_path / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
+    assert "pairs" in run.refused("app", marian_folder, tmp_path).line
+    assert launched == []
+
+
 def test_examples_come_from_a_file(run, launched, model_folder, store, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("The first of them\n\n  The second <b>\n", encoding="utf-8")

@@ -203,7 +203,8 @@ def test_the_documents_own_questions_are_offered_unless_others_are_given(
     model, tokenizer, tmp_path
 ):
     text = (
-        "A FAQ\n\nQ: How loud is the mill?\nA: Very. Is it? What wax can I use here? Wax.\n"
+        "A FAQ\n\nQ: How loud is the mill?\nA: Very. Is that usual at night? "
+        "What wax can I use here? Wax.\n"
         "INSERT INTO tab1 VALUES(?1) and many (most of all?) more."
     )
     store = build_datastore(model, tokenizer, [text], tmp_path / "store")

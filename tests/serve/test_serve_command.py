@@ -35,6 +35,24 @@ def test_the_command_opens_the_model_with_its_datastores(run, started, model_fol
     assert "no chat template" in done.err
 
 
+@pytest.mark.parametrize("chats", [True, False])
+def test_documents_are_served_without_a_build(run, started, model_folder, tmp_path, chats):
+    from shutil import copytree
+
+    model = copytree(model_folder, tmp_path / "model")
+    if chats:
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        (model / "chat_template.jinja").write_text(template)
+    (tmp_path / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
+    done = run.good("serve", model, tmp_path / "note.txt")
+    served = started[0][0]
+    assert list(served.names) == ["model+documents", "model"]
+    assert "read 1 documents" in done.err
+    # Nothing has measured where they help: a chat quotes them, and text is the model's.
+    assert (served.memory.config.lmbda == 0) == chats
+    assert ("lets them vote where that helps" in done.err) == chats
+
+
 def test_a_chat_template_comes_from_a_file(run, started, model_folder, store, tmp_path):
     template = tmp_path / "chat.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
