@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -22,10 +22,9 @@ from knn_logits.ask.ranking import (
     Ranked,
     Ranking,
     asks_whether,
-    codes_of,
     content_words,
+    names_codes,
     refers_back,
-    squeezed,
 )
 from knn_logits.ask.spans import Span
 from knn_logits.engine.compatibility import check_tokenizer
@@ -226,7 +225,7 @@ class Asking:
             sentence, span, further = best_sentence(self.model, self.tokenizer, question, listed)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
-        may = bool(words) and _names(ranked, codes_of(question))
+        may = bool(words) and names_codes(question, ranked)
         may = may and self._match(query, ranked, share) >= self.config.least_match
         answered = may and max(0.0, share + sure) >= self.config.least_shared
         return _Choice(True, answered, sentence, span, passes + further)
@@ -391,10 +390,3 @@ class Asking:
         texts = token_texts(self.tokenizer, ids)
         span = sentence_span("".join(texts), sentence)
         return sum(end <= span[0] for end in accumulate(map(len, texts))) if span else 0
-
-
-def _names(ranked: Sequence[Ranked], codes: Collection[str]) -> bool:
-    """Whether some passages name all codes of a question."""
-    passages = [row.passage for row in ranked if codes]
-    texts = "\n".join(squeezed(f"{row.title} {row.heading} {row.text}") for row in passages)
-    return all(code in texts for code in codes)

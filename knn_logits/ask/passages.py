@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,14 @@ PASSAGE_TOKENS, MOST_TOKENS = 160, 320
 _LONGEST_HEADING = 90
 ENDS_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s*$|[。\uff01\uff1f]\s*$")
 _NO_HEADING = re.compile(r"[.,;:!?]$|^[-*+>|$]|^\d+[.)]?\s*$")
+# "2. Charging" is a heading, unless a paragraph beside it is like it, as in a list. "3.1 Scope"
+# always is.
+_NUMBERED = re.compile(r"\s*\d{1,2}(?:(\.\d{1,2})+\.?|[.)]?)[ \t]+(?=[^\W\d_])")
+# Kinds of files whose first heading is their title: in source code it is a comment. What may stand
+# before it are labels, pictures, and the fields at the top of Markdown.
+_PROSE = re.compile(r"[^.]*$|.*\.(?:docx|epub|html?|markdown|md|pdf|rst|rtf|txt)\b", re.IGNORECASE)
+_PREAMBLE = re.compile(r"\.\. |:\w|\([\w-]+\)=|<|\[?!\[|---\n")
+_FIELDS = re.compile(r"---\n(?:.*\n)*?---\n")
 _UNDERLINE = re.compile(r"[=\-~^\"'`#*+]{3,}")
 # The name of what a reStructuredText directive describes: ".. py:data:: DEBUG".
 DESCRIBED = re.compile(
@@ -39,6 +47,7 @@ class Passage:
         end: Position after its last token.
         heading: The heading that it stands under; empty if there is none.
         text: Its text.
+        opening: The heading that its document opens with; empty if it opens with none.
     """
 
     store: Datastore
@@ -47,12 +56,20 @@ class Passage:
     end: int
     heading: str
     text: str
+    opening: str = ""
 
     @property
     def title(self) -> str:
-        """The document's title, or its id."""
+        """The document's title, or the heading that it opens with, or its id."""
         record = self.store.documents[self.document].shown
-        return record.title or record.id
+        return record.title or self.opening or record.id
+
+    @property
+    def named(self) -> str:
+        """All that names it: what the document is called, what it opens with, and its heading."""
+        record = self.store.documents[self.document].shown
+        known = [record.title] if record.title else [record.id, self.opening]
+        return "\n".join([*known, self.heading])
 
     @property
     def above(self) -> str:
@@ -160,39 +177,43 @@ def _cut(
     length = int(store.documents.length[number])
     ids = np.asarray(store.tokens[first : first + length])
     heading, pending = "", None  # (first token, end token, heading, parts of its text)
-    start = 0
-    for end in _paragraph_ends(ids, marks).tolist():
-        span = ids[start:end]
-        text = decoded(tokenizer, span[~marks.special[span]].tolist())
-        begin, start = start, end
-        if not text.strip():
-            continue
-        opening = _heading_of(text)
+    paragraphs = list(_paragraphs(tokenizer, ids, marks))
+    texts = ["", *(text for _, _, text in paragraphs), ""]
+    title = _opening_of(store.documents[number].id, texts[1:-1])
+    begun = False  # whether all that is pending is a heading's paragraph
+    for row, (begin, end, text) in enumerate(paragraphs):
+        opening = _heading_of(text) or _numbered_heading(*texts[row : row + 3])
         if opening is not None:
             if pending is not None:
-                yield _passage(store, number, first, pending)
-            rest = text.strip().partition("\n")[2]
+                yield _passage(store, number, first, pending, title)
+            begun, rest = True, text.strip().partition("\n")[2]
             heading = opening
             pending = (begin, end, heading, [text])
             if not _UNDERLINE.sub("", rest).strip():
                 continue
-        elif pending is not None and (
-            end - pending[0] <= PASSAGE_TOKENS or _is_heading_alone(pending)
-        ):
-            pending = (pending[0], end, heading, [*pending[3], text])
+        elif pending is not None and (begun or end - pending[0] <= PASSAGE_TOKENS):
+            pending, begun = (pending[0], end, heading, [*pending[3], text]), False
         else:
             if pending is not None:
-                yield _passage(store, number, first, pending)
-            pending = (begin, end, heading, [text])
+                yield _passage(store, number, first, pending, title)
+            pending, begun = (begin, end, heading, [text]), False
         if pending[1] - pending[0] > MOST_TOKENS:
-            yield from _long(tokenizer, store, number, first, ids, pending, marks)
+            for passage in _long(tokenizer, store, number, first, ids, pending, marks):
+                yield replace(passage, opening=title)
             pending = None
     if pending is not None:
-        yield _passage(store, number, first, pending)
+        yield _passage(store, number, first, pending, title)
 
 
-def _is_heading_alone(pending: tuple[int, int, str, list[str]]) -> bool:
-    return len(pending[3]) == 1 and _heading_of(pending[3][0]) is not None
+def _paragraphs(tokenizer: Any, ids: Array, marks: _Marks) -> Iterator[tuple[int, int, str]]:
+    """The paragraphs that are not blank: their first token, the one after the last, their text."""
+    start = 0
+    for end in _paragraph_ends(ids, marks).tolist():
+        span = ids[start:end]
+        text = decoded(tokenizer, span[~marks.special[span]].tolist())
+        if text.strip():
+            yield start, end, text
+        start = end
 
 
 def _long(
@@ -219,10 +240,15 @@ def _long(
 
 
 def _passage(
-    store: Datastore, number: int, first: int, pending: tuple[int, int, str, list[str]]
+    store: Datastore,
+    number: int,
+    first: int,
+    pending: tuple[int, int, str, list[str]],
+    title: str = "",
 ) -> Passage:
     begin, end, heading, texts = pending
-    return Passage(store, number, first + begin, first + end, heading, "".join(texts).strip())
+    text = "".join(texts).strip()
+    return Passage(store, number, first + begin, first + end, heading, text, title)
 
 
 def _heading_of(paragraph: str) -> str | None:
@@ -244,3 +270,26 @@ def _heading_of(paragraph: str) -> str | None:
     # A single line without an end, which is indented no further than its document.
     plain = not paragraph.lstrip("\n").startswith((" ", "\t")) and not _NO_HEADING.search(line)
     return line if plain and line[:1].isupper() else None
+
+
+def _numbered_heading(before: str, paragraph: str, after: str) -> str | None:
+    """The heading that a numbered line is; None for an item of a list."""
+    line = paragraph.strip()
+    number = _NUMBERED.match(line)
+    if number is None or "\n" in line or len(line) > _LONGEST_HEADING or not after:
+        return None
+    if _NO_HEADING.search(line) or not line[number.end()].isupper():
+        return None
+    beside = (_NUMBERED.match(text) for text in (before, after))
+    is_item = not number[1] and any(match and not match[1] for match in beside)
+    return None if is_item else line
+
+
+def _opening_of(name: str, texts: Iterable[str]) -> str:
+    """The heading that a document opens with, which is its title where none was given."""
+    for text in texts if _PROSE.match(name) else ():
+        text = _FIELDS.sub("", text.lstrip(), count=1)
+        heading = _heading_of(text) if text else None
+        if heading or (text and not _PREAMBLE.match(text)):
+            return heading or ""
+    return ""

@@ -42,9 +42,9 @@ _LONGEST_QUESTION, _LONGEST_TEXT = 256, 512
 _BOUNDARY = re.compile(
     r"[.!?][\"'”’)\]]*(\s+)(?=[A-Z0-9\"'“\u2018(\[`*_])|[。\uff01\uff1f]()|(\n\s*\n)"
 )
-# After an initial or a usual abbreviation the sentence goes on.
+# After an initial, a usual abbreviation or an item's number the sentence goes on.
 _ABBREVIATED = re.compile(
-    r"(?:^|[\s.(\[])(?:[A-Z]|e\.g|i\.e|cf|vs|ca|approx|Mr|Mrs|Ms|Dr|Prof|St|No|Fig|Vol|Ch|Sec)\.$"
+    r"(?:^\d{1,3}|(?:^|[\s.(\[])(?:[A-Z]|e\.g|i\.e|cf|vs|ca|approx|Mr|Mrs|Ms|Dr|Prof|St|No|Fig|Vol|Ch|Sec))\.$"
 )
 _LONGEST_ABBREVIATION = 10
 _LISTED = re.compile(r"[-*+•|>#]|\d+[.)]\s|[A-Z]:\s")
@@ -54,8 +54,12 @@ _FIELD = re.compile(r"\w[\w.-]*(?: [\w.-]+){0,3}:\s")
 # What stands before an item of a list or an answer, and is no part of what it says.
 _MARKER = re.compile(r"(?:[-*+•>]|\d+[.)]|[QA]:)\s+")
 _HEADING = re.compile(r"#{1,6}\s|[=\-~^]{3,}$")
-# The options of an rST directive, such as ":align: center", which are no sentences.
-_OPTIONS = re.compile(r"^([ \t]*\.\. [\w:-]+::.*)(?:\n[ \t]+:[\w-]+:.*)+", re.MULTILINE)
+# The options of a directive of rST or MyST, such as ":align: center", which are no sentences.
+_OPTIONS = re.compile(
+    r"^([ \t]*\.\. [\w:-]+::.*)(?:\n[ \t]+:[\w-]+:.*)+"
+    r"|^([ \t]*(?:`{3,}|:{3,})\{[\w:-]+\}.*)(?:\n[ \t]*:[\w-]+:.*)+",
+    re.MULTILINE,
+)
 # A list or code that is quoted with the sentence before it has at most so many characters.
 _LONGEST_BLOCK = 600
 _CELL = re.compile(r"[|\t]")
@@ -88,7 +92,7 @@ class Sentence:
 def sentences_of(text: str) -> list[str]:
     """Cuts a passage in sentences. The items of a list and the rows of a table are sentences."""
     parts: list[str] = []
-    for block in re.split(r"\n[ \t]*\n", _OPTIONS.sub(r"\1", text)):
+    for block in re.split(r"\n[ \t]*\n", _OPTIONS.sub(r"\1\2", text)):
         lines = block.split("\n")
         short = max(map(len, lines)) < _SHORT_LINE
         record = 2 * sum(_FIELD.match(line) is not None for line in lines) > len(lines)

@@ -27,6 +27,8 @@ _WORD = re.compile(r"\w+(?:[./:'’_-]\w+)*")
 _PART = re.compile(r"[^\W_]+")
 # FM-3 and E529 name a single thing. What is said of another does not answer a question about it.
 _CODE = re.compile(r"\b[A-Z]+(?:-\d|\d{3})[\w-]*")
+# E42 may be another name, as T20 is. Where a passage has E41 in its place, it is a code.
+_SHORT_CODE = re.compile(r"\b([A-Z]+)\d\d\b")
 # Words of questions that say nothing of what they are about.
 _ASKING = {"get", "many", "much", "often", "long", "far", "must", "should", "need"}
 _ASKING |= {"say", "tell", "explain", "describe", "please", "kind"}
@@ -78,10 +80,7 @@ class Ranking:
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self.passages = list(passages)
-        texts = [
-            words_of(f"{passage.title}\n{passage.heading}\n{passage.text}")
-            for passage in self.passages
-        ]
+        texts = [words_of(f"{passage.named}\n{passage.text}") for passage in self.passages]
         self._words = [frozenset(words) for words in texts]
         self._counts = Counter(word for words in self._words for word in words)
         self._index: Any = None
@@ -130,6 +129,19 @@ def offers_a_choice(question: str) -> bool:
 def codes_of(question: str) -> set[str]:
     """The codes that a question names, such as of a model or an error, as `squeezed` has them."""
     return set(map(squeezed, _CODE.findall(question)))
+
+
+def names_codes(question: str, ranked: Sequence[Ranked]) -> bool:
+    """Whether some passages name all codes of a question."""
+    codes, short = codes_of(question), list(_SHORT_CODE.finditer(question))
+    if not codes and not short:
+        return True
+    text = "\n".join(f"{row.passage.named}\n{row.passage.text}" for row in ranked)
+    known = squeezed(text)
+    others = any(
+        squeezed(code[0]) not in known and re.search(rf"\b{code[1]}\d\d\b", text) for code in short
+    )
+    return not others and all(code in known for code in codes)
 
 
 def squeezed(text: str) -> str:

@@ -16,6 +16,7 @@ from knn_logits.cli.corpus_options import CorpusOptions, Report
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.terminal import in_time, tell
 from knn_logits.errors import ConfigError
+from knn_logits.printable import printable
 
 STORES_HELP = (
     "Folders of datastores, or org/name[@revision] on the Hub, or documents: files and folders to "
@@ -39,6 +40,7 @@ def opened_with_model(
     No build has measured where documents help, so `votes=False` leaves λ at 0 for a chat model.
     """
     corpus = [name for name in names if _has_documents(name)]
+    _check(names)
     if not corpus:
         opened = opening(list(names))
         yield (opened, *run.load(model))
@@ -60,14 +62,30 @@ def opened_with_model(
         yield opening(list(stores)), loaded, tokenizer
 
 
+def _check(names: Sequence[str]) -> None:
+    """Refuses a path that does not exist, which may be a word of a question without quotes."""
+    from knn_logits.store.hub_client import hub_name
+
+    for name in names:
+        if not _exists(Path(name)) and hub_name(name) is None:
+            raise ConfigError(
+                f"{printable(name)} does not exist: pass documents or a datastore; `ask` "
+                "needs its question in quotes"
+            )
+
+
 def _has_documents(name: str) -> bool:
     """Whether there are documents at a path, and no part of a datastore."""
     from knn_logits.store import layout
 
     path = Path(name)
+    files = (layout.MANIFEST, layout.JOURNAL, layout.TOKENS)
+    return _exists(path) and not any(_exists(path / file) for file in files)
+
+
+def _exists(path: Path) -> bool:
     try:
-        files = (layout.MANIFEST, layout.JOURNAL, layout.TOKENS)
-        return path.exists() and not any((path / file).exists() for file in files)
+        return path.exists()
     except (OSError, ValueError):  # no path has this name, or it may not be read
         return False
 

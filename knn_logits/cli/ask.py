@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from knn_logits.ask.answer import Answer, AnswerToken
     from knn_logits.evidence.trace import SequenceTrace
 
-# A passage is shown up to so many characters.
-_SHOWN = 400
+# So many characters of a passage are shown, so many of them before the quotation.
+_SHOWN, _BEFORE = 400, 120
+_SPACE = re.compile(r"\s+")
+_LONGEST_WORD = 40
 
 
 @command
@@ -130,10 +133,25 @@ def passages_shown(answer: Answer) -> Iterator[str]:
     """The passages behind an answer, or the nearest where no document says it."""
     for passage in answer.passages if answer.near else ():
         if passage.read or not answer.answered:
-            text = passage.text if len(passage.text) <= _SHOWN else f"{passage.text[:_SHOWN]}…"
+            text = _excerpt(passage.text, passage.find(answer.sentence or ""))
             effect = answer.effect_line(passage)
             below = "" if effect is None else f"\n({effect})"
             yield f"[{printable(passage.title)}]\n{printable(text)}{below}"
+
+
+def _excerpt(text: str, span: tuple[int, int] | None) -> str:
+    """The part of a passage that is shown: its beginning, or if the quotation is later, that."""
+    if len(text) <= _SHOWN:
+        return text
+    begin, end = span or (0, 0)
+    first = 0 if end <= _SHOWN else max(0, begin - _BEFORE)
+    last = max(end, first + _SHOWN)
+    if first and (gap := _SPACE.search(text, first, begin)):
+        first = gap.end()
+    if last < len(text):
+        gaps = list(_SPACE.finditer(text, max(end, last - _LONGEST_WORD), last + 1))
+        last = gaps[-1].start() if gaps else last
+    return f"{'…' if first else ''}{text[first:last]}{'…' if last < len(text) else ''}"
 
 
 def word_lines(answer: Answer, tokens: list[AnswerToken]) -> Iterator[str]:

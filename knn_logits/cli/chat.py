@@ -231,6 +231,10 @@ class Chat:
         # This refuses an id that no datastore has.
         self.memory.asked(scoring=False, exclude=(*self.without, document))
         self.without.append(document)
+        if self.messages:
+            self.messages.clear()
+            told = "the conversation is forgotten: its answers may quote the document"
+            self.console.print(told, style="dim")
         self._on_settings()
 
     def _on_with(self, *words: str) -> None:

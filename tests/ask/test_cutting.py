@@ -82,3 +82,46 @@ def test_what_a_directive_describes_stands_under_its_name(build, tokenizer, tmp_
     first, second = passages_of(tokenizer, store)
     assert (first.heading, second.heading) == ("CRANE_HEIGHT", "CRANE_SPEED")
     assert "Default" in first.text
+
+
+def headings_of(build, tokenizer, folder, text):
+    return [row.heading for row in passages_of(tokenizer, build([text], folder / "s"))]
+
+
+@pytest.mark.parametrize(
+    ("lines", "headings"),
+    [
+        (("2. Charging", "It is charged at night."), ["2. Charging"]),
+        (("3.1 Scope", "It holds.", "3.2 Terms", "They are old."), ["3.1 Scope", "3.2 Terms"]),
+        (("1. Flour", "2. Salt", "Mix both."), [""]),
+        (("12 apples", "They are red."), [""]),
+        (("2. Charging",), [""]),
+    ],
+)  # fmt: skip
+def test_a_numbered_line_is_a_heading_but_in_a_list(build, tokenizer, tmp_path, lines, headings):
+    assert headings_of(build, tokenizer, tmp_path, "\n\n".join(lines)) == headings
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "title"),
+    [
+        ("lease.docx", "The lease\n\nRent\n\nIt is due.", "The lease"),
+        ("guide.md", "---\nauthor: Haas\n---\n# The oven\n\nIt is hot.", "The oven"),
+        ("a/guide.rst", ".. _oven:\n\nThe oven\n========\n\nIt is hot.", "The oven"),
+        ("notes.txt", "It is hot.\n\nThe oven\n\nIt is large.", "notes.txt"),
+        ("oven.py", "# Copyright Haas\n\nx = 1\n", "oven.py"),
+    ],
+)
+def test_a_document_without_title_is_called_what_it_opens_with(
+    build, tokenizer, tmp_path, name, text, title
+):
+    store = build([knn_logits.Document(text, name)], tmp_path / "s")
+    passages = passages_of(tokenizer, store)
+    assert {row.title for row in passages} == {title}
+    # Its file name finds it, too.
+    assert all(row.named.startswith(f"{name}\n") for row in passages)
+
+
+def test_a_title_that_was_given_holds(build, tokenizer, tmp_path):
+    store = build([knn_logits.Document("The oven\n\nIt is hot.", "a.md", "Heat")], tmp_path / "s")
+    assert {row.title for row in passages_of(tokenizer, store)} == {"Heat"}

@@ -172,3 +172,17 @@ def test_a_row_is_read_with_the_names_of_its_columns(cell, rule):
     assert best.read.endswith(f"{best.lead} {best.text}")
     assert best.shared >= 2
     assert next(row for row in listed if row.text.startswith("Boats")).lead == ""
+
+
+def test_the_number_of_an_item_is_no_sentence():
+    items = ["1. The van leaves at five.", "12. Bread is sold. The rest is given away."]
+    assert sentences_of("\n".join(items)) == [
+        items[0],
+        "12. Bread is sold.",
+        "The rest is given away.",
+    ]
+
+
+def test_the_options_of_a_directive_in_markdown_are_no_sentences():
+    text = "```{code-block} python\n:caption: test_hello.py\n:name: x\nrunner = CliRunner()\n```"
+    assert not any("caption" in row or ":name:" in row for row in sentences_of(text))

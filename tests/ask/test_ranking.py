@@ -7,12 +7,21 @@ from types import SimpleNamespace
 import pytest
 from conftest import TEXTS
 
-from knn_logits.ask.ranking import Ranking, codes_of, content_words, refers_back, squeezed, words_of
+from knn_logits.ask.ranking import (
+    Ranked,
+    Ranking,
+    codes_of,
+    content_words,
+    names_codes,
+    refers_back,
+    squeezed,
+    words_of,
+)
 
 
 @pytest.fixture(scope="module")
 def ranking():
-    return Ranking([SimpleNamespace(text=text, title="", heading="") for text in TEXTS])
+    return Ranking([SimpleNamespace(text=text, named="") for text in TEXTS])
 
 
 def plain_bm25(query, texts, k1=1.5, b=0.75):
@@ -86,3 +95,19 @@ def test_codes_that_a_question_names(question, codes):
 
 def test_a_code_is_the_same_however_it_is_joined():
     assert squeezed("FM-3") == squeezed("fm 3") == squeezed("FM3") == "fm3"
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "names"),
+    [
+        ("What is F77?", "F13 means that the burner did not ignite.", False),
+        ("What is F13?", "F13 means that the burner did not ignite.", True),
+        ("What is F77?", "The burner did not ignite.", True),
+        ("What is F77?", "F13 is harmless, F 77 is not.", True),
+        ("Who won the T20 in 2016?", "The Twenty20 of 2016 went to the West Indies.", True),
+        ("What is F777?", "The burner did not ignite.", False),
+    ],
+)
+def test_a_short_code_is_missed_where_another_like_it_is_named(question, text, names):
+    passage = SimpleNamespace(text=text, named="manual.txt")
+    assert names_codes(question, [Ranked(passage, 1.0)]) is names

@@ -47,6 +47,14 @@ def test_a_document_that_is_left_out_answers_nothing(talk):
     assert TEXTS[2] not in talk("/without 2", QUESTION).out
 
 
+def test_what_it_said_of_a_document_that_is_left_out_is_forgotten(talk, tmp_path):
+    file = tmp_path / "answer.json"
+    told = talk(QUESTION, "/without 2", "And who is she?", f"/save {file}").out
+    assert "the conversation is forgotten" in told
+    assert "Maira" not in file.read_text()
+    assert "forgotten" not in talk("/without 2").out
+
+
 def test_the_model_alone_is_said_to_be_alone(talk):
     assert "the model answers alone" in talk("Explain photosynthesis").out
 

@@ -9,6 +9,7 @@ import pytest
 from corpus_files import failure, read, write
 from office_files import docx, encrypted_pdf, epub, notebook, paragraph, pdf, pptx, table
 
+from knn_logits.corpus.parsers.pdf import paragraphs
 from knn_logits.corpus.parsers.pdf import read as read_pdf
 from knn_logits.corpus.rows import Schema
 
@@ -54,12 +55,26 @@ def test_the_lines_of_a_pdf_become_paragraphs_again(tmp_path):
         "- another item of it"
     )
     assert only(write(tmp_path / "a.pdf", pdf(page))).text.strip() == (
-        "Errors\n"
+        "Errors\n\n"
         "When error code E42 appears, open the winch cover and clear the cable drum by hand. The "
         "drum is made of iron, so never use a crow bar on it.\n"
         "- one item of a list\n"
         "- another item of it"
     )
+
+
+def test_a_heading_in_a_pdf_stands_alone():
+    body = "The batteries are charged at the quay during the night, which takes five hours."
+    rest = "It suffices for three crossings."
+    lines = ["The ferry", "1. Charging", body, rest, "2. Rules", body, rest]
+    assert paragraphs("\n".join(lines)) == (
+        f"The ferry\n\n1. Charging\n\n{body} {rest}\n\n2. Rules\n\n{body} {rest}"
+    )
+    verses = ["Roses are red", "Violets are blue", "Sugar is sweet", body, rest]
+    items = ["1. Open it", "2. Close it", body, rest]
+    unfinished = [body.removesuffix("."), "Morvik", body, rest]
+    for lines in (verses, items, unfinished):
+        assert "\n\n" not in paragraphs("\n".join(lines))
 
 
 def test_the_ligatures_of_a_pdf_are_letters(tmp_path, monkeypatch):

@@ -23,6 +23,10 @@ _LIGATURES = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0
 _CELL = re.compile(r"\S+(?: \S+)*")
 _ROWS, _ALIGNED = 3, 2
 _Row: TypeAlias = list[re.Match[str]]
+# A heading may have a number. More than two short lines are a list, verses or an address.
+_HEADING = re.compile(r"(?:\d{1,2}(?:\.\d{1,2})*[.)]?\s+)?[^\W\d_a-z]")
+_NO_HEADING = (".", ",", ";", ":", "!", "?", "-")
+_MOST_HEADINGS = 2
 _ENDS = (".", "!", "?", ":", ";", "”", '"', ")")
 
 
@@ -103,8 +107,12 @@ def paragraphs(text: str) -> str:
     if not lengths:
         return ""
     full = _FULL * lengths[int(0.9 * (len(lengths) - 1))]
+    headings = _headings(lines, full)
     joined = [lines[0]]
-    for before, line in itertools.pairwise(lines):
+    for row, (before, line) in enumerate(itertools.pairwise(lines)):
+        if row in headings or row + 1 in headings:
+            joined.append(f"\n\n{line}")
+            continue
         continues = line and len(before) >= full and not _NEW.match(line)
         if continues and re.search(r"\w-$", before[-2:]) and line[0].islower():
             joined[-1] = joined[-1][:-1]
@@ -116,6 +124,26 @@ def paragraphs(text: str) -> str:
         else:
             joined.append(f"\n{line}")
     return re.sub(r"\n{3,}", "\n\n", "".join(joined))
+
+
+def _headings(lines: list[str], full: float) -> set[int]:
+    """The rows of short lines that stand alone, or two together, above a paragraph."""
+    found: set[int] = set()
+    for row in range(1, len(lines)):
+        if len(lines[row]) < full or not lines[row][0].isupper():
+            continue
+        first = row
+        while first and row - first <= _MOST_HEADINGS and _may_head(lines[first - 1], full):
+            first -= 1
+        begins = not first or not lines[first - 1] or lines[first - 1].endswith(_ENDS)
+        digits = [line[0].isdigit() for line in lines[first:row]]
+        if begins and row - first <= _MOST_HEADINGS and sum(digits) <= 1:
+            found |= set(range(first, row))
+    return found
+
+
+def _may_head(line: str, full: float) -> bool:
+    return len(line) < full and bool(_HEADING.match(line)) and not line.endswith(_NO_HEADING)
 
 
 def with_tables(text: str, layout: str) -> str:
