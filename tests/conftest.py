@@ -170,7 +170,7 @@ def with_model(function):
     return bound
 
 
-build, tune, evaluate = map(with_model, ("build_datastore", "tune", "evaluate"))
+build, tune, evaluate, explain = map(with_model, ("build_datastore", "tune", "evaluate", "explain"))
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from knn_logits import ConfigError, Deadline, LimitError, Limits, build_datastore
+from knn_logits import ConfigError, Deadline, LimitError, Limits
 
 
 @pytest.mark.parametrize("name", ["prompt_tokens", "new_tokens", "text_bytes", "seconds"])
@@ -54,7 +54,7 @@ def test_a_deadline_ends_generate(model, ids):
     assert answer.tolist() == [True] * 3
 
 
-def test_a_deadline_ends_a_build_from_another_thread(model, tokenizer, tmp_path):
+def test_a_deadline_ends_a_build_from_another_thread(build, tmp_path):
     deadline = Deadline()
     told = []
 
@@ -65,10 +65,7 @@ def test_a_deadline_ends_a_build_from_another_thread(model, tokenizer, tmp_path)
         thread.join()
 
     with pytest.raises(LimitError, match="stopped"):
-        build_datastore(
-            model, tokenizer, ["The pump is new."] * 9, tmp_path / "store",
-            progress=deadline.watch(progress),
-        )  # fmt: skip
+        build(["The pump is new."] * 9, tmp_path / "store", progress=deadline.watch(progress))
     assert len(told) == 1
 
 

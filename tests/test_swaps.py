@@ -25,13 +25,11 @@ from knn_logits.store import layout
 
 
 @pytest.fixture(scope="module")
-def made(model, tokenizer, tmp_path_factory):
+def made(build, tmp_path_factory):
     """Datastores of one text, and of another; each with an inverted file."""
     folder = tmp_path_factory.mktemp("swaps")
     for name, texts in (("mine", TEXTS[:6]), ("other", TEXTS[::-1][:6])):
-        build_datastore(
-            model,
-            tokenizer,
+        build(
             texts,
             folder / name,
             window=WindowConfig(64, 32),

@@ -19,7 +19,6 @@ from knn_logits import (
     MismatchError,
     Retriever,
     WindowConfig,
-    build_datastore,
 )
 from knn_logits.building import indexing, recall
 from knn_logits.building.adding import add_documents
@@ -38,14 +37,10 @@ DOCUMENTS = [
 
 
 @pytest.fixture
-def make(model, tokenizer, tmp_path):
+def make(build, tmp_path):
     def built(name, documents, **settings):
-        return build_datastore(
-            model,
-            tokenizer,
-            documents,
-            tmp_path / name,
-            **{"window": SMALL, "shard_bytes": 4096, "k": 8, **settings},
+        return build(
+            documents, tmp_path / name, **{"window": SMALL, "shard_bytes": 4096, "k": 8, **settings}
         )
 
     return built

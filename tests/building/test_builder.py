@@ -67,10 +67,10 @@ def cut(tokenizer, texts):
 
 @pytest.mark.parametrize("concatenate", [False, True])
 @pytest.mark.parametrize("size", [(8, 4), (16, 16), (24, 5), (256, 128)])
-def test_keys_and_values_are_those_of_a_plain_loop(model, tokenizer, tmp_path, concatenate, size):
-    store = build_datastore(
-        model,
-        tokenizer,
+def test_keys_and_values_are_those_of_a_plain_loop(
+    model, tokenizer, build, tmp_path, concatenate, size
+):
+    store = build(
         TEXTS,
         tmp_path / "s",
         window=WindowConfig(*size),
@@ -138,12 +138,10 @@ def test_documents_and_what_is_known_of_them(build, tmp_path):
     assert manifest.tokens == len(store) + 3
 
 
-def test_no_passage_crosses_a_documents_edge(model, tokenizer, tmp_path):
+def test_no_passage_crosses_a_documents_edge(tokenizer, build, tmp_path):
     for concatenate in (False, True):
         folder = tmp_path / str(concatenate)
-        store = build_datastore(
-            model, tokenizer, TEXTS, folder, window=SMALL, concatenate=concatenate
-        )
+        store = build(TEXTS, folder, window=SMALL, concatenate=concatenate)
         for entry in range(len(store)):
             passage = store.passage(entry, 1000, 1000)
             text = tokenizer.decode([*passage.before, passage.token, *passage.after])

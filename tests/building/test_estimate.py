@@ -3,7 +3,7 @@
 import pytest
 from conftest import TEXTS
 
-from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
+from knn_logits import Document, IndexConfig, WindowConfig
 from knn_logits.building import costs
 from knn_logits.building.costs import (
     Extent,
@@ -25,15 +25,13 @@ def extent(entries=10_000, dim=32):
 
 
 @pytest.mark.parametrize("concatenate", [False, True])
-def test_an_estimate_is_what_comes(model, tokenizer, tmp_path, concatenate):
+def test_an_estimate_is_what_comes(model, tokenizer, build, tmp_path, concatenate):
     settings = {"window": WINDOW, "concatenate": concatenate}
     documents = [Document(text, str(number)) for number, text in enumerate(MANY)]
     before = estimate_build(model, tokenizer, [*documents, Document("", "none")], **settings)
     assert not list(tmp_path.iterdir())
     during = []
-    store = build_datastore(
-        model, tokenizer, documents, tmp_path / "s", on_estimate=during.append, **settings
-    )
+    store = build(documents, tmp_path / "s", on_estimate=during.append, **settings)
     manifest = store.manifest
     assert manifest.index.factory.startswith("IVF")
     size = sum(path.stat().st_size for path in store.folder.iterdir())

@@ -8,10 +8,8 @@ from knn_logits import ConfigError, CorpusError, Datastore, Document
 
 
 @pytest.fixture
-def grown(model, tokenizer, tmp_path):
-    return knn_logits.build_datastore(
-        model, tokenizer, TEXTS[:3], tmp_path / "store", calibrate=False
-    )
+def grown(build, tmp_path):
+    return build(TEXTS[:3], tmp_path / "store", calibrate=False)
 
 
 def test_a_build_of_one_text_is_refused_and_leaves_nothing(build, tmp_path):

@@ -42,17 +42,14 @@ def test_each_key_is_in_one_shard_of_one_rank(entries, rows, world, round_bytes)
     assert all(len(blocks[0]) == max(map(len, blocks)) for blocks in rounds)
 
 
-def test_without_torchrun_it_is_refused(monkeypatch, model, tokenizer, tmp_path):
-    import knn_logits
+def test_without_torchrun_it_is_refused(monkeypatch, build, tmp_path):
 
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     assert not started_by_torchrun()
     with pytest.raises(ConfigError, match="was not started by torchrun"):
-        knn_logits.build_datastore(model, tokenizer, [TEXT], tmp_path / "s", torchrun=True)
+        build([TEXT], tmp_path / "s", torchrun=True)
     with pytest.raises(ConfigError, match="either Ray or torchrun"):
-        knn_logits.build_datastore(
-            model, tokenizer, [TEXT], tmp_path / "s", torchrun=True, ray="local"
-        )
+        build([TEXT], tmp_path / "s", torchrun=True, ray="local")
     assert not (tmp_path / "s").exists()
 
 

@@ -121,11 +121,9 @@ MANY = [f"{text} And so it goes on, number {number}." for number in range(4) for
 
 
 @pytest.fixture(scope="module", params=["l2", "cosine"])
-def near_store(request, model, tokenizer, tmp_path_factory):
+def near_store(request, build, tmp_path_factory):
     index = knn_logits.IndexConfig("exact", metric=request.param)
-    return knn_logits.build_datastore(
-        model, tokenizer, MANY, tmp_path_factory.mktemp("near") / "s", index=index
-    )
+    return build(MANY, tmp_path_factory.mktemp("near") / "s", index=index)
 
 
 def test_the_limit_is_a_plain_percentile(near_store):

@@ -17,11 +17,10 @@ PROMPT = "When error code E42 appears, open"
 
 
 @pytest.fixture(scope="module")
-def chat_store(model, tokenizer, tmp_path_factory):
-    return knn_logits.build_datastore(
-        model, tokenizer, TEXTS, tmp_path_factory.mktemp("chat") / "s",
-        k=8, lmbda=0.9, temperature=1.0,
-    ).folder  # fmt: skip
+def chat_store(build, tmp_path_factory):
+    return build(
+        TEXTS, tmp_path_factory.mktemp("chat") / "s", k=8, lmbda=0.9, temperature=1.0
+    ).folder
 
 
 @pytest.fixture

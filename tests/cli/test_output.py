@@ -84,11 +84,9 @@ def test_a_manifest_does_not_steer_and_forges_no_line(run, model_folder, hostile
     assert plain["source"] == Datastore(hostile).manifest.source
 
 
-def test_what_a_corpus_wrote_does_not_steer(run, model, tokenizer, model_folder, tmp_path):
+def test_what_a_corpus_wrote_does_not_steer(run, build, model_folder, tmp_path):
     text = f"The harbour crane{CLIPBOARD} lifts twelve crates."
-    store = knn_logits.build_datastore(
-        model, tokenizer, [text], tmp_path / "s", k=8, lmbda=0.99, temperature=0.1
-    )
+    store = build([text], tmp_path / "s", k=8, lmbda=0.99, temperature=0.1)
     prompt = ("--prompt", "The harbour crane", "--max-new-tokens", 12)
     for command in (
         ("generate", model_folder, store.folder, *prompt),

@@ -30,12 +30,10 @@ def other_default(request):
     torch.set_default_dtype(before)
 
 
-def test_a_build_with_its_calibration_is_the_same(model, tokenizer, other_default, tmp_path):
+def test_a_build_with_its_calibration_is_the_same(build, other_default, tmp_path):
     def built():
         folder = tmp_path / str(torch.get_default_dtype())
-        return knn_logits.build_datastore(
-            model, tokenizer, DOCUMENTS, folder, window=WindowConfig(64, 32)
-        ).manifest
+        return build(DOCUMENTS, folder, window=WindowConfig(64, 32)).manifest
 
     one, other = other_default(built)
     assert one == other
@@ -52,12 +50,10 @@ def test_a_build_with_its_calibration_is_the_same(model, tokenizer, other_defaul
     ],
 )
 def test_tuning_and_its_gates_are_the_same(
-    model, tokenizer, store, other_default, gate, skip, skip_by
+    model, tokenizer, tune, store, other_default, gate, skip, skip_by
 ):
     def tuned():
-        return knn_logits.tune(
-            model, tokenizer, store, DOCUMENTS, k=16, gate=gate, skip=skip, skip_by=skip_by
-        )
+        return tune(store, DOCUMENTS, k=16, gate=gate, skip=skip, skip_by=skip_by)
 
     one, other = other_default(tuned)
     assert (one.k, one.lmbda, one.temperature) == (other.k, other.lmbda, other.temperature)

@@ -19,14 +19,12 @@ MANY = [
 
 
 @pytest.fixture(scope="module")
-def many(model, tokenizer, tmp_path_factory):
+def many(build, tmp_path_factory):
     documents = [
         knn_logits.Document(text, f"d{number}", title="Zanzibar" if number == 2 else None)
         for number, text in enumerate(MANY)
     ]
-    return knn_logits.build_datastore(
-        model, tokenizer, documents, tmp_path_factory.mktemp("naming") / "s"
-    )
+    return build(documents, tmp_path_factory.mktemp("naming") / "s")
 
 
 def entry_of(store, document):
@@ -79,16 +77,14 @@ def test_names_that_stand_nowhere_are_found(tokenizer, many, prompt, unknown):
     assert unknown_names(tokenizer, prompt, [many]) == unknown
 
 
-def test_one_of_several_datastores_is_enough(model, tokenizer, many, tmp_path):
-    other = knn_logits.build_datastore(
-        model, tokenizer, ["The firm of Quxley makes K-99X."], tmp_path / "s", index="exact"
-    )
+def test_one_of_several_datastores_is_enough(tokenizer, build, many, tmp_path):
+    other = build(["The firm of Quxley makes K-99X."], tmp_path / "s", index="exact")
     prompt = "Does Quxley make K-99X or K-05?"
     assert unknown_names(tokenizer, prompt, [other]) == ("K-05",)
     assert unknown_names(tokenizer, prompt, [many, other]) == ()
 
 
-def test_only_documents_that_may_vote_know_a_name(model, tokenizer, many, tmp_path):
+def test_only_documents_that_may_vote_know_a_name(model, tokenizer, build, many, tmp_path):
     shutil.copytree(many.folder, tmp_path / "s")
     removed = knn_logits.remove_documents(tmp_path / "s", ["d5"])
     prompt = "Who makes K-05, and who K-06 in Zanzibar?"
@@ -104,9 +100,7 @@ def test_only_documents_that_may_vote_know_a_name(model, tokenizer, many, tmp_pa
     assert unknown(removed) == ("K-05",)
     assert unknown(removed, exclude=["d6"]) == ("K-05", "K-06")
     assert unknown(knn_logits.compact(tmp_path / "s")) == ("K-05",)
-    other = knn_logits.build_datastore(
-        model, tokenizer, ["Zanzibar makes K-06."], tmp_path / "o", index="exact"
-    )
+    other = build(["Zanzibar makes K-06."], tmp_path / "o", index="exact")
     assert unknown([other, many]) == ()
     assert unknown([other, many], weights=[1.0, 0.0]) == ("K-05",)
     assert unknown([other, many], weights=[0.5, 0.5], exclude=["d5"]) == ("K-05",)
@@ -133,14 +127,12 @@ def test_a_name_is_found_however_it_is_written(model, tokenizer, written, name):
 
 
 @pytest.fixture(scope="module")
-def written(model, tokenizer, tmp_path_factory):
+def written(build, tmp_path_factory):
     text = (
         "Quxley starts. The Smiths met for 1000 or 2,500 at Zürich. An iPhone5 of McDonald and "
         "Jean-Luc, 'stockholm' [Tampa] _Oslo_ A-1B2 K-4224."
     )
-    return knn_logits.build_datastore(
-        model, tokenizer, [text], tmp_path_factory.mktemp("written") / "s", index="exact"
-    )
+    return build([text], tmp_path_factory.mktemp("written") / "s", index="exact")
 
 
 def test_a_memory_without_text_says_nothing_of_names(tokenizer, many):

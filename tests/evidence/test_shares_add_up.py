@@ -41,13 +41,11 @@ def check(trace):
 
 
 @pytest.fixture(scope="module")
-def halves(model, tokenizer, tmp_path_factory):
+def halves(build, tmp_path_factory):
     """Two datastores that hold half of the texts each."""
     room = tmp_path_factory.mktemp("halves")
     return [
-        knn_logits.build_datastore(
-            model, tokenizer, TEXTS[part], room / name, index=knn_logits.IndexConfig("exact")
-        )
+        build(TEXTS[part], room / name, index=knn_logits.IndexConfig("exact"))
         for name, part in (("first", slice(0, 4)), ("second", slice(4, 8)))
     ]
 

@@ -59,13 +59,12 @@ def test_some_rows_of_a_batch_are_traced_alone_while_the_others_go_on(model, tok
         ]
 
 
-def test_documents_share_all_that_the_neighbors_did(model, tokenizer, store):
+def test_documents_share_all_that_the_neighbors_did(explain, store):
     """The shares are re-derived from every entry of the datastore, and none is left out."""
     everything = len(store)
     trace = explain(
-        model, tokenizer, store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0,
-        max_neighbors=everything,
-    )  # fmt: skip
+        store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0, max_neighbors=everything
+    )
     for token in trace[0].tokens:
         derived = {}
         for one in token.neighbors:
@@ -76,10 +75,7 @@ def test_documents_share_all_that_the_neighbors_did(model, tokenizer, store):
         assert sum(shares) == pytest.approx(token.influence, abs=1e-6)
         own = (1 - token.lmbda) * token.p_lm / token.p
         assert sum(shares) + own == pytest.approx(1.0, abs=1e-5)
-    few = explain(
-        model, tokenizer, store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0,
-        max_neighbors=2,
-    )  # fmt: skip
+    few = explain(store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0, max_neighbors=2)
     for one, other in zip(few[0].tokens, trace[0].tokens, strict=True):
         assert one.documents == other.documents
         if one.documents:

@@ -101,11 +101,8 @@ def test_documents_without_places_are_as_they_were(model, tokenizer, store):
     assert store.documents[3].metadata is None
 
 
-def test_what_is_shown_names_the_page(model, tokenizer, store, capsys):
-    trace = explain(
-        model, tokenizer, store, "".join(PAGES), k=1, lmbda=0.9, temperature=1.0,
-        exclude=["titled.pdf"],
-    )  # fmt: skip
+def test_what_is_shown_names_the_page(explain, store, capsys):
+    trace = explain(store, "".join(PAGES), k=1, lmbda=0.9, temperature=1.0, exclude=["titled.pdf"])
     trace.show()
     assert "by handbook.pdf, page " in capsys.readouterr().out
     assert "by <i>handbook.pdf, page " in to_html(trace)

@@ -9,11 +9,9 @@ import knn_logits
 
 
 @pytest.fixture(scope="session")
-def indexed(model, tokenizer, tmp_path_factory):
+def indexed(build, tmp_path_factory):
     """A datastore with its own index, and with keys in several shards."""
-    store = knn_logits.build_datastore(
-        model,
-        tokenizer,
+    store = build(
         [f"{text} Number {number}." for number in range(4) for text in TEXTS],
         tmp_path_factory.mktemp("stores") / "indexed",
         window=knn_logits.WindowConfig(64, 32),

@@ -17,6 +17,13 @@ from knn_logits.store.reading import read_arrays
 from knn_logits.store.verification import damage
 
 WINDOW = knn_logits.WindowConfig(64, 32)
+TEACHER = {
+    "window": WINDOW,
+    "index": "exact",
+    "lmbda": 0.5,
+    "temperature": 3.0,
+    "suffix_weight": 5.0,
+}
 # Each document has a text of its own and the text of another document.
 CORPUS = [f"{one} {TEXTS[(number + 3 + number // 8) % 8]}" for number, one in enumerate(TEXTS * 2)]
 
@@ -114,10 +121,8 @@ def test_the_same_seed_gives_the_same_bytes(model, tokenizer, learned, tmp_path)
     assert hashes(again) == hashes(learned)
 
 
-def test_a_datastore_may_be_the_corpus_and_the_teacher(model, tokenizer, tmp_path):
-    store = knn_logits.build_datastore(
-        model, tokenizer, CORPUS, tmp_path / "store", window=WINDOW, calibrate=False
-    )
+def test_a_datastore_may_be_the_corpus_and_the_teacher(model, tokenizer, build, tmp_path):
+    store = build(CORPUS, tmp_path / "store", window=WINDOW, calibrate=False)
     plain = distill(model, tokenizer, store, tmp_path / "plain", rows=2)
     taught = distill(model, tokenizer, store, tmp_path / "taught", rows=2, teacher=store)
     assert taught.manifest.learned.targets == "neighbors"
@@ -200,15 +205,10 @@ def test_the_command_line(run, model, tokenizer, tmp_path):
     assert found["perplexity"]["interpolated"] < found["perplexity"]["lm"]
 
 
-def test_the_teacher_weighs_as_it_does_where_text_is_scored(model, tokenizer, tmp_path):
+def test_the_teacher_weighs_as_it_does_where_text_is_scored(model, build, tmp_path):
     """Its shares are those of `evaluate` with the same weight, for text that it does not hold."""
-    store = knn_logits.build_datastore(
-        model, tokenizer, CORPUS[:10], tmp_path / "store", window=WINDOW, index="exact",
-        k=16, lmbda=0.5, temperature=3.0, suffix_weight=5.0,
-    )  # fmt: skip
-    corpus = knn_logits.build_datastore(
-        model, tokenizer, CORPUS[10:], tmp_path / "corpus", window=WINDOW, index="exact"
-    )
+    store = build(CORPUS[:10], tmp_path / "store", k=16, **TEACHER)
+    corpus = build(CORPUS[10:], tmp_path / "corpus", window=WINDOW, index="exact")
     tokens = int(store.manifest.model.vocabulary)
     numbers, entries = np.arange(tokens), np.arange(len(corpus))
     nothing = np.zeros(len(corpus), bool)
@@ -234,20 +234,15 @@ def test_the_teacher_weighs_as_it_does_where_text_is_scored(model, tokenizer, tm
         assert said.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_the_teacher_says_nothing_of_text_that_is_held_out(model, tokenizer, tmp_path):
-    store = knn_logits.build_datastore(
-        model, tokenizer, CORPUS[:6], tmp_path / "store", window=WINDOW, index="exact",
-        k=256, lmbda=0.5, temperature=3.0, suffix_weight=5.0,
-    )  # fmt: skip
+def test_the_teacher_says_nothing_of_text_that_is_held_out(build, tmp_path):
+    store = build(CORPUS[:6], tmp_path / "store", k=256, **TEACHER)
     held = part_of_entries(store) == 2
     entries = np.flatnonzero(~held)
     numbers = np.arange(int(store.manifest.model.vocabulary))
     found = shares_by(store, store, entries, held, numbers, lambda *_: None)
-    without = knn_logits.build_datastore(
-        model, tokenizer, [one for n, one in enumerate(CORPUS[:6]) if n != 1],
-        tmp_path / "without", window=WINDOW, index="exact",
-        k=256, lmbda=0.5, temperature=3.0, suffix_weight=5.0,
-    )  # fmt: skip
+    without = build(
+        [one for n, one in enumerate(CORPUS[:6]) if n != 1], tmp_path / "without", k=256, **TEACHER
+    )
     nothing = np.zeros(len(without), bool)
     expected = shares_by(
         without, without, np.arange(len(without)), nothing, numbers, lambda *_: None

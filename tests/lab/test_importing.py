@@ -22,11 +22,9 @@ from knn_logits.lab.legacy import find_files
 
 
 @pytest.fixture(scope="module")
-def old(model, tokenizer, tmp_path_factory):
+def old(build, tmp_path_factory):
     """One stream of text, which is what earlier systems store."""
-    return knn_logits.build_datastore(
-        model,
-        tokenizer,
+    return build(
         TEXTS * 2,
         tmp_path_factory.mktemp("stores") / "stream",
         window=WindowConfig(256, 128),

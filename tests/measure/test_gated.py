@@ -149,7 +149,7 @@ def test_skipping_everything_is_the_model_and_skipping_nothing_is_the_gate(evalu
 
 @pytest.mark.parametrize("weights", [None, [0.7, 0.3]])
 @pytest.mark.parametrize("name", ["skips", "skips, meta-k", "skips, rescorer"])
-def test_several_datastores(model, tokenizer, store, weights, name):
+def test_several_datastores(model, tokenizer, evaluate, store, weights, name):
     settings = {"lmbda": GATES[name], "weights": weights, "k": 16}
     found, searches = scored(model, tokenizer, [store, store], TEXT, **settings)
     tokens = explain(model, tokenizer, [store, store], TEXT, **settings)[0].tokens
@@ -157,10 +157,7 @@ def test_several_datastores(model, tokenizer, store, weights, name):
     assert 0 < searches == sum(token.retrieval == "search" for token in tokens) < len(tokens)
     shut = ConfidenceSkip(0.4, 0.0)
     for retomaton in (False, True):
-        none = evaluate(
-            model, tokenizer, [store, store], TEXTS,
-            lmbda=shut, weights=weights, retomaton=retomaton,
-        )  # fmt: skip
+        none = evaluate([store, store], TEXTS, lmbda=shut, weights=weights, retomaton=retomaton)
         assert none.searches == 0
 
 

@@ -76,12 +76,10 @@ def scored(model, tokenizer, store, texts, **settings):
 
 
 @pytest.fixture(scope="module")
-def stores(model, tokenizer, tmp_path_factory):
+def stores(build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
     return {
-        metric: knn_logits.build_datastore(
-            model,
-            tokenizer,
+        metric: build(
             TEXTS,
             folder / metric,
             window=WindowConfig(64, 32),
@@ -96,7 +94,7 @@ def stores(model, tokenizer, tmp_path_factory):
 
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
 @pytest.mark.parametrize(("window", "stride"), [(64, 32), (64, 64), (16, 5)])
-def test_against_a_plain_rederivation(model, tokenizer, stores, metric, window, stride):
+def test_against_a_plain_rederivation(model, tokenizer, evaluate, stores, metric, window, stride):
     store = stores[metric]
     settings = {name: getattr(store.manifest.settings, name) for name in ("k", "lmbda")}
     settings["temperature"] = store.manifest.settings.temperature
@@ -112,9 +110,7 @@ def test_against_a_plain_rederivation(model, tokenizer, stores, metric, window, 
     near = expected[:, 1] > -15  # far below, rounding of distances shows
     np.testing.assert_allclose(found[near, 1], expected[near, 1], atol=1e-4)
 
-    result = knn_logits.evaluate(
-        model, tokenizer, store, OTHER, window=WindowConfig(window, stride), batch_tokens=64
-    )
+    result = evaluate(store, OTHER, window=WindowConfig(window, stride), batch_tokens=64)
     lm, knn, mixed = expected.T
     assert result.total.tokens == len(expected)
     assert result.total.perplexity.lm == pytest.approx(np.exp(-lm.mean()), rel=1e-5)

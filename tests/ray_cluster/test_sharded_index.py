@@ -71,16 +71,13 @@ def sharded(store, count, **settings):
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory, model, tokenizer):
+def large(tmp_path_factory, build):
     """A datastore of a few thousand entries whose texts differ."""
-    import knn_logits
 
     chance = np.random.default_rng(0)
     words = ["crane", "winch", "harbour", "lamp", "oil", "keeper", "grade", "seven", "queen", "E42"]
     texts = [" ".join(chance.choice(words, 60)) for _ in range(24)]
-    return knn_logits.build_datastore(
-        model,
-        tokenizer,
+    return build(
         texts,
         tmp_path_factory.mktemp("sharded") / "store",
         window=WindowConfig(64, 32),

@@ -18,12 +18,10 @@ LEFT_OUT = ("1", "5")
 
 
 @pytest.fixture(params=["exact", "IVF4,Flat"])
-def both(request, model, tokenizer, tmp_path):
+def both(request, build, tmp_path):
     """A datastore, and a copy that two documents were removed from."""
-    store = knn_logits.build_datastore(
-        model, tokenizer, TEXTS, tmp_path / "whole", k=16, lmbda=0.6, temperature=3.0,
-        index=knn_logits.IndexConfig(request.param, nprobe=None if request.param == "exact" else 4),
-    )  # fmt: skip
+    index = knn_logits.IndexConfig(request.param, nprobe=None if request.param == "exact" else 4)
+    store = build(TEXTS, tmp_path / "whole", k=16, lmbda=0.6, temperature=3.0, index=index)
     shutil.copytree(store.folder, tmp_path / "less")
     less = knn_logits.remove_documents(tmp_path / "less", list(LEFT_OUT))
     return store, less

@@ -265,11 +265,9 @@ def test_shares_of_what_is_written_sum_to_one(model, tokenizer, texts, retomaton
     assert kinds == {"key", "text"}
 
 
-def test_an_entry_that_is_found_both_ways_is_listed_once(model, tokenizer, texts):
+def test_an_entry_that_is_found_both_ways_is_listed_once(explain, texts):
     settings = {"k": 64, "lmbda": 0.5, "temperature": 10.0}
-    trace = explain(
-        model, tokenizer, texts, TEXTS[0], infini_gram=0.4, max_neighbors=2000, **settings
-    )
+    trace = explain(texts, TEXTS[0], infini_gram=0.4, max_neighbors=2000, **settings)
     both = 0
     for token in trace[0].tokens:
         entries = [one.entry for one in token.neighbors]
@@ -290,25 +288,22 @@ def test_explained_as_it_was_written(model, tokenizer, texts):
         assert [d.document for d in one.documents] == [d.document for d in other.documents]
 
 
-def test_evaluated_as_it_is_explained(model, tokenizer, texts):
+def test_evaluated_as_it_is_explained(model, tokenizer, evaluate, texts):
     settings = {"k": 8, "lmbda": 0.4, "temperature": 5.0, "infini_gram": "auto"}
     text = TEXTS[1] + " " + TEXTS[4] * 2
-    found = knn_logits.evaluate(model, tokenizer, texts, [text], allow_overlap=True, **settings)
+    found = evaluate(texts, [text], allow_overlap=True, **settings)
     window = knn_logits.WindowConfig(200, 200)
-    whole = knn_logits.evaluate(
-        model, tokenizer, texts, [text], window=window, allow_overlap=True, **settings
-    )
+    whole = evaluate(texts, [text], window=window, allow_overlap=True, **settings)
     tokens = explain(model, tokenizer, texts, text, **settings)[0].tokens
     assert found.settings["infini_gram"] == "auto"
     # Of a text that is read in windows, a window is what both the model and the ∞-gram see.
     assert len(tokens) == whole.total.tokens
-    plain = knn_logits.evaluate(
-        model, tokenizer, texts, [text], window=window, allow_overlap=True,
-        **{**settings, "infini_gram": None},
-    )  # fmt: skip
+    plain = evaluate(
+        texts, [text], window=window, allow_overlap=True, **{**settings, "infini_gram": None}
+    )
     assert whole.total.perplexity.interpolated < plain.total.perplexity.interpolated
     short = TEXTS[1]
-    one = knn_logits.evaluate(model, tokenizer, texts, [short], allow_overlap=True, **settings)
+    one = evaluate(texts, [short], allow_overlap=True, **settings)
     p = [token.p for token in explain(model, tokenizer, texts, short, **settings)[0].tokens]
     expected = math.exp(-np.log(p).mean())
     assert one.total.perplexity.interpolated == pytest.approx(expected, rel=1e-4)

@@ -28,10 +28,8 @@ WEIGHT, K, LMBDA, TEMPERATURE = 3.0, 48, 0.4, 2.0
 
 
 @pytest.fixture(scope="module")
-def alike(model, tokenizer, tmp_path_factory):
-    return knn_logits.build_datastore(
-        model, tokenizer, ALIKE, tmp_path_factory.mktemp("alike") / "s", index="exact"
-    )
+def alike(build, tmp_path_factory):
+    return build(ALIKE, tmp_path_factory.mktemp("alike") / "s", index="exact")
 
 
 def by_hand(documents, entry, text):
@@ -128,7 +126,7 @@ def test_a_text_is_written_and_explained_with_the_plain_mixture(
 
 
 def test_evaluation_counts_them_and_two_halves_are_one_whole(
-    model, tokenizer, alike, tmp_path_factory
+    model, tokenizer, build, alike, tmp_path_factory
 ):
     settings = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE, "suffix_weight": WEIGHT}
     ids = tokenizer(TEXTS[2], return_tensors="pt")["input_ids"][0]
@@ -138,9 +136,7 @@ def test_evaluation_counts_them_and_two_halves_are_one_whole(
     assert found.total.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
     assert found.settings["suffix_weight"] == WEIGHT
     halves = [
-        knn_logits.build_datastore(
-            model, tokenizer, part, tmp_path_factory.mktemp("half") / "s", index="exact"
-        )
+        build(part, tmp_path_factory.mktemp("half") / "s", index="exact")
         for part in (ALIKE[:7], ALIKE[7:])
     ]
     both = knn_logits.evaluate(model, tokenizer, halves, [TEXTS[2]], **settings)
@@ -230,7 +226,7 @@ def test_a_far_neighbor_with_all_the_weight_is_counted():
 
 @pytest.mark.parametrize("stride", [8, 24])
 def test_a_window_that_follows_pointers_knows_the_text_before_it(
-    model, tokenizer, alike, monkeypatch, stride
+    evaluate, alike, monkeypatch, stride
 ):
     seen, followed = [], perplexity.followed
 
@@ -240,9 +236,7 @@ def test_a_window_that_follows_pointers_knows_the_text_before_it(
             yield part, neighbors
 
     monkeypatch.setattr(perplexity, "followed", watched)
-    knn_logits.evaluate(
-        model,
-        tokenizer,
+    evaluate(
         alike,
         [f"{TEXTS[1]} {TEXTS[5]}", TEXTS[2]],
         window=knn_logits.WindowConfig(24, stride),

@@ -189,7 +189,7 @@ def test_the_noise_of_a_position_draws_from_the_distribution():
     assert torch.equal(*twice)
 
 
-def test_an_echo_is_scored_with_the_servers_gate(model, tokenizer, store):
+def test_an_echo_is_scored_with_the_servers_gate(model, tokenizer, explain, store):
     from knn_logits import DistanceGate, explain
     from knn_logits_serve import Served
     from knn_logits_serve.decoding import echo_of
@@ -202,9 +202,13 @@ def test_an_echo_is_scored_with_the_servers_gate(model, tokenizer, store):
     tokens = echo_of(served, asked, asked.prompts[0], served.memory_of(asked))
     config = served.memory.config
     trace = explain(
-        model, tokenizer, store, PROMPT, k=config.k, lmbda=gate, temperature=config.temperature,
+        store,
+        PROMPT,
+        k=config.k,
+        lmbda=gate,
+        temperature=config.temperature,
         suffix_weight=config.suffix_weight,
-    )[0]  # fmt: skip
+    )[0]
     assert len(tokens) == len(ids)
     expected = [math.log(token.p) for token in trace.tokens]
     assert [token.logprob for token in tokens[1:]] == pytest.approx(expected, abs=1e-4)

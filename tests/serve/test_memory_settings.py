@@ -99,21 +99,18 @@ def test_settings_that_make_no_sense_are_refused(client, openai, knn, line):
     assert line in refused.value.message
 
 
-def test_several_datastores_are_one_memory(model, tokenizer, store, tmp_path, openai):
+def test_several_datastores_are_one_memory(model, tokenizer, build, store, tmp_path, openai):
     from knn_logits import (
         Datastore,
         Document,
         KNNLogitsProcessor,
-        build_datastore,
         generation_settings,
     )
     from knn_logits_serve import Served
     from serve.conftest import serving
 
-    other = build_datastore(
-        model, tokenizer, [Document("The crane lifts a lamp.", "z", title="Z")], tmp_path / "z",
-        k=4, lmbda=0.5, temperature=1.0,
-    )  # fmt: skip
+    document = Document("The crane lifts a lamp.", "z", title="Z")
+    other = build([document], tmp_path / "z", k=4, lmbda=0.5, temperature=1.0)
     served = Served("tiny", model, tokenizer, [store, other, Datastore(other.folder)])
     assert list(served.stores) == [store.name, "z", "z-2"]
     served = Served("tiny", model, tokenizer, {"a": store, "b": other})

@@ -58,10 +58,10 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("gate", "skip", "skip_by", "kind"), KINDS)
-def test_held_out_figures_are_those_of_evaluate(model, tokenizer, store, gate, skip, skip_by, kind):
-    result = knn_logits.tune(
-        model, tokenizer, store, DOCUMENTS, k=64, gate=gate, skip=skip, skip_by=skip_by
-    )
+def test_held_out_figures_are_those_of_evaluate(
+    model, tokenizer, tune, store, gate, skip, skip_by, kind
+):
+    result = tune(store, DOCUMENTS, k=64, gate=gate, skip=skip, skip_by=skip_by)
     found = result.gate
     assert type(found.gate) is kind
     assert result.k >= 16
@@ -152,10 +152,8 @@ def test_the_interval_against_loops():
     assert _interval(differences, np.zeros(400, int), 100, 0) is None
 
 
-def test_a_gate_in_the_datastore_is_used_where_no_number_is_given(model, tokenizer, copy):
-    result = knn_logits.tune(
-        model, tokenizer, copy, DOCUMENTS, k=64, gate="learned", skip=0.3, write=True, force=True
-    )
+def test_a_gate_in_the_datastore_is_used_where_no_number_is_given(model, tokenizer, tune, copy):
+    result = tune(copy, DOCUMENTS, k=64, gate="learned", skip=0.3, write=True, force=True)
     store = Datastore(copy.folder)
     assert store.manifest.settings.calibrated
     settings = {"k": result.k, "temperature": result.temperature}
@@ -177,7 +175,7 @@ def test_a_gate_in_the_datastore_is_used_where_no_number_is_given(model, tokeniz
         assert knn.gate is not None
     with KNNLogitsProcessor(model, store, lmbda=0.2) as knn:
         assert knn.gate is None
-    again = knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=64, gate="learned", skip=0.3)
+    again = tune(store, DOCUMENTS, k=64, gate="learned", skip=0.3)
     assert again.gate.perplexity == pytest.approx(result.gate.perplexity)
     assert again.held_out.lm == pytest.approx(result.held_out.lm)
 

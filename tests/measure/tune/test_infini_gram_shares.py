@@ -50,7 +50,7 @@ def test_each_length_has_its_best_share():
     assert np.array_equal(p[tokens.lengths == 0], tokens.mixed[tokens.lengths == 0])
 
 
-def test_perplexities_are_those_of_eval(model, tokenizer, store):
+def test_perplexities_are_those_of_eval(model, tokenizer, evaluate, store):
     settings = {"k": 8, "lmbda": 0.4, "temperature": 5.0}
     found = fit_infini_gram(model, tokenizer, store, OTHER, allow_overlap=True, **settings)
     assert found.perplexity["with"] < found.perplexity["without"] < found.perplexity["lm"]
@@ -64,9 +64,7 @@ def test_perplexities_are_those_of_eval(model, tokenizer, store):
     held_out = [OTHER[number] for number in found.held_out_documents]
     assert 0 < len(held_out) < len(OTHER)
     for share, name in (("auto", "with"), (None, "without")):
-        measured = knn_logits.evaluate(
-            model, tokenizer, again, held_out, allow_overlap=True, infini_gram=share, **settings
-        )
+        measured = evaluate(again, held_out, allow_overlap=True, infini_gram=share, **settings)
         assert measured.total.tokens == found.held_out
         p = measured.total.perplexity.interpolated
         assert p == pytest.approx(found.perplexity[name], rel=1e-4)

@@ -20,16 +20,10 @@ SETTINGS = {"k": 64, "allow_overlap": True, "samples": 100}
 
 
 @pytest.fixture(scope="module")
-def built(model, tokenizer, tmp_path_factory):
+def built(build, tmp_path_factory):
     """A datastore whose stored settings have the suffix weight 4."""
-    return knn_logits.build_datastore(
-        model,
-        tokenizer,
-        CORPUS,
-        tmp_path_factory.mktemp("weighed") / "s",
-        index="exact",
-        suffix_weight=4.0,
-        **STORED,
+    return build(
+        CORPUS, tmp_path_factory.mktemp("weighed") / "s", index="exact", suffix_weight=4.0, **STORED
     )
 
 
@@ -146,16 +140,10 @@ def test_bleu_is_compared_with_the_stored_weight(marian, pair_tokenizer, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def halves(model, tokenizer, tmp_path_factory):
+def halves(build, tmp_path_factory):
     return [
-        knn_logits.build_datastore(
-            model,
-            tokenizer,
-            part,
-            tmp_path_factory.mktemp("half") / "s",
-            index="exact",
-            suffix_weight=2.0,
-            **STORED,
+        build(
+            part, tmp_path_factory.mktemp("half") / "s", index="exact", suffix_weight=2.0, **STORED
         )
         for part in (CORPUS[:7], CORPUS[7:])
     ]
@@ -164,12 +152,10 @@ def halves(model, tokenizer, tmp_path_factory):
 @pytest.mark.parametrize("weights", [None, [3.0, 1.0], [0.0, 1.0], [0.2, 0.8]])
 @pytest.mark.parametrize("suffix_weight", [None, 1.0])
 def test_shares_of_datastores_count_as_they_do_in_evaluate(
-    model, tokenizer, halves, weights, suffix_weight
+    model, tokenizer, tune, halves, weights, suffix_weight
 ):
     shares = {"weights": weights}
-    found = knn_logits.tune(
-        model, tokenizer, halves, HELD_OUT[:8], suffix_weight=suffix_weight, **SETTINGS, **shares
-    )
+    found = tune(halves, HELD_OUT[:8], suffix_weight=suffix_weight, **SETTINGS, **shares)
     chosen = {"k": found.k, "lmbda": found.lmbda, "temperature": found.temperature}
     chosen["suffix_weight"] = found.chosen.suffix_weight
     for settings, name in ((chosen, "perplexity"), ({}, "before")):

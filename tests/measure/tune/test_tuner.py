@@ -42,23 +42,17 @@ def test_both_halves_are_whole_documents_of_like_size(tokenizer, result):
     assert abs(result.chosen_on.tokens - result.held_out.tokens) <= longest
 
 
-def test_both_parts_have_the_perplexity_that_evaluate_gives(model, tokenizer, store, result):
+def test_both_parts_have_the_perplexity_that_evaluate_gives(tokenizer, evaluate, store, result):
     for part, documents in zip(
         (result.chosen_on, result.held_out), halves_of(tokenizer, DOCUMENTS), strict=True
     ):
-        found = knn_logits.evaluate(
-            model,
-            tokenizer,
-            store,
-            documents,
-            k=result.k,
-            lmbda=result.lmbda,
-            temperature=result.temperature,
+        found = evaluate(
+            store, documents, k=result.k, lmbda=result.lmbda, temperature=result.temperature
         )
         assert found.total.tokens == part.tokens
         assert found.total.perplexity.lm == pytest.approx(part.lm, rel=1e-5)
         assert found.total.perplexity.interpolated == pytest.approx(part.perplexity, rel=1e-4)
-        own = knn_logits.evaluate(model, tokenizer, store, documents)
+        own = evaluate(store, documents)
         assert own.total.perplexity.interpolated == pytest.approx(part.before, rel=1e-4)
 
 

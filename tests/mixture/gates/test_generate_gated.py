@@ -116,12 +116,10 @@ def test_assisted_output_is_the_plain_output(model, tokenizer, memory, gated, ho
     assert max(seen) - min(seen) > 0.1
 
 
-def test_explain(model, tokenizer, memory, gated):
+def test_explain(model, tokenizer, explain, memory, gated):
     knn, gate = gated
     text = " ".join(TEXTS[2:4])[:120]
-    trace = explain(
-        model, tokenizer, knn.memory.stores, text, k=K, lmbda=knn.gate, temperature=TEMPERATURE
-    )
+    trace = explain(knn.memory.stores, text, k=K, lmbda=knn.gate, temperature=TEMPERATURE)
     ids = torch.tensor(tokenizer(text)["input_ids"])
     window = knn.memory.stores[0].manifest.windows.window
     assert len(ids) <= window
