@@ -7,6 +7,7 @@ and mixes in float64, with NumPy.
 import numpy as np
 import pytest
 import torch
+from conftest import make_gpt2
 
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.engine.location import find_key
@@ -60,6 +61,16 @@ def reference(model, memory, sequence, mask=None, unconditional=None, guidance=1
         lmbdas.append(lmbda)
         log_p.append(np.log(lmbda * p_knn + (1 - lmbda) * np.exp(lm[place, target])))
     return np.array(lmbdas), np.array(log_p)
+
+
+def make_assistant():
+    """A model that agrees with the shared one now and then."""
+    assistant = make_gpt2()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in assistant.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    return assistant
 
 
 def used(output, number, start, beams=False):
@@ -155,13 +166,13 @@ in_every_mode = pytest.mark.parametrize(
 )
 
 
-def check_mode(model, tokenizer, memory, knn, settings, rows, **reference):
-    """Writes texts in a mode, checks them, and returns λ of each token."""
-    torch.manual_seed(3)
-    inputs = encode(tokenizer, PROMPTS[:rows])
+def generate_checked(model, tokenizer, memory, knn, inputs, reference=None, **settings):
+    """Writes texts, checks them, and returns the output and λ of each token."""
     settings = {"do_sample": False} | settings
     output = model.generate(**inputs, **SETTINGS, **settings, logits_processor=[knn])
     start = inputs["input_ids"].shape[1]
     mask = inputs["attention_mask"].repeat_interleave(settings.get("num_return_sequences", 1), 0)
     beams = settings.get("num_beams", 1) > 1
-    return check(model, memory, output, knn, tokenizer, start, mask, beams, **reference)
+    return output, check(
+        model, memory, output, knn, tokenizer, start, mask, beams, **(reference or {})
+    )

@@ -1,11 +1,11 @@
 """The states that the hooks keep: each call finds the one that its scores came from."""
 
-import copy
 import threading
 
 import pytest
 import torch
 from hooked import all_states, attach, close, found, run, some_ids
+from mixture_reference import make_assistant
 from transformers import (
     DynamicCache,
     LogitsProcessor,
@@ -177,16 +177,6 @@ def test_a_cache_whose_tokens_the_ids_leave_out(mine, capture):
     assert close(found(capture, text), states[:, 5])
 
 
-def make_assistant(model):
-    """A model that agrees with another one now and then."""
-    assistant = copy.deepcopy(model)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in assistant.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.02)
-    return assistant
-
-
 class Check(LogitsProcessor):
     """Compares each state that is found with that of a forward pass over the call's ids."""
 
@@ -227,7 +217,7 @@ def test_each_mode_finds_the_state_of_the_last_token(
 ):
     settings = dict(settings)
     if "assistant_model" in settings:
-        settings["assistant_model"] = make_assistant(model)
+        settings["assistant_model"] = make_assistant()
     prompt = tokenizer(text, return_tensors="pt")
     check = Check(model, capture)
     torch.manual_seed(0)

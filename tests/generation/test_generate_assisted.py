@@ -3,7 +3,16 @@
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from mixture_reference import LMBDA, PROMPTS, SETTINGS, TEMPERATURE, K, check, encode
+from mixture_reference import (
+    LMBDA,
+    PROMPTS,
+    SETTINGS,
+    TEMPERATURE,
+    K,
+    encode,
+    generate_checked,
+    make_assistant,
+)
 from transformers import LogitsProcessor
 
 from knn_logits import KNNLogitsProcessor
@@ -13,11 +22,8 @@ from knn_logits import KNNLogitsProcessor
 def test_prompt_lookup(model, tokenizer, memory, knn, prompt):
     inputs = encode(tokenizer, [prompt])
     plain = model.generate(**inputs, **SETTINGS, do_sample=False, logits_processor=[knn])
-    output = model.generate(
-        **inputs, **SETTINGS, do_sample=False, prompt_lookup_num_tokens=4, logits_processor=[knn]
-    )
+    output, _ = generate_checked(model, tokenizer, memory, knn, inputs, prompt_lookup_num_tokens=4)
     assert output.sequences.tolist() == plain.sequences.tolist()
-    check(model, memory, output, knn, tokenizer, inputs["input_ids"].shape[1])
 
 
 class Biased(LogitsProcessor):
@@ -46,24 +52,14 @@ def test_prompt_lookup_with_accepted_candidates(model, tokenizer, knn):
 
 @pytest.mark.parametrize("close", [True, False], ids=["like the model", "unlike the model"])
 def test_assisted_by_a_smaller_model(model, tokenizer, memory, knn, close):
-    assistant = make_gpt2(seed=5, layers=1)
-    if close:
-        assistant = make_gpt2()
-        with torch.no_grad():
-            for parameter in assistant.parameters():
-                parameter.add_(0.01 * torch.randn_like(parameter))
+    assistant = make_assistant() if close else make_gpt2(seed=5, layers=1)
     inputs = encode(tokenizer, PROMPTS[4:5])
     plain = model.generate(**inputs, **SETTINGS, do_sample=False, logits_processor=[knn])
     for _ in range(2):
-        output = model.generate(
-            **inputs,
-            **SETTINGS,
-            do_sample=False,
-            assistant_model=assistant,
-            logits_processor=[knn],
+        output, _ = generate_checked(
+            model, tokenizer, memory, knn, inputs, assistant_model=assistant
         )
         assert output.sequences.tolist() == plain.sequences.tolist()
-        check(model, memory, output, knn, tokenizer, inputs["input_ids"].shape[1])
 
 
 def test_an_assistants_own_calls_are_left_alone(model, tokenizer, store):
@@ -97,12 +93,5 @@ def test_an_assistants_own_calls_are_left_alone(model, tokenizer, store):
 def test_assisted_sampling(model, tokenizer, memory, knn):
     torch.manual_seed(0)
     inputs = encode(tokenizer, PROMPTS[4:5])
-    output = model.generate(
-        **inputs,
-        **SETTINGS,
-        do_sample=True,
-        top_k=0,
-        assistant_model=make_gpt2(seed=5, layers=1),
-        logits_processor=[knn],
-    )
-    check(model, memory, output, knn, tokenizer, inputs["input_ids"].shape[1])
+    settings = {"do_sample": True, "top_k": 0, "assistant_model": make_gpt2(seed=5, layers=1)}
+    generate_checked(model, tokenizer, memory, knn, inputs, **settings)

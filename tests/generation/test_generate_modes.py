@@ -12,8 +12,8 @@ from mixture_reference import (
     TEMPERATURE,
     K,
     check,
-    check_mode,
     encode,
+    generate_checked,
     in_every_mode,
 )
 from transformers import CompileConfig, StaticCache
@@ -24,15 +24,13 @@ from knn_logits import KNNLogitsProcessor
 
 @in_every_mode
 def test_modes(model, tokenizer, memory, knn, settings, rows):
-    check_mode(model, tokenizer, memory, knn, settings, rows)
+    torch.manual_seed(3)
+    generate_checked(model, tokenizer, memory, knn, encode(tokenizer, PROMPTS[:rows]), **settings)
 
 
 def test_chunked_prefill(model, tokenizer, memory, knn):
     inputs = encode(tokenizer, [TEXTS[0]])
-    output = model.generate(
-        **inputs, **SETTINGS, do_sample=False, prefill_chunk_size=7, logits_processor=[knn]
-    )
-    check(model, memory, output, knn, tokenizer, inputs["input_ids"].shape[1])
+    generate_checked(model, tokenizer, memory, knn, inputs, prefill_chunk_size=7)
 
 
 def test_resumed_cache(model, tokenizer, memory, knn):
@@ -68,29 +66,21 @@ def test_inputs_embeds(model, tokenizer, knn):
 
 @pytest.mark.parametrize("prompt", [PROMPTS[4], "a"])
 def test_classifier_free_guidance(model, tokenizer, memory, knn, prompt):
-    inputs = encode(tokenizer, [prompt])
-    output = model.generate(
-        **inputs, **SETTINGS, do_sample=False, guidance_scale=1.5, logits_processor=[knn]
-    )
-    start = inputs["input_ids"].shape[1]
-    check(model, memory, output, knn, tokenizer, start, guidance=1.5)
+    inputs, reference = encode(tokenizer, [prompt]), {"guidance": 1.5}
+    generate_checked(model, tokenizer, memory, knn, inputs, reference, guidance_scale=1.5)
 
 
 def test_guidance_with_a_negative_prompt_of_the_same_length(model, tokenizer, memory, knn):
     # Both branches then run with the same last token and the same start.
     inputs = encode(tokenizer, [PROMPTS[4]])
     negative = inputs["input_ids"].flip(1)
-    output = model.generate(
-        **inputs,
-        **SETTINGS,
-        negative_prompt_ids=negative,
-        negative_prompt_attention_mask=torch.ones_like(negative),
-        guidance_scale=1.5,
-        do_sample=False,
-        logits_processor=[knn],
-    )
-    start = inputs["input_ids"].shape[1]
-    check(model, memory, output, knn, tokenizer, start, guidance=1.5, negative=negative[0])
+    settings = {
+        "negative_prompt_ids": negative,
+        "negative_prompt_attention_mask": torch.ones_like(negative),
+        "guidance_scale": 1.5,
+    }
+    reference = {"guidance": 1.5, "negative": negative[0]}
+    generate_checked(model, tokenizer, memory, knn, inputs, reference, **settings)
 
 
 # What generate() would compile with, "inductor", takes long to compile.
@@ -104,29 +94,22 @@ def test_static_cache_compiled(model, tokenizer, memory, store, backend):
     inputs = encode(tokenizer, PROMPTS[:2])
     compile_config = CompileConfig(mode="default", backend=backend)
     compile_config._compile_all_devices = True
-    settings = SETTINGS | {
-        "do_sample": False,
+    settings = {
         "cache_implementation": "static",
         "compile_config": compile_config,
-        "max_new_tokens": 8,
     }
     # Compiled once without hooks: a processor attached later must not be passed over.
-    own.generate(**inputs, **settings)
+    own.generate(**inputs, **SETTINGS, do_sample=False, **settings)
     with KNNLogitsProcessor(own, store, k=K, lmbda=LMBDA, temperature=TEMPERATURE) as knn:
         for _ in range(2):
-            output = own.generate(**inputs, **settings, logits_processor=[knn])
-            start = inputs["input_ids"].shape[1]
-            check(own, memory, output, knn, tokenizer, start, inputs["attention_mask"])
+            generate_checked(own, tokenizer, memory, knn, inputs, **settings)
     torch._dynamo.reset()
 
 
 def test_static_cache_object(model, tokenizer, memory, knn):
     inputs = encode(tokenizer, PROMPTS[:1])
     cache = StaticCache(config=model.config, max_cache_len=64)
-    output = model.generate(
-        **inputs, **SETTINGS, do_sample=False, past_key_values=cache, logits_processor=[knn]
-    )
-    check(model, memory, output, knn, tokenizer, inputs["input_ids"].shape[1])
+    generate_checked(model, tokenizer, memory, knn, inputs, past_key_values=cache)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -9,18 +9,18 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from conftest import TEXTS, make_gpt2
+from conftest import TEXTS
 from gate_cases import naive_rescored, naive_vote, random_meta_k, random_rescorer
 from mixture_reference import (
     PROMPTS,
     SETTINGS,
     TEMPERATURE,
     K,
-    check,
-    check_mode,
     encode,
+    generate_checked,
     in_every_mode,
     level,
+    make_assistant,
     reference,
 )
 
@@ -87,33 +87,32 @@ def gated(request, model, store):
         yield knn, plain
 
 
+def checked(model, tokenizer, memory, gated, inputs, **settings):
+    knn, gate = gated
+    output, seen = generate_checked(
+        model, tokenizer, memory, knn, inputs, {"gate": gate}, **settings
+    )
+    # Otherwise a test would say nothing about rows that are mistaken for one another.
+    assert max(seen) - min(seen) > 0.1
+    return output
+
+
 @in_every_mode
 def test_modes(model, tokenizer, memory, gated, settings, rows):
-    knn, gate = gated
-    seen = check_mode(model, tokenizer, memory, knn, settings, rows, gate=gate)
-    # Otherwise the test would say nothing about rows that are mistaken for one another.
-    assert max(seen) - min(seen) > 0.1
+    torch.manual_seed(3)
+    checked(model, tokenizer, memory, gated, encode(tokenizer, PROMPTS[:rows]), **settings)
 
 
 @pytest.mark.parametrize("how", ["prompt lookup", "assistant"])
 def test_assisted_output_is_the_plain_output(model, tokenizer, memory, gated, how):
-    knn, gate = gated
     inputs = encode(tokenizer, [TEXTS[1] + " When error code"])
-    settings = SETTINGS | {"do_sample": False, "logits_processor": [knn]}
-    plain = model.generate(**inputs, **settings)
+    plain = model.generate(**inputs, **SETTINGS, do_sample=False, logits_processor=[gated[0]])
     if how == "assistant":
-        assistant = make_gpt2()
-        torch.manual_seed(0)
-        with torch.no_grad():
-            for parameter in assistant.parameters():
-                parameter.add_(0.01 * torch.randn_like(parameter))
-        output = model.generate(**inputs, **settings, assistant_model=assistant)
+        settings = {"assistant_model": make_assistant()}
     else:
-        output = model.generate(**inputs, **settings, prompt_lookup_num_tokens=4)
+        settings = {"prompt_lookup_num_tokens": 4}
+    output = checked(model, tokenizer, memory, gated, inputs, **settings)
     assert output.sequences.tolist() == plain.sequences.tolist()
-    start = inputs["input_ids"].shape[1]
-    seen = check(model, memory, output, knn, tokenizer, start, gate=gate)
-    assert max(seen) - min(seen) > 0.1
 
 
 def test_explain(model, tokenizer, explain, memory, gated):
