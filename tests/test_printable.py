@@ -10,6 +10,7 @@ from rich.console import Console
 
 import knn_logits
 from knn_logits import KNNLogitsError, NeighborTrace, SequenceTrace, TokenTrace, Trace
+from knn_logits.cli import bars as module
 from knn_logits.errors import ConfigError, MissingDependencyError
 from knn_logits.printable import Encoded, json_line, one_line, printable
 
@@ -84,8 +85,6 @@ def test_a_trace_does_not_steer(hostile, monkeypatch, capsys):
 
 
 def test_a_phase_with_a_foreign_name_does_not_steer(monkeypatch):
-    from knn_logits.cli import bars as module
-
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
     monkeypatch.setattr(module, "stderr", console)
     with module.Bars("") as bars:

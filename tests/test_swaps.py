@@ -22,6 +22,7 @@ from knn_logits import (
 from knn_logits.building.adding import add_documents
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.store import layout
+from knn_logits.store.files import write_arrays
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +170,6 @@ def test_the_index_of_another_datastore_of_the_same_size(model, made, folder):
     arrays = store.index_arrays()
     order = np.random.default_rng(0).permutation(len(store))
     arrays["ids"] = order[arrays["ids"]].astype(np.int64)
-    from knn_logits.store.files import write_arrays
-
     write_arrays(folder / layout.INDEX, arrays, {})
     refit(folder)
     assert "returns different entries than" in refused(model, folder)
@@ -207,8 +206,6 @@ def test_the_canary(folder, made, tokenizer, tmp_path):
     build_datastore(another, tokenizer, TEXTS[:6], tmp_path / "o", window=WindowConfig(64, 32))
     arrays = dict(Datastore(folder).checks)
     arrays["canary.keys"] = Datastore(tmp_path / "o").checks["canary.keys"]
-    from knn_logits.store.files import write_arrays
-
     write_arrays(folder / layout.CHECKS, arrays, {})
     refit(folder)
     assert "other weights" in refused(make_gpt2(), folder)

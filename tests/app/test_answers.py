@@ -9,6 +9,7 @@ from app.answers import HOSTILE, answer, neighbor, shown, token, words
 from knn_logits import Candidate, DocumentShare, Rival, Trace
 from knn_logits.evidence.familiarity import Familiarity
 from knn_logits_app import bundle, views
+from knn_logits_app.api import summary
 
 
 def test_no_text_from_outside_becomes_an_element_or_an_attribute(drawing):
@@ -260,8 +261,6 @@ def test_nothing_near_is_said(drawing):
 
 
 def test_names_that_stand_nowhere_are_said(drawing):
-    from knn_logits_app.api import summary
-
     one = answer(token(" cover"))
     asked = replace(one, trace=Trace([replace(one.trace[0], unknown=("E<b>1", "Paris"))]))
     page = drawing(views.frame({"knn": asked}, {}))

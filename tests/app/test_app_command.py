@@ -5,9 +5,14 @@ import importlib.util
 import inspect
 import io
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+
+import knn_logits_app.server
+from knn_logits_app.server import prepare
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "page.md"
 
@@ -15,8 +20,6 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "page.md"
 @pytest.fixture
 def launched(monkeypatch):
     """What the command would have served."""
-    import knn_logits_app.server
-
     calls = []
     monkeypatch.setattr(
         knn_logits_app.server, "launch", lambda libraries, **given: calls.append((libraries, given))
@@ -134,9 +137,6 @@ def test_gradio_client_shows_why_a_request_is_refused(url, values, line):
 
 
 def test_the_guides_call_by_curl_works(url):
-    import shutil
-    import subprocess
-
     if not (shutil.which("curl") and shutil.which("bash")):
         pytest.skip("no curl here")
     text = GUIDE.read_text(encoding="utf-8")
@@ -148,8 +148,6 @@ def test_the_guides_call_by_curl_works(url):
 
 
 def test_a_page_without_requests_rests(library):
-    from knn_logits_app.server import prepare
-
     page, server = prepare([library])
     server.visitors.close()
     waiting = inspect.getsource(type(page._queue).start_processing)

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from app.conftest import PATIENCE, eventually, expect
+from knn_logits import Trace
 from knn_logits_app.decoding import TokenStream
 
 
@@ -101,8 +102,6 @@ def test_the_keyboard_alone_reaches_a_source(open_page):
 
 
 def test_the_trace_is_downloaded_as_the_library_writes_it(open_page, tmp_path):
-    from knn_logits import Trace
-
     one = open_page
     with one.page.expect_download() as download:
         one.page.get_by_role("button", name="Download the trace").click()

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from knn_logits import KNNLogitsProcessor
+from knn_logits_app.views import chat_page as frame
+
 SCRIPT = Path(__file__).parents[2] / "app" / "text_generation_webui" / "script.py"
 
 
 @pytest.fixture(scope="module")
 def document(model, tokenizer, store):
     """The document of an answer."""
-    from knn_logits import KNNLogitsProcessor
-    from knn_logits_app.views import chat_page as frame
-
     ids = tokenizer("When error code E42 appears, open", return_tensors="pt")["input_ids"]
     with KNNLogitsProcessor(model, store, lmbda=0.9) as knn, torch.no_grad():
         output = model.generate(ids, max_new_tokens=20, do_sample=False, logits_processor=[knn])

@@ -22,6 +22,7 @@ from knn_logits import (
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.mixture.distribution import drop_impossible, influences, log_p_knn_of, mix
 from knn_logits.mixture.weights import log_weights
+from knn_logits_app import bundle
 from knn_logits_app.library import Library
 from knn_logits_app.live import MOST_NEIGHBORS, Live
 from knn_logits_app.requests import SETTINGS
@@ -61,8 +62,6 @@ def nearest(neighbors, number, metric):
 @pytest.fixture(scope="module")
 def page(chromium):
     """A page that has the scripts and nothing else."""
-    from knn_logits_app import bundle
-
     context = chromium.new_context()
     page = context.new_page()
     page.add_script_tag(content=bundle.script())

@@ -11,6 +11,8 @@ import pytest
 from app.conftest import eventually
 from knn_logits import Deadline, LimitError
 from knn_logits.store.records import WritingRecord
+from knn_logits_app.layout import values_of
+from knn_logits_app.page import card
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.tab_evaluate import measured_html, thinned
 from knn_logits_app.visitors import YOUR_TEXT, Visitors
@@ -39,9 +41,6 @@ def steps_of(session, visitors, visitor, documents, deadline):
 
 
 def test_it_is_written_with_like_the_first_datastore(session, visitors):
-    from knn_logits_app.layout import values_of
-    from knn_logits_app.page import card
-
     first = next(iter(session.first.stores.values()))
     sharp = WritingRecord(
         k=64, lmbda=0.7, temperature=0.5, suffix_weight=50.0, retomaton=True, no_repeat_ngram_size=8

@@ -10,7 +10,7 @@ from conftest import PAIRS
 from app.conftest import HOSTILE_SOURCE, PATIENCE, expect, serving
 from app.test_raw_requests import call, generating, outcome, refused
 from app.test_session import last
-from knn_logits import Deadline, LimitError, Limits, explain, translate
+from knn_logits import Datastore, Deadline, LimitError, Limits, explain, translate
 from knn_logits_app import views
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.session import Session
@@ -135,8 +135,6 @@ def test_pairs_of_ones_own_are_built_and_used(pair_session, pair_memory, tmp_pat
         ("A lamp.", "Eine Lampe."), ("A wheel.", "Ein Rad."), ("A town.", "Eine Stadt."),
     ]  # fmt: skip
     *_, folder = build_steps(pair_session, pair_memory, documents, tmp_path / "room", Deadline(60))
-    from knn_logits import Datastore
-
     own = {"your text": Datastore(folder)}
     wanted = writing_of("A town.", Lookup(("your text",)), new_tokens=20)
     found = last(pair_session.write(pair_memory, wanted, Deadline(60), own))["knn"]

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from app.conftest import PATIENCE
+from knn_logits_app import launch
 
 API = "/gradio_api"
 
@@ -255,8 +256,6 @@ def test_tools_of_mcp_answer_json_with_a_summary(url):
 
 
 def test_a_full_queue_says_so(library):
-    from knn_logits_app import launch
-
     page, server = launch([library], block=False, quiet=True, at_once=1, waiting=2)
     try:
         with httpx.Client(base_url=page.local_url.rstrip("/"), timeout=PATIENCE) as client:

@@ -6,6 +6,12 @@ import pytest
 
 from app.conftest import expect
 from knn_logits import KNNLogitsError
+from knn_logits_app.drawer import read_json
+from knn_logits_app.layout import Server
+from knn_logits_app.requests import friendly, rewriting_of
+from knn_logits_app.tab_generate import write_json
+from knn_logits_app.visitors import Visitors
+from knn_logits_app.work import Work
 
 FIRST = "What helps against E529 is this:"
 
@@ -218,12 +224,6 @@ HOSTILE = [
 
 @pytest.mark.parametrize("content", HOSTILE)
 def test_what_no_page_asks_for_is_one_line(session, content):
-    from knn_logits_app.layout import Server
-    from knn_logits_app.requests import friendly, rewriting_of
-    from knn_logits_app.tab_generate import write_json
-    from knn_logits_app.visitors import Visitors
-    from knn_logits_app.work import Work
-
     server = Server(session, Visitors(), Work(session))
     values = ["demo", ["manual"], 0.8, 8, 0.03, False, FIRST, True, True, 5, True, False, 1, 1, 0]
     if isinstance(content, dict) and "kind" in content:
@@ -252,12 +252,6 @@ def test_what_no_page_asks_for_is_one_line(session, content):
     ],
 )  # fmt: skip
 def test_a_document_that_no_page_asks_for_is_one_line(session, content):
-    from knn_logits_app.drawer import read_json
-    from knn_logits_app.layout import Server
-    from knn_logits_app.requests import friendly
-    from knn_logits_app.visitors import Visitors
-    from knn_logits_app.work import Work
-
     server = Server(session, Visitors(), Work(session))
     given = {"turn": 1, "places": [], **content} if content else content
     with pytest.raises(KNNLogitsError) as caught:

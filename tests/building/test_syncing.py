@@ -21,6 +21,7 @@ from knn_logits import (
     remove_documents,
     sync_documents,
 )
+from knn_logits.building import steps
 from knn_logits.index import choice
 from knn_logits.store import layout
 
@@ -92,8 +93,6 @@ def test_the_same_again_writes_nothing(sync, store):
 
 
 def test_only_what_is_new_is_computed(sync, store, monkeypatch):
-    from knn_logits.building import steps
-
     rows = []
     real = steps.compute_keys
 

@@ -8,6 +8,8 @@ import shutil
 import pytest
 from conftest import TEXTS
 
+from knn_logits import Datastore
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -108,8 +110,6 @@ def test_fields_and_encoding_are_named(run, model_folder, tmp_path):
     rows.write_bytes(json.dumps(row, ensure_ascii=False).encode("latin-1"))
     fields = ("--text-field", "article.body", "--id-field", "key", "--title-field", "head")
     run.good("build", model_folder, rows, "--out", tmp_path / "s", *fields, "--encoding", "latin-1")
-    from knn_logits import Datastore
-
     document = Datastore(tmp_path / "s").documents[0]
     assert (document.id, document.title) == ("q", "Stadt")
     more = tmp_path / "more.jsonl"

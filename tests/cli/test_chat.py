@@ -6,7 +6,8 @@ import shutil
 import sys
 
 import pytest
-from conftest import TEXTS
+from byte_tokens import make_byte_fallback
+from conftest import TEXTS, make_gpt2
 from trusting import with_trust
 
 import knn_logits
@@ -204,9 +205,6 @@ def test_a_prompt_is_what_a_person_wrote(converse, tmp_path):
 
 def test_a_text_that_follows_a_cut_character_is_whole(run, tmp_path):
     """Llama's tokenizer has a token for each byte of a rare character."""
-    from byte_tokens import make_byte_fallback
-    from conftest import make_gpt2
-
     tokenizer, model = make_byte_fallback(), make_gpt2()
     text = "the sea 東京 is far. " * 8
     store = knn_logits.build_datastore(model, tokenizer, [text], tmp_path / "s", k=4, index="exact")

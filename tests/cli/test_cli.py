@@ -6,6 +6,7 @@ import sys
 import pytest
 from commands import write_corpus
 from conftest import TEXTS, make_gpt2
+from tokenizers import Tokenizer, models
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +190,6 @@ def test_a_store_of_another_model(run, built, tokenizer, tmp_path):
 
 
 def test_a_store_of_another_tokenizer(run, built, model_folder, tmp_path):
-    from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
     folder = tmp_path / "other"

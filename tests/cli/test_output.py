@@ -12,6 +12,7 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits import Datastore, IndexConfig
 from knn_logits.cli.bars import Bars
+from knn_logits.index import native
 from knn_logits.measure.figures import check_writable
 from knn_logits.progress import WHOLE
 
@@ -99,8 +100,6 @@ def test_what_a_corpus_wrote_does_not_steer(run, build, model_folder, tmp_path):
 
 
 def test_every_command_that_names_an_option_has_it(run, model_folder, copy, text, monkeypatch):
-    from knn_logits.index import native
-
     knn_logits.build_index(Datastore(copy), IndexConfig("HNSW8", native=True))
     opened = []
     monkeypatch.setattr(

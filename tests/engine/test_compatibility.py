@@ -1,4 +1,5 @@
 import copy
+import json
 import logging
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 import torch
 from conftest import TEXTS, make_gpt2, trained_bpe
 from model_table import LLAMA
+from tokenizers import Tokenizer
 
 import knn_logits
 from knn_logits.engine.compatibility import (
@@ -253,12 +255,9 @@ def test_the_same_words_under_other_numbers(tokenizer, store):
     check_tokenizer(same, store)
     swapped = copy.deepcopy(same)
     text = swapped.backend_tokenizer.to_str()
-    import json
-
     content = json.loads(text)
     words = content["model"]["vocab"]
     words["a"], words["b"] = words["b"], words["a"]
-    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
     other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content)))

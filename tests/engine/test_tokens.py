@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from knn_logits import Document, Place, build_datastore, chat_ids, text_ids
@@ -22,7 +22,6 @@ from knn_logits.engine.tokens import (
 
 def with_special_tokens(tokenizer, template):
     """The same tokenizer, putting its end-of-text token around each text."""
-    from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
 
     fast = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
@@ -139,7 +138,6 @@ def test_no_warning_about_the_length_of_a_text(tokenizer, caplog, recwarn):
 
 @pytest.mark.parametrize("dropped", ["a", "[a-zA-Z0-9.]", "[^\u0e00-\u0e7f]"])
 def test_special_tokens_around_a_text_that_has_no_probe(tokenizer, dropped):
-    from tokenizers import Regex, Tokenizer, normalizers, processors
     from transformers import PreTrainedTokenizerFast
 
     fast = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from conftest import TEXTS
+from tokenizers import Tokenizer
 
 from knn_logits import (
     KNNLogitsProcessor,
@@ -209,8 +210,6 @@ def test_another_tokenizer_is_refused(traced, tokenizer):
     other = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
     backend = json.loads(other.backend_tokenizer.to_str())
     backend["model"]["merges"] = backend["model"]["merges"][:5]
-    from tokenizers import Tokenizer
-
     other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(backend)))
     with pytest.raises(MismatchError, match="a different tokenizer"):
         knn.trace(output, other)

@@ -1,5 +1,7 @@
 """RetoMaton in `generate()`: each chosen token against the automaton run on the chosen tokens."""
 
+import shutil
+
 import pytest
 import torch
 from automaton import ByTheBook
@@ -25,8 +27,6 @@ PROMPTS = [
 def memory(request, store, tmp_path_factory):
     if request.param == "pointers":
         return store
-    import shutil
-
     folder = tmp_path_factory.mktemp("clustered") / "s"
     shutil.copytree(store.folder, folder)
     return cluster(Datastore(folder), 20)

@@ -1,6 +1,7 @@
 """Fetching a datastore: what comes, what stays away, and what a second opening asks."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -191,8 +192,6 @@ def test_a_dry_run_fetches_the_manifest_only(published, worker, cache):
 
 
 def test_importing_loads_no_hub_client():
-    import subprocess
-
     code = "import knn_logits.store.datastore, sys; print('huggingface_hub' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.strip().lower()) is False

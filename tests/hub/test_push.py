@@ -1,10 +1,12 @@
 """Publishing: what is sent, that it comes back the same, and that a user's card survives."""
 
+import shutil
+
 import numpy as np
 import pytest
 from worker import NAME, OPEN, Failed, arrays_of, content
 
-from knn_logits import Datastore, compact, remove_documents
+from knn_logits import Datastore, KNNLogitsProcessor, compact, remove_documents
 
 pytest_plugins = ["hub_fixtures"]
 
@@ -34,8 +36,6 @@ def test_pushed_and_pulled_it_is_the_same(hub, owner, indexed, cache):
 
 
 def test_without_keys_it_can_be_searched(hub, owner, indexed, cache, model, tokenizer):
-    from knn_logits import KNNLogitsProcessor
-
     push(owner, indexed.folder, keys=False)
     assert not [one for one in head(hub) if one.startswith("keys")]
     folder = owner(OPEN + "result = str(store.folder)", name=NAME, cache=cache)
@@ -72,8 +72,6 @@ def test_the_second_push_replaces_the_first_as_a_whole(hub, owner, indexed, stor
 
 
 def test_removed_documents_are_not_published(hub, owner, indexed, tmp_path):
-    import shutil
-
     folder = tmp_path / "store"
     shutil.copytree(indexed.folder, folder)
     remove_documents(folder, ["3"])

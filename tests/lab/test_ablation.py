@@ -12,6 +12,7 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits.engine.location import find_key
 from knn_logits.errors import ConfigError, CorpusError, ModelError
+from knn_logits.index.exact import ExactIndex
 from knn_logits.lab.ablation import bench, gains, measuring
 from knn_logits.lab.ablation.bench import Studied, key_places
 from knn_logits.lab.ablation.findings import Finding
@@ -309,8 +310,6 @@ def test_the_command(run, model_folder, tmp_path):
 
 
 def test_searching_fewer_than_k():
-    from knn_logits.index.exact import ExactIndex
-
     index = ExactIndex(torch.eye(3), "l2")
     found = search_index(index, torch.tensor([5, 6, 7]), torch.eye(3), 8)
     assert found.values[:, 0].tolist() == [5, 6, 7]

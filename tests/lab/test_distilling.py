@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from knn_logits.building.calibration import part_of_entries
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError
 from knn_logits.lab.distilling import distill
 from knn_logits.lab.learned_rows import shares_by
+from knn_logits.store.files import write_arrays
+from knn_logits.store.job import record_file
 from knn_logits.store.reading import read_arrays
 from knn_logits.store.verification import damage
 
@@ -169,11 +172,6 @@ def test_bad_input_is_refused(model, marian, pair_tokenizer, tokenizer, tmp_path
 
 
 def test_damaged_rows_are_refused(learned, tmp_path):
-    import shutil
-
-    from knn_logits.store.files import write_arrays
-    from knn_logits.store.job import record_file
-
     good = learned.keys(np.arange(len(learned)))
     bad = good.copy()
     bad[0, 0] = np.inf

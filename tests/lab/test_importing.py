@@ -19,6 +19,7 @@ from knn_logits import IndexConfig, KNNConfig, Retriever, WindowConfig
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.lab.importing import import_datastore, write_clusters
 from knn_logits.lab.legacy import find_files
+from knn_logits.store.files import write_array
 
 
 @pytest.fixture(scope="module")
@@ -204,8 +205,6 @@ def test_clusters_are_checked_when_a_datastore_is_opened(model, tokenizer, old, 
     assert csr_arrays(clusters)[0][-1] == len(old)
     folder = knn_transformers(tmp_path / "old", old, clusters=clusters)
     store = imported(model, tokenizer, folder, tmp_path / "new").store
-    from knn_logits.store.files import write_array
-
     path = store.folder / "clusters.npy"
     write_array(path, np.full(len(old), -3, np.int32))
     with pytest.raises(DamagedError, match=r"clusters\.npy"):

@@ -8,6 +8,7 @@ import torch
 from conftest import TEXTS, make_gpt2
 
 import knn_logits
+from knn_logits.engine.windows import Piece
 from knn_logits.errors import ConfigError, CorpusError, MismatchError
 from knn_logits.measure.bench import open_bench
 from knn_logits.measure.perplexity import token_likelihoods
@@ -147,8 +148,6 @@ def test_the_mixture_is_what_generate_continued_with(model, tokenizer, store):
     used = [float(torch.log_softmax(s[0], -1)[t]) for s, t in zip(output.scores, new, strict=True)]
 
     bench = open_bench(model, tokenizer, store, window=WindowConfig(128, 64))
-    from knn_logits.engine.windows import Piece
-
     piece = Piece(output.sequences[0].numpy().astype(np.int32), 0, 0)
     (batch,) = token_likelihoods(bench, [piece])
     np.testing.assert_allclose(batch.mixed[length - 1 :].numpy(), used, atol=1e-4)

@@ -1,5 +1,6 @@
 """Several datastores as one: merged by distance they are one datastore, with weights each votes."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -236,8 +237,6 @@ def test_each_datastore_has_to_be_the_models(model, tokenizer, halves, tmp_path)
 
 
 def test_kinds_of_index_may_differ(model, tokenizer, halves, tmp_path):
-    import shutil
-
     shutil.copytree(halves[1].folder, tmp_path / "second")
     indexed = build_index(Datastore(tmp_path / "second"), IndexConfig("IVF4,Flat", nprobe=4))
     exact, _ = generated(model, tokenizer, halves)
@@ -280,8 +279,6 @@ def test_names_differ(tmp_path):
 
 
 def test_a_trace_tells_folders_of_one_name_apart(tmp_path, model, tokenizer, halves):
-    import shutil
-
     copies = [
         Datastore(shutil.copytree(one.folder, tmp_path / name / "docs"))
         for one, name in zip(halves, "ab", strict=True)

@@ -10,7 +10,15 @@ from automaton import ByTheBook
 from distances import weighing
 from handmade import make_store, naive_entries
 
-from knn_logits import ConfigError, DatastoreError, IndexConfig, KNNConfig, build_index, cluster
+from knn_logits import (
+    ConfigError,
+    DatastoreError,
+    IndexConfig,
+    KNNConfig,
+    build_index,
+    cluster,
+    remove_documents,
+)
 from knn_logits.mixture.distribution import log_p_knn_of
 from knn_logits.search.retomaton import Pointers, RetomatonRetriever
 from knn_logits.search.retriever import Retriever
@@ -166,8 +174,6 @@ def test_a_rejected_draft_leaves_no_pointers(tmp_path):
 
 
 def test_removed_entries_are_not_pointed_to(tmp_path):
-    from knn_logits import remove_documents
-
     store = remove_documents(make(tmp_path / "s", clusters=9), [str(n) for n in range(0, 40, 2)])
     config = KNNConfig(k=20, retomaton=True, temperature=2.0)
     retriever, book = RetomatonRetriever(store, config), ByTheBook(store, config)

@@ -1,6 +1,8 @@
 """A server of the tiny model with its datastore of `TEXTS`, and OpenAI's own client."""
 
 import contextlib
+import json
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -54,6 +56,46 @@ def serving(served, **settings):
         yield running
     finally:
         running.close()
+
+
+def sent(running, body):
+    """Returns a connection that has asked for a completion, whose answer nobody has read."""
+    content = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+    line = socket.create_connection(("127.0.0.1", running.port))
+    line.sendall(head.encode() + b"\r\n" + content)
+    return line
+
+
+class Held:
+    """A function of the model that waits, before it begins, until it is let go.
+
+    It notes how many rows each call of the server has.
+    """
+
+    def __init__(self, owner, name, monkeypatch):
+        self._go = threading.Event()
+        self.rows = []
+        function = getattr(owner, name)
+
+        def held(*args, **kwargs):
+            if threading.current_thread().name.startswith("write"):  # not the test itself
+                self.rows.append(len(kwargs["input_ids"] if "input_ids" in kwargs else args[0]))
+                assert self._go.wait(60)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, held)
+
+    def go(self):
+        self._go.set()
+
+
+@pytest.fixture
+def held(served, monkeypatch):
+    """The server's calls of the model's `generate`."""
+    found = Held(served.model, "generate", monkeypatch)
+    yield found
+    found.go()
 
 
 @pytest.fixture(scope="package")

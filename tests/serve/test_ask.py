@@ -1,10 +1,14 @@
 """Chats that are asked of the documents: quoted, written, streamed, or continued."""
 
 import copy
+import json
 
 import pytest
 from conftest import TEXTS
 
+from knn_logits_serve import Served
+from knn_logits_serve.bodies import ChatBody
+from knn_logits_serve.messages import Message, turns_of
 from serve.conftest import serving
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}Answer:"
@@ -15,8 +19,6 @@ pytestmark = pytest.mark.usefixtures("near_passages")
 
 @pytest.fixture(scope="module")
 def asked(model, tokenizer, store):
-    from knn_logits_serve import Served
-
     own = copy.deepcopy(tokenizer)
     own.chat_template = TEMPLATE
     served = Served("tiny", model, own, {"texts": store}, asks=True)
@@ -71,8 +73,6 @@ def test_a_question_that_cannot_be_asked_is_refused(asked):
 
 
 def test_json_is_written_from_the_passage_that_is_near(asked):
-    import json
-
     pytest.importorskip("llguidance", reason="pip install 'knn-logits[serve]'")
     schema = {"type": "object", "properties": {"queen": {"enum": ["Mairead", "Oda"]}},
               "required": ["queen"], "additionalProperties": False}  # fmt: skip
@@ -94,9 +94,6 @@ def test_json_is_written_from_the_passage_that_is_near(asked):
 
 
 def test_the_model_reads_the_system_message(model, tokenizer, store):
-    from knn_logits_serve import Served
-    from knn_logits_serve.bodies import ChatBody
-
     own = copy.deepcopy(tokenizer)
     own.chat_template = TEMPLATE
     served = Served("tiny", model, own, {"texts": store}, asks=True)
@@ -109,8 +106,6 @@ def test_the_model_reads_the_system_message(model, tokenizer, store):
 
 def test_a_note_about_the_documents_is_no_part_of_the_chat(asked):
     """A model would write the like of it."""
-    from knn_logits_serve.messages import Message, turns_of
-
     answer = ask(asked, "Explain photosynthesis").choices[0].message.content
     (turn,) = turns_of([Message(role="assistant", content=answer)])
     assert turn["content"] == answer.partition("\n\n\u2060(No document")[0] != answer

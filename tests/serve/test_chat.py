@@ -5,6 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from knn_logits import ConfigError, Deadline, KNNLogitsProcessor, SharedPasses
+from knn_logits import pair_tokenizer as pairs_of
+from knn_logits_serve import Served
+from knn_logits_serve.answers import Piece
+from knn_logits_serve.bodies import ChatBody
+from knn_logits_serve.line import Turn
+from knn_logits_serve.messages import Message, plain_text, turns_of
+from knn_logits_serve.request import Refusal
+from knn_logits_serve.writing import run
 from serve.conftest import PROMPT, serving
 
 MODEL = "tiny+texts"
@@ -35,8 +44,6 @@ def test_a_chat_without_a_template_goes_on_with_its_text(client, by_library):
 
 
 def test_the_plain_template_makes_paragraphs():
-    from knn_logits_serve.messages import Message, plain_text, turns_of
-
     chat = [Message(role="system", content="Short."), Message(role="user", content="The crane")]
     chat += [Message(role="assistant", content="lifts."), Message(role="user", content="Then")]
     assert plain_text(turns_of(chat)) == "Short.\n\nThe crane lifts.\n\nThen"
@@ -53,8 +60,6 @@ TOOLS = [
 
 
 def test_calls_of_tools_and_what_they_return_are_turns_that_every_template_knows():
-    from knn_logits_serve.messages import Message, turns_of
-
     messages = [Message.model_validate(message) for message in [*TOOLS, said("And?")[0]]]
     assert turns_of(messages) == [
         {"role": "user", "content": "Where?"},
@@ -136,12 +141,6 @@ def test_the_words_of_a_stream_come_with_their_documents(client):
 
 
 def test_answers_that_share_passes_have_the_documents_of_one_alone(served):
-    from knn_logits import Deadline, SharedPasses
-    from knn_logits_serve.answers import Piece
-    from knn_logits_serve.bodies import ChatBody
-    from knn_logits_serve.line import Turn
-    from knn_logits_serve.writing import run
-
     strong = {"lmbda": 0.95, "k": 4, "temperature": 0.05}
 
     def write(words, passes=None):
@@ -179,9 +178,6 @@ def test_chats_and_completions_have_the_same_probabilities(client):
 
 
 def test_an_answer_without_a_number_of_tokens_fits(model, tokenizer, store):
-    from knn_logits_serve import Served
-    from knn_logits_serve.bodies import ChatBody
-
     served = Served("tiny", model, tokenizer, [store], chat_tokens=100)
     asked = served.conversation(ChatBody(model="tiny", messages=said(PROMPT)))
     assert asked.new_tokens == 100
@@ -191,8 +187,6 @@ def test_an_answer_without_a_number_of_tokens_fits(model, tokenizer, store):
 
 
 def templated(model, tokenizer, store, **settings):
-    from knn_logits_serve import Served
-
     own = copy.deepcopy(tokenizer)
     own.chat_template = TEMPLATE
     return Served("tiny", model, own, {"texts": store}, **settings)
@@ -209,11 +203,6 @@ def test_the_tokenizers_template_makes_the_prompt(model, tokenizer, store, opena
 
 
 def test_a_template_that_says_no_is_told_in_one_line(model, tokenizer, store):
-    from knn_logits import ConfigError
-    from knn_logits_serve import Served
-    from knn_logits_serve.bodies import ChatBody
-    from knn_logits_serve.request import Refusal
-
     strict = "{{ raise_exception('users first') if messages[0].role != 'user' }}x"
     served = Served("tiny", model, tokenizer, [store], chat_template=strict)
     body = {"model": "tiny", "messages": [{"role": "system", "content": "a"}]}
@@ -226,10 +215,6 @@ def test_a_template_that_says_no_is_told_in_one_line(model, tokenizer, store):
 def test_a_model_that_reads_sources_answers_the_last_message(
     marian, pair_tokenizer, pair_store, openai
 ):
-    from knn_logits import KNNLogitsProcessor
-    from knn_logits import pair_tokenizer as pairs_of
-    from knn_logits_serve import Served
-
     served = Served("marian", marian, pair_tokenizer, {"pairs": pair_store})
     pairs = pairs_of(marian, pair_tokenizer, pair_store)
     source = "The winch is blocked."

@@ -6,8 +6,12 @@ import pytest
 import torch
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
+from knn_logits import DistanceGate, explain
+from knn_logits.mixture.presets import resolve_settings
 from knn_logits_app.decoding import PositionSampler
+from knn_logits_serve import Served
 from knn_logits_serve.bodies import CompletionBody
+from knn_logits_serve.decoding import echo_of
 from serve.conftest import PROMPT
 
 MODEL = "tiny+texts"
@@ -116,9 +120,6 @@ def test_the_probabilities_of_a_drawn_text_are_those_before_the_drawing(client, 
 @pytest.mark.parametrize("name", ["tiny+texts", "tiny"])
 def test_an_echo_has_the_prompts_probabilities(client, model, tokenizer, store, name):
     """What evaluation harnesses ask for: the prompt scored, one token written or none."""
-    from knn_logits import explain
-    from knn_logits.mixture.presets import resolve_settings
-
     found = client.completions.create(
         model=name, prompt=PROMPT, max_tokens=0, echo=True, logprobs=1
     ).choices[0]
@@ -190,10 +191,6 @@ def test_the_noise_of_a_position_draws_from_the_distribution():
 
 
 def test_an_echo_is_scored_with_the_servers_gate(model, tokenizer, explain, store):
-    from knn_logits import DistanceGate, explain
-    from knn_logits_serve import Served
-    from knn_logits_serve.decoding import echo_of
-
     gate = DistanceGate(store.manifest.metric, [0.0, 1e6], [0.9, 0.1])
     served = Served("tiny", model, tokenizer, {"texts": store}, lmbda=gate)
     ids = tokenizer(PROMPT)["input_ids"]

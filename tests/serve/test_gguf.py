@@ -8,6 +8,8 @@ import pytest
 from conftest import TEXTS
 from gguf_files import tiny, write_gguf
 
+from knn_logits import Document, GGUFModel, build_datastore
+from knn_logits_serve import Served
 from serve.conftest import PROMPT, serving
 from serve.test_response_format import FORM, SCHEMA
 
@@ -17,9 +19,6 @@ STRONG = {"lmbda": 0.95, "k": 4, "temperature": 0.05}
 @pytest.fixture(scope="module")
 def client(tokenizer, tmp_path_factory, openai):
     missing.llama_cpp()
-    from knn_logits import Document, GGUFModel, build_datastore
-    from knn_logits_serve import Served
-
     folder = tmp_path_factory.mktemp("served")
     model = GGUFModel(write_gguf(folder / "tiny.gguf", tiny("llama"), tokenizer))
     documents = [Document(text=text, id=f"d{number}") for number, text in enumerate(TEXTS * 2)]
@@ -42,8 +41,6 @@ def test_json_matches_its_schema(client, settings):
 
 
 def test_bytes_of_tokens_are_those_of_their_text(client, tokenizer, tmp_path):
-    from knn_logits import GGUFModel
-
     other = GGUFModel(write_gguf(tmp_path / "tiny.gguf", tiny("llama"), tokenizer)).tokenizer
     text = "Über den Kran – 40 €"
     ids = other(text, add_special_tokens=False)["input_ids"]

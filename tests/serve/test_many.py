@@ -1,14 +1,13 @@
 """Many clients at once: nothing mixed, a line with an end, and work that nobody waits for ends."""
 
-import json
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
-from serve.conftest import PROMPT, serving
+from serve.conftest import PROMPT, sent, serving
 
 PROMPTS = (PROMPT, "The pump needs oil", "Queen Maira", "Each morning the keeper")
 
@@ -39,39 +38,11 @@ def test_sixteen_clients_at_once_get_what_the_library_writes(client, by_library)
         assert text == wanted
 
 
-class Held:
-    """A model's `generate` that waits, before it begins, until it is let go."""
-
-    def __init__(self, served, monkeypatch):
-        self._go = threading.Event()
-        self.began = 0
-        generate = served.model.generate
-
-        def held(*args, **kwargs):
-            self.began += 1
-            assert self._go.wait(30)
-            return generate(*args, **kwargs)
-
-        monkeypatch.setattr(served.model, "generate", held)
-
-    def go(self):
-        self._go.set()
-
-
-@pytest.fixture
-def held(served, monkeypatch):
-    found = Held(served, monkeypatch)
-    yield found
-    found.go()
-
-
 def body(**changed):
     return {"model": "tiny+texts", "prompt": PROMPT, "max_tokens": 4, **changed}
 
 
 def test_a_line_that_is_full_says_when_to_come_back(served, held):
-    import httpx
-
     with (
         serving(served, at_once=1, waiting=2, together=1) as running,
         ThreadPoolExecutor(16) as threads,
@@ -98,20 +69,12 @@ def test_a_line_that_is_full_says_when_to_come_back(served, held):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", ["waiting", "running", "writing"])
 def test_a_client_that_goes_away_ends_its_request(served, held, stream, phase):
-    content = json.dumps(body(stream=stream, max_tokens=200)).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+    asked = body(stream=stream, max_tokens=200)
     with serving(served, at_once=1, waiting=5, together=1) as running:
-        lines = []
-
-        def ask():
-            lines.append(socket.create_connection(("127.0.0.1", running.port)))
-            lines[-1].sendall(head.encode() + b"\r\n" + content)
-            return lines[-1]
-
-        ask()
-        until(lambda: held.began == 1)
+        first = sent(running, asked)
+        until(lambda: held.rows == [1])
         if phase == "waiting":
-            line = ask()
+            line = sent(running, asked)
             until(lambda: running.line.waiting == 1)
             line.close()
             until(lambda: running.line.waiting == 0)
@@ -119,13 +82,11 @@ def test_a_client_that_goes_away_ends_its_request(served, held, stream, phase):
         if phase == "writing":
             held.go()
             if stream:
-                assert lines[0].recv(20)
-        lines[0].close()
+                assert first.recv(20)
+        first.close()
         until(lambda: all(job.cancelled for job in running.line.jobs))
         held.go()
         until(lambda: running.line.running == 0)
-        import httpx
-
         assert httpx.post(f"{running.url}/v1/completions", json=body()).status_code == 200
 
 
@@ -139,8 +100,6 @@ def test_a_body_that_is_cut_off_leaves_nothing(running, http):
 
 def test_the_end_is_graceful(served, held, openai):
     """Who is answered is answered to the end; who waits is told; nobody new is let in."""
-    import httpx
-
     with (
         serving(served, at_once=1, waiting=5, together=1, patience=20) as running,
         ThreadPoolExecutor(4) as threads,
@@ -162,8 +121,6 @@ def test_the_end_is_graceful(served, held, openai):
 
 
 def test_a_request_that_takes_too_long_ends(served):
-    import httpx
-
     with serving(served, seconds=1e-6) as running:
         asked = body(max_tokens=200)
         choice = httpx.post(f"{running.url}/v1/completions", json=asked).json()["choices"][0]

@@ -2,7 +2,9 @@
 
 import pytest
 
-from serve.conftest import PROMPT
+from knn_logits import Datastore, Document, KNNLogitsProcessor, generation_settings
+from knn_logits_serve import Served
+from serve.conftest import PROMPT, serving
 
 
 def ask(client, knn=None, model="tiny", **settings):
@@ -50,8 +52,6 @@ def test_an_excluded_document_is_no_source(client):
 
 
 def test_the_sources_are_the_traces(client, model, tokenizer, store):
-    from knn_logits import KNNLogitsProcessor, generation_settings
-
     found = ask(client, {"k": 8, "lmbda": 0.95, "temperature": 0.1})
     ids = tokenizer(PROMPT, return_tensors="pt")
     settings = {"k": 8, "lmbda": 0.95, "temperature": 0.1}
@@ -100,15 +100,6 @@ def test_settings_that_make_no_sense_are_refused(client, openai, knn, line):
 
 
 def test_several_datastores_are_one_memory(model, tokenizer, build, store, tmp_path, openai):
-    from knn_logits import (
-        Datastore,
-        Document,
-        KNNLogitsProcessor,
-        generation_settings,
-    )
-    from knn_logits_serve import Served
-    from serve.conftest import serving
-
     document = Document("The crane lifts a lamp.", "z", title="Z")
     other = build([document], tmp_path / "z", k=4, lmbda=0.5, temperature=1.0)
     served = Served("tiny", model, tokenizer, [store, other, Datastore(other.folder)])

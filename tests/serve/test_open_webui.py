@@ -1,14 +1,41 @@
 """The dialect of Open WebUI: events between the chunks, numbers in the text, its own requests."""
 
+import copy
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
+import httpx
 import missing
 import pytest
 
-from knn_logits_serve.open_webui import title_of
-from serve.conftest import PROMPT
+from knn_logits import (
+    DocumentShare,
+    NeighborTrace,
+    PassageEffect,
+    SequenceTrace,
+    Source,
+    TokenTrace,
+)
+from knn_logits_app.requests import is_web
+from knn_logits_app.views import chat_page as frame
+from knn_logits_serve import Served
+from knn_logits_serve.answers import Span
+from knn_logits_serve.line import Line
+from knn_logits_serve.open_webui import (
+    _excerpt,
+    _listed,
+    _passage,
+    _place,
+    numbered,
+    parts_of,
+    title_of,
+)
+from knn_logits_serve.responses import _citation
+from knn_logits_serve.routes import Routes
+from serve.conftest import PROMPT, serving
+from serve.test_chat import templated
 
 CHAT = "/open-webui/v1/chat/completions"
 STRONG = {"lmbda": 0.95, "k": 4, "temperature": 0.05}
@@ -81,10 +108,6 @@ def test_the_coloured_words_are_a_page_of_their_own(events):
 
 
 def test_text_of_others_is_escaped_in_the_page(chromium_page):
-    from knn_logits import SequenceTrace, TokenTrace
-    from knn_logits.evidence.trace import DocumentShare, NeighborTrace
-    from knn_logits_app.views import chat_page as frame
-
     bad = "<img src=x onerror=window.pwned=1>"
     share = DocumentShare("s", bad, bad, "javascript:window.pwned=1", 0.9)
     neighbor = NeighborTrace(bad, " word", bad, bad, bad, None, "s", 1, 0.9, 0.1, 0.9)
@@ -124,13 +147,6 @@ def test_numbers_of_earlier_answers_are_no_words_of_the_chat(http):
 
 def test_words_of_a_template_are_not_the_persons(model, tokenizer, store):
     """The system message that templates add named a product that stands in no document."""
-    import copy
-
-    import httpx
-
-    from knn_logits_serve import Served
-    from serve.conftest import serving
-
     other = copy.deepcopy(tokenizer)
     other.chat_template = "You are Zorblax by Quuxford.\n{{ messages[0].content }}"
     served = Served("tiny", model, other, {"texts": store})
@@ -161,10 +177,6 @@ def test_its_own_requests_ask_no_model(
     model, tokenizer, store, served, templated_model, field, monkeypatch
 ):
     """A small model of chats copied the example of the task: "Your Concise Title Here"."""
-    from knn_logits_serve.line import Line
-    from knn_logits_serve.routes import Routes
-    from serve.test_chat import templated
-
     monkeypatch.setattr(served.model, "generate", None)
     served = templated(model, tokenizer, store) if templated_model else served
     routes = Routes(served, Line.__new__(Line))
@@ -175,9 +187,6 @@ def test_its_own_requests_ask_no_model(
 
 
 def test_a_message_that_looks_like_a_task_is_a_message(served):
-    from knn_logits_serve.line import Line
-    from knn_logits_serve.routes import Routes
-
     routes = Routes(served, Line.__new__(Line))
 
     def request(content, stream):
@@ -202,16 +211,10 @@ def test_a_message_that_looks_like_a_task_is_a_message(served):
     ],
 )
 def test_numbers_stand_behind_whole_sentences(text, places, expected):
-    from knn_logits_serve.open_webui import numbered
-
     assert numbered(text, places).replace("\u2060", "") == expected
 
 
 def test_words_that_run_on_under_another_heading_name_both():
-    from knn_logits import DocumentShare, NeighborTrace, Source, TokenTrace
-    from knn_logits_serve.answers import Span
-    from knn_logits_serve.open_webui import _place, parts_of
-
     share = DocumentShare("s", "d", None, None, 0.9)
 
     def token(text, title, after):
@@ -244,10 +247,6 @@ def test_words_that_run_on_under_another_heading_name_both():
     ],
 )
 def test_bold_signs_stand_at_words_and_never_among_others(words, marked):
-    from types import SimpleNamespace
-
-    from knn_logits_serve.open_webui import _excerpt
-
     neighbor = SimpleNamespace(before="utting Open the")
     source = SimpleNamespace(neighbor=neighbor, words=words, after=" and go on")
     assert _excerpt(source) == f"… {marked} …"
@@ -262,9 +261,6 @@ def test_bold_signs_stand_at_words_and_never_among_others(words, marked):
     ],
 )
 def test_the_quoted_sentence_is_bold_in_its_passage(sentence, text):
-    from knn_logits import PassageEffect
-    from knn_logits_serve.open_webui import _passage
-
     read = "E42 appears. Close\nthe winch cover. Then wait."
     passage = PassageEffect("s", "d", "d", None, None, read, 1.0, True, None, (0, 9))
     assert _passage(passage, sentence)["document"] == [text]
@@ -303,10 +299,6 @@ def test_a_long_history_of_blanks_or_openings_is_read_once(task):
     ],
 )
 def test_both_interfaces_link_to_the_same_addresses(uri, web):
-    from knn_logits_app.requests import is_web
-    from knn_logits_serve.open_webui import _listed
-    from knn_logits_serve.responses import _citation
-
     listed = _listed("texts", "A title", uri, ["Words"])["source"]["url"]
     cited = _citation({"uri": uri, "title": None, "document": "a"}, 0, 1)
     assert is_web(uri) is web

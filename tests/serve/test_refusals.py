@@ -5,11 +5,15 @@ import logging
 import random
 import socket
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import knn_logits
+from knn_logits import StorageError
+from knn_logits_serve import Settings, bodies
+from knn_logits_serve.request import refusal_of
 from serve.conftest import PROMPT, serving
 from serve.malformed import malformed
 
@@ -42,8 +46,6 @@ MANY = {
 @pytest.mark.parametrize("kind", MANY)
 def test_a_body_is_checked_up_to_its_first_error_only(kind):
     """Each error takes a kilobyte, and a body may have a million."""
-    from knn_logits_serve import bodies
-
     body = {"model": "tiny", "prompt": "a", "messages": [MESSAGE], **MANY[kind]}
     chosen = bodies.CompletionBody if "prompt" in MANY[kind] else bodies.ChatBody
     with pytest.raises(bodies.ValidationError) as caught:
@@ -174,8 +176,6 @@ def test_foreign_names_and_origins_are_refused(http, headers):
 
 
 def test_a_named_site_may_call(served):
-    import httpx
-
     with serving(served, names=("ui.example.org",)) as running:
         headers = {"host": "ui.example.org", "origin": "https://ui.example.org"}
         answer = httpx.get(f"{running.url}/v1/models", headers=headers)
@@ -189,8 +189,6 @@ def test_a_named_site_may_call(served):
 
 
 def test_with_a_key_only_who_knows_it_may_ask(served, openai):
-    import httpx
-
     with serving(served, key="s3cret-ü") as running:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "s3cret"}):
             error = refused(httpx.get(f"{running.url}/v1/models", headers=headers), 401)
@@ -291,16 +289,11 @@ def test_a_few_hundred_malformed_requests_leave_no_trace(running, http, caplog):
 
 @pytest.mark.parametrize("key", ["", "  "])
 def test_an_empty_key_is_refused(key):
-    from knn_logits_serve import Settings
-
     with pytest.raises(knn_logits.ConfigError, match="the API key is empty"):
         Settings(key=key)
 
 
 def test_an_error_of_the_datastore_shows_no_path():
-    from knn_logits import StorageError
-    from knn_logits_serve.request import refusal_of
-
     refusal = refusal_of(StorageError("/secret/store is gone"))
     assert refusal.status == 500
     assert str(refusal) == "the datastore cannot be asked (StorageError): try again"

@@ -1,10 +1,12 @@
 """Answers in JSON: they match the schema, whatever the memory and the sampler prefer."""
 
 import json
+from typing import Literal
 
 import jsonschema
 import pytest
 
+from knn_logits_serve import grammar
 from serve.conftest import PROMPT
 
 pytest.importorskip("llguidance", reason="pip install 'knn-logits[serve]'")
@@ -82,8 +84,6 @@ def test_a_stream_has_the_same_json_and_its_sources(client):
 
 
 def test_the_clients_parser_gets_its_model(client):
-    from typing import Literal
-
     from pydantic import BaseModel
 
     class Machine(BaseModel):
@@ -135,8 +135,6 @@ def test_a_schema_that_cannot_be_followed_is_refused(client, openai, form, line)
 
 
 def test_without_the_library_it_is_refused_in_one_line(client, openai, monkeypatch):
-    from knn_logits_serve import grammar
-
     monkeypatch.setattr(grammar, "find_spec", lambda _: None)
     with pytest.raises(openai.BadRequestError, match=r"pip install knn-logits\[serve\]"):
         answer(client)

@@ -4,6 +4,8 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
 
+from knn_logits_serve.decoding import Penalties, Repetition
+from knn_logits_serve.request import Sampling
 from serve.conftest import PROMPT
 
 MODEL = "tiny+texts"
@@ -45,8 +47,6 @@ def test_the_repetition_penalty_is_that_of_transformers(client, model, tokenizer
 
 def test_the_repetition_penalty_holds_for_the_memory_too(client):
     """What it takes from a logit of the model is taken from the mixture's log-probability."""
-    from knn_logits_serve.decoding import Repetition
-
     ids, logits = torch.tensor([[1, 3]]), torch.tensor([[5.0, 4.0, 1.0, -2.0]])
     mixture = torch.tensor([[0.1, 0.6, 0.1, 0.2]]).log()
     repetition = Repetition(2.0)
@@ -77,9 +77,6 @@ def test_what_is_not_done_is_refused_by_name_unless_it_is_off(http, field, value
 
 
 def test_processors_of_a_row_agree_on_where_its_prompt_ends():
-    from knn_logits_serve.decoding import Penalties
-    from knn_logits_serve.request import Sampling
-
     penalties = Penalties(Sampling(frequency=1.0))
     scores = torch.zeros(1, 4)
     assert penalties(torch.tensor([[1, 1]]), scores).tolist() == [[0, 0, 0, 0]]

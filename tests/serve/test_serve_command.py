@@ -4,15 +4,18 @@ import importlib.util
 import signal
 import socket
 
+import httpx
 import pytest
 from forked import Fork, command
+
+import knn_logits_serve.server
+from knn_logits.cli.serve import _name_of
+from knn_logits_serve.server import Settings, listen
 
 
 @pytest.fixture
 def started(monkeypatch):
     """What the command would have served."""
-    import knn_logits_serve.server
-
     calls = []
     monkeypatch.setattr(
         knn_logits_serve.server,
@@ -64,8 +67,6 @@ def test_a_chat_template_comes_from_a_file(run, started, model_folder, store, tm
 
 
 def test_a_file_or_a_folder_is_served_under_its_own_name(tmp_path):
-    from knn_logits.cli.serve import _name_of
-
     file = tmp_path / "small.Q4_1.gguf"
     file.touch()
     assert _name_of(str(file)) == "small.Q4_1"
@@ -87,8 +88,6 @@ def test_what_cannot_be_served_is_one_line(run, started, model_folder, store, mo
 
 
 def test_a_port_that_is_taken_is_one_line(run, model_folder, store):
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run("serve", model_folder, store.folder, "--port", taken.getsockname()[1])
     assert done.code == 1
@@ -100,8 +99,6 @@ def test_a_port_that_is_taken_is_one_line(run, model_folder, store):
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
 )
 def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
-    import httpx
-
     with Fork(command("serve", model_folder, store.folder, "--port", "0")) as process:
         address = process.stdout.readline().split(": ", 1)[1].strip()
         assert len(httpx.get(f"{address}/models").json()["data"]) == 2
@@ -112,8 +109,6 @@ def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
 
 
 def test_small_parts_of_an_answer_are_sent_at_once():
-    from knn_logits_serve.server import Settings, listen
-
     bound = listen(Settings(port=0))
     try:
         # asyncio turns Nagle's algorithm off for sockets of this protocol only.

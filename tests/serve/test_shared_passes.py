@@ -1,41 +1,26 @@
 """Requests with kNN share forward passes, and each gets what it would get alone."""
 
 import asyncio
-import json
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
-from serve.conftest import PROMPT, serving
+from knn_logits_serve.bodies import ChatBody, CompletionBody
+from knn_logits_serve.line import Line
+from knn_logits_serve.writing import shares
+from serve.conftest import PROMPT, Held, sent, serving
 from serve.test_many import PROMPTS, until
 from serve.test_together import answer_of
 
 
-class Passes:
-    """Counts the rows of each pass of the model. The first waits for so many clients."""
-
-    def __init__(self, served, monkeypatch):
-        self.rows, self.go = [], threading.Event()
-        forward = served.model.transformer.forward
-
-        def counted(*args, **kwargs):
-            ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-            if threading.current_thread().name.startswith("write"):
-                self.rows.append(ids.shape[0])
-                assert self.go.wait(60)
-            return forward(*args, **kwargs)
-
-        monkeypatch.setattr(served.model.transformer, "forward", counted)
-
-
 @pytest.fixture
 def passes(served, monkeypatch):
-    found = Passes(served, monkeypatch)
+    """The server's passes of the model."""
+    found = Held(served.model.transformer, "forward", monkeypatch)
     yield found
-    found.go.set()
+    found.go()
 
 
 def body(**changed):
@@ -59,7 +44,7 @@ def test_each_gets_what_it_would_get_alone(served, passes):
         with ThreadPoolExecutor(len(REQUESTS)) as threads:
             found = [threads.submit(answer_of, running.url, one) for one in REQUESTS]
             until(lambda: running.line.running == len(REQUESTS))
-            passes.go.set()
+            passes.go()
             found = [one.result() for one in found]
         assert max(passes.rows) >= 4
         alone = [answer_of(running.url, one) for one in REQUESTS]
@@ -72,18 +57,15 @@ def test_each_gets_what_it_would_get_alone(served, passes):
 
 
 def test_a_client_that_leaves_ends_its_text_only(served, passes, by_library):
-    content = json.dumps(body(max_tokens=100)).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
     with serving(served, at_once=1, waiting=20) as running, ThreadPoolExecutor(3) as threads:
-        line = socket.create_connection(("127.0.0.1", running.port))
-        line.sendall(head.encode() + b"\r\n" + content)
+        line = sent(running, body(max_tokens=100))
         until(lambda: running.line.running == 1)
         leaving = running.line.jobs[0]
         others = [threads.submit(answer_of, running.url, body()) for _ in range(3)]
         until(lambda: running.line.running == 4)
         line.close()
         until(lambda: leaving.cancelled)
-        passes.go.set()
+        passes.go()
         assert [one.result()[0] for one in others] == [by_library(PROMPT, 24)[0]] * 3
         until(lambda: running.line.running == 0)
 
@@ -100,7 +82,7 @@ def test_an_error_in_a_pass_is_told_to_each(served, passes, monkeypatch):
             raise RuntimeError("a secret")
 
         monkeypatch.setattr(served.model.transformer, "forward", fails)
-        passes.go.set()
+        passes.go()
         answers = [one.result() for one in post]
         # The first was in its pass already, which the others' failure does not undo.
         assert {one.status_code for one in answers} == {500}
@@ -108,9 +90,6 @@ def test_an_error_in_a_pass_is_told_to_each(served, passes, monkeypatch):
 
 
 def test_what_cannot_share_waits_for_a_place(served):
-    from knn_logits_serve.bodies import ChatBody, CompletionBody
-    from knn_logits_serve.writing import shares
-
     def can(**changed):
         return shares(served, served.completion(CompletionBody(**body(**changed))))
 
@@ -128,8 +107,6 @@ def runs_of(kinds, *, at_once, together):
 
     A kind is "s" for a request that shares passes, or "a" for one that runs alone.
     """
-    from knn_logits_serve.line import Line
-
     go, running = threading.Event(), []
     makes = []
 

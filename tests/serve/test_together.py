@@ -2,45 +2,19 @@
 
 import asyncio
 import json
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import pytest
 
-from serve.conftest import PROMPT, serving
+from knn_logits_serve.bodies import CompletionBody
+from knn_logits_serve.line import Line
+from knn_logits_serve.writing import kind_of
+from serve.conftest import PROMPT, sent, serving
 from serve.test_many import PROMPTS, until
 
 # The widths of these prompts differ, but not so much that they would be written apart.
 ALIKE = (PROMPT, "The pump needs oil each morning", "Queen Maira of the north", "Each morning the")
-
-
-class Batches:
-    """Notes how many rows each `generate` of the model writes. The first waits to be let go."""
-
-    def __init__(self, served, monkeypatch):
-        self._go = threading.Event()
-        self.rows = []
-        generate = served.model.generate
-
-        def noted(*args, **kwargs):
-            if threading.current_thread().name.startswith("write"):  # not the test itself
-                self.rows.append(len(kwargs["input_ids"]))
-                assert self._go.wait(60)
-            return generate(*args, **kwargs)
-
-        monkeypatch.setattr(served.model, "generate", noted)
-
-    def go(self):
-        self._go.set()
-
-
-@pytest.fixture
-def batches(served, monkeypatch):
-    found = Batches(served, monkeypatch)
-    yield found
-    found.go()
 
 
 def body(**changed):
@@ -61,21 +35,21 @@ def answer_of(url, asked):
     return text, choices[-1]["finish_reason"], choices[-1].get("sources")
 
 
-def together(running, batches, bodies):
+def together(running, held, bodies):
     """Sends requests that wait behind another one, so that they are all there when it ends."""
     with ThreadPoolExecutor(len(bodies) + 1) as threads:
         first = threads.submit(answer_of, running.url, body(max_tokens=1))
-        until(lambda: batches.rows == [1])
+        until(lambda: held.rows == [1])
         others = []
         for number, one in enumerate(bodies, 1):
             others.append(threads.submit(answer_of, running.url, one))
             until(lambda number=number: running.line.waiting == number)
-        batches.go()
+        held.go()
         first.result()
         return [one.result() for one in others]
 
 
-def test_a_batch_gives_each_what_it_would_get_alone(served, batches, by_library):
+def test_a_batch_gives_each_what_it_would_get_alone(served, held, by_library):
     asked = [
         body(
             prompt=ALIKE[number % 4],
@@ -85,9 +59,9 @@ def test_a_batch_gives_each_what_it_would_get_alone(served, batches, by_library)
         for number in range(8)
     ]
     with serving(served, at_once=1, waiting=20) as running:
-        found = together(running, batches, asked)
-        assert max(batches.rows) >= 6
-        assert len(batches.rows) < 5
+        found = together(running, held, asked)
+        assert max(held.rows) >= 6
+        assert len(held.rows) < 5
         alone = [answer_of(running.url, one) for one in asked]
     for one, same, (text, reason, sources) in zip(asked, alone, found, strict=True):
         assert text == by_library(one["prompt"], one["max_tokens"], knn=False)[0]
@@ -95,61 +69,55 @@ def test_a_batch_gives_each_what_it_would_get_alone(served, batches, by_library)
         assert sources is None
 
 
-def test_each_row_of_a_batch_has_its_own_stop_texts(served, batches, by_library):
+def test_each_row_of_a_batch_has_its_own_stop_texts(served, held, by_library):
     text = by_library(PROMPT, 12, knn=False)[0]
     stops = [text[at : at + 3] for at in (2, 5, 8)]
     asked = [body(stop=stops[number % 3], stream=number % 2 == 0) for number in range(5)] + [body()]
     with serving(served, at_once=1, waiting=20) as running:
-        found = together(running, batches, asked)
-    assert batches.rows[1:] == [6]
+        found = together(running, held, asked)
+    assert held.rows[1:] == [6]
     for one, (said, reason, _) in zip(asked, found, strict=True):
         stop = one.get("stop")
         assert said == (text if stop is None else text[: text.index(stop)])
         assert stop is None or reason == "stop"
 
 
-def test_a_client_that_leaves_a_batch_ends_its_row_only(served, batches, by_library):
-    content = json.dumps(body()).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+def test_a_client_that_leaves_a_batch_ends_its_row_only(served, held, by_library):
     with serving(served, at_once=1, waiting=20) as running, ThreadPoolExecutor(9) as threads:
         first = threads.submit(answer_of, running.url, body(max_tokens=1))
-        until(lambda: batches.rows == [1])
-        line = socket.create_connection(("127.0.0.1", running.port))
-        line.sendall(head.encode() + b"\r\n" + content)
+        until(lambda: held.rows == [1])
+        line = sent(running, body())
         until(lambda: running.line.waiting == 1)
         leaving = running.line.jobs[-1]
         others = [threads.submit(answer_of, running.url, body()) for _ in range(6)]
         until(lambda: running.line.waiting == 7)
-        batches.go()
+        held.go()
         line.close()
         first.result()
         assert [one.result()[0] for one in others] == [by_library(PROMPT, 12, knn=False)[0]] * 6
         until(lambda: leaving.cancelled and running.line.running == 0)
 
 
-def test_an_error_in_a_batch_is_told_to_each(served, batches, monkeypatch, caplog):
+def test_an_error_in_a_batch_is_told_to_each(served, held, monkeypatch, caplog):
     def fails(*_, **__):
         raise RuntimeError("a secret")
 
     with serving(served, at_once=1, waiting=20) as running, ThreadPoolExecutor(9) as threads:
         first = threads.submit(answer_of, running.url, body(max_tokens=1))
-        until(lambda: batches.rows == [1])
+        until(lambda: held.rows == [1])
         post = [
             threads.submit(httpx.post, f"{running.url}/v1/completions", json=body(), timeout=60)
             for _ in range(6)
         ]
         until(lambda: running.line.waiting == 6)
         monkeypatch.setattr(served.model, "generate", fails)
-        batches.go()
+        held.go()
         first.result()
         assert [one.result().status_code for one in post] == [500] * 6
     assert len([one for one in caplog.records if one.name == "knn_logits.serve"]) == 1
 
 
 def test_only_requests_that_are_alike_share_a_batch(served):
-    from knn_logits_serve.bodies import CompletionBody
-    from knn_logits_serve.writing import kind_of
-
     def kind(**changed):
         return kind_of(served, served.completion(CompletionBody(**body(**changed))))
 
@@ -179,8 +147,6 @@ def groups_of(joins, *, together, at_once=1):
     Each of the `joins` is a list of requests that come at once, after the earlier ones have ended.
     A request is a pair: what it has in common with others, and the fewest that run together.
     """
-    from knn_logits_serve.line import Line
-
     groups, everybody = [], threading.Event()
 
     def work(turns):
@@ -222,8 +188,6 @@ def test_a_group_has_its_limits_and_fewer_requests_run_alone():
 
 
 def test_a_request_that_leaves_before_the_others_come_is_not_run():
-    from knn_logits_serve.line import Line
-
     ran = []
 
     async def run():

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -133,8 +134,6 @@ OTHER = [f"{one.upper()} {number} {one[::-1]}" for number in range(6) for one in
 
 @pytest.fixture
 def copy(store, tmp_path):
-    import shutil
-
     return shutil.copytree(store.folder, tmp_path / "copy")
 
 

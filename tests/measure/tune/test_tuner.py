@@ -1,6 +1,8 @@
 """Settings chosen on one part of a text, and what they are worth on another."""
 
 import json
+import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import knn_logits
 from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
 from knn_logits.measure.bench import Halves
 from knn_logits.measure.text_pass import Text
+from knn_logits.measure.tune.result import write_plots
 
 DOCUMENTS = [
     f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." * (1 + n % 3) for n in range(9)
@@ -104,8 +107,6 @@ def test_too_little_text_is_refused(tune, store, documents):
 
 
 def test_the_choice_can_be_written(tune, store, tmp_path):
-    import shutil
-
     copy = shutil.copytree(store.folder, tmp_path / "copy")
     found = tune(copy, DOCUMENTS, k=32, write=True, force=True)
     settings = knn_logits.Datastore(copy).manifest.settings
@@ -132,8 +133,6 @@ def test_what_cannot_be_tuned_is_refused(tune, store):
 
 def test_plots(result, tmp_path):
     pytest.importorskip("matplotlib")
-    from knn_logits.measure.tune.result import write_plots
-
     files = write_plots(result, tmp_path / "new" / "folder")
     assert [path.name for path in files] == ["lmbda-temperature.png", "k.png", "tuning.json"]
     for path in files[:2]:
@@ -142,10 +141,6 @@ def test_plots(result, tmp_path):
 
 
 def test_plots_without_matplotlib_name_the_extra(result, tmp_path, monkeypatch):
-    import sys
-
-    from knn_logits.measure.tune.result import write_plots
-
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"knn-logits\[plots\]"):
         write_plots(result, tmp_path / "plots")
