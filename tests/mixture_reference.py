@@ -4,6 +4,8 @@ The reference scores the finished sequence in one forward pass without a cache. 
 and mixes in float64, with NumPy.
 """
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -87,6 +89,17 @@ def used(output, number, start, beams=False):
     return np.array(out)
 
 
+def assert_shares(token):
+    """What documents and model had in a token is 1; the documents' part alone is `influence`."""
+    mixed = token.lmbda * token.p_knn + (1 - token.lmbda) * token.p_lm
+    assert token.p == pytest.approx(mixed, rel=1e-4, abs=1e-7)
+    by_documents = math.fsum(one.share for one in token.documents)
+    by_model = (1 - token.lmbda) * token.p_lm / token.p
+    assert by_documents == pytest.approx(token.influence, abs=1e-6)
+    # The model's share is a quotient of numbers in single precision.
+    assert by_documents + by_model == pytest.approx(1.0, abs=3e-6)
+
+
 def check(
     model,
     memory,
@@ -129,10 +142,7 @@ def check(
         for token, lmbda, log_p in zip(tokens, lmbdas, expected, strict=False):
             assert np.isnan(lmbda) or token.lmbda == pytest.approx(lmbda, abs=1e-4)
             assert np.isnan(log_p) or np.log(token.p) == pytest.approx(log_p, abs=1e-4)
-            mixed = token.lmbda * token.p_knn + (1 - token.lmbda) * token.p_lm
-            assert token.p == pytest.approx(mixed, rel=1e-6)
-            rest = (1 - token.lmbda) * token.p_lm / token.p
-            assert token.influence + rest == pytest.approx(1.0, abs=1e-6)
+            assert_shares(token)
             assert (token.retrieval == "skipped") == (lmbda == 0.0)
             seen.append(token.lmbda)
     return seen

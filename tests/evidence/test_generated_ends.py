@@ -120,13 +120,15 @@ def test_a_row_that_ended_with_a_token_given_at_the_call(model, tokenizer, knn, 
     assert tokens == written[: written.index(end) + 1]
 
 
-@pytest.mark.parametrize("pad", [0, 5])
-def test_an_end_token_that_pads_as_well_is_there_once(model, tokenizer, knn, pad):
+@pytest.mark.parametrize("pad", [0, 5, "end"])
+def test_padding_behind_an_end_token_is_no_part_though_it_be_the_same_token(
+    model, tokenizer, knn, pad
+):
     inputs = encode(tokenizer, PROMPTS)
     start = inputs["input_ids"].shape[1]
     free = generate(model, knn, inputs, eos_token_id=None)
     end = int(free.sequences[0, start + 2])
-    pad = end if pad else 0
+    pad = end if pad == "end" else pad
     output = generate(model, knn, inputs, eos_token_id=end, pad_token_id=pad)
     tokens = [one.token_id for one in knn.trace(output, tokenizer, pad_token_id=pad)[0].tokens]
     written = free.sequences[0, start:].tolist()

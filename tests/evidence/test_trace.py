@@ -279,25 +279,6 @@ def test_a_resumed_cache_is_a_trace_of_its_own(model, tokenizer, store):
         assert knn.trace(two, tokenizer)[0].prompt == tokenizer.decode(second[0])
 
 
-def test_padding_of_finished_rows_is_no_part(model, tokenizer, store):
-    inputs = tokenizer(["The harbour crane", "a"], return_tensors="pt", padding=True)
-    with KNNLogitsProcessor(model, store) as knn:
-        free = model.generate(**inputs, max_new_tokens=8, do_sample=False, logits_processor=[knn])
-        length = inputs["input_ids"].shape[1]
-        end = int(free[0, length + 2])
-        output = model.generate(
-            **inputs,
-            max_new_tokens=8,
-            do_sample=False,
-            eos_token_id=end,
-            pad_token_id=5,
-            logits_processor=[knn],
-        )
-        trace = knn.trace(output, tokenizer, pad_token_id=5)
-        assert trace[0].tokens[-1].token_id == end
-        assert trace[0].text == tokenizer.decode(free[0, length : length + 3])
-
-
 def test_padding_before_a_prompt_is_no_part_where_only_the_tokenizer_knows_it(
     mine, tokenizer, store
 ):

@@ -16,6 +16,7 @@ from mixture_reference import (
     SETTINGS,
     TEMPERATURE,
     K,
+    assert_shares,
     encode,
     generate_checked,
     in_every_mode,
@@ -124,6 +125,8 @@ def test_explain(model, tokenizer, explain, memory, gated):
     assert len(ids) <= window
     lmbdas, log_p = reference(model, memory, ids, gate=gate)
     clear, tokens = ~np.isnan(log_p), trace[0].tokens
+    for token in tokens:
+        assert_shares(token)
     assert clear.mean() > 0.7
     found = np.array([(token.lmbda, np.log(token.p)) for token in tokens])[clear]
     np.testing.assert_allclose(found, np.stack([lmbdas, log_p], -1)[clear], atol=1e-4)
