@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import make_gpt2
+from mixture_reference import encode
 
 from knn_logits import KNNLogitsProcessor
 
@@ -13,10 +14,6 @@ PROMPTS = ["The harbour crane", "a"]
 def knn(model, store):
     with KNNLogitsProcessor(model, store) as processor:
         yield processor
-
-
-def encode(tokenizer, prompts):
-    return tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
 
 
 def generate(model, knn, inputs, **settings):
@@ -105,31 +102,20 @@ def test_a_row_that_a_stop_string_ended(model, tokenizer, knn, sample):
     assert len(trace[0].tokens) <= 3
 
 
-@pytest.mark.parametrize("sample", [False, True])
-def test_a_row_that_ended_with_a_token_given_at_the_call(model, tokenizer, knn, sample):
+@pytest.mark.parametrize(
+    ("sample", "pad"), [(False, 0), (True, 0), (False, 5), (False, "the end token")]
+)
+def test_a_row_that_ended_with_a_token_given_at_the_call(model, tokenizer, knn, sample, pad):
+    """Padding behind the end token is no part of the row, though it be the same token."""
     inputs = encode(tokenizer, PROMPTS)
     start = inputs["input_ids"].shape[1]
     settings = {"do_sample": sample, "top_k": 0}
     torch.manual_seed(0)
     free = generate(model, knn, inputs, eos_token_id=None, **settings)
     end = int(free.sequences[0, start + 2])
+    pad = end if pad == "the end token" else pad
     torch.manual_seed(0)
-    output = generate(model, knn, inputs, eos_token_id=end, **settings)
-    tokens = [one.token_id for one in knn.trace(output, tokenizer)[0].tokens]
-    written = free.sequences[0, start:].tolist()
-    assert tokens == written[: written.index(end) + 1]
-
-
-@pytest.mark.parametrize("pad", [0, 5, "end"])
-def test_padding_behind_an_end_token_is_no_part_though_it_be_the_same_token(
-    model, tokenizer, knn, pad
-):
-    inputs = encode(tokenizer, PROMPTS)
-    start = inputs["input_ids"].shape[1]
-    free = generate(model, knn, inputs, eos_token_id=None)
-    end = int(free.sequences[0, start + 2])
-    pad = end if pad == "end" else pad
-    output = generate(model, knn, inputs, eos_token_id=end, pad_token_id=pad)
+    output = generate(model, knn, inputs, eos_token_id=end, pad_token_id=pad, **settings)
     tokens = [one.token_id for one in knn.trace(output, tokenizer, pad_token_id=pad)[0].tokens]
     written = free.sequences[0, start:].tolist()
     assert tokens == written[: written.index(end) + 1]
