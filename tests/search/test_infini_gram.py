@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import TEXTS, pair_documents
 from handmade import make_store
+from mixture_reference import assert_shares, encode
 
 import knn_logits
 from knn_logits import ConfigError, DatastoreError, KNNLogitsProcessor, Memory, explain
@@ -228,10 +229,7 @@ def test_the_mixture_is_that_of_the_formula(model, tokenizer, texts):
 
 
 def written(model, tokenizer, memory, prompts=(PROMPT,), **settings):
-    side = tokenizer.padding_side
-    tokenizer.padding_side = "left"
-    inputs = tokenizer(list(prompts), return_tensors="pt", padding=True)
-    tokenizer.padding_side = side
+    inputs = encode(tokenizer, list(prompts))
     settings = {"max_new_tokens": 10, "do_sample": False, **settings}
     with KNNLogitsProcessor(model, memory, infini_gram="auto") as knn:
         output = model.generate(
@@ -250,11 +248,7 @@ def test_shares_of_what_is_written_sum_to_one(model, tokenizer, texts, retomaton
     _, trace = written(model, tokenizer, memory)
     kinds = set()
     for token in trace[0].tokens:
-        own = (1 - token.lmbda) * token.p_lm / token.p
-        assert sum(one.share for one in token.documents) + own == pytest.approx(1.0, abs=1e-5)
-        assert token.p == pytest.approx(
-            token.lmbda * token.p_knn + (1 - token.lmbda) * token.p_lm, abs=1e-5
-        )
+        assert_shares(token)
         for one in token.neighbors:
             found = {"key": one.distance, "text": one.matched}
             kinds |= {kind for kind, number in found.items() if number is not None}
