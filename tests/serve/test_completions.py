@@ -197,15 +197,9 @@ def test_an_echo_is_scored_with_the_servers_gate(model, tokenizer, explain, stor
     body = {"model": "tiny+texts", "prompt": PROMPT, "max_tokens": 0, "echo": True, "logprobs": 1}
     asked = served.completion(CompletionBody(**body))
     tokens = echo_of(served, asked, asked.prompts[0], served.memory_of(asked))
-    config = served.memory.config
-    trace = explain(
-        store,
-        PROMPT,
-        k=config.k,
-        lmbda=gate,
-        temperature=config.temperature,
-        suffix_weight=config.suffix_weight,
-    )[0]
+    names = ("k", "temperature", "suffix_weight")
+    settings = {name: getattr(served.memory.config, name) for name in names}
+    trace = explain(store, PROMPT, lmbda=gate, **settings)[0]
     assert len(tokens) == len(ids)
     expected = [math.log(token.p) for token in trace.tokens]
     assert [token.logprob for token in tokens[1:]] == pytest.approx(expected, abs=1e-4)
