@@ -16,22 +16,20 @@ def token(text, influence=0.0, document=None):
     return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, influence, neighbors)
 
 
-def test_tokens_are_grouped_into_words():
-    tokens = [token("har"), token("bour"), token(" cr"), token("ane"), token("\n"), token("E")]
-    words = ["".join(one.token for one in word) for word in words_of(tokens)]
-    assert words == ["harbour", " crane", "\n", "E"]
-
-
-def test_signs_behind_a_word_are_a_word_of_their_own():
-    tokens = [token(one) for one in ("Vin", "une", ".", '"', " 3", ".", "5", "%", ")", "\n", ".")]
-    words = ["".join(one.token for one in word) for word in words_of(tokens)]
-    assert words == ["Vinune", '."', " 3.5%", ")", "\n", "."]
-
-
-def test_a_sign_with_a_line_break_ends_a_word():
-    tokens = [token(one) for one in (" left", ".\n", "The", " winch")]
-    words = ["".join(one.token for one in word) for word in words_of(tokens)]
-    assert words == [" left", ".\n", "The", " winch"]
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (["har", "bour", " cr", "ane", "\n", "E"], ["harbour", " crane", "\n", "E"]),
+        # Signs behind a word are a word of their own.
+        (["Vin", "une", ".", '"', " 3", ".", "5", "%", ")"], ["Vinune", '."', " 3.5%", ")"]),
+        ([")", "\n", "."], [")", "\n", "."]),
+        # A sign with a line break ends a word.
+        ([" left", ".\n", "The", " winch"], [" left", ".\n", "The", " winch"]),
+    ],
+)
+def test_tokens_are_grouped_into_words(tokens, expected):
+    words = words_of([token(one) for one in tokens])
+    assert ["".join(one.token for one in word) for word in words] == expected
 
 
 def test_a_token_without_probability_is_nobodys():
