@@ -73,7 +73,6 @@ def sharded(store, count, **settings):
 @pytest.fixture(scope="module")
 def large(tmp_path_factory, build):
     """A datastore of a few thousand entries whose texts differ."""
-
     chance = np.random.default_rng(0)
     words = ["crane", "winch", "harbour", "lamp", "oil", "keeper", "grade", "seven", "queen", "E42"]
     texts = [" ".join(chance.choice(words, 60)) for _ in range(24)]
