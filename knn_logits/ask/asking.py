@@ -16,8 +16,8 @@ from knn_logits.ask.config import AskConfig
 from knn_logits.ask.effects import effects
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of, sentence_span
-from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
-from knn_logits.ask.quoting import Sentence, best_sentence, candidates, is_near
+from knn_logits.ask.prompting import Message, fitting, prompt_ids
+from knn_logits.ask.quoting import Sentence, best_sentence, candidates, score_sentences
 from knn_logits.ask.ranking import (
     Ranked,
     Ranking,
@@ -48,7 +48,7 @@ _SURE, _USUAL = 0.1, -2.0
 
 @dataclass(frozen=True)
 class _Choice:
-    """Whether a passage is near, whether it answers, its best sentence, and the forward passes."""
+    """Whether a sentence is near, whether it answers, the best one, and the forward passes."""
 
     near: bool = False
     answered: bool = False
@@ -206,23 +206,28 @@ class Asking:
 
     def _choose(self, question: str, query: str, ranked: Sequence[Ranked]) -> _Choice:
         """Chooses the sentence to quote, and whether it answers."""
-        if not ranked:
+        idf, words = self._ranking.idf, set(content_words(query))
+        listed = candidates(query, ranked, idf)
+        if not listed:
             return _Choice()
-        texts = [reading_of(row.passage) for row in ranked]
-        with evaluating(self.model):
-            near, passes = is_near(self.model, self.tokenizer, query, texts, self.config.least_gain)
-            if not near:
-                return _Choice(passes=passes)
-            idf, words = self._ranking.idf, set(content_words(query))
-            listed = candidates(query, ranked, idf)
-            share = self._share(query, listed)
-            if query != question:
+        share = self._share(query, listed)
+        model, tokenizer = self.model, self.tokenizer
+        with evaluating(model):
+            if query == question:
+                scored = whole = score_sentences(model, tokenizer, question, listed)
+            else:
                 # It is about what the question before is about, and asks for something else.
                 last = set(content_words(question)) or words
                 listed = candidates(
                     query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
                 )
-            sentence, span, further = best_sentence(self.model, self.tokenizer, question, listed)
+                scored = score_sentences(model, tokenizer, question, listed)
+                first = scored.sentences[int(scored.scores.argmax())]
+                whole = score_sentences(model, tokenizer, query, [first])
+            passes = scored.passes + (whole.passes if whole is not scored else 0)
+            if whole.gain < self.config.least_gain:
+                return _Choice(passes=passes)
+            sentence, span, further = best_sentence(model, tokenizer, question, scored)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
         may = bool(words) and names_codes(question, ranked)

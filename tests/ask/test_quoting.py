@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from knn_logits.ask.quoting import (
+    Sentence,
+    SentenceScores,
     _batches,
     best_sentence,
     candidates,
-    is_near,
     query_likelihoods,
+    score_sentences,
     sentences_of,
 )
 from knn_logits.ask.ranking import Ranked
@@ -75,11 +77,11 @@ SENTENCE = "To move the crane to the far side of the harbour before winter, do t
     ],
 )
 def test_what_a_sentence_introduces_is_quoted_with_it(monkeypatch, block, quoted):
-    monkeypatch.setattr(f"{QUOTING}.query_likelihoods", lambda *of: (np.zeros(len(of[3])), 1))
     monkeypatch.setattr(f"{QUOTING}.answer_spans", lambda *of: ([None] * len(of[3]), 0))
     text = SENTENCE.replace("winter, ", "winter,\n") + block
     listed = candidates("move to winter", [found(f"{text}\n\nIt is red.")], lambda word: 1.0)
-    chosen, _, _ = best_sentence(None, None, "move", listed)
+    scored = SentenceScores(listed, np.zeros(len(listed)), 0.0, 0)
+    chosen, _, _ = best_sentence(None, None, "move", scored)
     assert chosen.text == (SENTENCE + block if quoted else SENTENCE)
 
 
@@ -125,14 +127,17 @@ def test_the_model_decides_between_sentences_with_the_same_words(model, tokenize
     listed = candidates("crane", [found("The crane is old. The crane is red.")], lambda word: 0.0)
     scores, _ = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
     best = listed[int(np.argmax(scores))]
-    assert best_sentence(model, tokenizer, "crane", listed) == (best, None, 1)
-    assert best_sentence(model, tokenizer, "crane", []) == (None, None, 0)
+    scored = score_sentences(model, tokenizer, "crane", listed)
+    assert scored.sentences == listed
+    assert best_sentence(model, tokenizer, "crane", scored) == (best, None, 0)
+    nothing = score_sentences(model, tokenizer, "crane", [])
+    assert (nothing.sentences, nothing.passes) == ([], 0)
 
 
 def test_the_likeliest_answer_is_weighed_among_the_best_sentences(model, tokenizer, monkeypatch):
     listed = candidates("crane", [found("It is old. It is red. It is big. It is.")], lambda _: 0.0)
-    scores, passes = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
-    second, third = (listed[row] for row in np.argsort(-scores)[1:3])
+    scored = score_sentences(model, tokenizer, "crane", listed)
+    second, third = (scored.sentences[row] for row in np.argsort(-scored.scores)[1:3])
     score = {second.text: -1e6, third.text: -5e5}
 
     def spans(model, tokenizer, question, texts, scores):
@@ -140,21 +145,39 @@ def test_the_likeliest_answer_is_weighed_among_the_best_sentences(model, tokeniz
         return [Span(0, 2, score.get(text, -1e7)) for _, text in texts], 5
 
     monkeypatch.setattr("knn_logits.ask.quoting.answer_spans", spans)
-    assert best_sentence(model, tokenizer, "crane", listed) == (third, Span(0, 2, -5e5), passes + 5)
+    assert best_sentence(model, tokenizer, "crane", scored) == (third, Span(0, 2, -5e5), 5)
+
+
+def test_the_gain_is_that_of_the_sentence_after_which_the_question_is_likeliest(monkeypatch):
+    gains = {"old": 3.0, "red": 1.0, "": -2.0}
+
+    def likelihoods(model, tokenizer, question, texts):
+        return np.array([gains[text.strip(" .")[-3:]] for text in texts]), 1
+
+    monkeypatch.setattr(f"{QUOTING}.query_likelihoods", likelihoods)
+    monkeypatch.setattr(f"{QUOTING}._question_ids", lambda *_: [0, 0])
+    listed = candidates("red", [found("It is old. It is red.")], lambda _: 1.0)
+    assert score_sentences(None, None, "red", listed).gain == 2.5
 
 
 @pytest.mark.parametrize(
-    ("gains", "near", "passes"), [((2, 0), True, 1), ((0, 2), True, 2), ((1, 1), False, 2)]
+    ("highest", "scored"), [(0.0, "abcd"), (2.0, "abcd"), (3.0, "abcde"), (9.0, "abcde")]
 )
-def test_a_further_passage_is_read_only_where_the_first_is_not_near(
-    model, tokenizer, monkeypatch, gains, near, passes
-):
-    def likelihoods(model, tokenizer, question, texts):
-        return np.array([float(gains["ab".index(text)]) if text else 0.0 for text in texts]), 1
+def test_a_sentence_that_cannot_be_the_best_is_not_scored(monkeypatch, highest, scored):
+    # The last is too far behind, however likely the question is after the fourth.
+    words = dict(zip("abcdef", [7.0, 4.0, 3.9, 3.8, 3.2, 0.5], strict=True))
+    read = []
 
-    monkeypatch.setattr("knn_logits.ask.quoting.query_likelihoods", likelihoods)
-    monkeypatch.setattr("knn_logits.ask.quoting._question_ids", lambda *_: [0, 0])
-    assert is_near(model, tokenizer, "crane", ["a", "b"], 0.9) == (near, passes)
+    def likelihoods(model, tokenizer, question, texts):
+        read.extend(text[-1] for text in texts if text)
+        return np.array([highest if text.endswith("d") else 0.0 for text in texts]), 1
+
+    monkeypatch.setattr(f"{QUOTING}.query_likelihoods", likelihoods)
+    monkeypatch.setattr(f"{QUOTING}._question_ids", lambda *_: [0])
+    monkeypatch.setattr(f"{QUOTING}._by_words", lambda row: words[row.text])
+    result = score_sentences(None, None, "red", [Sentence(name, found(""), 0.0) for name in words])
+    assert "".join(read) == "".join(row.text for row in result.sentences) == scored
+    assert result.passes == len(scored) - 3
 
 
 @pytest.mark.parametrize("cell", [" | ", "\t"])
