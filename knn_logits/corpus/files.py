@@ -32,6 +32,7 @@ from knn_logits.corpus.rows import (
     lifted,
     parse_row,
 )
+from knn_logits.corpus.rst_text import reading_text
 from knn_logits.corpus.sandbox import Sandbox
 from knn_logits.corpus.texts import CHUNK, Gathering, characters, plain_rows, recognised
 from knn_logits.errors import CorpusError
@@ -133,7 +134,7 @@ def _document(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> 
     reader = reader_of(name, head)
     if schema.pairs and not holds_rows(reader):
         reading.skip(file.shown, f"plain text has no {' and '.join(schema.keys)}")
-    elif reader in ("plain", "markdown", "csv"):
+    elif reader in ("plain", "markdown", "rst", "csv"):
         reason = refusal(name, head)
         if reason is not None:
             raise UnreadableError(reason)
@@ -148,6 +149,8 @@ def _document(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> 
         stream.seek(0)
         text = characters(stream, encoding)
         pieces = text if dialect is None else named_rows(text, *dialect)
+        if reader == "rst":
+            pieces = reading_text(pieces)
         yield from plain_rows(pieces, row, headings=headings)
     elif not head:
         raise UnreadableError("empty")

@@ -21,6 +21,7 @@ _READERS = {
     ".parquet": "tables.read",
     **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".md", ".markdown", ".mdown", ".mkd", ".qmd", ".rmd"), "markdown"),
+    ".rst": "rst",
     ".pdf": "pdf.read",
     **dict.fromkeys((".html", ".htm", ".xhtml"), "markup.read"),
     **dict.fromkeys((".docx", ".docm"), "office.read_docx"),

@@ -1,0 +1,46 @@
+"""reStructuredText: roles and links read as on the page, code stays, lines keep their numbers."""
+
+import pytest
+from corpus_files import read, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knn_logits.corpus.rst_text import reading_text
+
+
+def text_of(path, content):
+    documents, skipped = read(write(path, content.encode()))
+    assert skipped == []
+    (document,) = documents
+    return document.text
+
+
+@pytest.mark.parametrize(
+    ("markup", "shown"),
+    [
+        (":exc:`~werkzeug.exceptions.NotFound` is raised.", "NotFound is raised."),
+        ("Call :py:meth:`Flask.route` (:func:`!abort`).", "Call Flask.route (abort)."),
+        ("See :meth:`app.logger <flask.Flask.logger>`.", "See app.logger."),
+        ("See :meth:`.Flask.run` and :doc:`/logging`.", "See Flask.run and /logging."),
+        ("Read `the long\nlist <https://example.org/a_b>`__ first.", "Read the long\nlist first."),
+        ("``:ref:`x` `` or `x`_ or :field: `x`.", "``:ref:`x` `` or `x`_ or :field: `x`."),
+        (":math:`a < b`", "a < b"),
+        (":param tons: The load.", ":param tons: The load."),
+        (".. note::\n\n    Use :func:`abort`.", ".. note::\n\n    Use abort."),
+        ("Write::\n\n    :func:`a`\n\n    :func:`b`\n\n:func:`c`",
+         "Write::\n\n    :func:`a`\n\n    :func:`b`\n\nc"),
+        (".. code-block:: rst\n   :caption: x\n\n   :func:`a`\n\n:func:`c`",
+         ".. code-block:: rst\n   :caption: x\n\n   :func:`a`\n\nc"),
+    ],
+)  # fmt: skip
+def test_markup_is_read_as_it_is_shown(tmp_path, markup, shown):
+    assert text_of(tmp_path / "a.rst", markup) == shown
+    assert text_of(tmp_path / "a.txt", markup) == markup
+
+
+@given(st.lists(st.text(":`~<>_.\n ab", max_size=30)))
+def test_however_it_is_cut_all_lines_stay(pieces):
+    text = "".join(pieces)
+    shown = "".join(reading_text(pieces))
+    assert shown == "".join(reading_text([text]))
+    assert shown.count("\n") == text.count("\n")
