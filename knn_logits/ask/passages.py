@@ -48,6 +48,7 @@ class Passage:
         heading: The heading that it stands under; empty if there is none.
         text: Its text.
         opening: The heading that its document opens with; empty if it opens with none.
+        over: The headings without a text that it begins with, above its own.
     """
 
     store: Datastore
@@ -57,6 +58,7 @@ class Passage:
     heading: str
     text: str
     opening: str = ""
+    over: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -96,7 +98,7 @@ def passages_of(tokenizer: Any, store: Datastore) -> list[Passage]:
         passage
         for number, first in enumerate(store.documents.first.tolist())
         if number not in removed
-        for passage in _cut(tokenizer, store, number, first, marks)
+        for passage in _with_bodies(_cut(tokenizer, store, number, first, marks))
     ]
 
 
@@ -186,10 +188,9 @@ def _cut(
         if opening is not None:
             if pending is not None:
                 yield _passage(store, number, first, pending, title)
-            begun, rest = True, text.strip().partition("\n")[2]
-            heading = opening
+            heading, begun = opening, True
             pending = (begin, end, heading, [text])
-            if not _UNDERLINE.sub("", rest).strip():
+            if not _body_of(text):
                 continue
         elif pending is not None and (begun or end - pending[0] <= PASSAGE_TOKENS):
             pending, begun = (pending[0], end, heading, [*pending[3], text]), False
@@ -203,6 +204,30 @@ def _cut(
             pending = None
     if pending is not None:
         yield _passage(store, number, first, pending, title)
+
+
+def _with_bodies(passages: Iterable[Passage]) -> Iterator[Passage]:
+    """Joins a heading without a text to the passage below it: alone it answers nothing."""
+    alone: Passage | None = None
+    for passage in passages:
+        if alone is not None and passage.end - alone.first <= PASSAGE_TOKENS:
+            text = f"{alone.text}\n\n{passage.text}"
+            over = (*alone.over, alone.heading)
+            passage = replace(passage, first=alone.first, text=text, over=over)
+        elif alone is not None:
+            yield alone
+        own = passage.text.rpartition("\n\n")[2] if passage.over else passage.text
+        bare = _heading_of(own) == passage.heading and not DESCRIBED.match(own)
+        alone = passage if bare and not _body_of(own) else None
+        if alone is None:
+            yield passage
+    if alone is not None:
+        yield alone
+
+
+def _body_of(paragraph: str) -> str:
+    """What a paragraph has below its first line, without the line under a heading."""
+    return _UNDERLINE.sub("", paragraph.strip().partition("\n")[2]).strip()
 
 
 def _paragraphs(tokenizer: Any, ids: Array, marks: _Marks) -> Iterator[tuple[int, int, str]]:

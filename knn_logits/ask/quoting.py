@@ -155,7 +155,8 @@ def candidates(
             words = set(words_of(f"{name} {text}"))
             shared = sum(weight for word, weight in weights.items() if word in words)
             is_question = text.endswith("?")
-            headings = (row.passage.heading, row.passage.title, f"Title: {row.passage.title}")
+            title = row.passage.title
+            headings = (*row.passage.over, row.passage.heading, title, f"Title: {title}")
             is_heading = bool(_HEADING.match(text) or DESCRIBED.match(text)) or text in headings
             if not is_question and not is_heading:
                 total = max(shared, before) if lead else shared + _BEFORE * before

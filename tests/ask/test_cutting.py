@@ -125,3 +125,15 @@ def test_a_document_without_title_is_called_what_it_opens_with(
 def test_a_title_that_was_given_holds(build, tokenizer, tmp_path):
     store = build([knn_logits.Document("The oven\n\nIt is hot.", "a.md", "Heat")], tmp_path / "s")
     assert {row.title for row in passages_of(tokenizer, store)} == {"Heat"}
+
+
+def test_a_heading_without_a_text_is_read_with_the_one_below(build, tokenizer, tmp_path):
+    text = "# The lease\n\n## Parties\n\nThe landlord is Oda.\n\n## Annex\n"
+    first, last = passages_of(tokenizer, build([text], tmp_path / "s"))
+    assert (first.heading, first.over, first.first) == ("Parties", ("The lease",), 0)
+    assert first.text == "# The lease\n\n## Parties\n\nThe landlord is Oda."
+    assert (last.heading, last.over) == ("Annex", ())
+    many = "\n\n".join(f"The chapter with the number {number}" for number in range(200))
+    passages = list(passages_of(tokenizer, build([many], tmp_path / "t")))
+    assert all(row.end - row.first <= MOST_TOKENS for row in passages)
+    assert "".join(" ".join(row.text for row in passages).split()) == "".join(many.split())

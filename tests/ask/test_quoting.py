@@ -24,7 +24,10 @@ QUOTING = "knn_logits.ask.quoting"
 
 def found(text, heading=""):
     return Ranked(
-        SimpleNamespace(text=text, heading=heading, title="Crane", above=f"Crane: {heading}"), 1.0
+        SimpleNamespace(
+            text=text, heading=heading, title="Crane", above=f"Crane: {heading}", over=()
+        ),
+        1.0,
     )
 
 

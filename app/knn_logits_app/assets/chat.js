@@ -17,6 +17,10 @@ const reveal = (element) => {
 
 // A passage's text without its heading, in one line.
 const wholeOf = (passage) => passage.text.map(([text]) => text).join("").replace(/^(#+ .*|.*\n[=\-~^]{3,})$/gm, "").replace(/\s+/g, " ").trim();
+const startOf = (passage, most) => {
+  const whole = wholeOf(passage);
+  return whole.length <= most ? whole : toAWord(whole, most);
+};
 const passageOf = (passage, frame, read) => {
   const opened = (event) => {
     if (!event.target.open) return;
@@ -25,7 +29,7 @@ const passageOf = (passage, frame, read) => {
   };
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
-      frame.answered ? null : h("span", { class: "kl-preview" }, toAWord(wholeOf(passage), 110))),
+      frame.answered ? null : h("span", { class: "kl-preview" }, startOf(passage, 110))),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, text) : text))),
     h("p", { class: "kl-hint" }, passage.effect, " ",
       button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
@@ -266,7 +270,7 @@ const chat = (element, props, trigger, watch) => {
     const turn = turns.find((one) => places.get(one)?.contains(of));
     const passage = turn?.frame.passages[of.dataset.passage];
     return passage && [h("p", {}, h("b", {}, passage.title), h("span", { class: "kl-store" }, passage.store)),
-      h("blockquote", { dir: "auto" }, toAWord(wholeOf(passage), 300))];
+      h("blockquote", { dir: "auto" }, startOf(passage, 300))];
   });
   views.push({ follow: begin });
   drawAll();
