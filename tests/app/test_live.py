@@ -14,7 +14,6 @@ from knn_logits import (
     Memory,
     Neighbors,
     Vote,
-    build_datastore,
     explain,
     merge_entries,
     settings_for,
@@ -189,11 +188,11 @@ def test_documents_are_numbered_and_named(steps, store):
 
 
 @pytest.fixture(scope="module")
-def weighed(model, tokenizer, tmp_path_factory):
+def weighed(build, tmp_path_factory):
     """A datastore whose entries count more for shared tokens, and which writes as it scores."""
     folder = tmp_path_factory.mktemp("weighed") / "s"
     documents = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
-    found = build_datastore(model, tokenizer, documents, folder, index="exact", suffix_weight=3.0)
+    found = build(documents, folder, index="exact", suffix_weight=3.0)
     return merge_entries(found, 0.8)
 
 

@@ -141,8 +141,8 @@ def test_a_question_ends_when_its_time_is_up(asked, name, monkeypatch):
     assert list(replies) == []
 
 
-def test_what_a_visitor_s_text_left_behind_is_forgotten(asked, name, model, tokenizer, tmp_path):
-    build_datastore(model, tokenizer, ["The lamp burns rape oil every night."], tmp_path / "own")
+def test_what_a_visitor_s_text_left_behind_is_forgotten(asked, name, build, tmp_path):
+    build(["The lamp burns rape oil every night."], tmp_path / "own")
     own = Datastore(tmp_path / "own")
     _, replies = steps(
         asked, "Which oil does the lamp burn?", stores=[YOUR_TEXT], private={YOUR_TEXT: own}

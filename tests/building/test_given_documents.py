@@ -25,11 +25,11 @@ def test_one_text_is_not_added_by_its_characters(model, tokenizer, grown):
 
 
 @pytest.mark.parametrize("texts", [TEXTS[0], {"name": TEXTS[0]}, Document(TEXTS[0], "d")])
-def test_one_text_is_not_measured_by_its_characters(model, tokenizer, store, texts):
+def test_one_text_is_not_measured_by_its_characters(evaluate, tune, store, texts):
     with pytest.raises(CorpusError, match="documents must be a list"):
-        knn_logits.evaluate(model, tokenizer, store, texts)
+        evaluate(store, texts)
     with pytest.raises(CorpusError, match="documents must be a list"):
-        knn_logits.tune(model, tokenizer, store, texts)
+        tune(store, texts)
 
 
 def test_one_source_is_not_translated_by_its_characters(marian, pair_tokenizer, pair_store):
@@ -41,10 +41,10 @@ def test_one_source_is_not_translated_by_its_characters(marian, pair_tokenizer, 
         )
 
 
-def test_what_is_explained_is_a_text(model, tokenizer, store):
+def test_what_is_explained_is_a_text(explain, store):
     for text in (None, TEXTS, "half \ud800"):
         with pytest.raises(CorpusError, match="the text"):
-            knn_logits.explain(model, tokenizer, store, text)
+            explain(store, text)
 
 
 def test_an_id_alone_removes_its_document_only(build, tmp_path):

@@ -34,8 +34,8 @@ def documents(texts):
 
 
 @pytest.fixture
-def store(model, tokenizer, tmp_path):
-    return build_datastore(model, tokenizer, documents(FIRST), tmp_path / "s", **SETTINGS)
+def store(build, tmp_path):
+    return build(documents(FIRST), tmp_path / "s", **SETTINGS)
 
 
 @pytest.fixture

@@ -214,9 +214,9 @@ def test_a_short_question_and_an_answer_that_names_nothing_of_it(hits, named, ne
     assert Familiarity(hits, 5, 0.6, named=named).near is near
 
 
-def test_a_small_or_old_datastore_does_not_say(model, tokenizer, store, near_store):
+def test_a_small_or_old_datastore_does_not_say(explain, store, near_store):
     assert store.manifest.near is None
-    found = explain(model, tokenizer, store, TEXTS[0])[0]
+    found = explain(store, TEXTS[0])[0]
     assert found.near is found.familiarity is found.tokens[0].near is None
     content = json.loads(near_store.manifest.to_bytes())
     assert content["near"]["distance"] == near_store.manifest.near.distance
@@ -224,8 +224,8 @@ def test_a_small_or_old_datastore_does_not_say(model, tokenizer, store, near_sto
     assert b'"near"' not in old.to_bytes()
 
 
-def test_a_trace_that_was_saved_says_it_again(model, tokenizer, near_store, tmp_path):
-    trace = explain(model, tokenizer, near_store, MANY[3])
+def test_a_trace_that_was_saved_says_it_again(explain, near_store, tmp_path):
+    trace = explain(near_store, MANY[3])
     trace.save(tmp_path / "t.json")
     assert Trace.load(tmp_path / "t.json") == trace
     content = trace.to_dict()

@@ -6,8 +6,6 @@ import pytest
 from commands import write_corpus
 from conftest import TEXTS
 
-import knn_logits
-
 TEXT = "The harbour crane lifts twelve crates, and Queen Maira reads the barometer. " * 6
 
 
@@ -33,11 +31,9 @@ def test_json(run, model_folder, store, text, tmp_path):
     assert content["settings"]["window"] == 64
 
 
-def test_a_preset_decides_whether_passages_are_followed(
-    run, model, tokenizer, model_folder, text, tmp_path
-):
+def test_a_preset_decides_whether_passages_are_followed(run, build, model_folder, text, tmp_path):
     """An option that is not given has no say."""
-    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s")
+    store = build(TEXTS, tmp_path / "s")
     saved = [
         run(
             "eval", model_folder, store.folder, text, "--preset", one, "--min-knns", 1, "--json"

@@ -8,16 +8,14 @@ import pytest
 from commands import write_corpus
 from conftest import TEXTS
 
-from knn_logits import build_datastore
-
 DOCUMENTS = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
 WORDS = "suffix weight 3"
 
 
 @pytest.fixture(scope="module")
-def folder(model, tokenizer, tmp_path_factory):
+def folder(build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("weighed") / "s"
-    build_datastore(model, tokenizer, DOCUMENTS, folder, index="exact", suffix_weight=3.0)
+    build(DOCUMENTS, folder, index="exact", suffix_weight=3.0)
     return folder
 
 

@@ -21,7 +21,7 @@ def rows_of(name, first, last):
 
 
 @pytest.fixture(scope="session")
-def world(model, tokenizer, model_folder, marian_folder, tmp_path_factory):
+def world(build, model_folder, marian_folder, tmp_path_factory):
     """A folder with the models, documents and datastores that the examples name.
 
     A folder has precedence over a name on the Hub, so `gpt2` is a tiny model here. The demo has the
@@ -50,10 +50,10 @@ def world(model, tokenizer, model_folder, marian_folder, tmp_path_factory):
             (folder / f"{name}.{suffix}").write_text(lines)
 
     read = knn_logits.read_corpus([str(documents)])
-    knn_logits.build_datastore(model, tokenizer, read, folder / "store", threads=1)
+    build(read, folder / "store", threads=1)
     for name in ("manual", "chronicle"):
         texts = [knn_logits.Document(row["text"], row["id"]) for row in rows_of(name, 0, 6)]
-        knn_logits.build_datastore(model, tokenizer, texts, folder / name, threads=1)
+        build(texts, folder / name, threads=1)
     return folder
 
 

@@ -50,7 +50,7 @@ def test_a_build_with_its_calibration_is_the_same(build, other_default, tmp_path
     ],
 )
 def test_tuning_and_its_gates_are_the_same(
-    model, tokenizer, tune, store, other_default, gate, skip, skip_by
+    evaluate, tune, store, other_default, gate, skip, skip_by
 ):
     def tuned():
         return tune(store, DOCUMENTS, k=16, gate=gate, skip=skip, skip_by=skip_by)
@@ -60,9 +60,7 @@ def test_tuning_and_its_gates_are_the_same(
     assert one.held_out == other.held_out
     if gate is not None:
         assert one.gate.perplexity == pytest.approx(other.gate.perplexity, rel=1e-6)
-        measured, expected = other_default(
-            lambda: knn_logits.evaluate(model, tokenizer, store, TEXTS[:2], lmbda=one.gate.gate)
-        )
+        measured, expected = other_default(lambda: evaluate(store, TEXTS[:2], lmbda=one.gate.gate))
         assert measured.total == expected.total
 
 

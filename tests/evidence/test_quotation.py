@@ -25,11 +25,11 @@ EVERY = {"k": 400, "lmbda": 0.3, "temperature": 1000.0}
 
 
 @pytest.fixture(scope="module")
-def objections(model, tokenizer, store):
+def objections(explain, store):
     """What passages say in place of words of a text: [(word, the passage's words, document)]."""
 
     def found(text, stores=store, **settings):
-        trace = explain(model, tokenizer, stores, text, **{**EVERY, **settings})
+        trace = explain(stores, text, **{**EVERY, **settings})
         said = [(word, contradiction(word)) for word in words_of(trace[0].tokens)]
         return [
             (
@@ -122,20 +122,18 @@ def test_a_word_between_differences_that_is_the_same_is_no_difference(objections
     assert objections(text) == [("paints", "lights", "7"), ("door", "lamp", "7")]
 
 
-def test_what_another_document_says_word_for_word_is_not_contradicted(
-    model, tokenizer, objections, tmp_path
-):
+def test_what_another_document_says_word_for_word_is_not_contradicted(build, objections, tmp_path):
     both = [TEXTS[5], TEXTS[5].replace("nine", "four")]
-    store = knn_logits.build_datastore(model, tokenizer, both, tmp_path / "both", **EVERY)
+    store = build(both, tmp_path / "both", **EVERY)
     assert objections(both[0], store) == objections(both[1], store) == []
     assert objections(TEXTS[5].replace("nine", "five"), store)
 
 
 def test_words_of_an_earlier_paragraph_do_not_count_against_a_quotation(
-    model, tokenizer, objections, tmp_path
+    build, objections, tmp_path
 ):
     passage = "See the notes of the second year\n\nThe keeper lights the lamp"
-    store = knn_logits.build_datastore(model, tokenizer, [passage], tmp_path / "s", **EVERY)
+    store = build([passage], tmp_path / "s", **EVERY)
     text = "One two three four five six seven eight nine ten of the second year"
     changed = f"{text}\n\nThe keeper lights the motor lamp"
     assert ("motor", "lamp", "0") in objections(changed, store)
@@ -215,21 +213,21 @@ def test_the_same_words_in_other_characters_are_no_difference(model, by_line, te
 
 
 def test_a_first_word_is_cut_without_the_space_that_a_passage_has_before_it(
-    model, tokenizer, objections, tmp_path
+    build, objections, tmp_path
 ):
     text = "He may show(winch.first, winch.second, winch.third and the weather of the lamp)."
-    store = knn_logits.build_datastore(model, tokenizer, [text], tmp_path / "s", **EVERY)
+    store = build([text], tmp_path / "s", **EVERY)
     assert objections(text[text.index("winch.second") :], store) == []
 
 
-def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(model, tokenizer, tmp_path):
+def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(build, explain, tmp_path):
     """Five documents have another number in the same sentence, and one has that of the text."""
     sharp = {"k": 16, "lmbda": 0.9, "temperature": 1.0}
     texts = [TEXTS[5].replace("nine", "four")] * 5 + [TEXTS[5]]
-    store = knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "s", **sharp)
+    store = build(texts, tmp_path / "s", **sharp)
 
     def against(text, **settings):
-        trace = explain(model, tokenizer, store, text, **{**sharp, **settings})
+        trace = explain(store, text, **{**sharp, **settings})
         trace.save(tmp_path / "t.json")
         assert Trace.load(tmp_path / "t.json") == trace
         return [one for one in trace[0].tokens if one.meaning in ("contradicted", "outvoted")]
@@ -239,13 +237,13 @@ def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(model, tok
     assert against(TEXTS[5], exclude=["5"])
     assert against(TEXTS[5].replace("nine", "five"))
     parts = [
-        knn_logits.build_datastore(model, tokenizer, some, tmp_path / name, **sharp)
+        build(some, tmp_path / name, **sharp)
         for name, some in (("others", texts[:5]), ("own", texts[5:]))
     ]
     for weights, found in (([1.0, 0.0], True), ([0.9, 0.1], False)):
-        said = explain(model, tokenizer, parts, TEXTS[5], weights=weights, **sharp)[0].tokens
+        said = explain(parts, TEXTS[5], weights=weights, **sharp)[0].tokens
         assert any(one.meaning == "contradicted" for one in said) is found
-    trace = explain(model, tokenizer, store, TEXTS[5], **sharp)
+    trace = explain(store, TEXTS[5], **sharp)
     rivals = [one.by_memory for one in trace[0].tokens if one.verbatim and one.by_memory]
     assert max(one.p for one in rivals) > 0.5
 
@@ -264,9 +262,9 @@ def test_a_passage_goes_on_where_the_search_misses_it(store):
     assert quotations.verbatim([]) >= set(range(12, len(ids)))
 
 
-def test_each_of_several_datastores_is_compared(model, tokenizer, objections, tmp_path):
+def test_each_of_several_datastores_is_compared(build, objections, tmp_path):
     stores = [
-        knn_logits.build_datastore(model, tokenizer, texts, tmp_path / name, **EVERY)
+        build(texts, tmp_path / name, **EVERY)
         for name, texts in (("first", TEXTS[:4]), ("second", TEXTS[4:]))
     ]
     text = TEXTS[2].replace("town", "harbour") + " " + TEXTS[6].replace("dredged", "painted")
@@ -327,10 +325,10 @@ PRESS = (
 
 
 @pytest.fixture(scope="module")
-def press(model, tokenizer, tmp_path_factory):
+def press(build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("press") / "s"
     settings = {"k": 64, "lmbda": 0.3, "temperature": 1000.0}
-    return knn_logits.build_datastore(model, tokenizer, [PRESS], folder, **settings)
+    return build([PRESS], folder, **settings)
 
 
 @pytest.mark.parametrize(
@@ -357,19 +355,19 @@ def test_a_number_near_the_beginning_of_a_text_is_compared(objections, press):
     assert objections(text, press) == [("4.8", "2.8", "0")]
 
 
-def test_a_date_that_opens_a_later_sentence_is_compared(objections, model, tokenizer, tmp_path):
+def test_a_date_that_opens_a_later_sentence_is_compared(objections, build, tmp_path):
     line = "On 14 March {} the assistant Quill found a comet with the small telescope."
     texts = [f"A plate hangs there. {line.format(1973)}", "Nobody came on 9 May."]
     settings = {"k": 64, "lmbda": 0.3, "temperature": 1000.0}
-    store = knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "s", **settings)
+    store = build(texts, tmp_path / "s", **settings)
     text = f"Turn the key and wait for the bell. {line.format(1978)}"
     assert objections(text, store) == [("1978", "1973", "0")]
     assert objections(text.replace("1978", "1973"), store) == []
 
 
-def test_numbers_that_were_not_compared_are_said(model, tokenizer, press, tmp_path):
+def test_numbers_that_were_not_compared_are_said(explain, press, tmp_path):
     text = "In 1985 a cat sat on 17 mats. It takes 2.8 kilograms of fruit at once and gives much."
-    trace = explain(model, tokenizer, press, text, k=64, lmbda=0.3, temperature=1000.0)
+    trace = explain(press, text, k=64, lmbda=0.3, temperature=1000.0)
     assert trace[0].unchecked == ("1985", "17")
     trace.save(tmp_path / "t.json")
     assert Trace.load(tmp_path / "t.json")[0].unchecked == ("1985", "17")
@@ -379,8 +377,8 @@ def test_numbers_that_were_not_compared_are_said(model, tokenizer, press, tmp_pa
     assert line in console.file.getvalue()
 
 
-def test_the_first_words_of_a_quotation_are_verbatim(model, tokenizer, press):
+def test_the_first_words_of_a_quotation_are_verbatim(explain, press):
     text = "The valve opens with a hiss, and whoever hears it waits until noon."
-    tokens = explain(model, tokenizer, press, text, k=64, lmbda=0.3, temperature=1000.0)[0].tokens
+    tokens = explain(press, text, k=64, lmbda=0.3, temperature=1000.0)[0].tokens
     assert all(token.verbatim for token in tokens[:12])
     assert not any(token.verbatim for token in tokens[-2:])

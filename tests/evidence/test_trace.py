@@ -116,9 +116,9 @@ def test_explain_covers_a_text_longer_than_a_window(model, tokenizer, store):
     assert trace[0].prompt + trace[0].text == text
 
 
-def test_explain_refuses_what_it_cannot_explain(model, tokenizer, store):
+def test_explain_refuses_what_it_cannot_explain(explain, store):
     with pytest.raises(Exception, match="two tokens"):
-        explain(model, tokenizer, store, "a")
+        explain(store, "a")
 
 
 def test_a_trace_is_kept_as_json(traced, tmp_path):

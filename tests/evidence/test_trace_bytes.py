@@ -70,10 +70,10 @@ def test_a_line_is_right_where_a_word_is_cut(made, tmp_path):
     assert len(said) == len(lines)
 
 
-def test_passages_begin_and_end_with_whole_characters(model, tokenizer, tmp_path):
+def test_passages_begin_and_end_with_whole_characters(build, explain, tmp_path):
     text = "语言模型的记忆 👍🏽 语言 " * 8
-    store = knn_logits.build_datastore(model, tokenizer, [text], tmp_path / "store")
-    trace = explain(model, tokenizer, store, text)
+    store = build([text], tmp_path / "store")
+    trace = explain(store, text)
     snippets = [one.snippet for token in trace[0].tokens for one in token.neighbors]
     assert snippets
     assert not any(one.startswith("\ufffd") or one.endswith("\ufffd") for one in snippets)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from knn_logits import explain
 from knn_logits.errors import StorageError
 from knn_logits.evidence.trace_json import write_whole
 
@@ -18,8 +17,8 @@ WRITE = "from knn_logits.evidence.trace_json import write_whole; write_whole({!r
 
 
 @pytest.fixture(scope="module")
-def trace(model, tokenizer, store):
-    return explain(model, tokenizer, store, "The harbour crane lifts crates.", k=4)
+def trace(explain, store):
+    return explain(store, "The harbour crane lifts crates.", k=4)
 
 
 def test_a_file_stays_whole_if_the_disk_is_full(trace, tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def both(knn, inputs, **settings):
 
 
 @pytest.fixture(params=["plain", "retomaton", "gate", "two", "ip"])
-def memory(request, model, tokenizer, store, tmp_path):
+def memory(request, build, store, tmp_path):
     """What is searched, and how."""
     settings = {"k": 16, "lmbda": 0.7, "temperature": 3.0}
     if request.param == "retomaton":
@@ -63,7 +63,7 @@ def memory(request, model, tokenizer, store, tmp_path):
         gate = DistanceGate("l2", [0.0, 20.0, 80.0], [0.9, 0.5, 0.1])
         return {"datastore": store, **settings, "lmbda": gate}
     if request.param == "two":
-        other = knn_logits.build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "o", k=4)
+        other = build(TEXTS[:3], tmp_path / "o", k=4)
         return {"datastore": [store, other], **settings}
     if request.param == "ip":
         return {"datastore": store, **settings, "refine": True}

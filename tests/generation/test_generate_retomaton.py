@@ -7,7 +7,7 @@ import torch
 from automaton import ByTheBook
 from conftest import TEXTS
 
-from knn_logits import Datastore, KNNConfig, KNNLogitsProcessor, cluster, explain
+from knn_logits import Datastore, KNNConfig, KNNLogitsProcessor, cluster
 from knn_logits.engine.forward import key_states_and_logits
 
 SETTINGS = {"k": 12, "lmbda": 0.6, "temperature": 4.0}
@@ -120,8 +120,8 @@ def test_assistance_changes_nothing(model, tokenizer, memory):
     assert outputs[0] == outputs[1] == outputs[2]
 
 
-def test_explain_follows_the_text(model, tokenizer, memory):
-    trace = explain(model, tokenizer, memory, TEXTS[3], **SETTINGS, retomaton=True)
+def test_explain_follows_the_text(explain, memory):
+    trace = explain(memory, TEXTS[3], **SETTINGS, retomaton=True)
     ways = [token.retrieval for token in trace[0].tokens]
     assert ways[0] == "search"
     assert ways.count("pointers") > len(ways) / 2

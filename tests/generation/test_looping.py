@@ -4,7 +4,6 @@ import pytest
 import torch
 from conftest import TEXTS
 
-import knn_logits
 from knn_logits import KNNLogitsProcessor
 from knn_logits.generation.looping import round_of
 from knn_logits.store.records import WritingRecord
@@ -14,11 +13,11 @@ FERRY = "From Gran to Hallo the crossing takes 45 minutes."
 
 
 @pytest.fixture(scope="module")
-def looped(model, tokenizer, tmp_path_factory):
+def looped(build, tmp_path_factory):
     """A datastore that ends loops of six tokens, with a passage that goes round itself."""
     folder = tmp_path_factory.mktemp("looping") / "store"
     texts = [*TEXTS, ECHO, FERRY]
-    store = knn_logits.build_datastore(model, tokenizer, texts, folder, calibrate=False)
+    store = build(texts, folder, calibrate=False)
     record = WritingRecord(
         k=300,
         lmbda=0.95,

@@ -95,8 +95,8 @@ def test_documents_that_are_left_out_have_an_index_of_their_own(model, tokenizer
     assert written(model, tokenizer, memory) == written(model, tokenizer, store)
 
 
-def test_a_datastore_that_nobody_has_any_more_closes_its_index(model, tokenizer, tmp_path):
-    store = knn_logits.build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "one", k=4)
+def test_a_datastore_that_nobody_has_any_more_closes_its_index(build, tmp_path):
+    store = build(TEXTS[:3], tmp_path / "one", k=4)
     indexes = Indexes()
     index = weakref.ref(indexes.open(store, KNNConfig()))
     assert index() is indexes.open(store, KNNConfig())

@@ -9,9 +9,9 @@ from knn_logits.mixture.presets import generation_settings, resolve_settings
 
 
 @pytest.fixture(scope="module")
-def own(model, tokenizer, tmp_path_factory):
+def own(build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("settings") / "store"
-    return knn_logits.build_datastore(model, tokenizer, TEXTS, folder)
+    return build(TEXTS, folder)
 
 
 def test_scoring_and_writing_have_settings_of_their_own(own, model):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trusting import with_trust
 
-from knn_logits import KNNLogitsProcessor, Memory, Trace, build_datastore, evaluate, explain
+from knn_logits import KNNLogitsProcessor, Memory, Trace, build_datastore
 from knn_logits.evidence.render import to_html
 from knn_logits.mixture.trust import Trust, trusted
 from knn_logits.search.neighbors import Neighbors
@@ -115,20 +115,20 @@ def test_a_setting_that_weighs_neighbors_replaces_trust(model, silent, settings)
     assert Memory(model, silent).gate is not None
 
 
-def test_scored_text_has_the_models_perplexity_without_trust(model, tokenizer, silent):
-    result = evaluate(model, tokenizer, silent, ["E42 is not here at all."], preset="writing")
+def test_scored_text_has_the_models_perplexity_without_trust(evaluate, silent):
+    result = evaluate(silent, ["E42 is not here at all."], preset="writing")
     assert result.total.perplexity.interpolated == result.total.perplexity.lm
 
 
-def test_explained_text_is_measured_against_the_nearest_entries(model, tokenizer, store, speaking):
+def test_explained_text_is_measured_against_the_nearest_entries(explain, store, speaking):
     text = "When error code E42 appears, open the valve."
-    trace = explain(model, tokenizer, speaking, text, preset="writing")
+    trace = explain(speaking, text, preset="writing")
     assert any(one.influence > 0.5 for one in trace[0].tokens)
-    assert trace[0].familiarity == explain(model, tokenizer, store, text)[0].familiarity
+    assert trace[0].familiarity == explain(store, text)[0].familiarity
 
 
-def test_an_explained_text_is_not_the_models_alone(model, tokenizer, silent):
-    trace = explain(model, tokenizer, silent, "Nobody wrote this here.", preset="writing")
+def test_an_explained_text_is_not_the_models_alone(explain, silent):
+    trace = explain(silent, "Nobody wrote this here.", preset="writing")
     assert not trace[0].alone
 
 

@@ -114,10 +114,10 @@ def test_models_and_stores_of_other_kinds(model, tokenizer, marian, pair_tokeniz
 
 
 def test_a_source_for_a_causal_model_and_none_for_pairs(
-    model, tokenizer, marian, pair_tokenizer, store, pair_store
+    explain, marian, pair_tokenizer, store, pair_store
 ):
     with pytest.raises(ConfigError, match="causal model has no source input"):
-        knn_logits.explain(model, tokenizer, store, "a b", source="a")
+        explain(store, "a b", source="a")
     with pytest.raises(ConfigError, match="pass --source"):
         knn_logits.explain(marian, pair_tokenizer, pair_store, "a b")
 

@@ -185,11 +185,11 @@ def test_datastores_that_do_not_fit_together(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def halves(model, tokenizer, tmp_path_factory):
+def halves(build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("halves")
     settings = {"window": WindowConfig(64, 32), "k": 16, "lmbda": 0.5, "temperature": 2.0}
     return [
-        build_datastore(model, tokenizer, texts, folder / name, **settings)
+        build(texts, folder / name, **settings)
         for name, texts in (("first", TEXTS[:4]), ("second", TEXTS[4:]))
     ]
 
@@ -216,9 +216,9 @@ def test_generation_from_halves_is_generation_from_the_whole(model, tokenizer, s
         assert neighbor.snippet in texts[int(neighbor.document)]
 
 
-def test_explain_names_the_datastore(model, tokenizer, halves):
+def test_explain_names_the_datastore(explain, halves):
     folders = [one.folder for one in halves]
-    tokens = explain(model, tokenizer, folders, TEXTS[5], lmbda=0.5)[0].tokens
+    tokens = explain(folders, TEXTS[5], lmbda=0.5)[0].tokens
     nearest = [one.neighbors[0] for one in tokens if one.neighbors]
     assert sum(one.store == "second" for one in nearest) > len(nearest) / 2
 

@@ -28,19 +28,17 @@ def both(request, build, tmp_path):
 
 
 @pytest.mark.parametrize("retomaton", [False, True])
-def test_a_text_is_explained_as_if_the_documents_had_been_removed(
-    model, tokenizer, both, retomaton
-):
+def test_a_text_is_explained_as_if_the_documents_had_been_removed(explain, both, retomaton):
     store, less = both
     settings = {"retomaton": retomaton, "k": 16, "lmbda": 0.6, "temperature": 3.0}
-    found = explain(model, tokenizer, store, TEXTS[1], exclude=LEFT_OUT, **settings)[0]
-    wanted = explain(model, tokenizer, less, TEXTS[1], **settings)[0]
+    found = explain(store, TEXTS[1], exclude=LEFT_OUT, **settings)[0]
+    wanted = explain(less, TEXTS[1], **settings)[0]
     for one, other in zip(found.tokens, wanted.tokens, strict=True):
         assert one.p == pytest.approx(other.p, abs=1e-6)
         documents = {document.document for document in one.documents}
         assert documents == {document.document for document in other.documents}
         assert not documents & set(LEFT_OUT)
-    assert explain(model, tokenizer, store, TEXTS[1], **settings)[0] != found
+    assert explain(store, TEXTS[1], **settings)[0] != found
 
 
 def test_a_text_is_written_as_if_the_documents_had_been_removed(model, tokenizer, both):
@@ -85,16 +83,16 @@ def test_a_document_that_is_not_there_is_named(model, tokenizer, store):
 
 
 @pytest.mark.parametrize("name", ["d1", "On winches", "https://e.org/1"])
-def test_a_document_is_named_by_its_id_title_or_uri(model, tokenizer, tmp_path, name):
+def test_a_document_is_named_by_its_id_title_or_uri(build, explain, tmp_path, name):
     documents = [
         knn_logits.Document(text, f"d{n}", title="On winches" if n == 1 else None,
                             uri=f"https://e.org/{n}")
         for n, text in enumerate(TEXTS)
     ]  # fmt: skip
     every = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
-    store = knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "s", **every)
-    found = explain(model, tokenizer, store, TEXTS[1], exclude=[name])[0]
-    assert found == explain(model, tokenizer, store, TEXTS[1], exclude=["d1"])[0]
+    store = build(documents, tmp_path / "s", **every)
+    found = explain(store, TEXTS[1], exclude=[name])[0]
+    assert found == explain(store, TEXTS[1], exclude=["d1"])[0]
     assert {one.document for token in found.tokens for one in token.documents} >= {"d0", "d2"}
     assert "d1" not in {one.document for token in found.tokens for one in token.documents}
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from knn_logits import KNNLogitsProcessor, Memory, evaluate
+from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.building.indexing import build_suffixes
 from knn_logits.search import experts
 from knn_logits.search.experts import RETRIEVERS, InfiniGram
@@ -74,8 +74,8 @@ def test_the_entries_of_an_expert_are_sources(model, tokenizer, store, ids, cons
     assert first.documents[0].share == pytest.approx(first.influence)
 
 
-def test_an_expert_is_scored(model, tokenizer, store, constant):
-    plain = evaluate(model, tokenizer, store, ["open the winch"], lmbda=0.0, infini_gram=0.0)
+def test_an_expert_is_scored(evaluate, store, constant):
+    plain = evaluate(store, ["open the winch"], lmbda=0.0, infini_gram=0.0)
     [text] = plain.texts
     # The text has no token that the expert votes for.
     expected = text.perplexity.lm / (1.0 - SHARE)

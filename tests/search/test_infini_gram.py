@@ -282,13 +282,13 @@ def test_explained_as_it_was_written(model, tokenizer, texts):
         assert [d.document for d in one.documents] == [d.document for d in other.documents]
 
 
-def test_evaluated_as_it_is_explained(model, tokenizer, evaluate, texts):
+def test_evaluated_as_it_is_explained(explain, evaluate, texts):
     settings = {"k": 8, "lmbda": 0.4, "temperature": 5.0, "infini_gram": "auto"}
     text = TEXTS[1] + " " + TEXTS[4] * 2
     found = evaluate(texts, [text], allow_overlap=True, **settings)
     window = knn_logits.WindowConfig(200, 200)
     whole = evaluate(texts, [text], window=window, allow_overlap=True, **settings)
-    tokens = explain(model, tokenizer, texts, text, **settings)[0].tokens
+    tokens = explain(texts, text, **settings)[0].tokens
     assert found.settings["infini_gram"] == "auto"
     # Of a text that is read in windows, a window is what both the model and the ∞-gram see.
     assert len(tokens) == whole.total.tokens
@@ -298,7 +298,7 @@ def test_evaluated_as_it_is_explained(model, tokenizer, evaluate, texts):
     assert whole.total.perplexity.interpolated < plain.total.perplexity.interpolated
     short = TEXTS[1]
     one = evaluate(texts, [short], allow_overlap=True, **settings)
-    p = [token.p for token in explain(model, tokenizer, texts, short, **settings)[0].tokens]
+    p = [token.p for token in explain(texts, short, **settings)[0].tokens]
     expected = math.exp(-np.log(p).mean())
     assert one.total.perplexity.interpolated == pytest.approx(expected, rel=1e-4)
 
@@ -343,9 +343,9 @@ def test_drafts_change_nothing(model, tokenizer, texts):
     assert torch.equal(*outputs)
 
 
-def test_with_a_gate_and_an_encoder(marian, pair_tokenizer, pair_store, model, texts, tokenizer):
+def test_with_a_gate_and_an_encoder(marian, pair_tokenizer, pair_store, texts, explain):
     gate = knn_logits.DistanceGate("l2", [2.0, 8.0], [0.9, 0.1])
-    trace = explain(model, tokenizer, texts, TEXTS[2], lmbda=gate, infini_gram="auto")[0]
+    trace = explain(texts, TEXTS[2], lmbda=gate, infini_gram="auto")[0]
     for token in trace.tokens:
         own = (1 - token.lmbda) * token.p_lm / token.p
         assert sum(one.share for one in token.documents) + own == pytest.approx(1.0, abs=1e-5)

@@ -260,14 +260,14 @@ def test_several_datastores_with_keys_and_without(model, tokenizer, store, bare)
     assert result.total.perplexity.interpolated > 0
 
 
-def test_it_is_evaluated_and_tuned(model, tokenizer, evaluate, bare):
+def test_it_is_evaluated_and_tuned(tune, evaluate, bare):
     text = [TEXTS[1] + " " + TEXTS[5]] * 2
     found = evaluate(bare, text, samples=0, allow_overlap=True)
     perplexity = found.total.perplexity
     assert perplexity.interpolated < perplexity.lm
     with_infini_gram = evaluate(bare, text, samples=0, allow_overlap=True, infini_gram=0.3)
     assert with_infini_gram.total.perplexity.interpolated < perplexity.lm
-    assert knn_logits.tune(model, tokenizer, bare, text, samples=0, allow_overlap=True).k <= 1024
+    assert tune(bare, text, samples=0, allow_overlap=True).k <= 1024
 
 
 def test_settings_are_chosen_on_documents_that_are_left_out(model, tokenizer, tmp_path):

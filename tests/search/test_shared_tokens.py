@@ -191,15 +191,15 @@ def test_a_weight_that_is_none_is_refused(model, alike, weight):
         Memory(model, alike, suffix_weight=weight)
 
 
-def test_a_weight_as_large_as_for_writing_can_be_tuned_with(model, tokenizer, alike):
+def test_a_weight_as_large_as_for_writing_can_be_tuned_with(evaluate, tune, alike):
     texts = [f"{TEXTS[place]} {TEXTS[place + 1]}" for place in range(4)]
     settings = {"suffix_weight": 1e8, "samples": 0, "allow_overlap": True, "k": K}
-    found = knn_logits.tune(model, tokenizer, alike, texts, **settings)
+    found = tune(alike, texts, **settings)
     assert np.isfinite(found.perplexities).all()
     # Fewer neighbors than all that are equally near would be chosen by chance.
     _, middle, last = (one // 2 for one in found.perplexities.shape)
     given = {"temperature": found.grid.temperatures[middle], "lmbda": found.grid.lmbdas[last]}
-    again = knn_logits.evaluate(model, tokenizer, alike, texts, **settings, **given)
+    again = evaluate(alike, texts, **settings, **given)
     parts = (
         (found.chosen_on.tokens, found.perplexities[-1, middle, last]),
         (found.held_out.tokens, found.held_out_perplexities[-1, middle, last]),

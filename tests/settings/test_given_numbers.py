@@ -44,9 +44,9 @@ def test_of_an_index_and_clusters(store):
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, None, "2"])
-def test_of_an_explanation(model, tokenizer, store, number):
+def test_of_an_explanation(explain, store, number):
     with pytest.raises(ConfigError, match="max_neighbors must be"):
-        knn_logits.explain(model, tokenizer, store, TEXTS[0], max_neighbors=number)
+        explain(store, TEXTS[0], max_neighbors=number)
 
 
 @pytest.mark.parametrize("name", ["num_beams", "batch_size", "max_new_tokens", "threads"])

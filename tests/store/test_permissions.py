@@ -73,14 +73,14 @@ def copy(store, place, jobs):
     return Path(shutil.copytree(store.folder, place / "store"))
 
 
-def test_a_read_only_folder_is_read_and_not_changed(copy, jobs, model, tokenizer):
+def test_a_read_only_folder_is_read_and_not_changed(copy, jobs, explain):
     before = contents(copy)
     for path in copy.iterdir():
         path.chmod(0o444)
     copy.chmod(0o555)
     reading = [
         lambda: Datastore(copy, full=True),
-        lambda: knn_logits.explain(model, tokenizer, copy, TEXTS[1]),
+        lambda: explain(copy, TEXTS[1]),
     ]
     for work in reading:
         work()
@@ -91,11 +91,11 @@ def test_a_read_only_folder_is_read_and_not_changed(copy, jobs, model, tokenizer
     assert contents(copy) == before
 
 
-def test_a_closed_folder_is_refused_in_a_line(copy, jobs, model, tokenizer):
+def test_a_closed_folder_is_refused_in_a_line(copy, jobs, build):
     copy.parent.chmod(0o000)
     works = [
         lambda: Datastore(copy),
-        lambda: knn_logits.build_datastore(model, tokenizer, TEXTS, copy.parent / "new"),
+        lambda: build(TEXTS, copy.parent / "new"),
         *(lambda job=job: job(copy) for job in jobs),
     ]
     for line in as_nobody(*works):

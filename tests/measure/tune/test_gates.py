@@ -58,9 +58,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("gate", "skip", "skip_by", "kind"), KINDS)
-def test_held_out_figures_are_those_of_evaluate(
-    model, tokenizer, tune, store, gate, skip, skip_by, kind
-):
+def test_held_out_figures_are_those_of_evaluate(evaluate, tune, store, gate, skip, skip_by, kind):
     result = tune(store, DOCUMENTS, k=64, gate=gate, skip=skip, skip_by=skip_by)
     found = result.gate
     assert type(found.gate) is kind
@@ -68,8 +66,7 @@ def test_held_out_figures_are_those_of_evaluate(
     held_out = [DOCUMENTS[number] for number in result.held_out_documents]
     settings = {"k": result.k, "temperature": result.temperature}
     gated, constant = (
-        knn_logits.evaluate(model, tokenizer, store, held_out, lmbda=lmbda, **settings)
-        for lmbda in (found.gate, result.lmbda)
+        evaluate(store, held_out, lmbda=lmbda, **settings) for lmbda in (found.gate, result.lmbda)
     )
     assert found.perplexity == pytest.approx(gated.total.perplexity.interpolated, rel=1e-4)
     assert found.constant == pytest.approx(constant.total.perplexity.interpolated, rel=1e-4)
@@ -86,18 +83,18 @@ def test_held_out_figures_are_those_of_evaluate(
 @pytest.mark.parametrize(
     "how", ["two datastores", "passages are followed", "few entries", "merged"]
 )
-def test_a_rescorer_of_other_neighbors(model, tokenizer, store, copy, how):
+def test_a_rescorer_of_other_neighbors(build, evaluate, tune, store, copy, how):
     """Bonuses, several datastores and rows of fewer neighbors than k are as in evaluation."""
     given = [store, copy] if how == "two datastores" else store
     if how == "merged":
         given = knn_logits.merge_entries(copy, 0.9)
     if how == "few entries":
-        given = knn_logits.build_datastore(model, tokenizer, TEXTS[:1], copy.folder.parent / "few")
+        given = build(TEXTS[:1], copy.folder.parent / "few")
     more = {"retomaton": True, "pointer_weight": 20.0} if how == "passages are followed" else {}
-    result = knn_logits.tune(model, tokenizer, given, DOCUMENTS[:2], k=16, gate="rescorer", **more)
+    result = tune(given, DOCUMENTS[:2], k=16, gate="rescorer", **more)
     held_out = [DOCUMENTS[number] for number in result.held_out_documents]
     more |= {"k": result.k, "temperature": result.temperature, "lmbda": result.gate.gate}
-    found = knn_logits.evaluate(model, tokenizer, given, held_out, **more)
+    found = evaluate(given, held_out, **more)
     assert result.gate.perplexity == pytest.approx(found.total.perplexity.interpolated, rel=1e-4)
 
 

@@ -229,9 +229,9 @@ def test_the_choice_and_what_it_is_worth(marian, pair_tokenizer, prefixed, monke
     assert found.to_dict()["bleu"]["num_beams"] == 1
 
 
-def test_what_makes_no_sense_is_refused(model, store, tokenizer, marian, pair_tokenizer, prefixed):
+def test_what_makes_no_sense_is_refused(store, tune, marian, pair_tokenizer, prefixed):
     with pytest.raises(knn_logits.ConfigError, match="causal model does not translate"):
-        knn_logits.tune(model, tokenizer, store, ["some words"], bleu=2)
+        tune(store, ["some words"], bleu=2)
     with pytest.raises(knn_logits.ConfigError, match="omit bleu"):
         knn_logits.tune(marian, pair_tokenizer, prefixed, pair_documents(), bleu=2, gate="distance")
     with pytest.raises(knn_logits.CorpusError, match=r"too short|too few"):

@@ -22,8 +22,8 @@ DOCUMENTS = [
 
 
 @pytest.fixture(scope="module")
-def result(model, tokenizer, store):
-    return knn_logits.tune(model, tokenizer, store, DOCUMENTS, k=64)
+def result(tune, store):
+    return tune(store, DOCUMENTS, k=64)
 
 
 def halves_of(tokenizer, documents):
