@@ -30,6 +30,7 @@ import numpy as np
 import stores
 import torch
 from folders import read_content, write_content
+from gate_cases import random_learned
 from legacy_files import faiss_index, knn_transformers, stored_keys
 from torch import nn
 
@@ -58,7 +59,6 @@ from knn_logits.errors import MismatchError
 from knn_logits.hub.card import card
 from knn_logits.hub.push import push_to_hub
 from knn_logits.lab.importing import import_datastore
-from knn_logits.mixture.gates.learned import FEATURES, LearnedGate
 from knn_logits.store.job import record_file
 
 # What resides in memory may grow by this much above what the command takes undisturbed.
@@ -66,6 +66,7 @@ RESIDENT, RESIDENT_OF_LARGE = 256 << 20, 2 << 30
 MEMORY = 3 << 30
 SECONDS = 120
 INDEXES = ("IVF4,SQ8", "IVF4,PQ8x4", "exact", "Flat", "HNSW8", "PCA16,IVF2,Flat")
+GATES = [DistanceGate("l2", [2.0, 8.0], [0.9, 0.1]), random_learned()]
 COSINE = IndexConfig("IVF2,SQ8", "cosine")
 TEXT = "When error code E42 appears, the pump has run dry. Close the valve and wait."
 
@@ -190,9 +191,7 @@ COMMANDS = {
     "remove": lambda folder: remove_documents(folder / "store", ["0-1"]),
     "compact": compacted,
     "add": add,
-    "index": lambda folder: build_index(
-        Datastore(folder / "store"), IndexConfig("IVF2,SQ8", "cosine")
-    ),
+    "index": lambda folder: build_index(Datastore(folder / "store"), COSINE),
     "cluster": lambda folder: cluster(folder / "store", 4),
     "tune": tuned,
     "push": push,
@@ -217,20 +216,6 @@ def limited(work, most):
 # What is attacked
 
 
-def gates():
-    random_ = np.random.default_rng(0)
-    units, inputs = 4, len(FEATURES)
-    arrays = {
-        "mean": np.zeros(inputs),
-        "scale": np.ones(inputs),
-        "hidden": random_.standard_normal((units, inputs)),
-        "hidden_bias": np.zeros(units),
-        "out": random_.standard_normal(units),
-        "out_bias": np.zeros(1),
-    }
-    return [DistanceGate("l2", [2.0, 8.0], [0.9, 0.1]), LearnedGate("l2", arrays)]
-
-
 def build(base):
     """Datastores of several kinds with clusters and gates, and files of an earlier system."""
     jobs = {}
@@ -239,7 +224,7 @@ def build(base):
         jobs[kind] = stores.Jobs(6, 6000, kind)
         jobs[kind].build(folder)
         cluster(folder, 4)
-        save_gate(gates()[number % 2], folder / "gate.safetensors")
+        save_gate(GATES[number % 2], folder / "gate.safetensors")
         content = read_content(folder)
         content["files"].append(record_file(folder / "gate.safetensors").model_dump(mode="json"))
         write_content(folder, content)
@@ -306,7 +291,6 @@ def reads(name, part):
 def run(number, seed, say=print):
     cases.quiet()
     stores.quiet()
-    torch.set_num_threads(1)
     report = cases.Report(number, seed, say)
     np.random.seed(seed)
     with tempfile.TemporaryDirectory(dir=cases.fast_folder()) as name:
