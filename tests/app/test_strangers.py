@@ -329,7 +329,7 @@ def test_an_address_is_that_of_the_connection_but_on_a_space(monkeypatch):
     assert address_of(scope) == "8.8.8.8"
 
 
-def test_the_size_of_an_upload_is_the_size_of_what_is_built(client, served, visit, tmp_path):
+def test_the_size_of_an_upload_is_the_size_of_what_is_built(client, served, visit):
     most = served[1].session.limits.text_bytes
     fits = {"files": ("a.txt", b"x" * most)}
     assert client.post(f"{API}/upload", files=fits).status_code == 200

@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused(store, tried):
     one_line(one)
 
 
-def test_the_index_is_built_and_the_table_kept(folder, tried, tmp_path, monkeypatch, run):
+def test_the_index_is_built_and_the_table_kept(folder, tried, tmp_path, run):
 
     copy = shutil.copytree(folder, tmp_path / "s")
     budget = next(one for one in tried if one.factory.endswith("SQ4")).bytes

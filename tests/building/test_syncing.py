@@ -113,7 +113,7 @@ def test_only_what_is_new_is_computed(sync, store, monkeypatch):
     assert not rows
 
 
-def test_what_is_said_of_a_document_costs_no_key(sync, store, model, tokenizer, monkeypatch):
+def test_what_is_said_of_a_document_costs_no_key(sync, store, monkeypatch):
     monkeypatch.setattr("knn_logits.building.steps.Steps.write_keys", None)
     given = [Document(text, id, title=f"Title of {id}") for id, text in FIRST.items()]
     done = sync(given)
@@ -155,7 +155,7 @@ def test_removed_documents_come_back(sync, store, tokenizer):
     assert held(done.datastore) == expected(tokenizer, FIRST)
 
 
-def test_what_could_not_be_read_is_kept(sync, tokenizer):
+def test_what_could_not_be_read_is_kept(sync):
     texts = dict(list(FIRST.items())[:3])
     done = sync(texts, keep=lambda id: id == "e.txt")
     assert (done.kept, done.removed) == (("e.txt",), ("d.txt",))

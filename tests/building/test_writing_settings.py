@@ -234,7 +234,7 @@ def test_a_trace_that_was_saved_says_it_again(explain, near_store, tmp_path):
     assert Trace.load(tmp_path / "old.json")[0].near is None
 
 
-def test_another_index_keeps_the_limit(model, tokenizer, near_store, tmp_path):
+def test_another_index_keeps_the_limit(near_store, tmp_path):
     folder = shutil.copytree(near_store.folder, tmp_path / "s")
     again = knn_logits.build_index(folder, knn_logits.IndexConfig("exact"))
     assert again.manifest.near == near_store.manifest.near

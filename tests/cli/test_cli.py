@@ -189,7 +189,7 @@ def test_a_store_of_another_model(run, built, tokenizer, tmp_path):
         one_line(result, "store", "load")
 
 
-def test_a_store_of_another_tokenizer(run, built, model_folder, tmp_path):
+def test_a_store_of_another_tokenizer(run, built, tmp_path):
     from transformers import PreTrainedTokenizerFast
 
     folder = tmp_path / "other"

@@ -32,7 +32,7 @@ def store(run, gguf_model, tmp_path):
     return folder
 
 
-def test_a_datastore_is_built_and_asked(run, gguf_model, store, monkeypatch, tmp_path):
+def test_a_datastore_is_built_and_asked(run, gguf_model, store, tmp_path):
     generate = ("generate", gguf_model, store, "--prompt", PROMPT, "--max-new-tokens", "12")
     written = run.good(*generate, "--lmbda", "0.9", "--json", "--compare").json
     assert TEXTS[0][40:].startswith(written["text"][:10])

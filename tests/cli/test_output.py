@@ -117,7 +117,7 @@ def test_every_command_that_names_an_option_has_it(run, model_folder, copy, text
         assert (found.code, bool(opened)) == (0, True), (command, found.err)
 
 
-def test_translations_take_an_index_of_faiss(marian, pair_tokenizer, pair_store, tmp_path, caplog):
+def test_translations_take_an_index_of_faiss(marian, pair_tokenizer, pair_store, tmp_path):
     copy = shutil.copytree(pair_store.folder, tmp_path / "copy")
     store = knn_logits.build_index(Datastore(copy), IndexConfig("HNSW8", native=True))
     call = (marian, pair_tokenizer, ["The crane."], store)

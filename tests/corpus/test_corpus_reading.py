@@ -139,7 +139,7 @@ def test_a_file_name_that_is_no_text_gives_an_id_that_is(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
-def test_a_pipe_that_is_named_is_read(tmp_path):
+def test_a_pipe_that_is_named_is_read():
     reading, writing = os.pipe()
     os.write(writing, gzip.compress(b"piped"))
     os.close(writing)

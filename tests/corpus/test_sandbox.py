@@ -169,7 +169,7 @@ def test_the_child_can_write_no_file(page, tmp_path):
     assert path.read_text() == ""
 
 
-def test_without_the_extra_a_line_names_it(tmp_path, monkeypatch):
+def test_without_the_extra_a_line_names_it(tmp_path):
     blocked = "import sys; sys.modules['pypdf'] = None; " + PROGRAM
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf("Text."))

@@ -250,7 +250,7 @@ def test_another_tokenizer(store, texts, vocabulary, prefix_space):
     assert "\n" not in str(caught.value)
 
 
-def test_the_same_words_under_other_numbers(tokenizer, store):
+def test_the_same_words_under_other_numbers(store):
     same = bpe(TEXTS * 4, 384)
     check_tokenizer(same, store)
     swapped = copy.deepcopy(same)

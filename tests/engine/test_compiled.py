@@ -72,7 +72,7 @@ def test_a_compiled_model_works(tokenizer, ids, tmp_path, compile_it, check, lay
     assert same(greedy(mine, ids), plain)
 
 
-def test_a_datastore_of_a_compiled_model(mine, tokenizer, store, tmp_path):
+def test_a_datastore_of_a_compiled_model(mine, tokenizer, tmp_path):
     compile_call(mine)
     made = knn_logits.build_datastore(mine, tokenizer, ["The harbour crane lifts."], tmp_path / "s")
     assert len(made) > 0

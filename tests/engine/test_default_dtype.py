@@ -64,7 +64,7 @@ def test_tuning_and_its_gates_are_the_same(
         assert measured.total == expected.total
 
 
-def test_all_that_reads_a_datastore_says_the_same(model, tokenizer, store, other_default, tmp_path):
+def test_all_that_reads_a_datastore_says_the_same(model, tokenizer, store, other_default):
     def seen():
         inputs = tokenizer("The harbour crane", return_tensors="pt")
         with KNNLogitsProcessor(model, store, retomaton=True) as knn:

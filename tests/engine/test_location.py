@@ -184,7 +184,7 @@ def test_a_model_that_the_rule_does_not_know_works_with_a_named_key(ids):
     assert key_states(ctrl, location, {"input_ids": ids}).shape == (2, 7, 32)
 
 
-def test_a_layer_without_a_known_feed_forward_network_is_refused_with_candidates(model):
+def test_a_layer_without_a_known_feed_forward_network_is_refused_with_candidates():
     from transformers import BertLMHeadModel
 
     bert = BertLMHeadModel(BertConfig(**SMALL, vocab_size=99, is_decoder=True))

@@ -121,7 +121,7 @@ def test_a_name_does_not_run_from_one_document_into_the_next(model, tokenizer, t
         "Stockholm", "Tampa", "Oslo", "A1B2", "Zurich", "Zürich", "Zu\u0308rich", "K\u20114224",
     ],
 )  # fmt: skip
-def test_a_name_is_found_however_it_is_written(model, tokenizer, written, name):
+def test_a_name_is_found_however_it_is_written(tokenizer, written, name):
     assert unknown_names(tokenizer, f"what of {name}?", [written]) == ()
     assert unknown_names(tokenizer, "what of Zorbax?", [written]) == ("Zorbax",)
 

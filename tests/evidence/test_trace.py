@@ -159,7 +159,7 @@ def test_characters_cut_into_several_tokens(tokenizer):
     assert "".join(texts) == text
 
 
-def test_a_foreign_output_is_refused(traced, tokenizer, model):
+def test_a_foreign_output_is_refused(traced, tokenizer):
     knn, output, _ = traced
     with pytest.raises(TraceError, match="no record of that generation"):
         knn.trace(torch.full((1, 9), 7), tokenizer)

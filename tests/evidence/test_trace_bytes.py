@@ -43,7 +43,7 @@ def test_passages_and_words_are_whole(made):
         assert (one.before + one.word + one.after).strip() in RARE
 
 
-def test_the_page_shows_whole_characters(made, tmp_path):
+def test_the_page_shows_whole_characters(made):
     drawer = pytest.importorskip("knn_logits_app.drawer")
     _, tokenizer, store = made
     entries = range(20, len(store) - 8, 5)

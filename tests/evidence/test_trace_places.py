@@ -79,7 +79,7 @@ def test_titles_and_uris_of_passages_lead_to_the_page(model, tokenizer, store):
         assert one.uri == f"{one.document}#page={one.title[-1]}"
 
 
-def test_a_line_is_counted_to_the_very_word(model, tokenizer, store):
+def test_a_line_is_counted_to_the_very_word(tokenizer, store):
     lines = LINES.splitlines()
     record = next(store.documents[n] for n in range(4) if store.documents[n].id == "log.txt")
     assert len(LINES) > 2000

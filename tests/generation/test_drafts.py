@@ -180,7 +180,7 @@ def test_a_string_stops_a_text_within_a_draft(tokenizer, knn, inputs):
     assert passes == most
 
 
-def test_a_string_without_a_tokenizer_is_refused_as_without_drafts(tokenizer, knn, inputs):
+def test_a_string_without_a_tokenizer_is_refused_as_without_drafts(knn, inputs):
     for draft in (False, True):
         with pytest.raises(ValueError, match="tokenizer"):
             written(knn, inputs, draft=draft, stop_strings=["pump"])

@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 PRIVATE_TOKEN = "hf_ownerownerownerownerownerowner"
-READ_TOKEN = "hf_readerreaderreaderreaderreader"
 
 
 @dataclass

@@ -101,7 +101,7 @@ def test_a_header_that_is_missing(published, worker, cache, header):
 
 
 @pytest.mark.parametrize("revision", ["../../outside", "/outside", "a/../../b", "..", ".", "a\\b"])
-def test_a_revision_that_leads_elsewhere(published, worker, cache, tmp_path, revision):
+def test_a_revision_that_leads_elsewhere(published, worker, cache, revision):
     for asked in ({"name": f"{NAME}@{revision}"}, {"name": NAME, "revision": revision}):
         code = "Datastore.from_pretrained(name, revision=revision, cache_dir=cache)"
         names = {"revision": None, **asked}

@@ -146,7 +146,7 @@ def test_the_end_that_was_never_written_is_left_out(model, tokenizer, old, tmp_p
     assert int(found.max()) < len(old)
 
 
-def test_another_model_is_refused(model, tokenizer, old, index, tmp_path):
+def test_another_model_is_refused(tokenizer, old, index, tmp_path):
     folder = knn_transformers(tmp_path / "old", old, index=index)
     with pytest.raises(MismatchError, match=r"not this model's states.*--key"):
         imported(make_gpt2(seed=5), tokenizer, folder, tmp_path / "new")
@@ -166,7 +166,7 @@ def test_keys_that_are_not_finite(model, tokenizer, old, tmp_path):
         imported(model, tokenizer, folder, tmp_path / "new")
 
 
-def test_clusters_that_do_not_fit_are_left_out(model, tokenizer, old, tmp_path, caplog):
+def test_clusters_that_do_not_fit_are_left_out(model, tokenizer, old, tmp_path):
     folder = knn_transformers(tmp_path / "old", old, clusters=np.zeros(len(old) - 1, np.int64))
     done = imported(model, tokenizer, folder, tmp_path / "new")
     assert done.store.clusters is None
@@ -177,7 +177,7 @@ def test_clusters_that_do_not_fit_are_left_out(model, tokenizer, old, tmp_path, 
     assert done.store.clusters is None
 
 
-def test_sizes_of_clusters_that_wrap_around_are_left_out(model, tokenizer, old, tmp_path, caplog):
+def test_sizes_of_clusters_that_wrap_around_are_left_out(old, tmp_path, caplog):
     """Every difference is at least 0 in int64, and their sum is the number of entries."""
     folder = knn_transformers(tmp_path / "old", old)
     members = folder / f"members_gpt2_{len(old)}_32_100_7.pkl"

@@ -224,7 +224,7 @@ def test_weights_that_change_without_a_trace_are_refused(mine, tokenizer, store)
         written(mine, tokenizer, memory)
 
 
-def test_hooks_of_others_are_noticed(mine, tokenizer, store, monkeypatch):
+def test_hooks_of_others_are_noticed(mine, tokenizer, store):
     memory = Memory(mine, store)
     expected = written(mine, tokenizer, memory)[0]
     block = mine.transformer.h[0]

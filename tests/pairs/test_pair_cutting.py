@@ -51,9 +51,7 @@ def test_targets_are_the_texts_between_start_and_end(marian, pair_tokenizer, tex
     prefix=st.sampled_from(["", "translate English to German: "]),
     limit=st.integers(3, 70),
 )
-def test_sources_are_the_texts_as_far_as_they_can_be_read(
-    marian, pair_tokenizer, texts, prefix, limit
-):
+def test_sources_are_the_texts_as_far_as_they_can_be_read(pair_tokenizer, texts, prefix, limit):
     model = torch.nn.Module()
     model.config = type("Config", (), {"max_position_embeddings": limit})()
     found = PairTokenizer(model, pair_tokenizer, source_prefix=prefix).sources(texts)

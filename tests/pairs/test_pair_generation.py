@@ -60,7 +60,7 @@ def test_a_passage_comes_with_its_source(marian, pair_tokenizer, pair_store):
         assert near.snippet.replace("</s>", "").strip() in sources[near.source]
 
 
-def test_shares_sum_to_one(marian, pair_tokenizer, pair_store, knn):
+def test_shares_sum_to_one(marian, pair_tokenizer, knn):
     batch = pair_tokenizer(SOURCES[:3], return_tensors="pt", padding=True)
     output = marian.generate(**batch, logits_processor=[knn], max_new_tokens=8, num_beams=3,
                              return_dict_in_generate=True)  # fmt: skip

@@ -343,7 +343,7 @@ def test_drafts_change_nothing(model, tokenizer, texts):
     assert torch.equal(*outputs)
 
 
-def test_with_a_gate_and_an_encoder(marian, pair_tokenizer, pair_store, texts, explain):
+def test_with_a_gate_and_an_encoder(marian, pair_store, texts, explain):
     gate = knn_logits.DistanceGate("l2", [2.0, 8.0], [0.9, 0.1])
     trace = explain(texts, TEXTS[2], lmbda=gate, infini_gram="auto")[0]
     for token in trace.tokens:

@@ -27,7 +27,6 @@ from knn_logits.store.datastore import Datastore
 DIM, VOCABULARY = 6, 12
 RANDOM = np.random.default_rng(11)
 DOCUMENTS = [RANDOM.integers(0, VOCABULARY, RANDOM.integers(1, 60)).tolist() for _ in range(40)]
-CONCATENATED = [False, True]
 
 
 def make(folder, *, concatenate=False, metric="l2", clusters=None):

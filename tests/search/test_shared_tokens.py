@@ -159,7 +159,7 @@ def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns
         assert step.neighbors.shared[0].tolist() == shared
 
 
-def test_a_build_chooses_the_weight_that_predicts_better(model, tokenizer, alike):
+def test_a_build_chooses_the_weight_that_predicts_better(model, alike):
     memory = Memory(model, alike, scoring=True)
     index = memory.retriever.index
     chosen = calibrate(model, memory.location, alike, index)
@@ -168,7 +168,7 @@ def test_a_build_chooses_the_weight_that_predicts_better(model, tokenizer, alike
     assert chosen.suffix_weight == 4.0
 
 
-def test_the_settings_are_kept_and_old_ones_stay_as_they_were(model, tokenizer, alike):
+def test_the_settings_are_kept_and_old_ones_stay_as_they_were(alike):
     plain = SettingsRecord(k=4, lmbda=0.5, temperature=2.0)
     assert "suffix_weight" not in plain.model_dump()
     weighed = SettingsRecord(k=4, lmbda=0.5, temperature=2.0, suffix_weight=4.0)

@@ -94,7 +94,7 @@ def test_a_stream_says_what_the_whole_answer_says(client):
     assert usage == whole.usage
 
 
-def test_the_probabilities_are_the_mixtures(client, by_library, tokenizer):
+def test_the_probabilities_are_the_mixtures(client, by_library):
     found = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6, logprobs=3)
     told = found.choices[0].logprobs
     text, ids, scores = by_library(new_tokens=6)
@@ -163,7 +163,7 @@ def test_a_text_ends_before_a_stop(client, by_library, stream):
     assert reason == "stop"
 
 
-def test_penalties_and_bias_change_the_text(client, by_library, tokenizer):
+def test_penalties_and_bias_change_the_text(client, by_library):
     asked = {"model": "tiny", "prompt": PROMPT, "max_tokens": 10, "logprobs": 0}
     plain = client.completions.create(**asked).choices[0]
     first = by_library(knn=False)[1][0]

@@ -227,7 +227,7 @@ def test_a_job_under_another_plan_is_refused_naming_what_differs(tmp_path, plan,
         assert names(tmp_path) == [layout.JOURNAL]
 
 
-def test_overwriting_gives_up_what_is_of_another_text(tmp_path, caplog):
+def test_overwriting_gives_up_what_is_of_another_text(tmp_path):
     interrupted(tmp_path)
     with begin(tmp_path, "build", PLAN, overwrite=True) as job:
         assert len(job.shards) == 2
