@@ -1,6 +1,6 @@
 """From a request to text and trace, without a page."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -115,16 +115,9 @@ def test_a_seed_means_the_same_text_whoever_else_writes(session):
     settings = {"sample": True, "new_tokens": 20, "sampling_temperature": 2.5}
     texts = [run(session, seed=3, **settings)["knn"].text for _ in range(2)]
     others = {seed: run(session, seed=seed, **settings)["knn"].text for seed in range(4, 8)}
-    together = {}
-
-    def write(seed):
-        together[seed] = run(session, seed=seed, **settings)["knn"].text
-
-    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(3, 8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(5) as threads:
+        found = {seed: threads.submit(run, session, seed=seed, **settings) for seed in range(3, 8)}
+        together = {seed: one.result()["knn"].text for seed, one in found.items()}
     assert texts[0] == texts[1] == together[3]
     assert {**others, 3: texts[0]} == together
     assert len(set(together.values())) > 1
@@ -134,18 +127,10 @@ def test_traces_of_many_visitors_are_not_mixed(session):
     prompts = [f"{words} E{number}" for words in ("For", "To clear", "After") for number in
                (272, 728, 176)]  # fmt: skip
     alone = {prompt: run(session, prompt)["knn"] for prompt in prompts}
-    found = {}
-
-    def write(prompt):
-        found[prompt] = run(session, prompt)["knn"]
-
-    threads = [threading.Thread(target=write, args=(prompt,)) for prompt in prompts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        found = {prompt: threads.submit(run, session, prompt) for prompt in prompts}
     for prompt in prompts:
-        assert found[prompt].trace.to_dict() == alone[prompt].trace.to_dict()
+        assert found[prompt].result()["knn"].trace.to_dict() == alone[prompt].trace.to_dict()
 
 
 def test_noise_draws_from_the_tokens_of_top_p():

@@ -1,7 +1,7 @@
 """Generating in several threads gives what each gives alone."""
 
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,23 +17,15 @@ def test_streaming_from_another_thread(model, tokenizer, memory, knn):
     inputs = encode(tokenizer, PROMPTS[4:5])
     plain = model.generate(**inputs, **SETTINGS, do_sample=False, logits_processor=[knn])
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)
-    outputs = []
-
-    def work():
-        outputs.append(
-            model.generate(
-                **inputs, **SETTINGS, do_sample=False, streamer=streamer, logits_processor=[knn]
-            )
-        )
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    text = "".join(streamer)
-    thread.join()
-    assert outputs[0].sequences.tolist() == plain.sequences.tolist()
-    trace = knn.trace(outputs[0], tokenizer)
+    settings = SETTINGS | {"do_sample": False, "streamer": streamer, "logits_processor": [knn]}
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(model.generate, **inputs, **settings)
+        text = "".join(streamer)
+        output = writing.result()
+    assert output.sequences.tolist() == plain.sequences.tolist()
+    trace = knn.trace(output, tokenizer)
     assert text.startswith(trace[0].text.removesuffix("<|endoftext|>"))
-    check(model, memory, outputs[0], knn, tokenizer, inputs["input_ids"].shape[1])
+    check(model, memory, output, knn, tokenizer, inputs["input_ids"].shape[1])
 
 
 @pytest.fixture
@@ -74,11 +66,8 @@ def test_two_processors_in_two_threads(model, tokenizer, store, number):
                 if tokens != want or not np.allclose(p, want_p, rtol=1e-5):
                     wrong.append(turn)
 
-        threads = [threading.Thread(target=work, args=(knn,)) for knn in (one, other)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(work, (one, other)))
     assert wrong == []
 
 
@@ -102,9 +91,6 @@ def test_one_processor_in_two_threads(model, tokenizer, knn, number):
             if output.tolist() != expected[place] or not knn.trace(output, tokenizer)[0].tokens:
                 wrong.append(place)
 
-    threads = [threading.Thread(target=work, args=(shift,)) for shift in (0, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, (0, 3)))
     assert wrong == []

@@ -1,6 +1,7 @@
 """Open indexes, and other objects of a datastore, which are made once."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from knn_logits.index.opening import Indexes
 
@@ -9,27 +10,19 @@ PATIENCE = 180
 
 def test_nobody_waits_for_an_object_that_another_makes(store):
     indexes, begun, go = Indexes(), threading.Event(), threading.Event()
-    made = []
 
     def slow():
         begun.set()
         go.wait(PATIENCE)
         return object()
 
-    threads = [
-        threading.Thread(target=lambda: made.append(indexes.once(store, "slow", slow)))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    assert begun.wait(PATIENCE)
-    assert indexes.once(store, "quick", lambda: 3) == 3
-    assert made == []
-    go.set()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert len(made) == 2
-    assert made[0] is made[1]
+    with ThreadPoolExecutor(2) as threads:
+        made = [threads.submit(indexes.once, store, "slow", slow) for _ in range(2)]
+        assert begun.wait(PATIENCE)
+        assert indexes.once(store, "quick", lambda: 3) == 3
+        assert not any(one.done() for one in made)
+        go.set()
+    assert made[0].result() is made[1].result()
 
 
 def test_an_object_that_could_not_be_made_is_made_again(store):

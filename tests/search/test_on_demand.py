@@ -2,7 +2,7 @@
 
 import copy
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -203,20 +203,16 @@ def test_drafts_write_the_same(model, tokenizer, bare):
 def test_threads_get_what_one_alone_gets(model, tokenizer, bare):
     prompts = [PROMPT, "Queen Maira founded", "The pump needs oil", "Each morning the keeper"]
     expected = [written(model, tokenizer, Memory(model, bare), [one])[0] for one in prompts]
-    memory, found = Memory(model, bare), {}
+    memory = Memory(model, bare)
     # A fast tokenizer refuses two threads at a time.
     own = [copy.deepcopy(tokenizer) for _ in prompts]
-
-    def write(number):
-        found[number] = written(model, own[number], memory, [prompts[number]])[0]
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    for number, alone in enumerate(expected):
-        assert torch.equal(found[number], alone)
+    with ThreadPoolExecutor(4) as threads:
+        found = [
+            threads.submit(written, model, mine, memory, [prompt])
+            for mine, prompt in zip(own, prompts, strict=True)
+        ]
+    for one, alone in zip(found, expected, strict=True):
+        assert torch.equal(one.result()[0], alone)
 
 
 def test_documents_that_are_left_out_or_removed_are_not_found(model, tokenizer, folder):

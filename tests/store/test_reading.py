@@ -321,25 +321,14 @@ def test_a_job_that_ends_while_a_reader_opens(tmp_path, monkeypatch, moment):
 
     def slow(*arguments, **settings):
         # Not within the openings of the job itself.
-        if threading.current_thread().name == "reader":
-            thread = threading.Thread(target=meanwhile)
-            thread.start()
-            thread.join()
+        if threading.current_thread().name == "reader_0":
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(meanwhile).result()
         return real(*arguments, **settings)
 
     monkeypatch.setattr(owner, moment, slow)
-    found = []
-
-    def read():
-        try:
-            found.append(len(Datastore(folder)))
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=read, name="reader")
-    thread.start()
-    thread.join()
-    assert found == [100]
+    with ThreadPoolExecutor(1, "reader") as reader:
+        assert len(reader.submit(Datastore, folder).result()) == 100
     assert len(turns) == 2
 
 
