@@ -1,6 +1,6 @@
 """Limits and deadlines, for whoever runs the library for others."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -60,9 +60,8 @@ def test_a_deadline_ends_a_build_from_another_thread(build, tmp_path):
 
     def progress(phase, done, total):
         told.append((phase, done, total))
-        thread = threading.Thread(target=deadline.cancel)
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(deadline.cancel).result()
 
     with pytest.raises(LimitError, match="stopped"):
         build(["The pump is new."] * 9, tmp_path / "store", progress=deadline.watch(progress))

@@ -2,7 +2,7 @@
 
 import json
 import math
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -308,16 +308,10 @@ def test_a_stale_output_of_beams_is_refused(model, tokenizer, store):
 
 
 def test_threads_that_came_and_went_leave_their_traces(model, tokenizer, store):
-    outputs = {}
-
-    def work(number):
-        ids = tokenizer(TEXTS[number][:12], return_tensors="pt")["input_ids"]
-        outputs[number] = generated(model, knn, ids)
-
+    prompts, outputs = [text[:12] for text in TEXTS], []
     with KNNLogitsProcessor(model, store) as knn:
-        for number in range(8):
-            thread = threading.Thread(target=work, args=(number,))
-            thread.start()
-            thread.join()
-        for number, output in outputs.items():
-            assert knn.trace(output, tokenizer)[0].prompt == TEXTS[number][:12]
+        for prompt in prompts:
+            ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+            with ThreadPoolExecutor(1) as thread:
+                outputs.append(thread.submit(generated, model, knn, ids).result())
+        assert [knn.trace(output, tokenizer)[0].prompt for output in outputs] == prompts

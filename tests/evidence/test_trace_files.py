@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,14 +44,11 @@ def test_a_file_is_written_in_its_place_with_its_mode_and_into_a_pipe(trace, tmp
     assert path.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
     read, write = os.pipe()
-    with os.fdopen(read) as end:
-        kept = []
-        reader = threading.Thread(target=lambda: kept.append(end.read()))
-        reader.start()
+    with os.fdopen(read) as end, ThreadPoolExecutor(1) as reader:
+        kept = reader.submit(end.read)
         trace.save(f"/dev/fd/{write}")
         os.close(write)
-        reader.join(60)
-    assert kept == [path.read_text()]
+        assert kept.result(60) == path.read_text()
 
 
 @pytest.mark.parametrize("place", ["/dev/stdout", "/dev/fd/1", "log"])

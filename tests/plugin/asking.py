@@ -1,6 +1,6 @@
 """Asks the extension for answers as text-generation-webui does, and the library alone."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -17,20 +17,15 @@ def answer(extension, host, *, thread=True, prompt=PROMPT, **settings):
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
     processors = LogitsProcessorList()
     extension.logits_processor_modifier(processors, ids)
-    found = []
 
     def run():
         settings_of = {"max_new_tokens": 12, "do_sample": False, **settings}
         with torch.no_grad():
-            found.append(model.generate(inputs=ids, logits_processor=processors, **settings_of))
+            return model.generate(inputs=ids, logits_processor=processors, **settings_of)
 
-    if thread:
-        other = threading.Thread(target=run)
-        other.start()
-        other.join()
-    else:
-        run()
-    written = found[0][0, ids.shape[1] :]
+    with ThreadPoolExecutor(1) as other:
+        output = other.submit(run).result() if thread else run()
+    written = output[0, ids.shape[1] :]
     text = tokenizer.decode(written, skip_special_tokens=True)
     assert extension.output_modifier(text, state) == text
     return written.tolist(), len(processors)

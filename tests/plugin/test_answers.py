@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -97,31 +98,24 @@ def test_a_loop_is_ended_as_the_library_ends_it(
 
 def test_an_answer_that_was_given_up_ends_while_the_next_one_is_written(on, loaded, tokenizer):
     ids, begun, go_on = prompt_ids(tokenizer), threading.Event(), threading.Event()
-    first, failed = LogitsProcessorList(), []
+    first = LogitsProcessorList()
 
     def pause(_, scores):
         begun.set()
         assert go_on.wait(120)
         return scores
 
-    def given_up():
-        try:
-            run(loaded, ids, first)
-        except Exception as error:
-            failed.append(error)
-
     on.logits_processor_modifier(first, ids)
     first.append(pause)
-    thread = threading.Thread(target=given_up)
-    thread.start()
-    assert begun.wait(120)
-    on.params["k"] = "3"
-    second = LogitsProcessorList()
-    on.logits_processor_modifier(second, ids)
-    written = run(loaded, ids, second)
-    go_on.set()
-    thread.join()
-    assert not failed
+    with ThreadPoolExecutor(1) as thread:
+        given_up = thread.submit(run, loaded, ids, first)
+        assert begun.wait(120)
+        on.params["k"] = "3"
+        second = LogitsProcessorList()
+        on.logits_processor_modifier(second, ids)
+        written = run(loaded, ids, second)
+        go_on.set()
+        given_up.result()
     on.output_modifier(tokenizer.decode(written), {})
     assert "".join(sources(on)) == tokenizer.decode(written).rstrip("\ufffd")
 
@@ -184,17 +178,15 @@ def test_the_page_waits_for_the_end_of_an_answer(on, host, loaded, tokenizer):
     memory = on.memory
     memory.wait(lambda: True)
     on.logits_processor_modifier(LogitsProcessorList(), prompt_ids(tokenizer))
-    told = []
 
     def wait():
         memory.wait(lambda: True)
-        told.append(memory.answers)
+        return memory.answers
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    on.output_modifier("x", {})
-    thread.join(120)
-    assert told == [1]
+    with ThreadPoolExecutor(1) as thread:
+        told = thread.submit(wait)
+        on.output_modifier("x", {})
+        assert told.result(120) == 1
     # The host gave an answer up, and nobody tells its end.
     on.logits_processor_modifier(LogitsProcessorList(), prompt_ids(tokenizer))
     memory.wait(lambda: False)
