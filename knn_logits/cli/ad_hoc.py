@@ -62,12 +62,19 @@ def opened_with_model(
         yield opening(list(stores)), loaded, tokenizer
 
 
+def named_place(text: str) -> tuple[str, str]:
+    """Splits NAME=STORE, where no path is called so; the name may be empty."""
+    name, sign, place = text.partition("=")
+    return (name, place) if sign and not _exists(Path(text)) else ("", text)
+
+
 def _check(names: Sequence[str]) -> None:
     """Refuses a path that does not exist, which may be a word of a question without quotes."""
     from knn_logits.store.hub_client import hub_name
 
     for name in names:
-        if not _exists(Path(name)) and hub_name(name) is None:
+        _, place = named_place(name)
+        if not _exists(Path(place)) and hub_name(place) is None:
             raise ConfigError(
                 f"{printable(name)} does not exist: pass documents or a datastore; `ask` "
                 "needs its question in quotes"

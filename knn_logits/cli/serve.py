@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli.ad_hoc import STORES_HELP, StoresOrDocuments, opened_with_model
+from knn_logits.cli.ad_hoc import (
+    STORES_HELP,
+    StoresOrDocuments,
+    named_place,
+    opened_with_model,
+)
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import ModelRun, open_datastore
 from knn_logits.cli.memory import OpenStores, ServedMemoryOptions
@@ -147,9 +152,7 @@ def _opened(arguments: list[str]) -> dict[str, Datastore]:
     """Opens the datastores, by the names that clients use."""
     opened: dict[str, Datastore] = {}
     for text in arguments:
-        name, sign, place = text.partition("=")
-        if not sign or Path(text).exists():
-            name, place = "", text
+        name, place = named_place(text)
         store = open_datastore(place)
         name = name or store.name
         if name in opened:
