@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import missing
 import pytest
 import torch
-from gates_and_traces import short_training, traced  # noqa: F401
+from gates_and_traces import copied, pair_copy, short_training, traced  # noqa: F401
 from hypothesis import settings
 from missing import pytest_sessionfinish  # noqa: F401
 

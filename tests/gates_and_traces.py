@@ -1,8 +1,21 @@
-"""Fixtures for tests of gates and of traces, which `conftest` offers to all."""
+"""Fixtures of copies, gates and traces, which `conftest` offers to all tests."""
 
+import shutil
 from functools import partial
 
 import pytest
+
+
+@pytest.fixture
+def copied(store, tmp_path):
+    """The folder of a copy of the shared datastore, for a test to change."""
+    return shutil.copytree(store.folder, tmp_path / "copy")
+
+
+@pytest.fixture
+def pair_copy(pair_store, tmp_path):
+    """The folder of a copy of the shared datastore of pairs, for a test to change."""
+    return shutil.copytree(pair_store.folder, tmp_path / "copy")
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import errno
-import shutil
 import threading
 
 import numpy as np
@@ -214,37 +213,33 @@ def test_what_fits_is_not_refused(factory):
 
 
 @pytest.mark.parametrize("damage", ["lost", "changed"])
-def test_an_index_that_is_lost_or_damaged_is_made_anew(run, store, tmp_path, damage):
-    folder = shutil.copytree(store.folder, tmp_path / "copy")
-    build_index(Datastore(folder), IndexConfig("IVF4,SQ8"))
-    (path,) = folder.glob("index*.safetensors")
+def test_an_index_that_is_lost_or_damaged_is_made_anew(run, store, copied, damage):
+    build_index(Datastore(copied), IndexConfig("IVF4,SQ8"))
+    (path,) = copied.glob("index*.safetensors")
     if damage == "lost":
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-4] + b"gone")
-    run.good("index", folder, "--index", "IVF4,Flat")
-    assert Datastore(folder, full=True).manifest.index.factory == "IVF4,Flat"
+    run.good("index", copied, "--index", "IVF4,Flat")
+    assert Datastore(copied, full=True).manifest.index.factory == "IVF4,Flat"
     asked = torch.from_numpy(store.keys([3]).astype(np.float32))
-    assert open_index(Datastore(folder)).search(asked, 1)[1].tolist() == [[3]]
+    assert open_index(Datastore(copied)).search(asked, 1)[1].tolist() == [[3]]
 
 
-def test_another_damaged_file_is_named_before_an_index_is_made(store, tmp_path):
-    folder = shutil.copytree(store.folder, tmp_path / "copy")
-    build_index(Datastore(folder), IndexConfig("IVF4,SQ8"))
-    (path,) = folder.glob("tokens*")
+def test_another_damaged_file_is_named_before_an_index_is_made(copied):
+    build_index(Datastore(copied), IndexConfig("IVF4,SQ8"))
+    (path,) = copied.glob("tokens*")
     path.write_bytes(path.read_bytes()[:-4] + b"gone")
     with pytest.raises(DamagedError, match="tokens"):
-        build_index(folder)
+        build_index(copied)
 
 
-def test_an_index_is_made_where_no_thread_can_be_started(store, tmp_path, monkeypatch):
-    folder = shutil.copytree(store.folder, tmp_path / "copy")
-
+def test_an_index_is_made_where_no_thread_can_be_started(copied, monkeypatch):
     def refused(_):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    done = build_index(folder, IndexConfig("IVF4,Flat"))
+    done = build_index(copied, IndexConfig("IVF4,Flat"))
     assert done.manifest.index.factory == "IVF4,Flat"
 
 
@@ -257,56 +252,51 @@ def test_an_index_that_nobody_builds_on_a_strangers_word_is_said_to_be_one(plain
     assert open_index(kept, native=True).size == 1200
 
 
-@pytest.fixture
-def folder(store, tmp_path):
-    return shutil.copytree(store.folder, tmp_path / "store")
-
-
 def is_whole(store):
     Datastore(store.folder, full=True)
     return is_suffix_order(store.tokens, store.documents.first, store.suffixes)
 
 
-def test_four_bytes_a_token(folder):
-    before = hashes(folder)
+def test_four_bytes_a_token(copied):
+    before = hashes(copied)
     told = []
-    store = build_suffixes(folder, progress=lambda *one: told.append(one))
+    store = build_suffixes(copied, progress=lambda *one: told.append(one))
     record = store.manifest.file("suffixes")
     assert record.dtype == "uint32"
     assert record.bytes <= 4 * store.manifest.tokens + 128
     assert is_whole(store)
     assert told
-    after = hashes(folder)
+    after = hashes(copied)
     assert set(after) - set(before) == {record.name}
     assert {name for name in before if before[name] != after[name]} == {"datastore.json"}
-    assert hashes(build_suffixes(folder).folder) == after
+    assert hashes(build_suffixes(copied).folder) == after
 
 
-def test_it_goes_with_documents_that_come_and_go(model, tokenizer, folder):
-    build_suffixes(folder)
-    store = knn_logits.add_documents(model, tokenizer, folder, ["A new crane lifts crates."])
+def test_it_goes_with_documents_that_come_and_go(model, tokenizer, copied):
+    build_suffixes(copied)
+    store = knn_logits.add_documents(model, tokenizer, copied, ["A new crane lifts crates."])
     assert len(store.suffixes) == store.manifest.tokens - store.manifest.documents
     assert is_whole(store)
-    removed = knn_logits.remove_documents(folder, ["2", "5"])
+    removed = knn_logits.remove_documents(copied, ["2", "5"])
     assert is_whole(removed)
-    compacted = knn_logits.compact(folder)
+    compacted = knn_logits.compact(copied)
     assert len(compacted.suffixes) < len(store.suffixes)
     assert is_whole(compacted)
     kept = [knn_logits.Document(text, str(number)) for number, text in enumerate(TEXTS[3:], 3)]
-    synced = knn_logits.sync_documents(model, tokenizer, folder, kept).datastore
+    synced = knn_logits.sync_documents(model, tokenizer, copied, kept).datastore
     assert is_whole(synced)
-    assert is_whole(knn_logits.build_index(folder, knn_logits.IndexConfig("exact", "cosine")))
+    assert is_whole(knn_logits.build_index(copied, knn_logits.IndexConfig("exact", "cosine")))
 
 
-def test_none_stays_none(model, tokenizer, folder):
-    assert knn_logits.add_documents(model, tokenizer, folder, ["More text."]).suffixes is None
+def test_none_stays_none(model, tokenizer, copied):
+    assert knn_logits.add_documents(model, tokenizer, copied, ["More text."]).suffixes is None
     with pytest.raises(knn_logits.DatastoreError, match=r"knn-logits index .* --suffixes"):
-        knn_logits.Memory(model, folder, infini_gram="auto")
+        knn_logits.Memory(model, copied, infini_gram="auto")
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_hostile_arrays_are_refused(folder, seed):
-    store = build_suffixes(folder)
+def test_hostile_arrays_are_refused(copied, seed):
+    store = build_suffixes(copied)
     random = np.random.default_rng(seed)
     name, order = store.manifest.file("suffixes").name, np.array(store.suffixes)
     wrong = {
@@ -324,21 +314,21 @@ def test_hostile_arrays_are_refused(folder, seed):
         11: lambda: order[:0],
     }[seed]()
     assert not np.array_equal(wrong, order) or wrong.dtype != order.dtype
-    files.write_array(folder / name, wrong)
-    refit(folder)
+    files.write_array(copied / name, wrong)
+    refit(copied)
     with pytest.raises(DamagedError) as caught:
-        Datastore(folder)
+        Datastore(copied)
     assert "suffixes" in one_line(caught)
 
 
-def test_an_index_of_other_text_is_refused(folder):
-    store = build_suffixes(folder)
+def test_an_index_of_other_text_is_refused(copied):
+    store = build_suffixes(copied)
     other = np.array(store.tokens)[::-1].copy()
-    files.write_array(folder / store.manifest.file("suffixes").name,
+    files.write_array(copied / store.manifest.file("suffixes").name,
                       suffix_order(other, store.documents.first))  # fmt: skip
-    refit(folder)
+    refit(copied)
     with pytest.raises(DamagedError, match="--suffixes"):
-        Datastore(folder)
+        Datastore(copied)
 
 
 @pytest.mark.parametrize(
@@ -354,12 +344,12 @@ def test_an_index_of_other_text_is_refused(folder):
         {"lengths": [1], "shares": ["much"]},
     ],
 )
-def test_hostile_shares_are_refused(folder, record):
-    change(folder, infini_gram=record)
+def test_hostile_shares_are_refused(copied, record):
+    change(copied, infini_gram=record)
     with pytest.raises(DamagedError) as caught:
-        Datastore(folder)
+        Datastore(copied)
     one_line(caught)
 
 
-def test_the_manifest_of_old_is_unchanged(folder):
-    assert "infini_gram" not in read_content(folder)
+def test_the_manifest_of_old_is_unchanged(copied):
+    assert "infini_gram" not in read_content(copied)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import shutil
 import sys
 import time
 
@@ -17,11 +16,6 @@ from knn_logits.measure.figures import check_writable
 from knn_logits.progress import WHOLE
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
-
-
-@pytest.fixture
-def copy(store, tmp_path):
-    return shutil.copytree(store.folder, tmp_path / "copy")
 
 
 @pytest.fixture
@@ -47,22 +41,27 @@ def run_in(run, monkeypatch):
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
-def test_no_work_is_lost_on_an_output_that_is_not_utf8(run_in, model_folder, copy, text, encoding):
-    done, out = run_in(encoding, "eval", model_folder, copy, text)
+def test_no_work_is_lost_on_an_output_that_is_not_utf8(
+    run_in, model_folder, copied, text, encoding
+):
+    done, out = run_in(encoding, "eval", model_folder, copied, text)
     assert (done.code, "\\u2192" in out) == (0, True), done.err
     prompt = ("--prompt", "The λ crane", "--max-new-tokens", 4, "--lmbda", 0.9)
-    done, out = run_in(encoding, "generate", model_folder, copy, *prompt, "--explain")
+    done, out = run_in(encoding, "generate", model_folder, copied, *prompt, "--explain")
     assert (done.code, "The \\u03bb crane" in out) == (0, True), done.err
-    for command in (("eval", model_folder, copy, text), ("generate", model_folder, copy, *prompt)):
+    for command in (
+        ("eval", model_folder, copied, text),
+        ("generate", model_folder, copied, *prompt),
+    ):
         done, out = run_in(encoding, *command, "--json")
         assert done.code == 0, done.err
         assert "λ" in json.dumps(json.loads(out), ensure_ascii=False)
 
 
 @pytest.fixture
-def hostile(copy):
+def hostile(copied):
     """A datastore whose publisher wrote control sequences and line breaks into its manifest."""
-    manifest = Datastore(copy).manifest
+    manifest = Datastore(copied).manifest
     foreign = f"gpt2\nlicense    free{CLIPBOARD}\u202e"
     manifest.model_copy(
         update={
@@ -70,8 +69,8 @@ def hostile(copy):
             "tokenizer": manifest.tokenizer.model_copy(update={"id": foreign, "sha256": "0" * 64}),
             "source": foreign,
         }
-    ).write(copy)
-    return copy
+    ).write(copied)
+    return copied
 
 
 def test_a_manifest_does_not_steer_and_forges_no_line(run, model_folder, hostile):
@@ -99,27 +98,26 @@ def test_what_a_corpus_wrote_does_not_steer(run, build, model_folder, tmp_path):
         assert not set(found.out) & set("\x1b\x07")
 
 
-def test_every_command_that_names_an_option_has_it(run, model_folder, copy, text, monkeypatch):
-    knn_logits.build_index(Datastore(copy), IndexConfig("HNSW8", native=True))
+def test_every_command_that_names_an_option_has_it(run, model_folder, copied, text, monkeypatch):
+    knn_logits.build_index(Datastore(copied), IndexConfig("HNSW8", native=True))
     opened = []
     monkeypatch.setattr(
         native, "from_bytes", lambda *a, of=native.from_bytes, **b: opened.append(1) or of(*a, **b)
     )
     for command in (
-        ("eval", model_folder, copy, text),
-        ("tune", model_folder, copy, text, "--k", 8),
-        ("explain", model_folder, copy, TEXTS[0]),
-        ("generate", model_folder, copy, "--prompt", "The", "--max-new-tokens", 1),
-        ("verify", copy),
+        ("eval", model_folder, copied, text),
+        ("tune", model_folder, copied, text, "--k", 8),
+        ("explain", model_folder, copied, TEXTS[0]),
+        ("generate", model_folder, copied, "--prompt", "The", "--max-new-tokens", 1),
+        ("verify", copied),
     ):
         opened.clear()
         found = run(*command, "--native-index")
         assert (found.code, bool(opened)) == (0, True), (command, found.err)
 
 
-def test_translations_take_an_index_of_faiss(marian, pair_tokenizer, pair_store, tmp_path):
-    copy = shutil.copytree(pair_store.folder, tmp_path / "copy")
-    store = knn_logits.build_index(Datastore(copy), IndexConfig("HNSW8", native=True))
+def test_translations_take_an_index_of_faiss(marian, pair_tokenizer, pair_copy):
+    store = knn_logits.build_index(Datastore(pair_copy), IndexConfig("HNSW8", native=True))
     call = (marian, pair_tokenizer, ["The crane."], store)
     assert knn_logits.translate(*call, native_index=True, max_new_tokens=2)
 
@@ -135,29 +133,29 @@ def never(*_, **__):
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
-    run, model_folder, copy, text, no_folder, monkeypatch
+    run, model_folder, copied, text, no_folder, monkeypatch
 ):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("knn_logits.cli.loading.RunOptions.load", never)
     for command in (
-        ("eval", model_folder, copy, text, "--report", no_folder),
-        ("eval", model_folder, copy, text, "--report", "/proc/nowhere"),
-        ("eval", model_folder, copy, text, "--translations", no_folder),
-        ("eval", model_folder, copy, text, "--translations", copy),
-        ("tune", model_folder, copy, text, "--plots", no_folder),
+        ("eval", model_folder, copied, text, "--report", no_folder),
+        ("eval", model_folder, copied, text, "--report", "/proc/nowhere"),
+        ("eval", model_folder, copied, text, "--translations", no_folder),
+        ("eval", model_folder, copied, text, "--translations", copied),
+        ("tune", model_folder, copied, text, "--plots", no_folder),
     ):
         found = run(*command)
         assert (found.code, "cannot be written" in found.err) == (1, True), (command, found.err)
 
 
 def test_results_are_printed_though_a_file_cannot_be_written(
-    run, model_folder, copy, text, no_folder, monkeypatch
+    run, model_folder, copied, text, no_folder, monkeypatch
 ):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("knn_logits.measure.figures.check_writable", lambda *_, **__: None)
     for command, key, words in (
-        (("eval", model_folder, copy, text, "--report", no_folder), "perplexity", "bits a byte"),
-        (("tune", model_folder, copy, text, "--k", 8, "--plots", no_folder), "lmbda", "the best"),
+        (("eval", model_folder, copied, text, "--report", no_folder), "perplexity", "bits a byte"),
+        (("tune", model_folder, copied, text, "--k", 8, "--plots", no_folder), "lmbda", "the best"),
     ):
         found = run(*command)
         assert (found.code, words in found.out) == (1, True), found.err
@@ -176,8 +174,8 @@ def test_nothing_is_left_where_a_place_was_tried(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["./modle", "/no/such/modle", "models/tiny/modle", "modle/"])
-def test_a_mistyped_folder_is_named_as_such(run, copy, text, name):
-    for command in (("generate", name, copy, "--prompt", "The"), ("eval", name, copy, text)):
+def test_a_mistyped_folder_is_named_as_such(run, copied, text, name):
+    for command in (("generate", name, copied, "--prompt", "The"), ("eval", name, copied, text)):
         found = run(*command)
         assert (found.code, "there is no such folder" in found.err) == (1, True), found.err
         assert "Repo id" not in found.err

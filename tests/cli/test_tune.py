@@ -15,63 +15,58 @@ def text(tmp_path):
     return write_corpus(tmp_path / "text.jsonl", DOCUMENTS)
 
 
-@pytest.fixture
-def copy(store, tmp_path):
-    return shutil.copytree(store.folder, tmp_path / "copy")
-
-
-def test_json_and_write(run, model_folder, copy, text, tmp_path):
-    result = run.good("tune", model_folder, copy, text, "--k", 32, "--json")
+def test_json_and_write(run, model_folder, copied, text, tmp_path):
+    result = run.good("tune", model_folder, copied, text, "--k", 32, "--json")
     assert len(result.out.splitlines()) == 1
     content = result.json
     assert set(content) >= {"lmbda", "temperature", "k", "perplexity", "settings_tried", "seconds"}
     assert content["settings_tried"] >= 1000
     assert content["perplexity"] < content["perplexity_lm"]
-    assert run("info", copy, "--json").json["settings"]["calibrated"] is False
+    assert run("info", copied, "--json").json["settings"]["calibrated"] is False
     stored = write_corpus(tmp_path / "stored.jsonl", TEXTS)
-    refused = run.refused("tune", model_folder, copy, stored, "--k", 32, "--write", "--json")
+    refused = run.refused("tune", model_folder, copied, stored, "--k", 32, "--write", "--json")
     assert "the settings were not stored" in refused.err
     assert "--allow-overlap" in refused.json["refused"]
-    assert run("info", copy, "--json").json["settings"]["calibrated"] is False
-    quiet = run("tune", model_folder, copy, stored, "--k", 8, "--allow-overlap", "--json")
+    assert run("info", copied, "--json").json["settings"]["calibrated"] is False
+    quiet = run("tune", model_folder, copied, stored, "--k", 8, "--allow-overlap", "--json")
     assert "runs of 13" not in quiet.err
     assert quiet.json["overlap"] is None
-    few = run.refused("tune", model_folder, copy, text, "--k", 32, "--write", "--allow-overlap")
+    few = run.refused("tune", model_folder, copied, text, "--k", 32, "--write", "--allow-overlap")
     assert "tokens of text, half of which is held out" in few.err
-    written = run.good("tune", model_folder, copy, text, "--k", 32, "--write", "--force")
+    written = run.good("tune", model_folder, copied, text, "--k", 32, "--write", "--force")
     assert "settings written" in written.out
-    settings = run("info", copy, "--json").json["settings"]
+    settings = run("info", copied, "--json").json["settings"]
     assert settings["calibrated"] is True
     assert settings["tuned"] is True
-    assert "(tuned on text given for it)" in run("info", copy).out
+    assert "(tuned on text given for it)" in run("info", copied).out
     assert settings["lmbda"] == content["lmbda"]
     assert settings["k"] == content["k"]
 
 
-def test_for_people(run, model_folder, copy, tmp_path):
+def test_for_people(run, model_folder, copied, tmp_path):
     stored = write_corpus(tmp_path / "stored.jsonl", TEXTS)
-    result = run.good("tune", model_folder, copy, stored, "--k", 8)
+    result = run.good("tune", model_folder, copied, stored, "--k", 8)
     assert "other tokens" in result.out
     assert "tune on text that is not in the datastore" in result.out
     assert "in the datastore, in runs of 13" in result.err
 
 
-def test_plots_and_report(run, model_folder, copy, text, tmp_path):
+def test_plots_and_report(run, model_folder, copied, text, tmp_path):
     pytest.importorskip("matplotlib")
     result = run.good(
-        "tune", model_folder, copy, text, "--k", 8, "--plots", tmp_path / "p", "--json"
+        "tune", model_folder, copied, text, "--k", 8, "--plots", tmp_path / "p", "--json"
     )
     assert len(result.json["files"]) == 3
     report = tmp_path / "r"
-    result = run.good("eval", model_folder, copy, text, "--report", report, "--lmbda", 0.5)
+    result = run.good("eval", model_folder, copied, text, "--report", report, "--lmbda", 0.5)
     page = (report / "evaluation.md").read_text()
-    assert f"knn-logits eval {model_folder} {copy} {text}" in page
+    assert f"knn-logits eval {model_folder} {copied} {text}" in page
     assert "--lmbda 0.5" in page
 
 
-def test_what_followed_pointers_is_named(run, model_folder, copy, text, tmp_path):
+def test_what_followed_pointers_is_named(run, model_folder, copied, text, tmp_path):
     pytest.importorskip("matplotlib")
-    command = ("eval", model_folder, copy, text, "--retomaton", "--max-knns", 7)
+    command = ("eval", model_folder, copied, text, "--retomaton", "--max-knns", 7)
     found = run.good(*command, "--json", "--report", tmp_path / "r")
     settings = found.json["settings"]
     assert (settings["retomaton"], settings["min_knns"], settings["max_knns"]) == (True, 1, 7)
@@ -81,33 +76,33 @@ def test_what_followed_pointers_is_named(run, model_folder, copy, text, tmp_path
     assert "has no clusters, so RetoMaton may predict worse" in people.err
     assert "no clusters" not in run(*command, "--min-knns", 8).err
     assert f"{found.json['searches_saved']:,} saved" in people.out
-    assert run("eval", model_folder, copy, text, "--json").json["settings"]["retomaton"] is False
+    assert run("eval", model_folder, copied, text, "--json").json["settings"]["retomaton"] is False
 
 
-def test_all_datastores_are_named(run, model_folder, copy, text, tmp_path):
-    other = shutil.copytree(copy, tmp_path / "other")
-    found = run.good("eval", model_folder, copy, other, text, "--weights", "3,1", "--json")
+def test_all_datastores_are_named(run, model_folder, copied, text, tmp_path):
+    other = shutil.copytree(copied, tmp_path / "other")
+    found = run.good("eval", model_folder, copied, other, text, "--weights", "3,1", "--json")
     settings = found.json["settings"]
     assert (settings["datastore"], settings["weights"]) == ("copy, other", "0.75, 0.25")
-    assert settings["entries"] == 2 * run("info", copy, "--json").json["entries"]
+    assert settings["entries"] == 2 * run("info", copied, "--json").json["entries"]
 
 
-def test_mistakes_are_one_line(run, model_folder, copy, text, tmp_path, monkeypatch):
+def test_mistakes_are_one_line(run, model_folder, copied, text, tmp_path, monkeypatch):
     short = tmp_path / "short.txt"
     short.write_text("a")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for args, expected in (
-        ((copy,), "no text given"),
-        ((copy, short), "dozens of documents"),
-        ((copy, text, "--k", 0), "k must be"),
-        ((copy, copy, text, "--write"), "tune each datastore separately"),
-        ((copy, text, "--plots", tmp_path / "p"), "knn-logits[plots]"),
+        ((copied,), "no text given"),
+        ((copied, short), "dozens of documents"),
+        ((copied, text, "--k", 0), "k must be"),
+        ((copied, copied, text, "--write"), "tune each datastore separately"),
+        ((copied, text, "--plots", tmp_path / "p"), "knn-logits[plots]"),
     ):
         result = run.refused("tune", model_folder, *args)
         assert expected in result.err
         lines = [line for line in result.err.splitlines() if line.startswith("knn-logits: ")]
         assert len(lines) == 1
-    assert "plots]" in run("eval", model_folder, copy, text, "--report", tmp_path / "r").err
+    assert "plots]" in run("eval", model_folder, copied, text, "--report", tmp_path / "r").err
 
 
 def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):
@@ -123,27 +118,29 @@ def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):
     assert "(calibrated)" in run("info", tmp_path / "c").out
 
 
-def test_shares_of_the_infini_gram(run, model_folder, copy, text):
-    refused = run.refused("tune", model_folder, copy, text, "--infini-gram")
+def test_shares_of_the_infini_gram(run, model_folder, copied, text):
+    refused = run.refused("tune", model_folder, copied, text, "--infini-gram")
     assert "knn-logits index" in refused.err
-    made = run.good("index", copy, "--suffixes", "--json")
+    made = run.good("index", copied, "--suffixes", "--json")
     assert made.json["bytes"] <= 4 * made.json["tokens"] + 128
-    found = run.good("tune", model_folder, copy, text, "--infini-gram", "--json", "--allow-overlap")
+    found = run.good(
+        "tune", model_folder, copied, text, "--infini-gram", "--json", "--allow-overlap"
+    )
     assert set(found.json["perplexity"]) == {"lm", "without", "without_knn", "with"}
     written = run.good(
-        "tune", model_folder, copy, text, "--infini-gram", "--write", "--force", "--allow-overlap"
+        "tune", model_folder, copied, text, "--infini-gram", "--write", "--force", "--allow-overlap"
     )
     assert "shares written" in written.out
-    both = run.refused("tune", model_folder, copy, text, "--infini-gram", "--gate", "learned")
+    both = run.refused("tune", model_folder, copied, text, "--infini-gram", "--gate", "learned")
     assert "remove --k" in both.err
 
 
 @pytest.mark.parametrize("command", [("eval",), ("explain",), ("generate", "--prompt")])
-def test_the_infini_gram_is_asked_for(run, model_folder, copy, text, command):
+def test_the_infini_gram_is_asked_for(run, model_folder, copied, text, command):
     name, *option = command
     words = [*option, TEXTS[1]] if name != "eval" else [text]
-    run.good("index", copy, "--suffixes")
-    plain = run(name, model_folder, copy, *words, "--json")
-    with_it = run.good(name, model_folder, copy, *words, "--infini-gram", "0.4", "--json")
+    run.good("index", copied, "--suffixes")
+    plain = run(name, model_folder, copied, *words, "--json")
+    with_it = run.good(name, model_folder, copied, *words, "--infini-gram", "0.4", "--json")
     part = "perplexity" if name == "eval" else "tokens"
     assert with_it.json[part] != plain.json[part]

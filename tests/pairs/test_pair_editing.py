@@ -1,7 +1,6 @@
 """Datastores of pairs that grow and shrink."""
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
@@ -18,12 +17,6 @@ from knn_logits.store.verification import damage
 @pytest.fixture
 def build(marian, pair_tokenizer, tmp_path):
     return builder(marian, pair_tokenizer, tmp_path)
-
-
-@pytest.fixture
-def copied(pair_store, tmp_path):
-    """The session's datastore, for a test to change."""
-    return shutil.copytree(pair_store.folder, tmp_path / "copy")
 
 
 def test_parts_one_after_another_are_one_build(marian, pair_tokenizer, build):
@@ -89,9 +82,9 @@ def test_what_was_removed_is_not_found_and_then_nowhere(marian, pair_tokenizer, 
 
 
 @pytest.mark.parametrize("documents", [["a text"], [Document("a text", "d")]])
-def test_texts_without_a_source_are_not_added(marian, pair_tokenizer, copied, documents):
-    before = {name: data for name, data in contents(copied).items() if name.endswith("json")}
+def test_texts_without_a_source_are_not_added(marian, pair_tokenizer, pair_copy, documents):
+    before = {name: data for name, data in contents(pair_copy).items() if name.endswith("json")}
     with pytest.raises(CorpusError, match="has no source"):
-        knn_logits.add_documents(marian, pair_tokenizer, copied, documents)
-    assert contents(copied).items() >= before.items()
-    assert not damage(copied, knn_logits.Datastore(copied).manifest)
+        knn_logits.add_documents(marian, pair_tokenizer, pair_copy, documents)
+    assert contents(pair_copy).items() >= before.items()
+    assert not damage(pair_copy, knn_logits.Datastore(pair_copy).manifest)

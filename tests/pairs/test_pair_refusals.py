@@ -19,12 +19,6 @@ from knn_logits.store.manifest import read_manifest
 from knn_logits.store.verification import damage
 
 
-@pytest.fixture
-def copied(pair_store, tmp_path):
-    """The session's datastore, for a test to change."""
-    return shutil.copytree(pair_store.folder, tmp_path / "copy")
-
-
 def with_table(folder, change_table):
     path = folder / layout.DOCUMENTS
     pq.write_table(change_table(pq.read_table(path)), path)
@@ -47,19 +41,18 @@ TABLES = {
 
 
 @pytest.mark.parametrize("wrong", TABLES)
-def test_sources_that_are_missing_or_wrong(copied, wrong):
-    with_table(copied, TABLES[wrong])
+def test_sources_that_are_missing_or_wrong(pair_copy, wrong):
+    with_table(pair_copy, TABLES[wrong])
     with pytest.raises(DamagedError) as caught:
-        knn_logits.Datastore(copied)
+        knn_logits.Datastore(pair_copy)
     one_line(caught)
-    assert damage(copied, read_manifest(copied))
+    assert damage(pair_copy, read_manifest(pair_copy))
 
 
-def test_sources_in_a_store_of_plain_texts(store, tmp_path):
-    folder = shutil.copytree(store.folder, tmp_path / "copy")
-    with_table(folder, lambda table: table.append_column("source", table["id"]))
+def test_sources_in_a_store_of_plain_texts(copied):
+    with_table(copied, lambda table: table.append_column("source", table["id"]))
     with pytest.raises(DamagedError, match="columns are missing, or of another type"):
-        knn_logits.Datastore(folder)
+        knn_logits.Datastore(copied)
 
 
 PAIRS_FIELDS = {
@@ -72,45 +65,47 @@ PAIRS_FIELDS = {
 
 
 @pytest.mark.parametrize("wrong", PAIRS_FIELDS)
-def test_a_manifest_whose_pairs_were_edited(copied, wrong):
-    change(copied, pairs=PAIRS_FIELDS[wrong])
+def test_a_manifest_whose_pairs_were_edited(pair_copy, wrong):
+    change(pair_copy, pairs=PAIRS_FIELDS[wrong])
     with pytest.raises(KNNLogitsError) as caught:
-        knn_logits.Datastore(copied)
+        knn_logits.Datastore(pair_copy)
     one_line(caught)
 
 
-def test_a_manifest_edited_by_hand(copied):
-    path = copied / layout.MANIFEST
+def test_a_manifest_edited_by_hand(pair_copy):
+    path = pair_copy / layout.MANIFEST
     path.write_text(path.read_text().replace('"source_prefix":"', '"source_prefix":"x'))
     content = path.read_text().replace('"source_prefix": "', '"source_prefix": "x')
     path.write_text(content)
     with pytest.raises(DamagedError):
-        knn_logits.Datastore(copied)
+        knn_logits.Datastore(pair_copy)
 
 
-def test_pairs_in_one_stream_are_refused(copied):
-    change(copied, windows=read_content(copied)["windows"] | {"concatenate": True})
+def test_pairs_in_one_stream_are_refused(pair_copy):
+    change(pair_copy, windows=read_content(pair_copy)["windows"] | {"concatenate": True})
     with pytest.raises(KNNLogitsError):
-        knn_logits.Datastore(copied)
+        knn_logits.Datastore(pair_copy)
 
 
-def test_a_language_that_the_tokenizer_does_not_know(marian, pair_tokenizer, copied):
-    change(copied, pairs={"source_prefix": "", "source_lang": None, "target_lang": "de_DE"})
+def test_a_language_that_the_tokenizer_does_not_know(marian, pair_tokenizer, pair_copy):
+    change(pair_copy, pairs={"source_prefix": "", "source_lang": None, "target_lang": "de_DE"})
     with pytest.raises(ConfigError, match="has no language codes") as caught:
-        knn_logits.explain(marian, pair_tokenizer, copied, "a b", source="a")
+        knn_logits.explain(marian, pair_tokenizer, pair_copy, "a b", source="a")
     one_line(caught)
 
 
-def test_models_and_stores_of_other_kinds(model, tokenizer, marian, pair_tokenizer, store, copied):
-    causal = shutil.copytree(store.folder, copied.parent / "causal")
-    for one, cutter, folder in ((model, tokenizer, copied), (marian, pair_tokenizer, causal)):
+def test_models_and_stores_of_other_kinds(
+    model, tokenizer, marian, pair_tokenizer, store, pair_copy
+):
+    causal = shutil.copytree(store.folder, pair_copy.parent / "causal")
+    for one, cutter, folder in ((model, tokenizer, pair_copy), (marian, pair_tokenizer, causal)):
         with pytest.raises(KNNLogitsError) as caught:
             knn_logits.add_documents(one, cutter, folder, pair_documents())
         one_line(caught)
         with pytest.raises(MismatchError):
             knn_logits.explain(one, cutter, folder, "a b", source="a")
     with pytest.raises(MismatchError):
-        knn_logits.explain(make_marian(seed=4), pair_tokenizer, copied, "a b", source="a")
+        knn_logits.explain(make_marian(seed=4), pair_tokenizer, pair_copy, "a b", source="a")
 
 
 def test_a_source_for_a_causal_model_and_none_for_pairs(
@@ -123,22 +118,22 @@ def test_a_source_for_a_causal_model_and_none_for_pairs(
 
 
 def test_a_store_without_sources_generates_and_does_not_grow(
-    marian, pair_tokenizer, pair_store, copied
+    marian, pair_tokenizer, pair_store, pair_copy
 ):
     """As an imported one is."""
-    with_table(copied, TABLES["no sources"])
-    change(copied, pairs=None)
+    with_table(pair_copy, TABLES["no sources"])
+    change(pair_copy, pairs=None)
     batch = pair_tokenizer([PAIRS[0][0]], return_tensors="pt")
     outputs = []
-    for one in (copied, pair_store):
+    for one in (pair_copy, pair_store):
         with knn_logits.KNNLogitsProcessor(marian, one) as knn:
             outputs.append(marian.generate(**batch, logits_processor=[knn], max_new_tokens=9))
             assert len(knn.trace(outputs[-1], pair_tokenizer)) == 1
     assert torch.equal(*outputs)
     with pytest.raises(DatastoreError, match="imported without its sources") as caught:
-        knn_logits.add_documents(marian, pair_tokenizer, copied, pair_documents())
+        knn_logits.add_documents(marian, pair_tokenizer, pair_copy, pair_documents())
     one_line(caught)
-    assert not damage(copied, read_manifest(copied))
+    assert not damage(pair_copy, read_manifest(pair_copy))
 
 
 # The table

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -132,40 +131,35 @@ def test_what_is_added_by_cell_is_what_is_added_at_once():
 OTHER = [f"{one.upper()} {number} {one[::-1]}" for number in range(6) for one in TEXTS]
 
 
-@pytest.fixture
-def copy(store, tmp_path):
-    return shutil.copytree(store.folder, tmp_path / "copy")
-
-
-def test_a_stored_text_is_not_tuned_on(tune, copy, caplog):
-    before = knn_logits.Datastore(copy).manifest
-    found = tune(copy, TEXTS, k=8, write=True)
+def test_a_stored_text_is_not_tuned_on(tune, copied, caplog):
+    before = knn_logits.Datastore(copied).manifest
+    found = tune(copied, TEXTS, k=8, write=True)
     assert found.overlap.share > 0.9
     assert "in the datastore" in found.refused
     assert "--allow-overlap" in found.refused
     assert not found.written
-    assert knn_logits.Datastore(copy).manifest == before
+    assert knn_logits.Datastore(copied).manifest == before
     assert any("worse on other text" in record.message for record in caplog.records)
     assert found.to_dict()["refused"] == found.refused
 
 
-def test_too_little_text_is_not_written(tune, copy):
-    before = knn_logits.Datastore(copy).manifest
-    found = tune(copy, OTHER[:10], k=8, write=True)
+def test_too_little_text_is_not_written(tune, copied):
+    before = knn_logits.Datastore(copied).manifest
+    found = tune(copied, OTHER[:10], k=8, write=True)
     assert found.held_out.tokens < 1000
     assert found.overlap.share < 0.2
     assert not found.verdict.better
     assert "--force" in found.refused
-    assert knn_logits.Datastore(copy).manifest == before
-    forced = tune(copy, OTHER[:10], k=8, write=True, force=True)
+    assert knn_logits.Datastore(copied).manifest == before
+    forced = tune(copied, OTHER[:10], k=8, write=True, force=True)
     assert (forced.written, forced.refused) == (True, None)
-    assert knn_logits.Datastore(copy).manifest.settings.k == forced.k
+    assert knn_logits.Datastore(copied).manifest.settings.k == forced.k
 
 
-def test_enough_text_is_written(tune, copy):
+def test_enough_text_is_written(tune, copied):
     # No neighbor helps on such text, and the settings stored give them four tenths.
     text = [" ".join(OTHER[first : first + 4]) for first in range(0, 44, 2)]
-    found = tune(copy, text, k=8, write=True)
+    found = tune(copied, text, k=8, write=True)
     assert found.verdict.units == "documents"
     assert found.held_out.perplexity < found.held_out.before
     assert found.verdict.ratio == pytest.approx(
@@ -173,17 +167,17 @@ def test_enough_text_is_written(tune, copy):
     )
     assert found.written, found.refused
     # The same again is the same, which nothing speaks against.
-    again = tune(copy, text, k=8, write=True)
+    again = tune(copied, text, k=8, write=True)
     assert again.verdict.ratio == pytest.approx(1.0, abs=1e-3)
 
 
-def test_a_gate_has_to_be_better_than_the_best_number(tune, copy):
+def test_a_gate_has_to_be_better_than_the_best_number(tune, copied):
     text = [" ".join(OTHER[first : first + 4]) for first in range(0, 44, 2)]
-    found = tune(copy, text, k=16, gate="distance", write=True)
+    found = tune(copied, text, k=16, gate="distance", write=True)
     assert found.written == (found.gate.verdict.better and found.verdict.ratio <= 1.0)
     if not found.written:
         assert "the gate (distance)" in found.refused
-    few = tune(copy, OTHER[:4], k=16, gate="distance", write=True)
+    few = tune(copied, OTHER[:4], k=16, gate="distance", write=True)
     assert "the gate (distance)" in few.refused
 
 

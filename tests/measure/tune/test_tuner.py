@@ -1,7 +1,6 @@
 """Settings chosen on one part of a text, and what they are worth on another."""
 
 import json
-import shutil
 import sys
 
 import numpy as np
@@ -106,20 +105,19 @@ def test_too_little_text_is_refused(tune, store, documents):
         tune(store, documents, k=4)
 
 
-def test_the_choice_can_be_written(tune, store, tmp_path):
-    copy = shutil.copytree(store.folder, tmp_path / "copy")
-    found = tune(copy, DOCUMENTS, k=32, write=True, force=True)
-    settings = knn_logits.Datastore(copy).manifest.settings
+def test_the_choice_can_be_written(tune, copied):
+    found = tune(copied, DOCUMENTS, k=32, write=True, force=True)
+    settings = knn_logits.Datastore(copied).manifest.settings
     assert settings.calibrated
     assert (settings.k, settings.lmbda, settings.temperature) == (
         found.k,
         found.lmbda,
         found.temperature,
     )
-    again = tune(copy, DOCUMENTS, k=32)
+    again = tune(copied, DOCUMENTS, k=32)
     assert again.held_out.before == pytest.approx(found.held_out.perplexity, rel=1e-4)
-    write_settings(knn_logits.Datastore(copy), 3, 0.5, 2.0)
-    assert knn_logits.Datastore(copy).manifest.settings.k == 3
+    write_settings(knn_logits.Datastore(copied), 3, 0.5, 2.0)
+    assert knn_logits.Datastore(copied).manifest.settings.k == 3
 
 
 def test_what_cannot_be_tuned_is_refused(tune, store):
