@@ -38,6 +38,14 @@ def read(*paths, **options):
     return list(documents), skipped
 
 
+def text_of(path, content):
+    """The text of a file's only document, of which nothing was skipped."""
+    documents, skipped = read(write(path, content))
+    assert skipped == []
+    (document,) = documents
+    return document.text
+
+
 def failure(*paths, **options):
     with pytest.raises(CorpusError) as caught:
         list(read_corpus(paths, **options))

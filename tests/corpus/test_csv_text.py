@@ -1,7 +1,7 @@
 """CSV: each row names its cells, and what is no clean table stays as it is."""
 
 import pytest
-from corpus_files import read, write
+from corpus_files import text_of
 
 PRICES = (
     "Article,Price,Delivery\r\n"
@@ -17,13 +17,6 @@ NAMED = (
     "- Article: A cover in two parts; Price: 89.00 EUR; Delivery: 3 weeks\n\n"
     "- Article: Hot knife; Price: 149.00 EUR; Delivery: 6 weeks"
 )
-
-
-def text_of(path, content):
-    documents, skipped = read(write(path, content.encode()))
-    assert skipped == []
-    (document,) = documents
-    return document.text
 
 
 def test_a_row_names_its_cells_and_keeps_its_line(tmp_path):

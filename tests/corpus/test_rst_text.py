@@ -1,18 +1,11 @@
 """reStructuredText: roles and links read as on the page, code stays, lines keep their numbers."""
 
 import pytest
-from corpus_files import read, write
+from corpus_files import text_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits.corpus.rst_text import reading_text
-
-
-def text_of(path, content):
-    documents, skipped = read(write(path, content.encode()))
-    assert skipped == []
-    (document,) = documents
-    return document.text
 
 
 @pytest.mark.parametrize(
