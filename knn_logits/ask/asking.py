@@ -14,6 +14,7 @@ import torch
 from knn_logits.ask.answer import NOT_SAID, Answer, AnswerToken, DocumentEffect, PassageEffect
 from knn_logits.ask.config import AskConfig
 from knn_logits.ask.effects import effects
+from knn_logits.ask.languages import ENGLISH, language_of
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of, sentence_span
 from knn_logits.ask.prompting import Message, fitting, prompt_ids
@@ -138,10 +139,9 @@ class Asking:
         ]
         if quoted:  # also from a passage that does not fit into the context
             shown[0] = replace(shown[0], read=True)
-        silent = choice.near and not answered
         return Answer(
             question=question,
-            text=NOT_SAID if silent else "".join(wording.texts).strip(),
+            text=NOT_SAID if choice.near and not answered else "".join(wording.texts).strip(),
             answered=answered and bool(wording.written),
             near=choice.near,
             quoted=quoted,
@@ -206,7 +206,8 @@ class Asking:
 
     def _choose(self, question: str, query: str, ranked: Sequence[Ranked]) -> _Choice:
         """Chooses the sentence to quote, and whether it answers."""
-        idf, words = self._ranking.idf, set(content_words(query))
+        language = language_of(query)
+        idf, words = self._ranking(language).idf, set(content_words(query, language))
         listed = candidates(query, ranked, idf)
         if not listed:
             return _Choice()
@@ -217,7 +218,7 @@ class Asking:
                 scored = whole = score_sentences(model, tokenizer, question, listed)
             else:
                 # It is about what the question before is about, and asks for something else.
-                last = set(content_words(question)) or words
+                last = set(content_words(question, language)) or words
                 listed = candidates(
                     query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
                 )
@@ -238,19 +239,20 @@ class Asking:
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:
         """A question with the one before it, if it refers back."""
-        before = [message["content"] for message in history if message["role"] == "user"]
-        return f"{before[-1]} {question}" if before and refers_back(question) else question
+        asked = [message["content"] for message in history if message["role"] == "user"]
+        return f"{asked[-1]} {question}" if asked and refers_back(question) else question
 
     def find(self, query: str) -> list[Ranked]:
         """Finds the passages that fit a question best, the best first."""
-        return self._ranking.rank(query, self.config.passages, self._hidden)
+        return self._ranking(language_of(query)).rank(query, self.config.passages, self._hidden)
 
     def shared(self, query: str) -> float:
         """The largest share of a query's words, weighed by idf, that a sentence has, in [0, 1].
 
         It takes no pass of the model. With `config.least_shared` a document may say the answer.
         """
-        return min(1.0, self._share(query, candidates(query, self.find(query), self._ranking.idf)))
+        idf = self._ranking(language_of(query)).idf
+        return min(1.0, self._share(query, candidates(query, self.find(query), idf)))
 
     def match(self, query: str) -> float:
         """That share and the best passage's BM25 score per idf of the query's words, in [0, 2].
@@ -258,33 +260,29 @@ class Asking:
         It takes no pass of the model. `config.least_match` is the least that an answer needs.
         """
         ranked = self.find(query)
-        share = self._share(query, candidates(query, ranked, self._ranking.idf))
+        share = self._share(query, candidates(query, ranked, self._ranking(language_of(query)).idf))
         return self._match(query, ranked, share)
 
     def _match(self, query: str, ranked: Sequence[Ranked], share: float) -> float:
-        total = self._weight(query)
-        score = ranked[0].score / total if ranked and total else 0.0
-        return min(1.0, share) + min(1.0, score)
+        total = self._ranking(language_of(query)).weight(query)
+        return min(1.0, share) + min(1.0, ranked[0].score / total if ranked and total else 0.0)
 
     def _share(self, query: str, listed: Sequence[Sentence]) -> float:
         """What the first of a query's candidates has of its words, and of the sentence before."""
-        total = self._weight(query)
+        total = self._ranking(language_of(query)).weight(query)
         return listed[0].shared / total if listed and total else 0.0
 
-    def _weight(self, query: str) -> float:
-        """The idf of a query's words."""
-        return sum(map(self._ranking.idf, set(content_words(query))))
-
-    @cached_property
-    def _ranking(self) -> Ranking:
-        """The passages of all datastores that have a share in the vote, in one ranking."""
+    def _ranking(self, language: str = ENGLISH) -> Ranking:
+        """The passages of all datastores that have a share in the vote, by a language's words."""
         stores = self.memory.voting
+        known = None if language == ENGLISH else self._ranking().passages
 
         def ranking() -> Ranking:
-            return Ranking([row for store in stores for row in passages_of(self.tokenizer, store)])
+            rows = (row for store in stores for row in passages_of(self.tokenizer, store))
+            return Ranking(known or [*rows], language)
 
-        folders = tuple(str(store.folder) for store in stores)
-        return self.memory.once(stores[0], ("ranking", folders), ranking)
+        names = ("ranking", language, *(str(store.folder) for store in stores))
+        return self.memory.once(stores[0], names, ranking)
 
     @cached_property
     def _hidden(self) -> list[int]:
@@ -296,7 +294,7 @@ class Asking:
             for name in names
             for number in store.documents.named(name)
         }
-        rows = enumerate(self._ranking.passages if hidden else ())
+        rows = enumerate(self._ranking().passages if hidden else ())
         return [row for row, passage in rows if (passage.store, passage.document) in hidden]
 
     def _write(
@@ -358,7 +356,7 @@ class Asking:
         groups = words_of(tokens) if passages else []
         words = ["".join(token.token for token in group) for group in groups]
         texts = [passage.text for passage in passages]
-        sources = sources_of_words(words, question, texts, self._ranking.idf)
+        sources = sources_of_words(words, question, texts, self._ranking().idf)
         named = [
             replace(token, source=source)
             for group, source in zip(groups, sources, strict=True)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
+from knn_logits.ask.languages import language_of
 from knn_logits.ask.passages import DESCRIBED, sentence_span
 from knn_logits.ask.ranking import Ranked, content_words, words_of
 from knn_logits.ask.spans import Span, answer_spans
@@ -145,14 +146,15 @@ def candidates(
 
     A question in a document is not an answer: what follows it is.
     """
-    weights = {word: idf(word) for word in set(content_words(question))}
+    language = language_of(question)
+    weights = {word: idf(word) for word in set(content_words(question, language))}
     listed = []
     for row in ranked:
         before, lead = 0.0, ""
         names = _table_rows(row.passage.text)
         for text in sentences_of(row.passage.text):
             name = names.get(text, "")
-            words = set(words_of(f"{name} {text}"))
+            words = set(words_of(f"{name} {text}", language))
             shared = sum(weight for word, weight in weights.items() if word in words)
             is_question = text.endswith("?")
             title = row.passage.title

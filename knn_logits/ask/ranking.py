@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,14 +14,11 @@ from typing import Any
 
 import bm25s
 import numpy as np
-import Stemmer
-from bm25s.stopwords import STOPWORDS_EN_PLUS
 
 from knn_logits.arrays import Array
+from knn_logits.ask.languages import ENGLISH, common_words, folded, language_of, stem
 from knn_logits.ask.passages import Passage
 
-# It is Snowball's, of English. A word of another language loses an ending at most.
-_STEMMER = Stemmer.Stemmer("english")
 _WORD = re.compile(r"\w+(?:[./:'’_-]\w+)*")
 _PART = re.compile(r"[^\W_]+")
 # FM-3 and E529 name a single thing. What is said of another does not answer a question about it.
@@ -32,7 +28,7 @@ _SHORT_CODE = re.compile(r"\b([A-Z]+)\d\d\b")
 # Words of questions that say nothing of what they are about.
 _ASKING = {"get", "many", "much", "often", "long", "far", "must", "should", "need"}
 _ASKING |= {"say", "tell", "explain", "describe", "please", "kind"}
-_STOP = frozenset(STOPWORDS_EN_PLUS) | _ASKING
+_STOP = common_words(ENGLISH) | _ASKING
 # A question without words of its own, or with one of these, is about what was said before.
 _REFERS = {"it", "its", "they", "them", "their", "he", "him", "his", "she", "her"}
 _REFERS |= {"this", "that", "these", "those", "there", "one", "ones", "so", "then", "else"}
@@ -41,25 +37,21 @@ _WHETHER = {"am", "are", "can", "could", "did", "do", "does", "had", "has", "hav
 _WHETHER |= {"might", "must", "shall", "should", "was", "were", "will", "would"}
 
 
-def words_of(text: str) -> list[str]:
+def words_of(text: str, language: str = ENGLISH) -> list[str]:
     """The words of a text, folded and stemmed; K-3733 is one, and so are its parts."""
     words = []
-    for match in _WORD.findall(_folded(text)):
+    for match in _WORD.findall(folded(text)):
         parts = _PART.findall(match)
-        words += [_STEMMER.stemWord(part) for part in parts]
+        words += [stem(part, language) for part in parts]
         if len(parts) > 1:
             words.append(match)
     return words
 
 
-def content_words(text: str) -> list[str]:
+def content_words(text: str, language: str = ENGLISH) -> list[str]:
     """The words of a text that say what it is about."""
-    return [_STEMMER.stemWord(word) for word in _PART.findall(_folded(text)) if word not in _STOP]
-
-
-def _folded(text: str) -> str:
-    plain = unicodedata.normalize("NFKD", text).casefold()
-    return "".join(sign for sign in plain if not unicodedata.combining(sign))
+    common = _STOP if language == ENGLISH else common_words(language)
+    return [stem(word, language) for word in _PART.findall(folded(text)) if word not in common]
 
 
 @dataclass(frozen=True)
@@ -78,9 +70,11 @@ class Ranked:
 class Ranking:
     """An index of passages by their words."""
 
-    def __init__(self, passages: Sequence[Passage]) -> None:
-        self.passages = list(passages)
-        texts = [words_of(f"{passage.named}\n{passage.text}") for passage in self.passages]
+    def __init__(self, passages: Sequence[Passage], language: str = ENGLISH) -> None:
+        self.passages, self._language = list(passages), language
+        texts = [
+            words_of(f"{passage.named}\n{passage.text}", language) for passage in self.passages
+        ]
         self._words = [frozenset(words) for words in texts]
         self._counts = Counter(word for words in self._words for word in words)
         self._index: Any = None
@@ -93,11 +87,16 @@ class Ranking:
         count, total = max(1, self._counts[word]), len(self.passages)
         return math.log(1 + (total - count + 0.5) / (count + 0.5))
 
+    def weight(self, question: str) -> float:
+        """The idf of a question's words together."""
+        return sum(map(self.idf, set(content_words(question, self._language))))
+
     def rank(self, question: str, number: int, hidden: Collection[int] = ()) -> list[Ranked]:
         """Finds the passages that fit a question best, the best first, but for hidden rows."""
-        content = set(content_words(question))
-        words = [word for word in words_of(question) if word in content or not word.isalpha()]
-        query = [word for word in dict.fromkeys(words or words_of(question)) if self._counts[word]]
+        content = set(content_words(question, self._language))
+        asked = words_of(question, self._language)
+        words = [word for word in asked if word in content or not word.isalpha()]
+        query = [word for word in dict.fromkeys(words or asked) if self._counts[word]]
         if self._index is None or not query or number < 1:
             return []
         scores: Array = self._index.get_scores(query)
@@ -112,18 +111,18 @@ class Ranking:
 
 def refers_back(question: str) -> bool:
     """Whether a question says what it is about only together with those before it."""
-    words = _PART.findall(_folded(question))
-    return not content_words(question) or not _REFERS.isdisjoint(words)
+    words = _PART.findall(folded(question))
+    return not content_words(question, language_of(question)) or not _REFERS.isdisjoint(words)
 
 
 def asks_whether(question: str) -> bool:
     """Whether yes or no answers a question, and no words of a sentence do."""
-    return next(iter(_PART.findall(_folded(question))), "") in _WHETHER
+    return next(iter(_PART.findall(folded(question))), "") in _WHETHER
 
 
 def offers_a_choice(question: str) -> bool:
     """Whether a question names the answers that it may have."""
-    return "or" in _PART.findall(_folded(question))
+    return "or" in _PART.findall(folded(question))
 
 
 def codes_of(question: str) -> set[str]:
@@ -146,4 +145,4 @@ def names_codes(question: str, ranked: Sequence[Ranked]) -> bool:
 
 def squeezed(text: str) -> str:
     """A text without what may stand inside a code: FM-3, FM 3 and FM3 are the same."""
-    return "".join(_PART.findall(_folded(text)))
+    return "".join(_PART.findall(folded(text)))

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.ask.languages import ENGLISH, language_of
 from knn_logits.ask.ranking import content_words, offers_a_choice, words_of
 from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.model_changes import weights_state
@@ -104,7 +105,9 @@ def answer_spans(
         return [None] * len(sentences), 0
     line_break = text_ids(tokenizer, "\n", around=False)[0]
     # Words of the question answer it only where it offers a choice.
-    repeated = frozenset[str]() if offers_a_choice(question) else frozenset(words_of(question))
+    language = language_of(question)
+    asked_for = () if offers_a_choice(question) else words_of(question, language)
+    repeated = frozenset(asked_for)
     reader = _Reader(model)
     reader.begin(examples)
     spans: list[Span | None] = []
@@ -120,7 +123,7 @@ def answer_spans(
             spans.append(None)
             continue
         first = reader.read(asked, last=1)[0]
-        span = _likeliest(reader, tokenizer, sentence, first, line_break, repeated)
+        span = _likeliest(reader, tokenizer, sentence, first, line_break, repeated, language)
         spans.append(span)
         best = max(best, score + span.score if span else best)
         reader.forget(len(asked))
@@ -134,6 +137,7 @@ def _likeliest(
     first: Tensor,
     line_break: int,
     repeated: frozenset[str],
+    language: str = ENGLISH,
 ) -> Span | None:
     """The likeliest answer in a sentence after what was read, with a word that is not repeated."""
     words = [match.span() for match in _WORD.finditer(sentence)]
@@ -163,7 +167,7 @@ def _likeliest(
                 if (
                     span.end in ends
                     and (best is None or span.score > best.score)
-                    and not repeated.issuperset(content_words(span.within(sentence)))
+                    and not repeated.issuperset(content_words(span.within(sentence), language))
                 ):
                     best = span
     return best
