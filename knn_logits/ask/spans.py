@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.ask.cells import asked_cell
 from knn_logits.ask.languages import ENGLISH, language_of
 from knn_logits.ask.ranking import content_words, offers_a_choice, words_of
 from knn_logits.engine.forward import input_device, padded
@@ -123,7 +124,8 @@ def answer_spans(
             spans.append(None)
             continue
         first = reader.read(asked, last=1)[0]
-        span = _likeliest(reader, tokenizer, sentence, first, line_break, repeated, language)
+        cell = asked_cell(question, lead, sentence, language)
+        span = _likeliest(reader, tokenizer, sentence, first, line_break, repeated, language, cell)
         spans.append(span)
         best = max(best, score + span.score if span else best)
         reader.forget(len(asked))
@@ -138,9 +140,10 @@ def _likeliest(
     line_break: int,
     repeated: frozenset[str],
     language: str = ENGLISH,
+    cell: tuple[int, int] | None = None,
 ) -> Span | None:
-    """The likeliest answer in a sentence after what was read, with a word that is not repeated."""
-    words = [match.span() for match in _WORD.finditer(sentence)]
+    """The likeliest answer in a sentence, or its cell, with a word that is not repeated."""
+    words = [match.span() for match in _WORD.finditer(sentence, *(cell or ()))]
     texts = [
         f" {sentence[start : words[min(place + _WORDS, len(words)) - 1][1]]}"
         for place, (start, _) in enumerate(words)
