@@ -32,8 +32,10 @@ def _shown(match: re.Match[str]) -> str:
     text = match[1].removeprefix("!")
     titled = _TITLED.fullmatch(text)
     if titled:
-        return titled[1]
-    return text.rpartition(".")[2] if text.startswith("~") else text.removeprefix(".")
+        text = titled[1]
+    else:
+        text = text.rpartition(".")[2] if text.startswith("~") else text.removeprefix(".")
+    return text + "\n" * (match[0].count("\n") - text.count("\n"))
 
 
 def _paragraphs(pieces: Iterable[str]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from knn_logits.corpus.rst_text import reading_text
         ("See :meth:`app.logger <flask.Flask.logger>`.", "See app.logger."),
         ("See :meth:`.Flask.run` and :doc:`/logging`.", "See Flask.run and /logging."),
         ("Read `the long\nlist <https://example.org/a_b>`__ first.", "Read the long\nlist first."),
+        ("See `the list\n<https://example.org>`_.\nNext.", "See the list\n.\nNext."),
         ("``:ref:`x` `` or `x`_ or :field: `x`.", "``:ref:`x` `` or `x`_ or :field: `x`."),
         (":math:`a < b`", "a < b"),
         (":param tons: The load.", ":param tons: The load."),
@@ -31,7 +32,7 @@ def test_markup_is_read_as_it_is_shown(tmp_path, markup, shown):
     assert text_of(tmp_path / "a.txt", markup) == markup
 
 
-@given(st.lists(st.text(":`~<>_.\n ab", max_size=30)))
+@given(st.lists(st.text(":`~<>_.\n ab", max_size=30) | st.sampled_from([":a:`", "`a\n<b>`_", "`"])))
 def test_however_it_is_cut_all_lines_stay(pieces):
     text = "".join(pieces)
     shown = "".join(reading_text(pieces))
