@@ -2,7 +2,6 @@
 
 import copy
 import importlib
-import math
 import os
 import runpy
 import sys
@@ -375,16 +374,7 @@ def run(monkeypatch, capsys):
 @pytest.fixture
 def near_passages(monkeypatch):
     """Lets every ranked passage be about the question, which a model of random weights denies."""
-    monkeypatch.setattr("knn_logits.ask.asking.score_sentences", scored_as_near)
-
-
-def scored_as_near(*arguments):
-    """What `score_sentences` returns where each sentence is about the question."""
-    from dataclasses import replace
-
-    from knn_logits.ask.quoting import score_sentences
-
-    return replace(score_sentences(*arguments), gain=math.inf)
+    monkeypatch.setattr("knn_logits.ask.asking.is_near", lambda *_: (True, None, 1))
 
 
 @pytest.fixture(scope="module")

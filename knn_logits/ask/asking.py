@@ -17,8 +17,8 @@ from knn_logits.ask.effects import effects
 from knn_logits.ask.languages import ENGLISH, language_of
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of, sentence_span
-from knn_logits.ask.prompting import Message, fitting, prompt_ids
-from knn_logits.ask.quoting import Sentence, best_sentence, candidates, score_sentences
+from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
+from knn_logits.ask.quoting import Sentence, best_sentence, candidates, is_near
 from knn_logits.ask.ranking import (
     Ranked,
     Ranking,
@@ -49,7 +49,7 @@ _SURE, _USUAL = 0.1, -2.0
 
 @dataclass(frozen=True)
 class _Choice:
-    """Whether a sentence is near, whether it answers, the best one, and the forward passes."""
+    """Whether a passage is near, whether it answers, its best sentence, and the forward passes."""
 
     near: bool = False
     answered: bool = False
@@ -208,27 +208,27 @@ class Asking:
         """Chooses the sentence to quote, and whether it answers."""
         language = language_of(query)
         idf, words = self._ranking(language).idf, set(content_words(query, language))
-        listed = candidates(query, ranked, idf)
-        if not listed:
+        if not ranked:
             return _Choice()
+        listed = candidates(query, ranked, idf)
         share = self._share(query, listed)
-        model, tokenizer = self.model, self.tokenizer
+        texts = [reading_of(row.passage) for row in ranked]
+        model, tokenizer, first = self.model, self.tokenizer, None
         with evaluating(model):
+            near, scored, passes = is_near(
+                model, tokenizer, query, listed, texts, self.config.least_gain
+            )
+            if not near:
+                return _Choice(passes=passes)
             if query == question:
-                scored = whole = score_sentences(model, tokenizer, question, listed)
+                first = scored
             else:
                 # It is about what the question before is about, and asks for something else.
                 last = set(content_words(question, language)) or words
                 listed = candidates(
                     query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
                 )
-                scored = score_sentences(model, tokenizer, question, listed)
-                first = scored.sentences[int(scored.scores.argmax())]
-                whole = score_sentences(model, tokenizer, query, [first])
-            passes = scored.passes + (whole.passes if whole is not scored else 0)
-            if whole.gain < self.config.least_gain:
-                return _Choice(passes=passes)
-            sentence, span, further = best_sentence(model, tokenizer, question, scored)
+            sentence, span, further = best_sentence(model, tokenizer, question, listed, first)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
         may = bool(words) and names_codes(question, ranked)

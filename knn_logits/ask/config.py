@@ -25,9 +25,9 @@ class AskConfig:
         1, "Number of passages in the model's context when it writes.", least=1, most=64
     )
     least_gain: float = setting(
-        0.7,
-        "Minimum gain in the question's log-likelihood after a sentence, in nats per token, for "
-        "the documents to count as relevant.",
+        0.45,
+        "Minimum gain in the question's log-likelihood, in nats per token, for a passage to "
+        "count as relevant.",
     )
     least_shared: float = setting(
         0.4,

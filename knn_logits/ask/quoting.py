@@ -26,15 +26,13 @@ from knn_logits.engine.forward import input_device, padded
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.tokens import text_ids
 
-# The model scores this many sentences at most, the best by words and passage, in batches.
-_SCORED, _BATCH = 16, 8
-# It begins with so many, and those that are so many nats behind the best by words.
-_FIRST, _CLOSE = 4, 1.0
-# A further one is scored if it would be the best with a likelihood this much above the highest,
-# in nats, unless it is that far behind the best by words.
-_LIKELIER, _BEHIND = 1.0, 6.0
+# The model scores this many sentences, the best by words and passage, in batches. One that is so
+# many nats behind the best by words is not scored: the model's score does not make up for it.
+_SCORED, _BATCH, _BEHIND = 16, 8, 6.0
 # A batch has at most so many times the tokens of its texts: padding is computed too.
 _PADDED = 1.2
+# A sentence that gains so many times what a passage must gain is near without its passage.
+_CLEARLY = 2.0
 # Weights beside the query likelihood: of shared words, in nats, and of the passage's BM25 score.
 _SHARED, _PASSAGE = 0.7, 0.6
 # Of so many sentences, those with the best scores, the likeliest answer is weighed too.
@@ -92,24 +90,6 @@ class Sentence:
     def read(self) -> str:
         """What the model reads before the question. Few sentences say what they are about."""
         return f"{self.source.passage.above}\n{self.lead} {self.text}"
-
-
-@dataclass(frozen=True)
-class SentenceScores:
-    """How well sentences may answer a question.
-
-    Attributes:
-        sentences: The sentences that were scored.
-        scores: Their scores in nats, float64 [sentences]: log p(question | sentence) and what
-            their words add.
-        gain: What the best of them adds to the log-likelihood of the question, in nats per token.
-        passes: The forward passes that it took.
-    """
-
-    sentences: list[Sentence]
-    scores: Array
-    gain: float
-    passes: int
 
 
 def sentences_of(text: str) -> list[str]:
@@ -234,6 +214,30 @@ def _question_ids(model: Any, tokenizer: Any, question: str) -> list[int]:
     return text_ids(tokenizer, f" {question}", around=False)[-most:]
 
 
+def is_near(
+    model: Any,
+    tokenizer: Any,
+    question: str,
+    listed: Sequence[Sentence],
+    passages: Sequence[str],
+    least: float,
+) -> tuple[bool, float, int]:
+    """Whether a passage, or clearly the best sentence by words, makes a question likelier.
+
+    Returns that, the sentence's log p(question | sentence), and the number of forward passes.
+    """
+    texts = ["", max(listed, key=_by_words).read if listed else ""]
+    (alone, first), count = query_likelihoods(model, tokenizer, question, texts)
+    total = least * len(_question_ids(model, tokenizer, question))
+    near = first - alone >= _CLEARLY * total
+    # The first passage is mostly enough.
+    for some in (passages[:1], passages[1:]):
+        if some and not near:
+            likelihoods, further = query_likelihoods(model, tokenizer, question, some)
+            near, count = max(likelihoods) - alone >= total, count + further
+    return bool(near), float(first), count
+
+
 def _by_words(sentence: Sentence) -> float:
     """The score of a sentence without the model."""
     return _SHARED * sentence.shared + _PASSAGE * sentence.source.score
@@ -255,37 +259,29 @@ def _completed(sentence: Sentence) -> Sentence:
     return replace(sentence, text=(sentence.text + block).rstrip())
 
 
-def score_sentences(
-    model: Any, tokenizer: Any, question: str, listed: Sequence[Sentence]
-) -> SentenceScores:
-    """Scores the sentences that may be the best: first those by words, then what may beat them."""
-    if not listed:
-        return SentenceScores([], np.zeros(0), 0.0, 0)
-    listed = sorted(listed, key=_by_words, reverse=True)[:_SCORED]
-    words = np.array(list(map(_by_words, listed)))
-    first = min(_BATCH, max(_FIRST, int((words >= words[0] - _CLOSE).sum())), len(listed))
-    texts = ["", *(row.read for row in listed[:first])]
-    (alone, *begun), passes = query_likelihoods(model, tokenizer, question, texts)
-    likelihoods, highest = np.array(begun), max(begun)
-    best = (likelihoods + words[:first]).max()
-    may = (words >= words[0] - _BEHIND) & (words + highest + _LIKELIER >= best)
-    rest = [row for row in range(first, len(listed)) if may[row]]
-    if rest:
-        texts = [listed[row].read for row in rest]
-        further, more = query_likelihoods(model, tokenizer, question, texts)
-        likelihoods, passes = np.append(likelihoods, further), passes + more
-    rows = [*range(first), *rest]
-    gain = float(likelihoods.max() - alone) / len(_question_ids(model, tokenizer, question))
-    return SentenceScores([listed[row] for row in rows], likelihoods + words[rows], gain, passes)
-
-
 def best_sentence(
-    model: Any, tokenizer: Any, question: str, scored: SentenceScores
-) -> tuple[Sentence, Span | None, int]:
-    """Chooses the sentence to quote and its words that answer, and counts the forward passes."""
-    order = (-scored.scores).argsort()[:SPANS]
-    best, highest = [scored.sentences[row] for row in order], scored.scores[order].tolist()
-    spans, passes = answer_spans(
+    model: Any,
+    tokenizer: Any,
+    question: str,
+    listed: Sequence[Sentence],
+    first: float | None = None,
+) -> tuple[Sentence | None, Span | None, int]:
+    """Chooses the sentence to quote and its words that answer, and counts the forward passes.
+
+    `first` is log p(question | sentence) of the best sentence by words, if it is known.
+    """
+    if not listed:
+        return None, None, 0
+    listed = sorted(listed, key=_by_words, reverse=True)[:_SCORED]
+    least = _by_words(listed[0]) - _BEHIND
+    listed = [row for row in listed if _by_words(row) >= least]
+    known = [] if first is None else [first]
+    texts = [row.read for row in listed[len(known) :]]
+    likelihoods, passes = query_likelihoods(model, tokenizer, question, texts)
+    scores = np.array([*known, *likelihoods]) + list(map(_by_words, listed))
+    order = (-scores).argsort()[:SPANS]
+    best, highest = [listed[row] for row in order], scores[order].tolist()
+    spans, further = answer_spans(
         model, tokenizer, question, [(row.lead, row.text) for row in best], highest
     )
     least = min((span.score for span in spans if span), default=0.0)
@@ -293,4 +289,4 @@ def best_sentence(
         score + (span.score if span else least) for score, span in zip(highest, spans, strict=False)
     ]
     chosen = totals.index(max(totals))
-    return _completed(best[chosen]), spans[chosen], passes
+    return _completed(best[chosen]), spans[chosen], passes + further

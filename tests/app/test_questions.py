@@ -7,7 +7,7 @@ import time
 import weakref
 
 import pytest
-from conftest import TEXTS, scored_as_near
+from conftest import TEXTS
 
 from app.conftest import PATIENCE, eventually
 from knn_logits import (
@@ -102,13 +102,13 @@ def test_a_stopped_question_ends_and_its_thread_too(asked, name, monkeypatch, wr
     def slow(*arguments):
         running.set()
         go.wait(60)
-        return scored_as_near(*arguments)
+        return True, None, 1
 
     def until_stopped(self, value, put=TokenStream.put):
         put(self, value)
         eventually(lambda: deadline.cancelled)
 
-    monkeypatch.setattr("knn_logits.ask.asking.score_sentences", slow)
+    monkeypatch.setattr("knn_logits.ask.asking.is_near", slow)
     monkeypatch.setattr(TokenStream, "put", until_stopped)
     _, replies = steps(asked, stores=[name], deadline=deadline)
     if writing:
@@ -128,12 +128,7 @@ def test_a_stopped_question_ends_and_its_thread_too(asked, name, monkeypatch, wr
 
 def test_a_question_ends_when_its_time_is_up(asked, name, monkeypatch):
     go = threading.Event()
-
-    def slow(*arguments):
-        go.wait(60)
-        return scored_as_near(*arguments)
-
-    monkeypatch.setattr("knn_logits.ask.asking.score_sentences", slow)
+    monkeypatch.setattr("knn_logits.ask.asking.is_near", lambda *_: (go.wait(60), None, 1))
     _, replies = steps(asked, stores=[name], deadline=Deadline(0.05))
     next(replies)
     assert next(replies).stopped == "the time is up"

@@ -10,7 +10,7 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits.ask.answer import ALONE, NOT_SAID
 from knn_logits.ask.naming import sources_of_words
-from knn_logits.ask.quoting import candidates
+from knn_logits.ask.prompting import reading_of
 from knn_logits.ask.spans import Span
 from knn_logits.cli.ask import answer_text
 
@@ -154,7 +154,7 @@ def test_a_sure_answer_needs_fewer_words_of_the_question(asking, monkeypatch, sc
     assert not asking(least_shared=share + 0.01).answer(whether).answered
 
 
-def test_a_sentence_is_near_that_makes_the_question_likelier(asking, model, tokenizer):
+def test_a_passage_is_near_that_makes_the_question_likelier(asking, model, tokenizer):
     def log_p(text):
         before = tokenizer(f"{text}\nQuestion:")["input_ids"]
         question = tokenizer(f" {QUESTION}")["input_ids"]
@@ -162,8 +162,8 @@ def test_a_sentence_is_near_that_makes_the_question_likelier(asking, model, toke
             logits = model(torch.tensor([before + question])).logits[0, len(before) - 1 : -1]
         return float(logits.log_softmax(-1)[range(len(question)), question].sum()) / len(question)
 
-    listed = candidates(QUESTION, asking().find(QUESTION), lambda _: 0.0)
-    gain = max(log_p(sentence.read) for sentence in listed) - log_p("")
+    passages = [reading_of(row.passage) for row in asking().find(QUESTION)]
+    gain = max(map(log_p, passages)) - log_p("")
     assert asking(least_gain=gain - 0.01).answer(QUESTION).near
     assert not asking(least_gain=gain + 0.01).answer(QUESTION).near
 
@@ -206,9 +206,10 @@ def test_a_follow_up_question_is_asked_with_the_one_before(asking):
 def test_a_follow_up_question_is_answered_for_its_own_words(asking, monkeypatch):
     chosen = []
 
-    def first(model, tokenizer, question, scored):
-        chosen.append((question, scored.sentences))
-        return scored.sentences[0], None, 1
+    def first(model, tokenizer, question, listed, known):
+        assert known is None
+        chosen.append((question, listed))
+        return listed[0], None, 1
 
     monkeypatch.setattr("knn_logits.ask.asking.best_sentence", first)
     history = [{"role": "user", "content": "Which queen founded the town of Oldenport?"}]

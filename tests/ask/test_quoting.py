@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from knn_logits.ask.quoting import (
-    Sentence,
-    SentenceScores,
     _batches,
     best_sentence,
     candidates,
+    is_near,
     query_likelihoods,
-    score_sentences,
     sentences_of,
 )
 from knn_logits.ask.ranking import Ranked
@@ -80,11 +78,11 @@ SENTENCE = "To move the crane to the far side of the harbour before winter, do t
     ],
 )
 def test_what_a_sentence_introduces_is_quoted_with_it(monkeypatch, block, quoted):
+    monkeypatch.setattr(f"{QUOTING}.query_likelihoods", lambda *of: (np.zeros(len(of[3])), 1))
     monkeypatch.setattr(f"{QUOTING}.answer_spans", lambda *of: ([None] * len(of[3]), 0))
     text = SENTENCE.replace("winter, ", "winter,\n") + block
     listed = candidates("move to winter", [found(f"{text}\n\nIt is red.")], lambda word: 1.0)
-    scored = SentenceScores(listed, np.zeros(len(listed)), 0.0, 0)
-    chosen, _, _ = best_sentence(None, None, "move", scored)
+    chosen, _, _ = best_sentence(None, None, "move", listed)
     assert chosen.text == (SENTENCE + block if quoted else SENTENCE)
 
 
@@ -130,17 +128,14 @@ def test_the_model_decides_between_sentences_with_the_same_words(model, tokenize
     listed = candidates("crane", [found("The crane is old. The crane is red.")], lambda word: 0.0)
     scores, _ = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
     best = listed[int(np.argmax(scores))]
-    scored = score_sentences(model, tokenizer, "crane", listed)
-    assert scored.sentences == listed
-    assert best_sentence(model, tokenizer, "crane", scored) == (best, None, 0)
-    nothing = score_sentences(model, tokenizer, "crane", [])
-    assert (nothing.sentences, nothing.passes) == ([], 0)
+    assert best_sentence(model, tokenizer, "crane", listed) == (best, None, 1)
+    assert best_sentence(model, tokenizer, "crane", []) == (None, None, 0)
 
 
 def test_the_likeliest_answer_is_weighed_among_the_best_sentences(model, tokenizer, monkeypatch):
     listed = candidates("crane", [found("It is old. It is red. It is big. It is.")], lambda _: 0.0)
-    scored = score_sentences(model, tokenizer, "crane", listed)
-    second, third = (scored.sentences[row] for row in np.argsort(-scored.scores)[1:3])
+    scores, passes = query_likelihoods(model, tokenizer, "crane", [row.read for row in listed])
+    second, third = (listed[row] for row in np.argsort(-scores)[1:3])
     score = {second.text: -1e6, third.text: -5e5}
 
     def spans(model, tokenizer, question, texts, scores):
@@ -148,39 +143,37 @@ def test_the_likeliest_answer_is_weighed_among_the_best_sentences(model, tokeniz
         return [Span(0, 2, score.get(text, -1e7)) for _, text in texts], 5
 
     monkeypatch.setattr("knn_logits.ask.quoting.answer_spans", spans)
-    assert best_sentence(model, tokenizer, "crane", scored) == (third, Span(0, 2, -5e5), 5)
-
-
-def test_the_gain_is_that_of_the_sentence_after_which_the_question_is_likeliest(monkeypatch):
-    gains = {"old": 3.0, "red": 1.0, "": -2.0}
-
-    def likelihoods(model, tokenizer, question, texts):
-        return np.array([gains[text.strip(" .")[-3:]] for text in texts]), 1
-
-    monkeypatch.setattr(f"{QUOTING}.query_likelihoods", likelihoods)
-    monkeypatch.setattr(f"{QUOTING}._question_ids", lambda *_: [0, 0])
-    listed = candidates("red", [found("It is old. It is red.")], lambda _: 1.0)
-    assert score_sentences(None, None, "red", listed).gain == 2.5
+    assert best_sentence(model, tokenizer, "crane", listed) == (third, Span(0, 2, -5e5), passes + 5)
 
 
 @pytest.mark.parametrize(
-    ("highest", "scored"), [(0.0, "abcd"), (2.0, "abcd"), (3.0, "abcde"), (9.0, "abcde")]
+    ("gains", "near", "passes"),
+    [((4, 0, 0), True, 1), ((3, 2, 0), True, 2), ((0, 0, 2), True, 3), ((3, 1, 1), False, 3)],
 )
-def test_a_sentence_that_cannot_be_the_best_is_not_scored(monkeypatch, highest, scored):
-    # The last is too far behind, however likely the question is after the fourth.
-    words = dict(zip("abcdef", [7.0, 4.0, 3.9, 3.8, 3.2, 0.5], strict=True))
-    read = []
-
+def test_a_passage_is_read_only_where_the_best_sentence_is_not_clearly_near(
+    model, tokenizer, monkeypatch, gains, near, passes
+):
     def likelihoods(model, tokenizer, question, texts):
-        read.extend(text[-1] for text in texts if text)
-        return np.array([highest if text.endswith("d") else 0.0 for text in texts]), 1
+        names = {"It is red.": 0, "a": 1, "b": 2}
+        values = [
+            float(gains[names[text.strip().split("\n ")[-1]]]) if text else 0.0 for text in texts
+        ]
+        return np.array(values), 1
 
-    monkeypatch.setattr(f"{QUOTING}.query_likelihoods", likelihoods)
-    monkeypatch.setattr(f"{QUOTING}._question_ids", lambda *_: [0])
-    monkeypatch.setattr(f"{QUOTING}._by_words", lambda row: words[row.text])
-    result = score_sentences(None, None, "red", [Sentence(name, found(""), 0.0) for name in words])
-    assert "".join(read) == "".join(row.text for row in result.sentences) == scored
-    assert result.passes == len(scored) - 3
+    monkeypatch.setattr("knn_logits.ask.quoting.query_likelihoods", likelihoods)
+    monkeypatch.setattr("knn_logits.ask.quoting._question_ids", lambda *_: [0, 0])
+    listed = candidates("red", [found("It is old. It is red.")], lambda word: 1.0)
+    result = is_near(model, tokenizer, "red", listed, ["a", "b"], 0.9)
+    assert result == (near, gains[0], passes)
+
+
+def test_what_is_known_of_the_best_sentence_is_not_scored_again(model, tokenizer):
+    listed = candidates("red", [found("It is old. It is red.")], lambda word: 1.0)
+    _, first, _ = is_near(model, tokenizer, "red", listed, [], 0.0)
+    known = best_sentence(model, tokenizer, "red", listed, first)
+    assert known[0] == best_sentence(model, tokenizer, "red", listed)[0]
+    assert best_sentence(model, tokenizer, "red", listed, 1e9)[0].text == "It is red."
+    assert best_sentence(model, tokenizer, "red", listed, -1e9)[0].text == "It is old."
 
 
 @pytest.mark.parametrize("cell", [" | ", "\t"])

@@ -4,7 +4,6 @@ import copy
 import threading
 
 import pytest
-from conftest import scored_as_near
 
 from app.chatting import Chat
 from app.conftest import PATIENCE, serving
@@ -17,7 +16,7 @@ from knn_logits_app.library import Library
 def near():
     """Lets every ranked passage be about the question, which a model of random weights denies."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("knn_logits.ask.asking.score_sentences", scored_as_near)
+        patch.setattr("knn_logits.ask.asking.is_near", lambda *_: (True, None, 1))
         yield
 
 
