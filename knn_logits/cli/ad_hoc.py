@@ -111,5 +111,5 @@ def _build(
             store_keys=False, calibrate=False, lmbda=lmbda,
         )  # fmt: skip
     manifest = store.manifest
-    entries = f"{manifest.documents:,} documents, {manifest.entries:,} entries"
-    return f"{entries} in {in_time(bars.seconds)}"
+    count = f"{manifest.documents:,} document{'s' * (manifest.documents != 1)}"
+    return f"{count}, {manifest.entries:,} entries in {in_time(bars.seconds)}"

@@ -152,8 +152,10 @@ class Bars:
         self._progress.update(task.id, completed=done, total=total, **shown)
         if not stderr.is_terminal and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _EVERY
-            of = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-            tell(f"{phase}: {f'{done / WHOLE:.0%}' if total == WHOLE else of}", style=None)
+            of = f": {done:,}" if total is None else f": {done:,} of {total:,}"
+            if total == WHOLE:
+                of = f": {done / WHOLE:.0%}"
+            tell(phase if total is None and not done else phase + of, style=None)
 
     def _task(self, phase: str) -> Task:
         number = self._tasks[phase]

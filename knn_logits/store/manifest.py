@@ -151,8 +151,8 @@ def read_manifest(folder: Path) -> Manifest:
                 "to resume"
             )
         raise DatastoreError(
-            f"{folder} is not a datastore, since it has no {layout.MANIFEST}; use a folder "
-            "written by `knn-logits build`"
+            f"{folder} is not a datastore, since it has no {layout.MANIFEST}; make one of its "
+            f"documents with `knn-logits build MODEL {folder} --out STORE`"
         )
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:

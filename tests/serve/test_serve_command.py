@@ -50,7 +50,7 @@ def test_documents_are_served_without_a_build(run, started, model_folder, tmp_pa
     done = run.good("serve", model, tmp_path / "note.txt")
     served = started[0][0]
     assert list(served.names) == ["model+documents", "model"]
-    assert "read 1 documents" in done.err
+    assert "read 1 document," in done.err
     # Nothing has measured where they help: a chat quotes them, and text is the model's.
     assert (served.memory.config.lmbda == 0) == chats
     assert ("lets them vote where that helps" in done.err) == chats
