@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from knn_logits.cli.bars import Bars
+from knn_logits.cli.bars import Bars, exits_on_sigterm
 from knn_logits.cli.corpus_options import CorpusOptions, Report
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.terminal import in_time, tell
@@ -51,7 +51,7 @@ def opened_with_model(
             f"{model} is an encoder-decoder, which needs a datastore of pairs: run `knn-logits "
             "build` first, and pass its folder"
         )
-    with tempfile.TemporaryDirectory(prefix="knn-logits-") as folder:
+    with exits_on_sigterm(), tempfile.TemporaryDirectory(prefix="knn-logits-") as folder:
         built = Path(folder) / "documents"
         silent = not votes and bool(getattr(tokenizer, "chat_template", None))
         read = _build(loaded, tokenizer, corpus, built, 0.0 if silent else None)

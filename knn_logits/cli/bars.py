@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -54,6 +55,16 @@ def interruptible(advice: str) -> Iterator[None]:
     except KeyboardInterrupt:
         tell(f"stopped; {advice}", style=None)
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def exits_on_sigterm() -> Iterator[None]:
+    """Makes SIGTERM end the process like an exit, so that temporary files are removed."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _number(steps: float, most: float) -> str:

@@ -108,6 +108,22 @@ def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
+def test_documents_leave_nothing_behind_when_the_server_is_told_to_end(
+    model_folder, tmp_path, monkeypatch
+):
+    (tmp_path / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(rooms))
+    with Fork(command("serve", model_folder, tmp_path / "note.txt", "--port", "0")) as process:
+        process.stdout.readline()
+        assert list(rooms.iterdir())
+        process.send_signal(signal.SIGTERM)
+        process.ended()
+    assert list(rooms.iterdir()) == []
+
+
 def test_small_parts_of_an_answer_are_sent_at_once():
     bound = listen(Settings(port=0))
     try:
