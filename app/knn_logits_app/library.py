@@ -219,8 +219,8 @@ def questions_about(library: Library, store: Datastore, number: int) -> list[str
     """Returns questions about a datastore: the given ones, or what its documents ask themselves."""
     questions = list(library.questions) if store is library.store else []
     for place in _spread(store, 8) if not questions else ():
-        asked = _QUESTION.findall(_text(store, library.tokenizer, place))
-        questions += [question for question in asked if not _REFERS.search(question)]
+        matches = _QUESTION.findall(_text(store, library.tokenizer, place))
+        questions += [question for question in matches if not _REFERS.search(question)]
         if len(questions) >= number:
             break
     return list(dict.fromkeys(questions))[:number]

@@ -239,8 +239,8 @@ class Asking:
     @staticmethod
     def _query(question: str, history: Sequence[Message]) -> str:
         """A question with the one before it, if it refers back."""
-        asked = [message["content"] for message in history if message["role"] == "user"]
-        return f"{asked[-1]} {question}" if asked and refers_back(question) else question
+        before = [message["content"] for message in history if message["role"] == "user"]
+        return f"{before[-1]} {question}" if before and refers_back(question) else question
 
     def find(self, query: str) -> list[Ranked]:
         """Finds the passages that fit a question best, the best first."""
@@ -275,11 +275,11 @@ class Asking:
     def _ranking(self, language: str = ENGLISH) -> Ranking:
         """The passages of all datastores that have a share in the vote, by a language's words."""
         stores = self.memory.voting
-        known = None if language == ENGLISH else self._ranking().passages
+        passages = None if language == ENGLISH else self._ranking().passages
 
         def ranking() -> Ranking:
             rows = (row for store in stores for row in passages_of(self.tokenizer, store))
-            return Ranking(known or [*rows], language)
+            return Ranking(passages or [*rows], language)
 
         names = ("ranking", language, *(str(store.folder) for store in stores))
         return self.memory.once(stores[0], names, ranking)

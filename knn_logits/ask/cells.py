@@ -11,19 +11,21 @@ _FIELD = re.compile(r"(?:^|;\s)(\w[\w .-]{0,40}):\s([^;|]*)")
 _CELL = re.compile(r"[^|]+")
 
 
-def asked_cell(question: str, lead: str, sentence: str, language: str) -> tuple[int, int] | None:
+def cell_of_question(
+    question: str, lead: str, sentence: str, language: str
+) -> tuple[int, int] | None:
     """Where the cell stands whose column the question names, if it does not name the cell too.
 
     There is none where several are named, and in a sentence that is no row.
     """
-    asked = set(content_words(question, language))
-    found = [
+    words = set(content_words(question, language))
+    spans = [
         span
         for name, span in _cells(lead, sentence)
-        if not asked.isdisjoint(words_of(name, language))
-        and asked.isdisjoint(words_of(sentence[slice(*span)], language))
+        if not words.isdisjoint(words_of(name, language))
+        and words.isdisjoint(words_of(sentence[slice(*span)], language))
     ]
-    return found[0] if len(found) == 1 else None
+    return spans[0] if len(spans) == 1 else None
 
 
 def _cells(lead: str, sentence: str) -> list[tuple[str, tuple[int, int]]]:

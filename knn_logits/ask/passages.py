@@ -70,8 +70,8 @@ class Passage:
     def named(self) -> str:
         """All that names it: what the document is called, what it opens with, and its heading."""
         record = self.store.documents[self.document].shown
-        known = [record.title] if record.title else [record.id, self.opening]
-        return "\n".join([*known, self.heading])
+        names = [record.title] if record.title else [record.id, self.opening]
+        return "\n".join([*names, self.heading])
 
     @property
     def above(self) -> str:
@@ -216,9 +216,9 @@ def _with_bodies(passages: Iterable[Passage]) -> Iterator[Passage]:
             passage = replace(passage, first=alone.first, text=text, over=over)
         elif alone is not None:
             yield alone
-        own = passage.text.rpartition("\n\n")[2] if passage.over else passage.text
-        bare = _heading_of(own) == passage.heading and not DESCRIBED.match(own)
-        alone = passage if bare and not _body_of(own) else None
+        last = passage.text.rpartition("\n\n")[2] if passage.over else passage.text
+        bare = _heading_of(last) == passage.heading and not DESCRIBED.match(last)
+        alone = passage if bare and not _body_of(last) else None
         if alone is None:
             yield passage
     if alone is not None:

@@ -231,9 +231,9 @@ def is_near(
     total = least * len(_question_ids(model, tokenizer, question))
     near = first - alone >= _CLEARLY * total
     # The first passage is mostly enough.
-    for some in (passages[:1], passages[1:]):
-        if some and not near:
-            likelihoods, further = query_likelihoods(model, tokenizer, question, some)
+    for batch in (passages[:1], passages[1:]):
+        if batch and not near:
+            likelihoods, further = query_likelihoods(model, tokenizer, question, batch)
             near, count = max(likelihoods) - alone >= total, count + further
     return bool(near), float(first), count
 
@@ -275,10 +275,10 @@ def best_sentence(
     listed = sorted(listed, key=_by_words, reverse=True)[:_SCORED]
     least = _by_words(listed[0]) - _BEHIND
     listed = [row for row in listed if _by_words(row) >= least]
-    known = [] if first is None else [first]
-    texts = [row.read for row in listed[len(known) :]]
+    scored = [] if first is None else [first]
+    texts = [row.read for row in listed[len(scored) :]]
     likelihoods, passes = query_likelihoods(model, tokenizer, question, texts)
-    scores = np.array([*known, *likelihoods]) + list(map(_by_words, listed))
+    scores = np.array([*scored, *likelihoods]) + list(map(_by_words, listed))
     order = (-scores).argsort()[:SPANS]
     best, highest = [listed[row] for row in order], scores[order].tolist()
     spans, further = answer_spans(

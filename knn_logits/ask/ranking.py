@@ -94,9 +94,9 @@ class Ranking:
     def rank(self, question: str, number: int, hidden: Collection[int] = ()) -> list[Ranked]:
         """Finds the passages that fit a question best, the best first, but for hidden rows."""
         content = set(content_words(question, self._language))
-        asked = words_of(question, self._language)
-        words = [word for word in asked if word in content or not word.isalpha()]
-        query = [word for word in dict.fromkeys(words or asked) if self._counts[word]]
+        every = words_of(question, self._language)
+        words = [word for word in every if word in content or not word.isalpha()]
+        query = [word for word in dict.fromkeys(words or every) if self._counts[word]]
         if self._index is None or not query or number < 1:
             return []
         scores: Array = self._index.get_scores(query)
@@ -136,11 +136,11 @@ def names_codes(question: str, ranked: Sequence[Ranked]) -> bool:
     if not codes and not short:
         return True
     text = "\n".join(f"{row.passage.named}\n{row.passage.text}" for row in ranked)
-    known = squeezed(text)
-    others = any(
-        squeezed(code[0]) not in known and re.search(rf"\b{code[1]}\d\d\b", text) for code in short
+    signs = squeezed(text)
+    rivals = any(
+        squeezed(code[0]) not in signs and re.search(rf"\b{code[1]}\d\d\b", text) for code in short
     )
-    return not others and all(code in known for code in codes)
+    return not rivals and all(code in signs for code in codes)
 
 
 def squeezed(text: str) -> str:

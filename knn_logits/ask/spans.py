@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.ask.cells import asked_cell
+from knn_logits.ask.cells import cell_of_question
 from knn_logits.ask.languages import ENGLISH, language_of
 from knn_logits.ask.ranking import content_words, offers_a_choice, words_of
 from knn_logits.engine.forward import input_device, padded
@@ -124,7 +124,7 @@ def answer_spans(
             spans.append(None)
             continue
         first = reader.read(asked, last=1)[0]
-        cell = asked_cell(question, lead, sentence, language)
+        cell = cell_of_question(question, lead, sentence, language)
         span = _likeliest(reader, tokenizer, sentence, first, line_break, repeated, language, cell)
         spans.append(span)
         best = max(best, score + span.score if span else best)

@@ -62,7 +62,7 @@ def opened_with_model(
         yield opening(list(stores)), loaded, tokenizer
 
 
-def named_place(text: str) -> tuple[str, str]:
+def split_name(text: str) -> tuple[str, str]:
     """Splits NAME=STORE, where no path is called so; the name may be empty."""
     name, sign, place = text.partition("=")
     return (name, place) if sign and not _exists(Path(text)) else ("", text)
@@ -73,7 +73,7 @@ def _check(names: Sequence[str]) -> None:
     from knn_logits.store.hub_client import hub_name
 
     for name in names:
-        _, place = named_place(name)
+        _, place = split_name(name)
         if not _exists(Path(place)) and hub_name(place) is None:
             raise ConfigError(
                 f"{printable(name)} does not exist: pass documents or a datastore; `ask` "

@@ -233,8 +233,8 @@ class Chat:
         self.without.append(document)
         if self.messages:
             self.messages.clear()
-            told = "the conversation is forgotten: its answers may quote the document"
-            self.console.print(told, style="dim")
+            notice = "the conversation is forgotten: its answers may quote the document"
+            self.console.print(notice, style="dim")
         self._on_settings()
 
     def _on_with(self, *words: str) -> None:

@@ -12,8 +12,8 @@ import typer
 from knn_logits.cli.ad_hoc import (
     STORES_HELP,
     StoresOrDocuments,
-    named_place,
     opened_with_model,
+    split_name,
 )
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import ModelRun, open_datastore
@@ -117,10 +117,10 @@ def serve(
         return datastores, memory.over(list(datastores.values()), indexes, scoring=False)
 
     with (
-        opened_with_model(stores, model, run, opening, votes=False) as (served, loaded, tokenizer),
-        served[1].searching(),
+        opened_with_model(stores, model, run, opening, votes=False) as (result, loaded, tokenizer),
+        result[1].searching(),
     ):
-        datastores, opened = served
+        datastores, opened = result
         doing("checking the datastore")
         settings = opened.keywords()
         del settings["threads"]  # the server has its own number
@@ -152,7 +152,7 @@ def _opened(arguments: list[str]) -> dict[str, Datastore]:
     """Opens the datastores, by the names that clients use."""
     opened: dict[str, Datastore] = {}
     for text in arguments:
-        name, place = named_place(text)
+        name, place = split_name(text)
         store = open_datastore(place)
         name = name or store.name
         if name in opened:

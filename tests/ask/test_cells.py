@@ -2,7 +2,7 @@
 
 import pytest
 
-from knn_logits.ask.cells import asked_cell
+from knn_logits.ask.cells import cell_of_question
 
 ROW = "Name: Luc Delacroix; Office: B-220; Birthday: 1966-01-19"
 LEAD, FARE = "| Route | Departure | Fare |", "| Morvik - Stensund | 07:40 | EUR 14 |"
@@ -23,5 +23,5 @@ LEAD, FARE = "| Route | Departure | Fare |", "| Morvik - Stensund | 07:40 | EUR 
     ],
 )
 def test_the_cell_under_the_name_of_its_column(question, lead, sentence, cell):
-    span = asked_cell(question, lead, sentence, "english")
+    span = cell_of_question(question, lead, sentence, "english")
     assert (span and sentence[slice(*span)]) == cell

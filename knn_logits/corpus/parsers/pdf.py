@@ -128,7 +128,7 @@ def paragraphs(text: str) -> str:
 
 def _headings(lines: list[str], full: float) -> set[int]:
     """The rows of short lines that stand alone, or two together, above a paragraph."""
-    found: set[int] = set()
+    headings: set[int] = set()
     for row in range(1, len(lines)):
         if len(lines[row]) < full or not lines[row][0].isupper():
             continue
@@ -138,8 +138,8 @@ def _headings(lines: list[str], full: float) -> set[int]:
         begins = not first or not lines[first - 1] or lines[first - 1].endswith(_ENDS)
         digits = [line[0].isdigit() for line in lines[first:row]]
         if begins and row - first <= _MOST_HEADINGS and sum(digits) <= 1:
-            found |= set(range(first, row))
-    return found
+            headings |= set(range(first, row))
+    return headings
 
 
 def _may_head(line: str, full: float) -> bool:
