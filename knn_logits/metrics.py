@@ -90,6 +90,7 @@ class SquaredDistance(InnerProduct):
     limits = (-math.inf, 0.0)
 
     def norms(self, keys: Tensor) -> Tensor | None:
+        """See `InnerProduct.norms`."""
         return keys.square().sum(dim=-1)
 
     def scores(self, queries: Tensor, keys: Tensor, norms: Tensor | None) -> Tensor:
@@ -99,6 +100,7 @@ class SquaredDistance(InnerProduct):
             return norms.addmm(queries, keys.T, beta=-1.0, alpha=2.0)
 
     def of_scores(self, scores: Tensor, queries: Tensor) -> Tensor:
+        """See `InnerProduct.of_scores`."""
         return (scores - queries.square().sum(dim=-1, keepdim=True)).clamp_max_(0.0)
 
     def pairwise(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -106,6 +108,7 @@ class SquaredDistance(InnerProduct):
         return (keys - queries.unsqueeze(1)).square().sum(dim=-1).neg()
 
     def of_query(self, query: Tensor, keys: Tensor) -> Tensor:
+        """See `InnerProduct.of_query`."""
         import numpy as np
         import torch
 
@@ -114,9 +117,11 @@ class SquaredDistance(InnerProduct):
         return torch.from_numpy(np.vecdot(apart, apart)).neg_()
 
     def squared_distance(self, nearness: Tensor) -> Tensor | None:
+        """See `InnerProduct.squared_distance`."""
         return -nearness
 
     def unit(self, mean_square: float) -> float:
+        """See `InnerProduct.unit`."""
         return 1.0
 
 
@@ -132,6 +137,7 @@ class Cosine(InnerProduct):
         return 2.0 - 2.0 * nearness
 
     def unit(self, mean_square: float) -> float:
+        """See `InnerProduct.unit`."""
         return 0.5 / mean_square
 
 

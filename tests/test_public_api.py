@@ -58,7 +58,7 @@ def test_public_names_and_their_members_have_docstrings():
         value = getattr(knn_logits, name)
         members = vars(value) if inspect.isclass(value) else {}
         described = {name: value} | {
-            f"{name}.{key}": getattr(value, key)  # whose docstring may be inherited
+            f"{name}.{key}": member
             for key, member in members.items()
             if not key.startswith("_")
             and (inspect.isroutine(member) or isinstance(member, property))

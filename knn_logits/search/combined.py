@@ -172,6 +172,7 @@ class CombinedRetriever(Retriever):
         self._first = [0, *itertools.accumulate(sizes)]
 
     def begin_text(self) -> None:
+        """See `Retriever.begin_text`."""
         for retriever in self.retrievers:
             retriever.begin_text()
 

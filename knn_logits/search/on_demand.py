@@ -215,12 +215,14 @@ class OnDemandRetriever(Retriever):
 
     @classmethod
     def serves(cls, store: Datastore, config: KNNConfig) -> bool:  # noqa: ARG003
+        """See `Retriever.serves`."""
         return store.manifest.on_demand is not None
 
     @classmethod
     def opened(
         cls, store: Datastore, config: KNNConfig, indexes: Indexes, source: KeySource | None
     ) -> OnDemandRetriever:
+        """See `Retriever.opened`."""
         return cls(store, config, indexes=indexes, source=source)
 
     def __init__(

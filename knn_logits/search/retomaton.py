@@ -104,6 +104,7 @@ class RetomatonRetriever(Retriever):
 
     @classmethod
     def serves(cls, store: Datastore, config: KNNConfig) -> bool:  # noqa: ARG003
+        """See `Retriever.serves`."""
         return config.retomaton
 
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:

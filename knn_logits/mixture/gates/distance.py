@@ -82,6 +82,7 @@ class DistanceGate(FittedGate):
     def features(
         cls, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, ks: Sequence[int]
     ) -> Tensor:
+        """See `FittedGate.features`."""
         nearest: Tensor = as_distance(nearest_nearness(neighbors), metric)
         return nearest.unsqueeze(-1)
 
@@ -89,16 +90,20 @@ class DistanceGate(FittedGate):
     def fit(
         cls, tokens: GateTokens, metric: Metric, seed: int, progress: Progress = no_progress
     ) -> DistanceGate:
+        """See `FittedGate.fit`."""
         return fit_distance_gate(tokens.nearest, tokens.lm, tokens.knn, metric)
 
     def log_p(self, tokens: GateTokens, progress: Progress = no_progress) -> Floats:
+        """See `FittedGate.log_p`."""
         return tokens.mixed(self.at(torch.from_numpy(tokens.nearest).float().clamp(-3e38, 3e38)))
 
     def to_arrays(self) -> dict[str, Array]:
+        """See `FittedGate.to_arrays`."""
         return {"middles": self.middles.cpu().numpy(), "lmbdas": self.lmbdas.cpu().numpy()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> DistanceGate:
+        """See `FittedGate.from_arrays`."""
         return cls(metric, arrays["middles"], arrays["lmbdas"])
 
 

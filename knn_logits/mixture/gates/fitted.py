@@ -72,6 +72,7 @@ class FittedGate:
             )
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
+        """See `Gate.lmbda`."""
         raise NotImplementedError
 
     @classmethod

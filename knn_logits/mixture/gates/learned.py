@@ -113,19 +113,23 @@ class LearnedGate(FittedGate):
     def features(
         cls, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, ks: Sequence[int]
     ) -> Tensor:
+        """See `FittedGate.features`."""
         return gate_features(neighbors, metric, log_p_lm)
 
     @classmethod
     def fit(
         cls, tokens: GateTokens, metric: Metric, seed: int, progress: Progress = no_progress
     ) -> LearnedGate:
+        """See `FittedGate.fit`."""
         return fit_learned_gate(tokens.with_distance, tokens.lm, tokens.knn, metric, seed=seed)
 
     def to_arrays(self) -> dict[str, Array]:
+        """See `FittedGate.to_arrays`."""
         return self._network.to_arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> LearnedGate:
+        """See `FittedGate.from_arrays`."""
         return cls(metric, arrays)
 
 

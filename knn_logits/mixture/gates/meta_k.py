@@ -156,27 +156,32 @@ class MetaKGate(FittedGate):
     def features(
         cls, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, ks: Sequence[int]
     ) -> Tensor:
+        """See `FittedGate.features`."""
         return meta_k_features(neighbors, metric, log_p_lm, ks)
 
     @classmethod
     def fit(
         cls, tokens: GateTokens, metric: Metric, seed: int, progress: Progress = no_progress
     ) -> MetaKGate:
+        """See `FittedGate.fit`."""
         return fit_meta_k_gate(
             tokens.with_distance, tokens.ks, tokens.lm, tokens.by_k, metric, seed=seed
         )
 
     def log_p(self, tokens: GateTokens, progress: Progress = no_progress) -> Floats:
+        """See `FittedGate.log_p`."""
         shares = self.at(torch.from_numpy(tokens.features)).double().numpy()
         sides = np.column_stack([tokens.lm, tokens.by_k])
         log_p = np.logaddexp.reduce(shares + sides, axis=1)
         return np.where(np.isfinite(tokens.nearest), log_p, tokens.lm)
 
     def to_arrays(self) -> dict[str, Array]:
+        """See `FittedGate.to_arrays`."""
         return {"ks": np.array(self.ks, np.float32), **self._network.to_arrays()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> MetaKGate:
+        """See `FittedGate.from_arrays`."""
         return cls(metric, arrays["ks"].tolist(), arrays)
 
 

@@ -151,18 +151,21 @@ class RescorerGate(FittedGate):
 
     @classmethod
     def sample(cls, ks: Sequence[int], metric: Metric, weighing: Weighing, seed: int) -> Any:
+        """See `FittedGate.sample`."""
         return NeighborhoodSample(min(ks[-1], LARGEST_K), metric, weighing, seed)
 
     @classmethod
     def features(
         cls, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, ks: Sequence[int]
     ) -> Tensor:
+        """See `FittedGate.features`."""
         return meta_k_features(neighbors, metric, log_p_lm, powers_up_to(min(ks[-1], LARGEST_K)))
 
     @classmethod
     def fit(
         cls, tokens: GateTokens, metric: Metric, seed: int, progress: Progress = no_progress
     ) -> RescorerGate:
+        """See `FittedGate.fit`."""
         return fit_rescorer(
             tokens.sample,
             tokens.features,
@@ -175,6 +178,7 @@ class RescorerGate(FittedGate):
         )
 
     def log_p(self, tokens: GateTokens, progress: Progress = no_progress) -> Floats:
+        """See `FittedGate.log_p`."""
         neighborhoods = tokens.sample
         log_p = np.array(tokens.lm, np.float64)
         for first in range(0, len(neighborhoods), ROWS_AT_ONCE):
@@ -193,11 +197,13 @@ class RescorerGate(FittedGate):
         return log_p
 
     def to_arrays(self) -> dict[str, Array]:
+        """See `FittedGate.to_arrays`."""
         arrays = {name: weight.cpu().numpy() for name, weight in self._near.items()}
         return {"k": np.array([self.k], np.float32), **self._network.to_arrays(), **arrays}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> RescorerGate:
+        """See `FittedGate.from_arrays`."""
         (k,) = arrays["k"].tolist()
         return cls(metric, k, arrays)
 

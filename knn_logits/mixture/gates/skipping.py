@@ -156,6 +156,7 @@ class ConfidenceSkip(Skip):
         self.limit = float(np.float32(limit))  # a file stores it in float32
 
     def searches(self, log_p_lm: Tensor) -> Tensor:
+        """See `Skip.searches`."""
         least = math.log(self.limit) if self.limit > 0.0 else -math.inf
         return log_p_lm.amax(-1) <= least
 
@@ -163,19 +164,23 @@ class ConfidenceSkip(Skip):
     def fit(
         cls, tokens: GateTokens, gains: Floats, share: float, lmbda: float | Gate, seed: int
     ) -> ConfidenceSkip:
+        """See `Skip.fit`."""
         assert tokens.skip is not None
         return fit_confidence_skip(tokens.skip[:, 0], share, lmbda)
 
     def searched(self, tokens: GateTokens) -> Bools:
+        """See `Skip.searched`."""
         assert tokens.skip is not None
         least = np.log(self.limit) if self.limit > 0.0 else -np.inf
         return np.asarray(tokens.skip[:, 0] <= least)
 
     def skip_arrays(self) -> dict[str, Array]:
+        """See `Skip.skip_arrays`."""
         return {"limit": np.array([self.limit], np.float32)}
 
     @classmethod
     def from_arrays(cls, lmbda: float | Gate, arrays: Mapping[str, Array]) -> ConfidenceSkip:
+        """See `Skip.from_arrays`."""
         return cls(lmbda, _number("limit", arrays))
 
 
@@ -215,25 +220,30 @@ class LearnedSkip(Skip):
         return self._network(features)
 
     def searches(self, log_p_lm: Tensor) -> Tensor:
+        """See `Skip.searches`."""
         return self.expected(skip_features(log_p_lm)) > self.threshold
 
     @classmethod
     def fit(
         cls, tokens: GateTokens, gains: Floats, share: float, lmbda: float | Gate, seed: int
     ) -> LearnedSkip:
+        """See `Skip.fit`."""
         assert tokens.skip is not None
         return fit_learned_skip(tokens.skip, gains, share, lmbda, seed=seed)
 
     def searched(self, tokens: GateTokens) -> Bools:
+        """See `Skip.searched`."""
         assert tokens.skip is not None
         expected = self.expected(torch.from_numpy(tokens.skip))
         return (expected > self.threshold).numpy()
 
     def skip_arrays(self) -> dict[str, Array]:
+        """See `Skip.skip_arrays`."""
         return {"threshold": np.array([self.threshold], np.float32), **self._network.to_arrays()}
 
     @classmethod
     def from_arrays(cls, lmbda: float | Gate, arrays: Mapping[str, Array]) -> LearnedSkip:
+        """See `Skip.from_arrays`."""
         return cls(lmbda, _number("threshold", arrays), arrays)
 
 
