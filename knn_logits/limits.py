@@ -140,5 +140,12 @@ class Deadline(StoppingCriteria):
         return watched
 
     def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
-        """Answers `generate()`, which asks after each token whether each row ends here."""
+        """Answers `generate()`, which asks after each token whether to end.
+
+        Args:
+            input_ids: int64 [rows, length].
+
+        Returns:
+            bool [rows], whether each row ends here.
+        """
         return torch.full((input_ids.shape[0],), self.over, device=input_ids.device)

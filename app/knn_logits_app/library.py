@@ -81,7 +81,16 @@ class Library:
     ) -> Library:
         """Makes a library of a model and datastores, after checking that they belong together.
 
-        Without prompts, sentences of the datastores are the examples.
+        Args:
+            name: The name of the model on the page.
+            model: The model.
+            tokenizer: The tokenizer of the model.
+            stores: The datastores.
+            prompts: Examples of prompts. Without any, sentences of the datastores are used.
+
+        Raises:
+            MismatchError: when a datastore belongs to another model.
+            ConfigError: when there is no datastore.
         """
         opened = by_name(stores, " ")
         if not opened:
@@ -99,7 +108,16 @@ class Library:
 
     @classmethod
     def open(cls, model: str, datastores: Iterable[str]) -> Library:
-        """Opens a model of transformers and its datastores, each from the Hub or a folder."""
+        """Opens a library from names on the Hub or folders.
+
+        Args:
+            model: The name or folder of a causal or encoder-decoder model of transformers.
+            datastores: The names or folders of datastores that the model built.
+
+        Raises:
+            KNNLogitsError: when a datastore cannot be opened, or belongs to another model.
+            OSError: when there is no such model.
+        """
         import torch
         from transformers import (
             AutoConfig,

@@ -185,7 +185,11 @@ class GGUFPasses(nn.Module):
         return self.lm_head
 
     def find_key(self, name: str) -> str:
-        """The module for a key's name: "ffn_input", "layer_output", or a tensor of llama.cpp."""
+        """The module for a key's name: "ffn_input", "layer_output", or a tensor of llama.cpp.
+
+        Raises:
+            ModelError: when the model has no such tensor.
+        """
         return self._tap(self._tensor_of(name))
 
     def _tensor_of(self, name: str) -> str:
@@ -217,8 +221,13 @@ class GGUFPasses(nn.Module):
     ) -> CausalLMOutputWithPast:
         """Reads tokens, as models of transformers do.
 
-        `attention_mask`, [rows, columns so far], is 0 for padding, which is not read. With
-        `keys_only` a pass ends at the key, and there are no scores.
+        Args:
+            input_ids: int64 [rows, columns].
+            attention_mask: [rows, columns so far], 0 for padding, which is not read.
+            past_key_values: What was read before.
+            use_cache: Whether to return what was read.
+            logits_to_keep: How many of the last columns to score; 0 for all.
+            keys_only: Whether to leave out the scores, and end a pass at the key.
         """
         cache = past_key_values if isinstance(past_key_values, TextCache) else None
         if cache is None and past_key_values is not None and past_key_values.get_seq_length():
