@@ -207,7 +207,7 @@ class Asking:
     def _choose(self, question: str, query: str, ranked: Sequence[Ranked]) -> _Choice:
         """Chooses the sentence to quote, and whether it answers."""
         language = language_of(query)
-        idf, words = self._ranking(language).idf, set(content_words(query, language))
+        idf, words = self._ranking(query).idf, set(content_words(query, language))
         if not ranked:
             return _Choice()
         listed = candidates(query, ranked, idf)
@@ -244,15 +244,15 @@ class Asking:
 
     def find(self, query: str) -> list[Ranked]:
         """Finds the passages that fit a question best, the best first."""
-        return self._ranking(language_of(query)).rank(query, self.config.passages, self._hidden)
+        return self._ranking(query).rank(query, self.config.passages, self._hidden)
 
     def shared(self, query: str) -> float:
         """The largest share of a query's words, weighed by idf, that a sentence has, in [0, 1].
 
         It takes no pass of the model. With `config.least_shared` a document may say the answer.
         """
-        idf = self._ranking(language_of(query)).idf
-        return min(1.0, self._share(query, candidates(query, self.find(query), idf)))
+        ranked = self.find(query)
+        return min(1.0, self._share(query, candidates(query, ranked, self._ranking(query).idf)))
 
     def match(self, query: str) -> float:
         """That share and the best passage's BM25 score per idf of the query's words, in [0, 2].
@@ -260,21 +260,24 @@ class Asking:
         It takes no pass of the model. `config.least_match` is the least that an answer needs.
         """
         ranked = self.find(query)
-        share = self._share(query, candidates(query, ranked, self._ranking(language_of(query)).idf))
+        share = self._share(query, candidates(query, ranked, self._ranking(query).idf))
         return self._match(query, ranked, share)
 
     def _match(self, query: str, ranked: Sequence[Ranked], share: float) -> float:
-        total = self._ranking(language_of(query)).weight(query)
+        total = self._ranking(query).weight(query)
         return min(1.0, share) + min(1.0, ranked[0].score / total if ranked and total else 0.0)
 
     def _share(self, query: str, listed: Sequence[Sentence]) -> float:
         """What the first of a query's candidates has of its words, and of the sentence before."""
-        total = self._ranking(language_of(query)).weight(query)
+        total = self._ranking(query).weight(query)
         return listed[0].shared / total if listed and total else 0.0
 
-    def _ranking(self, language: str = ENGLISH) -> Ranking:
-        """The passages of all datastores that have a share in the vote, by a language's words."""
-        stores = self.memory.voting
+    def _ranking(self, query: str = "") -> Ranking:
+        """The passages of all datastores with a share in the vote, by words of a query's language.
+
+        Without a query they are in English.
+        """
+        stores, language = self.memory.voting, language_of(query)
         passages = None if language == ENGLISH else self._ranking().passages
 
         def ranking() -> Ranking:
