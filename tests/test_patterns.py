@@ -3,10 +3,10 @@
 import ast
 import itertools
 import re
-import time
 from pathlib import Path
 
 import pytest
+from growth import grows_faster, seconds
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [
@@ -72,26 +72,23 @@ def texts(pattern):
             yield lambda size, unit=unit, a=before, z=after: a + (unit * size)[:size] + z
 
 
-def seconds(pattern, way, text):
+def applied(pattern, way, text):
     text = text.encode("utf-8", "replace") if isinstance(pattern.pattern, bytes) else text
-    since = time.process_time()
-    found = pattern.sub("", text) if way.startswith("sub") else getattr(pattern, way)(text)
+    matches = pattern.sub("", text) if way.startswith("sub") else getattr(pattern, way)(text)
     if way == "finditer":
-        for _ in found:
+        for _ in matches:
             pass
-    return time.process_time() - since
 
 
 def grows(pattern, way, make):
     """Whether the time for a text grows with more than its length."""
-    if seconds(pattern, way, make(LONG)) < SECONDS:
-        return False
-    for _ in range(3):  # something else may have taken the time
-        long = min(seconds(pattern, way, make(LONG)) for _ in range(3))
-        short = min(seconds(pattern, way, make(SHORT)) for _ in range(3))
-        if long < SECONDS or long < MOST * short:
-            return False
-    return True
+
+    def run(size):
+        applied(pattern, way, make(size))
+
+    return seconds(lambda: run(LONG)) >= SECONDS and grows_faster(
+        run, SHORT, LONG, most=MOST, least=SECONDS / MOST
+    )
 
 
 @pytest.mark.parametrize(

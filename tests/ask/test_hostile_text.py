@@ -1,9 +1,9 @@
 """Documents, questions and chats made to take long or much: each step bounds what it reads."""
 
 import copy
-import time
 
 import pytest
+from growth import grows_faster
 
 import knn_logits
 from knn_logits.ask.naming import sources_of_words
@@ -130,11 +130,7 @@ READERS = {
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_time_of_a_text_grows_with_its_length(reader, unit):
-    def seconds(size):
-        text = "Crane" + unit * (size // len(unit)) + "crane"
-        since = time.thread_time()
-        READERS[reader](text)
-        return time.thread_time() - since
+    def run(size):
+        READERS[reader]("Crane" + unit * (size // len(unit)) + "crane")
 
-    short, long = (min(seconds(size) for _ in range(3)) for size in (2_000, 32_000))
-    assert long < 100 * max(short, 1e-4)  # a quadratic time would be 256 times as long
+    assert not grows_faster(run, 2_000, 32_000, most=100)  # a quadratic time is 256 times as long
