@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,50 +33,41 @@ logger = logging.getLogger(__name__)
 _SAMPLE, _OTHER_LISTS = 256, 0.1
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A group of windows, and the part of the text that they read and count from, int32."""
-
-    tokens: Array
-    windows: list[TextWindow]
-
-
-@dataclass(frozen=True)
-class KeyTask:
-    """What all workers that compute keys share; the canary is of this machine."""
-
-    location: KeyLocation
-    shape: Mapping[str, Any]
-    threads: int
-    canary: Mapping[str, Array]
+# A group of windows, after the part of the text that they read and count from, int32.
+Piece = tuple[Array, list[TextWindow]]
 
 
 class KeyWorker:
-    """Computes keys on one machine."""
+    """Computes keys on one machine; the canary is of the machine with the command."""
 
-    def __init__(self, model: nn.Module, task: KeyTask) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        location: KeyLocation,
+        shape: Mapping[str, Any],
+        threads: int,
+        canary: Mapping[str, Array],
+    ) -> None:
         import torch
 
-        torch.set_num_threads(task.threads)
-        self.model, self.task = model, task
+        torch.set_num_threads(threads)
+        self.model, self.location = model, location
+        self.shape, self.canary = shape, canary
 
     def ready(self) -> bool:
         """Whether the canary's keys are, to the last bit, those of the machine with the command."""
         return computes_canary(
             self.model,
-            self.task.location,
-            self.task.canary,
+            self.location,
+            self.canary,
             "a worker computes other keys than this machine: install the same versions of torch "
             "and transformers on all machines of the cluster",
         )
 
     def work(self, piece: Piece) -> Array:
         """Computes the keys of a piece, [entries, dim]."""
-        task = self.task
         with evaluating(self.model):
-            parts = compute_keys(
-                self.model, task.location, piece.tokens, piece.windows, **task.shape
-            )
+            parts = compute_keys(self.model, self.location, *piece, **self.shape)
             return np.concatenate(list(parts))
 
 
@@ -94,7 +85,7 @@ def cut(
             for window in group
         ]
         part = np.array(tokens[begin : last.start + last.size])
-        yield max(0, first_entry - entry), Piece(part, moved)
+        yield max(0, first_entry - entry), (part, moved)
 
 
 def spread_keys(address: str, canary: Mapping[str, Array]) -> Callable[..., Iterator[Array]]:
@@ -113,7 +104,6 @@ def spread_keys(address: str, canary: Mapping[str, Array]) -> Callable[..., Iter
         **shape: Any,
     ) -> Iterator[Array]:
         count, resources, threads = _places(ray, input_device(model).type == "cuda")
-        task = KeyTask(location, shape, threads, canary)
         groups = grouped(windows, **shape)
         surplus: list[int] = []
 
@@ -122,7 +112,8 @@ def spread_keys(address: str, canary: Mapping[str, Array]) -> Callable[..., Iter
                 surplus.append(before)
                 yield piece
 
-        with _workers(ray, KeyWorker, resources, count, model, task) as workers:
+        shared = (model, location, shape, threads, canary)
+        with _workers(ray, KeyWorker, resources, count, *shared) as workers:
             for number, keys in enumerate(workers.results(pieces())):
                 advance(len(keys))
                 yield keys[surplus[number] :]
@@ -130,27 +121,23 @@ def spread_keys(address: str, canary: Mapping[str, Array]) -> Callable[..., Iter
     return compute
 
 
-@dataclass(frozen=True)
-class FillTask:
-    """What all workers that fill an index have in common: it, trained, and a sample of keys."""
-
-    factory: str
-    dim: int
-    metric: Metric
-    trained: Mapping[str, Array]
-    threads: int
-    sample: Array
-
-
 class FillWorker:
-    """Finds the lists and the codes of keys on one machine."""
+    """Finds the lists and the codes of keys on one machine, for a trained index without keys."""
 
-    def __init__(self, task: FillTask, expected: Mapping[str, Array]) -> None:
-        self.task, self.expected = task, expected
+    def __init__(
+        self,
+        trained: Mapping[str, Array],
+        form: tuple[str, int, Metric],  # factory, dim, metric
+        threads: int,
+        sample: Array,  # some keys
+        expected: Mapping[str, Array],  # what the machine with the command makes of them
+    ) -> None:
+        self.trained, self.form, self.threads = trained, form, threads
+        self.sample, self.expected = sample, expected
 
     def ready(self) -> bool:
         """Whether the sample's lists and codes are those of the machine with the command."""
-        arrays = self.work(self.task.sample)
+        arrays = self.work(self.sample)
         if np.mean(_list_of_keys(arrays) != _list_of_keys(self.expected)) > _OTHER_LISTS:
             raise MismatchError(
                 "a worker assigns keys to different lists than this machine: install the same "
@@ -160,9 +147,8 @@ class FillWorker:
 
     def work(self, keys: Array) -> dict[str, Array]:
         """Returns `sizes`, `ids` and `codes` of the lists over some keys, numbered from 0."""
-        task = self.task
-        index = plain_arrays.from_arrays(task.trained, task.factory, task.dim, task.metric, size=0)
-        with openmp_threads(task.threads):
+        index = plain_arrays.from_arrays(self.trained, *self.form, size=0)
+        with openmp_threads(self.threads):
             index.add(keys)
         arrays = plain_arrays.to_arrays(index)
         return {name: arrays[name] for name in ("sizes", "ids", "codes")}
@@ -191,12 +177,11 @@ def spread_filling(address: str, dtype: str) -> Fill:
         first = next(keys)
         sample = first[:_SAMPLE]
         count, resources, threads = _places(ray, on_gpu=False)
-        task = FillTask(
-            factory, index.dim, index.metric, plain_arrays.to_arrays(index), threads, sample
-        )
-        expected = FillWorker(task, {}).work(sample)
+        form = (factory, index.dim, index.metric)
+        shared = (plain_arrays.to_arrays(index), form, threads, sample)
+        expected = FillWorker(*shared, {}).work(sample)
         pieces = (batch.astype(dtype, copy=False) for batch in itertools.chain([first], keys))
-        with _workers(ray, FillWorker, resources, count, task, expected) as workers:
+        with _workers(ray, FillWorker, resources, count, *shared, expected) as workers:
             for arrays in workers.results(pieces):
                 plain_arrays.append(index, arrays)
 

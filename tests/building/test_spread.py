@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from knn_logits.building.spread import FillTask, FillWorker, KeyTask, KeyWorker, cut
+from knn_logits.building.spread import FillWorker, KeyWorker, cut
 from knn_logits.engine import keys as key_module
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.keys import compute_keys, grouped
@@ -34,7 +34,7 @@ def in_parts(keys):
 
 
 def filling_of(index, factory, metric, sample):
-    return FillTask(factory, DIM, metric, plain_arrays.to_arrays(index), 1, sample)
+    return plain_arrays.to_arrays(index), (factory, DIM, metric), 1, sample
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine"])
@@ -45,8 +45,8 @@ def test_parts_give_the_bytes_of_the_whole(keys, factory, metric):
 
     def fill(index, name, batches):
         filling = filling_of(index, name, metric, keys[:64])
-        expected = FillWorker(filling, {}).work(keys[:64])
-        worker = FillWorker(filling, expected)
+        expected = FillWorker(*filling, {}).work(keys[:64])
+        worker = FillWorker(*filling, expected)
         assert worker.ready()
         for batch in batches:
             plain_arrays.append(index, worker.work(batch))
@@ -64,18 +64,18 @@ def test_parts_give_the_bytes_of_the_whole(keys, factory, metric):
 def test_a_worker_with_other_lists_is_refused(keys):
     index = build_faiss("IVF16,SQ8", DIM, "l2", keys, iter([]), 1)
     filling = filling_of(index, "IVF16,SQ8", "l2", keys[:64])
-    other = FillWorker(filling, {}).work(-keys[:64])
+    other = FillWorker(*filling, {}).work(-keys[:64])
     with pytest.raises(MismatchError, match="different lists"):
-        FillWorker(filling, other).ready()
+        FillWorker(*filling, other).ready()
 
 
 def test_a_worker_that_rounds_in_another_way_says_so(keys):
     index = build_faiss("IVF16,SQ8", DIM, "l2", keys, iter([]), 1)
     filling = filling_of(index, "IVF16,SQ8", "l2", keys[:64])
-    near = FillWorker(filling, {}).work(keys[:64])
+    near = FillWorker(*filling, {}).work(keys[:64])
     near["codes"] = near["codes"].copy()
     near["codes"][0, 0] ^= 1
-    assert not FillWorker(filling, near).ready()
+    assert not FillWorker(*filling, near).ready()
 
 
 @pytest.mark.parametrize("first_entry", [0, 10, 30])
@@ -86,7 +86,7 @@ def test_pieces_give_the_same_keys_as_one_machine(model, store, first_entry, mon
     windows = list(plan(contexts.first, contexts.length, 64, 32))
     shape = {"dim": 32, "dtype": "float16", "batch_tokens": 32}
     whole = compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
-    worker = KeyWorker(model, KeyTask(location, shape, 1, store.checks))
+    worker = KeyWorker(model, location, shape, 1, store.checks)
     assert worker.ready()
     pieces = list(cut(tokens, grouped(windows, **shape), first_entry))
     assert len(pieces) > 2
@@ -97,6 +97,6 @@ def test_pieces_give_the_same_keys_as_one_machine(model, store, first_entry, mon
 def test_a_worker_that_computes_other_keys_is_refused(model, store):
     location = find_key(model, "ffn_input")
     other = {CANARY_KEYS: store.checks[CANARY_KEYS] + 0.5}
-    task = KeyTask(location, {}, 1, store.checks | other)
+    worker = KeyWorker(model, location, {}, 1, store.checks | other)
     with pytest.raises(MismatchError, match="computes other keys"):
-        KeyWorker(model, task).ready()
+        worker.ready()
