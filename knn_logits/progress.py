@@ -28,6 +28,18 @@ def no_progress(phase: str, done: int, total: int | None) -> None:
     """Ignores what it is told."""
 
 
+def counter(progress: Progress, phase: str, total: int, done: int = 0) -> Callable[[int], None]:
+    """Reports how far a phase is, and returns a function that is told of further steps."""
+    progress(phase, done, total)
+
+    def advance(steps: int) -> None:
+        nonlocal done
+        done = min(total, done + steps)
+        progress(phase, done, total)
+
+    return advance
+
+
 def while_running(
     progress: Progress, phase: str, seconds: Callable[[], float], work: Callable[[], Result]
 ) -> Result:

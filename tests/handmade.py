@@ -15,7 +15,7 @@ from knn_logits.store.records import (
     TokenizerRecord,
     WindowRecord,
 )
-from knn_logits.store.writer import KeyWriter, TokenWriter
+from knn_logits.store.writer import KeyWriter, writing_text
 
 
 def make_manifest(**settings):
@@ -39,7 +39,7 @@ def make_manifest(**settings):
 
 
 def write_tokens(job, documents, *, concatenate=False, vocabulary=100):
-    with TokenWriter(job, concatenate=concatenate, vocabulary=vocabulary) as writer:
+    with writing_text(job, concatenate=concatenate, vocabulary=vocabulary) as writer:
         for number, tokens in enumerate(documents):
             writer.add(tokens, id=str(number), title=f"title {number}")
     return writer

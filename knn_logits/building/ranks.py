@@ -26,6 +26,7 @@ from knn_logits.building.steps import Steps, computes_canary, keys_from
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError, DatastoreError, KNNLogitsError
+from knn_logits.progress import counter
 from knn_logits.store import layout
 from knn_logits.store.entries import Contexts
 from knn_logits.store.files import write_array
@@ -181,7 +182,7 @@ def write_keys_together(
     ranks: Ranks, steps: Steps, text: TokenWriter, contexts: Contexts, canary: Mapping[str, Array]
 ) -> None:
     """Does on rank 0 what `Steps.write_keys` does on one process, together with all ranks."""
-    job, model, keys, progress = steps.job, steps.model, steps.keys, steps.progress
+    job, model, keys = steps.job, steps.model, steps.keys
     tokens = job.file("tokens")
     assert tokens is not None
     dim = canary[CANARY_KEYS].shape[1]
@@ -199,24 +200,13 @@ def write_keys_together(
         canary=canary,
         sources=text.sources(range(text.documents)) if keys.pairs is not None else None,
     )
-    done = computed = work.written
+    count = counter(steps.progress, "keys", work.entries, work.written)
     warned = False
-    progress("keys", done, work.entries)
-
-    def advance(keys: int) -> None:
-        # The other ranks are about as far as this one.
-        nonlocal computed
-        computed = min(work.entries, computed + keys * ranks.world)
-        progress("keys", computed, work.entries)
-
     ranks.send(work)
-    for shards, same in ranks.write(model, keys, work, advance):
+    # The other ranks are about as far as this one.
+    for shards, same in ranks.write(model, keys, work, lambda keys: count(keys * ranks.world)):
         for shard in shards:
             job.note(work.path("keys", shard))
-            first, last = work.span(shard)
-            done += last - first
-        computed = done
-        progress("keys", done, work.entries)
         if not same and not warned:
             warned = True
             logger.warning(

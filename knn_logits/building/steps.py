@@ -29,13 +29,13 @@ from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.tokens import tokenize_with_places
 from knn_logits.engine.windows import windows_of
 from knn_logits.errors import CorpusError, MismatchError
-from knn_logits.progress import Progress
+from knn_logits.progress import Progress, counter
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import PLACES, places_value
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job
 from knn_logits.store.reading import map_array, read_arrays
-from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter
+from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter, writing_text
 
 # A document, its tokens, and the number of the first token at each of its places.
 Cut = tuple[Document, list[int], list[int]]
@@ -87,14 +87,13 @@ class Steps:
         after: Callable[[TokenWriter], object] = lambda _: None,
     ) -> TokenWriter:
         """Writes a datastore's text and new documents; `after` comes before their table."""
-        writer = TokenWriter(
+        pairs = self.keys.pairs is not None
+        with writing_text(
             self.job,
             concatenate=self.keys.windows.concatenate,
             vocabulary=vocabulary_size(self.model),
             before=None if store is None else (store.tokens, store.documents),
-        )
-        pairs = self.keys.pairs is not None
-        with writer:
+        ) as writer:
             for document, ids, places in cut:
                 if ids:
                     writer.add(ids, **document_fields(document, places, pairs=pairs))
@@ -114,31 +113,20 @@ class Steps:
         entries = contexts.entries - first_entry
         dim = read_arrays(self.job.path("checks"))[0][CANARY_KEYS].shape[1]
         writer = KeyWriter(self.job, dim, self.keys.dtype, entries, shard_bytes=self.shard_bytes)
-        done = computed = writer.done
-        self.progress("keys", done, entries)
-
-        def advance(keys: int) -> None:
-            nonlocal computed
-            computed = min(entries, computed + keys)
-            self.progress("keys", computed, entries)
-
+        advance = counter(self.progress, "keys", entries, writer.done)
         parts = keys_from(
             self.model,
             self.keys,
             np.asarray(tokens),
             contexts,
             dim,
-            (first_entry, first_entry + done),
+            (first_entry, first_entry + writer.done),
             text.sources,
             advance,
             compute,
         )
         for part in parts:
             writer.append(part)
-            done += len(part)
-            # If an earlier run computed part of a group, some keys were counted twice.
-            computed = done
-            self.progress("keys", done, entries)
         writer.flush()
 
 

@@ -46,7 +46,7 @@ from knn_logits.settings.windows import WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord, SettingsRecord, WindowRecord
-from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter
+from knn_logits.store.writer import SHARD_BYTES, KeyWriter, writing_text
 
 logger = logging.getLogger(__name__)
 
@@ -252,7 +252,7 @@ def _write_text(
 ) -> None:
     ends = (tokenizer.bos_token_id, tokenizer.eos_token_id)
     first = next((token for token in ends if token is not None and token < vocabulary), 0)
-    with TokenWriter(job, concatenate=True, vocabulary=vocabulary) as writer:
+    with writing_text(job, concatenate=True, vocabulary=vocabulary) as writer:
         tokens = np.concatenate([[first], np.asarray(values, np.int64)])
         writer.add(tokens, id=files.values.name, title=f"all of {files.values.name}")
 

@@ -73,24 +73,8 @@ def storage_error(path: Path, error: BaseException) -> StorageError:
 
 
 @contextmanager
-def _as_storage_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(path, error) from error
-
-
-@contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file for writing that replaces `path` once it is complete."""
-    with staging(path) as file:
-        yield file
-    put_in_place(path)
-
-
-@contextmanager
-def staging(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for writing under `path`'s partial name, for `put_in_place`."""
     partial = path.with_name(partial_name(path.name))
     ours = (None, str(partial), str(path), str(path.parent))
     try:
@@ -100,31 +84,22 @@ def staging(path: Path) -> Iterator[IO[bytes]]:
             yield _Partial(file)  # type: ignore[misc]
             file.flush()
             sync(file.fileno())
-    except OSError as error:
-        discard(path)
-        if error.filename not in ours:
-            raise  # the error is about another file, which the caller uses
-        raise storage_error(path, error) from error
-    except BaseException:
-        discard(path)
+        rename(partial, path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            unlink(partial)
+        # Other errors are about other files, which the caller uses.
+        if isinstance(error, OSError) and error.filename in ours:
+            raise storage_error(path, error) from error
         raise
 
 
-def put_in_place(path: Path) -> None:
-    """Gives a staged file its final name."""
-    with _as_storage_error(path):
-        rename(path.with_name(partial_name(path.name)), path)
-        _sync_folder(path.parent)
-
-
-def discard(path: Path) -> None:
-    with suppress(OSError):
-        unlink(path.with_name(partial_name(path.name)))
-
-
 def delete(path: Path) -> None:
-    with _as_storage_error(path):
+    try:
         unlink(path)
+    except OSError as error:
+        raise storage_error(path, error) from error
 
 
 def _sync_folder(folder: Path) -> None:

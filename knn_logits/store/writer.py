@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import IO, Any
 
 import numpy as np
 
@@ -17,108 +15,92 @@ from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.progress import Progress
 from knn_logits.store.documents import DocumentRecord, Documents
 from knn_logits.store.entries import Contexts
-from knn_logits.store.files import array_header, discard, put_in_place, staging, write_array
+from knn_logits.store.files import array_header, replacing, write_array
 from knn_logits.store.job import Job
-from knn_logits.store.layout import partial_name
 from knn_logits.store.reading import HASH_CHUNK
 
 SHARD_BYTES = 256 << 20
 
 
-@dataclass
-class TokenWriter:
+@contextmanager
+def writing_text(
+    job: Job,
+    *,
+    concatenate: bool,
+    vocabulary: int,
+    before: tuple[Array, Documents] | None = None,
+) -> Iterator[TokenWriter]:
     """Writes documents after those of `before`; a job that continues refuses another text."""
+    path = job.path("tokens")
+    with replacing(path) as file:
+        file.write(array_header(np.dtype(np.int32), (0,)))
+        writer = TokenWriter(file, concatenate, vocabulary)
+        if before is not None:
+            writer.copy(*before)
+        yield writer
+        file.seek(0)
+        file.write(array_header(np.dtype(np.int32), (writer.tokens,)))
+        job.note_text(writer.identity())
+    job.note(path)
+    job.write("documents", writer.records)
 
-    job: Job
-    concatenate: bool
-    vocabulary: int
-    before: tuple[Array, Documents] | None = None
-    tokens: int = 0  # so far
-    _records: list[DocumentRecord] = field(default_factory=list)
 
-    @property
-    def path(self) -> Path:
-        return self.job.path("tokens")
+class TokenWriter:
+    """The documents that `writing_text` writes."""
 
-    def __enter__(self) -> TokenWriter:
-        with ExitStack() as stack:
-            self._file = stack.enter_context(staging(self.path))
-            self._file.write(array_header(np.dtype(np.int32), (0,)))
-            if self.before is not None:
-                tokens, documents = self.before
-                for first in range(0, len(tokens), HASH_CHUNK):
-                    part = np.ascontiguousarray(tokens[first : first + HASH_CHUNK])
-                    self._file.write(part.tobytes())
-                self.tokens = len(tokens)
-                self._records = [documents[number] for number in range(len(documents))]
-            self._staging = stack.pop_all()
-        return self
+    def __init__(self, file: IO[bytes], concatenate: bool, vocabulary: int) -> None:
+        self._file, self._concatenate, self._vocabulary = file, concatenate, vocabulary
+        self._digest = hashlib.sha256()
+        self._before = 0, 0
+        self.records: list[DocumentRecord] = []
+        self.tokens = 0
+
+    def copy(self, tokens: Array, documents: Documents) -> None:
+        for first in range(0, len(tokens), HASH_CHUNK):
+            self._file.write(np.ascontiguousarray(tokens[first : first + HASH_CHUNK]).tobytes())
+        self.tokens = len(tokens)
+        self.records = [documents[number] for number in range(len(documents))]
+        self._before = self.tokens, self.documents
 
     def add(self, tokens: Sequence[int] | Array, **fields: Any) -> None:
         """Appends a document of at least one token; `DocumentRecord` has the fields."""
         array = np.asarray(tokens, dtype=np.int64)
-        unknown = array[(array < 0) | (array >= self.vocabulary)]
+        unknown = array[(array < 0) | (array >= self._vocabulary)]
         if len(unknown):
             raise ConfigError(
                 f"the tokenizer returned token {int(unknown[0])}, but the model's vocabulary has "
-                f"only {self.vocabulary} tokens: load the tokenizer that belongs to the model"
+                f"only {self._vocabulary} tokens: load the tokenizer that belongs to the model"
             )
-        self._file.write(array.astype(np.int32).tobytes())
-        self._records.append(DocumentRecord(self.tokens, len(array), **fields))
+        content = array.astype(np.int32).tobytes()
+        self._file.write(content)
+        self._digest.update(content)
+        self.records.append(DocumentRecord(self.tokens, len(array), **fields))
         self.tokens += len(array)
 
     def describe(self, number: int, **fields: str | None) -> None:
         """Gives a document another title, uri or metadata, and keeps its tokens."""
-        self._records[number] = replace(self._records[number], **fields)  # type: ignore[arg-type]
+        self.records[number] = replace(self.records[number], **fields)  # type: ignore[arg-type]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self._staging.__exit__(kind, error, trace)
-            return
-        with self._staging:
-            self._file.seek(0)
-            self._file.write(array_header(np.dtype(np.int32), (self.tokens,)))
-        try:
-            self.job.note_text(self._identity())
-        except BaseException:
-            discard(self.path)
-            raise
-        put_in_place(self.path)
-        self.job.note(self.path)
-        self.job.write("documents", self._records)
-
-    def _identity(self) -> str:
+    def identity(self) -> str:
         """A digest of all that the new keys depend on: tokens, starts of documents, sources."""
-        before, documents = (0, 0)
-        if self.before is not None:
-            before, documents = len(self.before[0]), len(self.before[1])
-        digest = hashlib.sha256()
-        with self.path.with_name(partial_name(self.path.name)).open("rb") as file:
-            file.seek(len(array_header(np.dtype(np.int32), (0,))) + 4 * before)
-            while part := file.read(HASH_CHUNK):
-                digest.update(part)
-        first = [document.first - before for document in self._records[documents:]]
-        digest.update(np.array(first, dtype=np.int64).tobytes())
-        for document in self._records[documents:]:
-            if document.source is not None:
-                digest.update(hashlib.sha256(document.source.encode()).digest())
+        digest, (before, documents) = self._digest.copy(), self._before
+        new = self.records[documents:]
+        digest.update(np.array([row.first - before for row in new], dtype=np.int64).tobytes())
+        for row in new:
+            if row.source is not None:
+                digest.update(hashlib.sha256(row.source.encode()).digest())
         return digest.hexdigest()
 
     @property
     def documents(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     def sources(self, numbers: Sequence[int]) -> list[str]:
-        return [self._records[number].source or "" for number in numbers]
+        return [self.records[number].source or "" for number in numbers]
 
     def contexts(self) -> Contexts:
-        first = np.array([document.first for document in self._records], dtype=np.int64)
-        contexts = Contexts.of(first, self.tokens, self.concatenate)
+        first = np.array([document.first for document in self.records], dtype=np.int64)
+        contexts = Contexts.of(first, self.tokens, self._concatenate)
         if contexts.entries == 0:
             raise CorpusError("no document in the corpus has at least two tokens; add more text")
         return contexts

@@ -13,7 +13,7 @@ from knn_logits.errors import ConfigError, CorpusError, MismatchError, StorageEr
 from knn_logits.store import files, layout
 from knn_logits.store.documents import read_documents
 from knn_logits.store.job import begin
-from knn_logits.store.writer import KeyWriter, TokenWriter
+from knn_logits.store.writer import KeyWriter, writing_text
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
 
@@ -70,7 +70,7 @@ def test_a_token_outside_the_vocabulary(job, token):
 
 
 def test_text_of_any_kind_about_a_document(job):
-    with TokenWriter(job, concatenate=False, vocabulary=9) as writer:
+    with writing_text(job, concatenate=False, vocabulary=9) as writer:
         writer.add([1, 2], id="a\nb", title="Grüße 👍", uri="file:///x", metadata='{"n": 1}')
         writer.add([3], id="")
     documents = read_documents(job.folder / layout.DOCUMENTS, 2, 3)
