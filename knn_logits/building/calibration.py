@@ -23,7 +23,7 @@ from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, spread, 
 from knn_logits.measure.overlap import hashed
 from knn_logits.measure.text_pass import TokenScores, score_pieces, scoring_batch_tokens
 from knn_logits.mixture.weights import Weighing
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.search.retriever import Retriever
 from knn_logits.search.shared_tokens import SharedTokens
@@ -145,15 +145,13 @@ def score_blocks(
 ) -> Iterator[TokenScores]:
     """Scores the tokens of windows of text, and yields so many at a time."""
     batch = scoring_batch_tokens(input_device(model), vocabulary_size(model))
-    done, total = 0, predicted_tokens(pieces)
-    progress("calibration", 0, total)
+    count = counter(progress, "calibration", predicted_tokens(pieces))
     with evaluating(model):
         for scores in score_pieces(model, location, pieces, batch):
             for first in range(0, len(scores.targets), rows):
                 block = scores[first : first + rows]
                 yield block
-                done += len(block.targets)
-                progress("calibration", done, total)
+                count(len(block.targets))
 
 
 def sample_size(entries: int) -> int:

@@ -11,7 +11,7 @@ from knn_logits.engine.compatibility import needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.faiss_library import assign, train_centroids
 from knn_logits.index.opening import training_sample
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.settings.config import IndexConfig, check_threads, whole_number
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import begin
@@ -72,14 +72,11 @@ def cluster(
         progress("centroids", 0, None)
         keys = training_sample(store, sample or _SAMPLE_PER_CLUSTER * clusters, seed)
         centroids = train_centroids(keys, clusters, metric=metric, seed=seed, threads=threads)
-        labels: Array = np.empty(len(store), np.int32)
-        done = 0
-        progress("clusters", 0, len(store))
+        labels: list[Array] = []
+        count = counter(progress, "clusters", len(store))
         for batch in store.key_batches(_KEYS_AT_ONCE):
-            nearest = assign(centroids, batch, metric=metric, threads=threads)
-            labels[done : done + len(batch)] = nearest
-            done += len(batch)
-            progress("clusters", done, len(store))
-        job.write("clusters", labels)
+            labels.append(assign(centroids, batch, metric=metric, threads=threads))
+            count(len(batch))
+        job.write("clusters", np.concatenate(labels).astype(np.int32))
         job.commit(store.manifest)
     return Datastore(store.folder)

@@ -334,7 +334,7 @@ def _counted(
     if not records:
         raise CorpusError("the documents contain no tokens; add more text")
     first = np.array([record.first for record in records], dtype=np.int64)
-    contexts = Contexts.of(first, total, keys.windows.concatenate)
+    contexts = Contexts(first, total, keys.windows.concatenate)
     if contexts.entries == 0:
         raise CorpusError("no document in the corpus has at least two tokens; add more text")
     with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ from knn_logits.engine.compatibility import needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.base import prepared
 from knn_logits.index.opening import check_leaves_out
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.settings.config import check_threads, share
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
@@ -137,13 +137,12 @@ def _pairs(store: Datastore, progress: Progress) -> Ints:
     free = np.flatnonzero(~begins)
     pairs: list[Array] = [np.empty((0, 2), np.int32)]
     distances: list[Array] = [np.empty(0, np.float32)]
-    total, done = len(free), 0
+    count = counter(progress, "pairs", len(free))
     for entries in _groups(free, documents, values):
         for block, squares in _nearest_pairs(store, entries):
             pairs.append(block)
             distances.append(squares)
-        done += len(entries)
-        progress("pairs", done, total)
+        count(len(entries))
     order = np.argsort(np.concatenate(distances), kind="stable")
     return np.asarray(np.concatenate(pairs)[order])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from knn_logits.errors import ConfigError
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import replacing
@@ -100,7 +100,8 @@ def copy_fetched(
     records = [record for record in records if (store.folder / record.name).exists()]
     if not store.has_keys:
         records = [record for record in records if layout.kind_of(record.name) != "keys"]
-    total, done, shard = sum(record.bytes for record in records), 0, 0
+    count = counter(progress, "copying", sum(record.bytes for record in records))
+    shard = 0
     with begin(folder, "build", {"copy of": manifest.checksum}) as job:
         if job.ended and len(read_manifest(folder).files) == len(records):
             job.give_up()
@@ -114,7 +115,6 @@ def copy_fetched(
                 with replacing(path) as target, (store.folder / record.name).open("rb") as source:
                     shutil.copyfileobj(source, target, 1 << 22)
                 job.note(path)
-            done += record.bytes
-            progress("copying", done, total)
+            count(record.bytes)
         job.commit(manifest, without=layout.KINDS)
     return Datastore(folder, progress=progress)

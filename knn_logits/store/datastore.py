@@ -43,6 +43,12 @@ class Datastore:
         folder: The datastore's folder.
         manifest: The content of `datastore.json`.
         remote: The place on the Hub that it was fetched from; None for a folder.
+        tokens: The tokens of all documents in order, int32 [tokens].
+        clusters: The cluster of each entry, int32 [entries]; None if there are no clusters.
+        merged: The entry that stands for each entry, int32 [entries]; None if none were merged.
+        suffixes: uint32 [tokens - documents], from `suffix_order`; None when it was not made.
+        words: uint8 [vocabulary], what each token is in a text (`search.rarity`); None if not
+            kept.
     """
 
     def __init__(
@@ -95,13 +101,13 @@ class Datastore:
     def _open(self) -> None:
         """Opens every file, so that a later change of the folder does not affect this object."""
         manifest = self.manifest
-        self._tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
+        self.tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
         self._documents_file = pa.memory_map(str(self._path("documents")))
         self._open_later()
-        self._arrays = {
-            kind: manifest.array(self.folder, kind)
-            for kind in ("clusters", "merged", "suffixes", "words")
-        }
+        self.clusters = manifest.array(self.folder, "clusters")
+        self.merged = manifest.array(self.folder, "merged")
+        self.suffixes = manifest.array(self.folder, "suffixes")
+        self.words = manifest.array(self.folder, "words")
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
         self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
@@ -203,11 +209,6 @@ class Datastore:
         """The commit on the Hub; None for a folder."""
         return self.folder.name if hub_repo_of(self.folder) else None
 
-    @property
-    def tokens(self) -> Array:
-        """The tokens of all documents in order, int32 [tokens]."""
-        return self._tokens
-
     @cached_property
     def documents(self) -> Documents:
         """The documents, in the order of their tokens."""
@@ -223,8 +224,8 @@ class Datastore:
     @cached_property
     def contexts(self) -> Contexts:
         """The contexts of the text, which are spans of tokens."""
-        first, manifest = self.documents.first, self.manifest
-        return Contexts.of(first, manifest.tokens, manifest.windows.concatenate)
+        manifest = self.manifest
+        return Contexts(self.documents.first, manifest.tokens, manifest.windows.concatenate)
 
     @cached_property
     def values(self) -> Tensor:
@@ -260,29 +261,9 @@ class Datastore:
         return same
 
     @property
-    def clusters(self) -> Array | None:
-        """The cluster of each entry, int32 [entries]; None if there are no clusters."""
-        return self._arrays["clusters"]
-
-    @property
-    def merged(self) -> Array | None:
-        """The entry that stands for each entry, int32 [entries]; None if none were merged."""
-        return self._arrays["merged"]
-
-    @property
     def merged_away(self) -> Array:
         """The entries that another one stands for, int64 [merged], ascending."""
         return np.empty(0, np.int64) if self.merged is None else merged_away(self.merged)
-
-    @property
-    def suffixes(self) -> Array | None:
-        """uint32 [tokens - documents], from `suffix_order`; None when it was not made."""
-        return self._arrays["suffixes"]
-
-    @property
-    def words(self) -> Array | None:
-        """uint8 [vocabulary], what each token is in a text (`search.rarity`); None if not kept."""
-        return self._arrays["words"]
 
     @property
     def has_keys(self) -> bool:

@@ -11,18 +11,13 @@ from knn_logits.arrays import Array, Ints
 
 
 class Contexts:
-    """The contexts of a text, int64 `first` tokens and lengths, and the entries in them."""
+    """The contexts of documents that begin at `first`, int64: one each, or one for all."""
 
-    def __init__(self, first: Ints, tokens: int) -> None:
-        self.first = first
+    def __init__(self, first: Ints, tokens: int, concatenate: bool = False) -> None:
+        self.first = first = first[:1] if concatenate else first
         self.length: Ints = np.diff(np.append(first, tokens))
         self.first_entry: Ints = first - np.arange(len(first), dtype=np.int64)
         self.entries = int(tokens - len(first))
-
-    @classmethod
-    def of(cls, first: Ints, tokens: int, concatenate: bool) -> Contexts:
-        """Makes the contexts of documents that begin at `first`: one each, or one for all."""
-        return cls(first[:1] if concatenate else first, tokens)
 
     def entries_of(self, first: Ints, length: Ints) -> Ints:
         """The entries of some spans of tokens, int64, ascending as the spans do."""

@@ -299,16 +299,12 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
 
 def _refuse_foreign(folder: Path) -> set[str]:
     names = {entry.name for entry in folder.iterdir()}
-    left = layout.left_by_safetensors(names)
-    left = {name for name in left if (folder / name).is_file() and not (folder / name).is_symlink()}
-    foreign = sorted(name for name in names - left if not layout.is_ours(name))
+    foreign = sorted(name for name in names if not layout.is_ours(name))
     if foreign:
         raise DatastoreError(
             f"{folder} contains other files ({', '.join(foreign[:3])}); choose an empty folder"
         )
-    for name in left:
-        delete(folder / name)
-    return names - left
+    return names
 
 
 def _clear(folder: Path, names: set[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Set
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -77,7 +76,6 @@ LOCK = ".lock"
 _NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")
 _KIND_OF = {(format.stem or kind, format.suffix): kind for kind, format in FORMATS.items()}
 _PARTIAL_SUFFIX = ".partial"
-_LEFT_BY_SAFETENSORS = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 
 
 def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
@@ -109,10 +107,3 @@ def is_ours(name: str) -> bool:
     """Whether a file name belongs to a datastore's folder, finished or not."""
     name = name.removesuffix(_PARTIAL_SUFFIX)
     return name in (MANIFEST, JOURNAL, LOCK) or kind_of(name) is not None
-
-
-def left_by_safetensors(names: Set[str]) -> set[str]:
-    """Files that killed earlier versions left, each next to an empty partial file."""
-    ends = f".safetensors{_PARTIAL_SUFFIX}"
-    partial = any(is_ours(name) and name.endswith(ends) for name in names)
-    return {name for name in names if partial and _LEFT_BY_SAFETENSORS.fullmatch(name)}

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, StorageError
 from knn_logits.metrics import LEARNED_METRIC
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
 from knn_logits.store.documents import read_documents
 from knn_logits.store.entries import Contexts, merging_problem
@@ -57,9 +57,7 @@ def check(
     since = time.time_ns()
     records = _required_files(folder, manifest)
     for record in records:
-        problem = _size_problem(folder, record)
-        if problem:
-            raise DamagedError(problem)
+        _check_size(folder / record.name, record)
     states = {record.name: _state_of(folder / record.name) for record in records}
     if not full and _is_stamped(folder, manifest.checksum, states):
         return states
@@ -133,28 +131,27 @@ def _required_files(folder: Path, manifest: Manifest) -> list[FileRecord]:
 def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -> list[str]:
     """Lists everything that is wrong with a datastore's files, one line each."""
     records = _required_files(folder, manifest)
-    total = sum(record.bytes for record in records)
-    lock, done = threading.Lock(), 0
+    count, lock = counter(progress, "verifying", sum(record.bytes for record in records)), Lock()
 
     def on_bytes(size: int) -> None:
-        nonlocal done
         with lock:
-            done += size
-            progress("verifying", done, total)
+            count(size)
 
     def problem(record: FileRecord) -> str | None:
+        path = folder / record.name
         try:
-            return _size_problem(folder, record) or _content_problem(
-                folder / record.name, record, manifest, on_bytes
-            )
+            _check_size(path, record)
+            _check_content(path, record, manifest, on_bytes)
+        except DamagedError as error:
+            return str(error)
         except OSError as error:
-            return f"{folder / record.name} cannot be read ({error.strerror}); {_ADVICE}"
+            return f"{path} cannot be read ({error.strerror}); {_ADVICE}"
+        return None
 
     try:
         with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
             problems = [line for line in pool.map(problem, records) if line]
     except RuntimeError:  # the system cannot start another thread, and one thread is enough
-        done = 0
         problems = [line for line in map(problem, records) if line]
     if not problems:
         try:
@@ -164,33 +161,30 @@ def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -
     return problems
 
 
-def _size_problem(folder: Path, record: FileRecord) -> str | None:
-    path, kind = folder / record.name, record.kind
-    try:
-        size = regular_file(path).st_size
-    except DamagedError as error:
-        return str(error)
+def _check_size(path: Path, record: FileRecord) -> None:
+    size = regular_file(path).st_size
     if size != record.bytes:
-        return f"{path} has {size} bytes, but the manifest says {record.bytes}; {_ADVICE}"
-    largest = layout.FORMATS[kind].largest if kind else None
+        raise DamagedError(
+            f"{path} has {size} bytes, but the manifest says {record.bytes}; {_ADVICE}"
+        )
+    largest = layout.FORMATS[record.kind].largest if record.kind else None
     if largest is not None and size > largest:
-        return f"{path} is too large ({size} bytes); {_ADVICE}"
-    return None
+        raise DamagedError(f"{path} is too large ({size} bytes); {_ADVICE}")
 
 
-def _content_problem(
+def _check_content(
     path: Path, record: FileRecord, manifest: Manifest, on_bytes: Callable[[int], None]
-) -> str | None:
+) -> None:
     """Hashes a file, and checks its header and its numbers in the same pass."""
     (dtype, shape), offset = manifest.form_of(record), 0
     if dtype:
         try:
             *stored, offset = array_facts(path)
         except ValueError as error:
-            return f"{path} is damaged: {error}; {_ADVICE}"
+            raise DamagedError(f"{path} is damaged: {error}; {_ADVICE}") from error
         for expected in ([record.dtype, record.shape], [dtype, shape]):
             if stored != expected:
-                return (
+                raise DamagedError(
                     f"{path} holds {stored[0]} {stored[1]}, but the manifest says {expected[0]} "
                     f"{expected[1]}; {_ADVICE}"
                 )
@@ -205,8 +199,9 @@ def _content_problem(
             if dtype and problem is None:
                 problem = _number_problem(part, record, manifest)
     if digest.hexdigest() != record.sha256:
-        return f"{path} is damaged: its SHA-256 differs from the manifest's; {_ADVICE}"
-    return f"{path} {problem}; {_ADVICE}" if problem else None
+        problem = "is damaged: its SHA-256 differs from the manifest's"
+    if problem is not None:
+        raise DamagedError(f"{path} {problem}; {_ADVICE}")
 
 
 def _number_problem(part: memoryview, record: FileRecord, manifest: Manifest) -> str | None:
@@ -239,7 +234,7 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
         manifest.tokens,
         pairs=manifest.pairs is not None,
     )
-    contexts = Contexts.of(documents.first, manifest.tokens, manifest.windows.concatenate)
+    contexts = Contexts(documents.first, manifest.tokens, manifest.windows.concatenate)
     keys = sum(file.shape[0] for file in manifest.key_shards if file.shape)
     missing = manifest.key_shards and keys != manifest.entries
     if contexts.entries != manifest.entries or missing:
@@ -284,16 +279,15 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
 def read_rows(path: Path, manifest: Manifest) -> Array:
     """Reads the rows of a learned memory, [entries, dim], which must be finite."""
     arrays = read_arrays(path)[0]
-    rows = arrays.get(layout.ROWS)
-    expected, problem = (manifest.entries, manifest.dim), None
-    if rows is None or len(arrays) > 1 or rows.shape != expected or rows.dtype != manifest.dtype:
-        problem = (
-            f"does not hold {manifest.entries} rows of {manifest.dim} numbers in {manifest.dtype}"
+    rows, shape = arrays.get(layout.ROWS), (manifest.entries, manifest.dim)
+    advice = "download the memory again, or distill it again"
+    if rows is None or len(arrays) > 1 or rows.shape != shape or rows.dtype != manifest.dtype:
+        raise DamagedError(
+            f"{path} does not hold {manifest.entries} rows of {manifest.dim} numbers in "
+            f"{manifest.dtype}; {advice}"
         )
-    elif not np.isfinite(rows).all():
-        problem = "holds numbers that are not finite"
-    if rows is None or problem is not None:
-        raise DamagedError(f"{path} {problem}; download the memory again, or distill it again")
+    if not np.isfinite(rows).all():
+        raise DamagedError(f"{path} holds numbers that are not finite; {advice}")
     return rows
 
 

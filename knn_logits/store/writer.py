@@ -100,7 +100,7 @@ class TokenWriter:
 
     def contexts(self) -> Contexts:
         first = np.array([document.first for document in self.records], dtype=np.int64)
-        contexts = Contexts.of(first, self.tokens, self._concatenate)
+        contexts = Contexts(first, self.tokens, self._concatenate)
         if contexts.entries == 0:
             raise CorpusError("no document in the corpus has at least two tokens; add more text")
         return contexts

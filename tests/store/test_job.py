@@ -77,39 +77,6 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, name, ove
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("there", ["build", "datastore"])
-def test_what_a_killed_writer_of_released_versions_left_is_swept_away(tmp_path, there):
-    interrupted(tmp_path) if there == "build" else make_store(tmp_path, DOCUMENTS)
-    (tmp_path / layout.partial_name(layout.CHECKS)).touch()
-    (tmp_path / ".tmpWuNyb0").write_bytes(b"half a file")
-    with suppress(Stop), begin(tmp_path, "add" if there == "datastore" else "build", PLAN):
-        raise Stop
-    assert not {".tmpWuNyb0", layout.partial_name(layout.CHECKS)} & set(names(tmp_path))
-
-
-@pytest.mark.parametrize("other", ["none", "foreign", "link", "folder", "name"])
-def test_what_may_be_somebody_elses_is_not_swept_away(tmp_path, other):
-    interrupted(tmp_path)
-    if other != "none":
-        (tmp_path / layout.partial_name(layout.CHECKS)).touch()
-    left = tmp_path / (".tmpWuNyb0.txt" if other == "name" else ".tmpWuNyb0")
-    if other == "link":
-        left.symlink_to(tmp_path / layout.TOKENS)
-    elif other == "folder":
-        left.mkdir()
-    else:
-        left.write_bytes(b"mine")
-    if other == "foreign":
-        (tmp_path / "notes.txt").write_text("mine")
-    before = names(tmp_path)
-    with (
-        refused(DatastoreError, "contains other files"),
-        begin(tmp_path, "build", PLAN),
-    ):
-        pass
-    assert names(tmp_path) == before
-
-
 def test_a_file_in_the_place_of_the_folder(tmp_path):
     folder = tmp_path / "s"
     folder.write_text("x")
