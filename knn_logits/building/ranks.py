@@ -31,6 +31,7 @@ from knn_logits.store import layout
 from knn_logits.store.entries import Contexts
 from knn_logits.store.files import write_array
 from knn_logits.store.reading import map_array, sha256
+from knn_logits.store.records import FileRecord
 from knn_logits.store.writer import TokenWriter
 
 logger = logging.getLogger(__name__)
@@ -48,16 +49,18 @@ class KeyWork:
 
     folder: Path
     generation: int  # the number that the names of the job's files contain
-    tokens: int
-    tokens_sha256: str
+    text: FileRecord  # the file of tokens
     contexts: Contexts
     dim: int
-    entries: int
     rows: int  # number of keys of a shard; the last one may have fewer
     written: int  # number of keys that an earlier run has written, in `written_shards` shards
     written_shards: int
     canary: Mapping[str, Array]  # the canary's arrays on rank 0
     sources: list[str] | None  # what an encoder reads for each context; None for a causal model
+
+    @property
+    def entries(self) -> int:
+        return self.contexts.entries
 
     @property
     def shards(self) -> int:
@@ -85,11 +88,8 @@ class KeyWork:
             done = starts[-1]
 
 
-@dataclass(frozen=True)
-class Ended:
-    """Rank 0 is done, or failed with an error."""
-
-    error: BaseException | None = None
+# What rank 0 sends: work, or how the build ended.
+Message = KeyWork | BaseException | None
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Ranks:
 
     rank: int
     world: int
-    # Whether the other ranks need no message from rank 0 that the build has ended.
+    # Whether the other ranks wait for no message from rank 0.
     _informed: bool = field(default=False, repr=False)
 
     @classmethod
@@ -113,17 +113,11 @@ class Ranks:
             dist.init_process_group("gloo", timeout=_LONGEST)
         return cls(dist.get_rank(), dist.get_world_size())
 
-    def send(self, message: KeyWork | Ended) -> None:
-        """Sends a message to all other ranks, from rank 0."""
-        self._informed = isinstance(message, Ended)
-        dist.broadcast_object_list([message], src=0)
-
-    def receive(self) -> KeyWork | Ended:
-        """Waits for a message of rank 0."""
-        messages: list[Any] = [None]
+    def message(self, content: Message = None) -> Message:
+        """Sends a message from rank 0, or waits for it on another rank."""
+        messages = [content]
         dist.broadcast_object_list(messages, src=0)
-        message: KeyWork | Ended = messages[0]
-        return message
+        return messages[0]
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order."""
@@ -138,15 +132,15 @@ class Ranks:
         if not self._informed:
             # The other ranks may have ended before this one.
             with suppress(RuntimeError):
-                self.send(Ended(error))
+                self.message(error)
 
     def follow(self, model: nn.Module, keys: KeyPlan) -> None:
         """Does what rank 0 asks for, until the build is done."""
-        while isinstance(message := self.receive(), KeyWork):
+        while isinstance(message := self.message(), KeyWork):
             for _ in self.write(model, keys, message):
                 pass
-        if message.error is not None:
-            raise message.error
+        if message is not None:
+            raise message
 
     def write(
         self,
@@ -156,25 +150,22 @@ class Ranks:
         advance: Callable[[int], None] = lambda _: None,
     ) -> Iterator[tuple[list[int], bool]]:
         """Writes this rank's shards, and yields those of all ranks after each round."""
-        same, failed = True, None
+        same = None
         # Each rank raises the error of any, so none has to be informed.
         self._informed = True
-        try:
-            same = _is_same(model, keys, work)
-        except KNNLogitsError as error:
-            failed = error
         row_bytes = work.dim * np.dtype(keys.dtype).itemsize
         for shards in work.rounds(self.world, row_bytes):
-            if failed is None:
-                try:
-                    _write(model, keys, work, shards[self.rank], advance)
-                except KNNLogitsError as error:
-                    failed = error
+            failed = None
+            try:
+                same = _is_same(model, keys, work) if same is None else same
+                _write(model, keys, work, shards[self.rank], advance)
+            except KNNLogitsError as error:
+                failed = error
             states = self.gather((failed, same))
             for failure, _ in states:
                 if failure is not None:
                     raise failure
-            yield [shard for block in shards for shard in block], all(equal for _, equal in states)
+            yield list(itertools.chain(*shards)), all(equal for _, equal in states)
         self._informed = False
 
 
@@ -189,11 +180,9 @@ def write_keys_together(
     work = KeyWork(
         folder=job.folder,
         generation=job.generation,
-        tokens=text.tokens,
-        tokens_sha256=tokens.sha256,
+        text=tokens,
         contexts=contexts,
         dim=dim,
-        entries=contexts.entries,
         rows=max(1, steps.shard_bytes // (dim * np.dtype(keys.dtype).itemsize)),
         written=sum(shard.shape[0] for shard in job.shards if shard.shape),
         written_shards=len(job.shards),
@@ -202,7 +191,7 @@ def write_keys_together(
     )
     count = counter(steps.progress, "keys", work.entries, work.written)
     warned = False
-    ranks.send(work)
+    ranks.message(work)
     # The other ranks are about as far as this one.
     for shards, same in ranks.write(model, keys, work, lambda keys: count(keys * ranks.world)):
         for shard in shards:
@@ -218,14 +207,15 @@ def write_keys_together(
 @contextmanager
 def leading(ranks: Ranks | None) -> Iterator[None]:
     """Lets rank 0 build, and tells the other ranks how that ended; None stands for no ranks."""
+    ended = None
     try:
         yield
     except BaseException as error:
-        if ranks is not None:
-            ranks.end(error)
+        ended = error
         raise
-    if ranks is not None:
-        ranks.end(None)
+    finally:
+        if ranks is not None:
+            ranks.end(ended)
 
 
 def started_by_torchrun() -> bool:
@@ -239,7 +229,7 @@ def _is_same(model: nn.Module, keys: KeyPlan, work: KeyWork) -> bool:
         digest = sha256(work.path("tokens"))
     except OSError:
         digest = ""
-    if digest != work.tokens_sha256:
+    if digest != work.text.sha256:
         raise DatastoreError(
             f"a rank cannot see the files that rank 0 writes to {work.folder}: use a folder "
             "shared by all machines"
@@ -259,7 +249,7 @@ def _write(
     """Computes and writes some shards that follow one another."""
     if not shards:
         return
-    tokens = map_array(work.path("tokens"), "int32", (work.tokens,))
+    tokens = map_array(work.path("tokens"), "int32", work.text.shape or ())
     begin, end = work.span(shards[0])[0], work.span(shards[-1])[1]
     sources = work.sources or []
     with evaluating(model):

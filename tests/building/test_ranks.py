@@ -21,8 +21,8 @@ TEXT = "The crane lifts a crate from the quay, and the winch holds it over the w
 
 def work(entries, rows, written=0, shards=0):
     return KeyWork(
-        folder=None, generation=0, tokens=0, tokens_sha256="", contexts=None, dim=1,
-        entries=entries, rows=rows, written=written, written_shards=shards, canary={}, sources=None,
+        folder=None, generation=0, text=None, contexts=SimpleNamespace(entries=entries), dim=1,
+        rows=rows, written=written, written_shards=shards, canary={}, sources=None,
     )  # fmt: skip
 
 
@@ -61,16 +61,16 @@ def test_an_error_of_a_rank_is_raised_by_all(monkeypatch):
     monkeypatch.setattr(module, "_write", lambda *_: None)
     monkeypatch.setattr(Ranks, "gather", lambda self, value: [value, (error, True)])
     sent = []
-    monkeypatch.setattr(Ranks, "send", lambda self, content: sent.append(content))
+    monkeypatch.setattr(Ranks, "message", lambda self, content: sent.append(content))
     plan = SimpleNamespace(dtype="float16")
     with pytest.raises(ConfigError, match="rank 1"), module.leading(ranks):
         list(ranks.write(None, plan, work(10, 5)))
     assert sent == []
     with pytest.raises(ConfigError, match="before"), module.leading(Ranks(0, 2)):
         raise ConfigError("before any key")
-    assert str(sent[0].error) == "before any key"
+    assert str(sent[0]) == "before any key"
     # The others wait for that, and raise it too.
-    monkeypatch.setattr(Ranks, "receive", lambda self: sent[0])
+    monkeypatch.setattr(Ranks, "message", lambda self: sent[0])
     with pytest.raises(ConfigError, match="before"):
         Ranks(1, 2).follow(None, plan)
 
