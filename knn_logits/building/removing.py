@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict
 
 import numpy as np
 
@@ -20,11 +20,11 @@ from knn_logits.printable import first_few
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import array_header, locked, replacing
+from knn_logits.store.files import locked
 from knn_logits.store.job import Job, begin, leftovers
 from knn_logits.store.manifest import needs_text, put_manifest, read_manifest
 from knn_logits.store.records import IndexRecord
-from knn_logits.store.writer import SHARD_BYTES, KeyWriter
+from knn_logits.store.writer import SHARD_BYTES, KeyWriter, writing_text
 
 _ROWS_AT_ONCE = 65_536
 
@@ -194,20 +194,17 @@ def _entries_of(store: Datastore, documents: Array) -> Array:
 
 def _write_text(job: Job, store: Datastore, documents: Array) -> int:
     """Writes the text of the documents that stay, and returns the number of tokens."""
-    table, records, first = store.documents, [], 0
-    for number in np.flatnonzero(documents).tolist():
-        record = table[number]
-        records.append(replace(record, first=first))
-        first += record.length
-    with replacing(job.path("tokens")) as file:
-        file.write(array_header(np.dtype(np.int32), (first,)))
+    manifest = store.manifest
+    with writing_text(
+        job,
+        concatenate=manifest.windows.concatenate,
+        vocabulary=manifest.model.vocabulary or 1 << 31,
+    ) as text:
         for number in np.flatnonzero(documents).tolist():
-            start = int(table.first[number])
-            part = store.tokens[start : start + int(table.length[number])]
-            file.write(np.ascontiguousarray(part).tobytes())
-    job.note(job.path("tokens"))
-    job.write("documents", records)
-    return first
+            fields = asdict(store.documents[number])
+            first, length = fields.pop("first"), fields.pop("length")
+            text.add(store.tokens[first : first + length], **fields)
+    return text.tokens
 
 
 def _compacted(

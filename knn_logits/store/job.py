@@ -48,7 +48,6 @@ class Job:
 
     folder: Path
     journal: Journal
-    resumed: bool = False  # whether an earlier run began it
     # The journal of an earlier run that finished this job, but was stopped before it cleaned up.
     ended: Journal | None = None
     overwrite: bool = False  # whether the files of an unfinished job may be deleted
@@ -228,7 +227,7 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
         if rows:
             logger.warning("continuing the unfinished %s, which has %d keys", kind, rows)
     _clear(folder, {file.name for file in whole} | (_names(manifest) if manifest else set()))
-    job = Job(folder, journal, resumed=bool(whole), ended=ended, overwrite=overwrite)
+    job = Job(folder, journal, ended=ended, overwrite=overwrite)
     job.save()
     return job
 

@@ -277,7 +277,7 @@ def test_a_second_writer_in_another_process_is_refused_until_the_first_dies(tmp_
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
     with begin(folder, "build", {}, overwrite=True) as job:
-        assert not job.resumed
+        assert not job.files
 
 
 def test_a_second_writer_in_another_thread_is_refused(tmp_path):

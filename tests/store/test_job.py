@@ -54,7 +54,7 @@ def test_a_new_folder_holds_a_journal_until_the_job_is_done(tmp_path):
     folder = tmp_path / "a" / "b"
     with begin(folder, "build", PLAN) as job:
         assert names(folder) == [layout.JOURNAL]
-        assert (job.generation, job.resumed, job.repeated) == (0, False, False)
+        assert (job.generation, job.files, job.repeated) == (0, (), False)
         with pytest.raises(IncompleteError, match="run the same"):
             Datastore(folder)
     journal = json.loads((folder / layout.JOURNAL).read_bytes())
@@ -139,7 +139,7 @@ def test_an_interrupted_build_goes_on_and_says_so(tmp_path, caplog):
     there = [layout.JOURNAL, layout.DOCUMENTS, "keys-00000.npy", "keys-00001.npy", layout.TOKENS]
     assert names(tmp_path) == sorted(there)
     with caplog.at_level(logging.WARNING, "knn_logits"), begin(tmp_path, "build", PLAN) as job:
-        assert job.resumed
+        assert job.files
         assert [one.shape for one in job.shards] == [(2, 4), (2, 4)]
         assert [one.name for one in job.files][:2] == [layout.TOKENS, layout.DOCUMENTS]
     assert "continuing the unfinished build" in caplog.text
@@ -172,7 +172,7 @@ def test_an_interrupted_job_without_keys_is_not_cleared_away(tmp_path):
     interrupted(tmp_path, keys=False, error=KeyboardInterrupt)
     assert layout.JOURNAL in names(tmp_path)
     with begin(tmp_path, "build", PLAN) as job:
-        assert job.resumed
+        assert job.files
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_job_under_another_plan_is_refused_naming_what_differs(tmp_path, plan,
         pass
     assert contents(tmp_path) == before
     with begin(tmp_path, "build", plan, overwrite=True) as job:
-        assert not job.resumed
+        assert not job.files
         assert names(tmp_path) == [layout.JOURNAL]
 
 
@@ -264,7 +264,7 @@ def test_an_unfinished_job_does_not_outlive_the_datastore_it_was_about(tmp_path)
     interrupted(store.folder, kind="add")
     store.manifest.model_copy(update={"removed": (1,)}).write(store.folder)
     with begin(store.folder, "add", PLAN) as job:
-        assert not job.resumed
+        assert not job.files
         assert not job.shards
 
 
