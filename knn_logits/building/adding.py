@@ -296,8 +296,7 @@ def extended_index(
     progress(f"index {record.factory}", 0, None)
     for batch in grown.key_batches(_KEYS_AT_ONCE, first_entry=len(store)):
         index.add(batch)
-    nprobes = (record.nprobe,) if record.nprobe else (1,)
-    new = measured(grown, index, record, nprobes, progress)
+    new = measured(grown, index, record, progress)
     if new.recall is not None and new.recall.value < ENOUGH_RECALL:
         before = f", {record.recall.value:.3f} before" if record.recall else ""
         logger.warning(

@@ -38,7 +38,6 @@ from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
-from knn_logits.store.files import write_array
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.reading import map_array
@@ -301,8 +300,7 @@ class _Build:
                 words = word_marks(steps.tokenizer, vocabulary_size(steps.model))
                 writing = with_trust(writing, steps.model, steps.tokenizer, store, sample, words)
                 if writing is not None and writing.trust is not None:
-                    write_array(steps.job.path("words"), words)
-                    steps.job.note(steps.job.path("words"))
+                    steps.job.write("words", words)
         write_index(steps.job, store, index, record, self.canary)
         steps.job.commit(
             manifest,

@@ -41,8 +41,6 @@ from knn_logits.store.suffixes import suffix_order
 
 logger = logging.getLogger(__name__)
 
-_NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
-
 
 def build_index(
     store: Datastore | str | os.PathLike[str],
@@ -325,10 +323,10 @@ def _made(
         native=config.native and kind.has_bytes and not kind.has_arrays,
         seed=config.seed,
         train_size=config.train_size,
+        nprobe=config.nprobe if kind.approximate else None,
         tried=tried,
     )
-    nprobes = (config.nprobe,) if config.nprobe else _NPROBES
-    record = measured(store, built, record, nprobes, progress, config.target_recall)
+    record = measured(store, built, record, progress, config.target_recall)
     # Nobody said what kind of index to build, or how much it may miss.
     default = IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
     if config == default and record.recall is not None and record.recall.value < ENOUGH_RECALL:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ ENOUGH_RECALL = 0.9
 _NO_GAIN = 0.005
 _ROUNDING = 1e-6
 _QUERIES = 256
+_NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
 _KEYS_AT_ONCE = 65_536
 
 
@@ -31,11 +32,13 @@ def measured(
     store: Datastore,
     index: Index,
     record: IndexRecord,
-    nprobes: Sequence[int],
     progress: Progress = no_progress,
     target: float | None = None,
 ) -> IndexRecord:
-    """Takes the least nprobe that reaches the target, 0.9 if None, or about the best recall."""
+    """Measures the recall with the record's nprobe.
+
+    Without one it takes the least that reaches the target, 0.9 if None, or about the best recall.
+    """
     if not backend_kind(record.factory).approximate or len(store) < 2:
         return record
     dim, metric = store.manifest.dim, store.manifest.metric
@@ -49,7 +52,7 @@ def measured(
         value = recall(index, truth)
     else:
         values: dict[int, float] = {}
-        for nprobe in nprobes:
+        for nprobe in (record.nprobe,) if record.nprobe else _NPROBES:
             index.nprobe = nprobe
             value = values[index.nprobe] = recall(index, truth)
             if value >= (target or ENOUGH_RECALL):

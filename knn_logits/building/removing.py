@@ -222,5 +222,4 @@ def _compacted(
     index = backend_of(small).from_arrays(
         arrays, len(store), retained=entries, places=places, threads=threads
     )
-    nprobes = (record.nprobe,) if record.nprobe else (1,)
-    return index, measured(small, index, record, nprobes, progress)
+    return index, measured(small, index, record, progress)

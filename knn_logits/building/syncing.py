@@ -60,10 +60,10 @@ class Sync:
 
     def to_dict(self) -> dict[str, int]:
         """Returns the numbers of documents, for JSON."""
-        numbers = {name: value for name, value in vars(self).items() if name != "datastore"}
         return {
             name: len(value) if isinstance(value, tuple) else value
-            for name, value in numbers.items()
+            for name, value in vars(self).items()
+            if name != "datastore"
         }
 
 
@@ -231,15 +231,6 @@ class _Differences:
         self, writer: TokenWriter | None = None, on_plan: Callable[[Sync], None] | None = None
     ) -> Sync:
         """Decides what is to be done, once all documents were read, and describes documents."""
-        self.plan = self._planned()
-        if on_plan is not None:
-            on_plan(self.plan)
-        if writer is not None:
-            for number, fields in self.described.items():
-                writer.describe(number, **fields)
-        return self.plan
-
-    def _planned(self) -> Sync:
         before, met = self._before, self._met
         if before and not before.keys() & met.keys() and not self._force:
             example = next(iter(before))
@@ -256,7 +247,7 @@ class _Differences:
         less = {id for id, _ in left}
         described = {self._store.documents[number].id for number in self.described}
         differing = self._with_new | less | described
-        return Sync(
+        self.plan = Sync(
             datastore=self._store,
             added=tuple(id for id in met if id not in before),
             changed=tuple(id for id in met if id in before and id in differing),
@@ -265,3 +256,9 @@ class _Differences:
             kept=tuple(staying),
             tokens=self._tokens,
         )
+        if on_plan is not None:
+            on_plan(self.plan)
+        if writer is not None:
+            for number, fields in self.described.items():
+                writer.describe(number, **fields)
+        return self.plan

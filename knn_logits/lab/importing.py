@@ -305,7 +305,7 @@ def _converted(
     )
     record = IndexRecord(factory=old.factory, requested="import", nprobe=old.nprobe)
     if store.has_keys:
-        record = measured(store, index, record, (old.nprobe or 1,), progress)
+        record = measured(store, index, record, progress)
     return index, record
 
 

@@ -116,12 +116,10 @@ class RayIndexes(Indexes):
             ref = opened(actors[number][replica])
             return lambda seconds: result_of(self._ray, ref, seconds)
 
-        def ask_first(number: int, method: str, *arguments: Any) -> Answer:
-            return ask(number, 0, method, *arguments)
-
         metric: Metric = store.manifest.metric
+        replicas = Replicas(ask, back, self._replicas)
         index = ShardedIndex(
-            Replicas(ask, back, self._replicas).ask if self._replicas > 1 else ask_first,
+            replicas.ask if self._replicas > 1 else lambda number, *call: ask(number, 0, *call),
             spans,
             store.manifest.dim,
             metric,

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,6 +41,11 @@ class Journal(Record):
     plan: dict[str, str]  # all that determines the keys: a job continues only under the same plan
     text: str | None = None  # a digest of the job's tokens, once they are written
     files: Annotated[tuple[FileRecord, ...], FailFast()] = Field(default=(), strict=False)
+
+    def has_made(self, manifest: Manifest) -> bool:
+        """Whether the job has done everything, though it was killed before it cleaned up."""
+        same = self.generation == manifest.generation and bool(self.files)
+        return same and set(self.files) <= set(manifest.files)
 
 
 @dataclass
@@ -187,7 +193,10 @@ def begin(
                 raise
     finally:
         if is_new and (job is None or not (folder / layout.JOURNAL).exists()):
-            _remove_if_empty(folder)
+            with suppress(OSError):
+                if {entry.name for entry in folder.iterdir()} <= {layout.LOCK}:
+                    (folder / layout.LOCK).unlink(missing_ok=True)
+                    folder.rmdir()
 
 
 def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool) -> Job:
@@ -205,8 +214,7 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
     earlier, ended = _read_journal(folder, base), None
     same = earlier is not None and (earlier.kind, earlier.plan) == (kind, plan)
     if earlier is not None and earlier.base != base:
-        # A job that was killed after its last step has done everything.
-        if same and manifest is not None and not overwrite and _has_ended(earlier, manifest):
+        if same and manifest is not None and not overwrite and earlier.has_made(manifest):
             ended = earlier
         earlier = None
     if kind == "build" and layout.MANIFEST in names and not overwrite and ended is None:
@@ -265,11 +273,6 @@ def unfinished_precision(folder: Path) -> str | None:
     return None if journal is None else journal.plan.get("model precision")
 
 
-def _has_ended(journal: Journal, manifest: Manifest) -> bool:
-    made = journal.generation == manifest.generation and bool(journal.files)
-    return made and set(journal.files) <= set(manifest.files)
-
-
 def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:
     for name in {**plan, **journal.plan}:
         old, new = journal.plan.get(name), plan.get(name)
@@ -283,17 +286,14 @@ def _difference(folder: Path, journal: Journal, plan: dict[str, str]) -> str:
 
 def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
     """The files of an earlier run up to the first that differs from the journal."""
-    whole = []
-    for record in journal.files:
+
+    def is_whole(record: FileRecord) -> bool:
         path = folder / record.name
-        try:
-            is_ours = record.kind is not None and not path.is_symlink()
-            if not is_ours or record_file(path) != record:
-                break
-        except (OSError, ValueError):
-            break
-        whole.append(record)
-    return tuple(whole)
+        with suppress(OSError, ValueError):
+            return record.kind is not None and not path.is_symlink() and record_file(path) == record
+        return False
+
+    return tuple(takewhile(is_whole, journal.files))
 
 
 def _refuse_foreign(folder: Path) -> set[str]:
@@ -311,13 +311,6 @@ def _clear(folder: Path, names: set[str]) -> None:
     for path in sorted(folder.iterdir(), key=lambda path: path.name == layout.JOURNAL):
         if layout.is_ours(path.name) and path.name not in names | {layout.LOCK}:
             delete(path)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        if {entry.name for entry in folder.iterdir()} <= {layout.LOCK}:
-            (folder / layout.LOCK).unlink(missing_ok=True)
-            folder.rmdir()
 
 
 def leftovers(folder: Path, manifest: Manifest) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -246,18 +247,12 @@ def put_manifest(folder: Path, manifest: Manifest) -> bool:
     try:
         manifest.write(folder)
     except StorageError as error:
-        if not _is_current(folder, manifest):
-            raise
-        logger.warning("%s is finished, though %s", folder, error)
-        return False
+        with suppress(DatastoreError):
+            if read_manifest(folder).checksum == manifest.checksum:
+                logger.warning("%s is finished, though %s", folder, error)
+                return False
+        raise
     return True
-
-
-def _is_current(folder: Path, manifest: Manifest) -> bool:
-    try:
-        return read_manifest(folder).checksum == manifest.checksum
-    except DatastoreError:
-        return False
 
 
 def needs_text(manifest: Manifest, folder: Path, feature: str) -> None:
