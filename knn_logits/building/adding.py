@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def add_documents(
         if first is None or job.repeated:
             job.give_up()
         else:
-            Growth(steps, store, threads).finish(text)
+            finish_growth(steps, store, text, threads)
     return Datastore(folder)
 
 
@@ -227,57 +227,46 @@ def key_plan(
     )
 
 
-@dataclass(frozen=True)
-class Growth:
+def finish_growth(
+    steps: Steps, store: Datastore, text: TokenWriter, threads: int | None, **changed: Any
+) -> None:
     """Computes the keys of text that was appended, extends the index, and ends the job."""
-
-    steps: Steps
-    store: Datastore
-    threads: int | None
-
-    def finish(self, text: TokenWriter, **changed: Any) -> None:
-        """Ends the job; `changed` are other fields of the manifest."""
-        job, progress = self.steps.job, self.steps.progress
-        store, base = self.store, self.store.manifest
-        self._warn_of_losses()
-        contexts = text.contexts()
-        if base.on_demand is None:
-            self.steps.write_keys(text, contexts, first_entry=base.entries)
-        manifest = job.manifest(
-            base,
-            # Clusters are of the old entries only.
-            without=("index", "native", "clusters", "merged", "suffixes"),
-            entries=contexts.entries,
-            documents=text.documents,
-            tokens=text.tokens,
-            settings=base.settings.model_copy(update={"stale": True}),
-            **changed,
+    job, base = steps.job, store.manifest
+    if store.clusters is not None:
+        logger.warning(
+            "the clusters of %s did not cover the new entries and were removed: recompute "
+            "them with `knn-logits cluster`",
+            store.folder,
         )
-        grown = Datastore.unfinished(store.folder, manifest)
-        if store.suffixes is not None:
-            write_suffixes(job, grown, progress)
-        if base.on_demand is not None:
-            job.commit(manifest)
-            return
-        index, record = extended_index(store, grown, self.threads, progress)
-        write_index(job, grown, index, record, store.checks)
-        nearness = nearness_of(grown, index, record.seed)
-        job.commit(manifest, index=record, near=near_record(grown, nearness))
-
-    def _warn_of_losses(self) -> None:
-        folder = self.store.folder
-        if self.store.clusters is not None:
-            logger.warning(
-                "the clusters of %s did not cover the new entries and were removed: recompute "
-                "them with `knn-logits cluster`",
-                folder,
-            )
-        if self.store.merged is not None:
-            logger.warning(
-                "the entries of %s are no longer merged, since new entries were added: merge "
-                "them again with `knn-logits merge`",
-                folder,
-            )
+    if store.merged is not None:
+        logger.warning(
+            "the entries of %s are no longer merged, since new entries were added: merge "
+            "them again with `knn-logits merge`",
+            store.folder,
+        )
+    contexts = text.contexts()
+    if base.on_demand is None:
+        steps.write_keys(text, contexts, first_entry=base.entries)
+    manifest = job.manifest(
+        base,
+        # Clusters are of the old entries only.
+        without=("index", "native", "clusters", "merged", "suffixes"),
+        entries=contexts.entries,
+        documents=text.documents,
+        tokens=text.tokens,
+        settings=base.settings.model_copy(update={"stale": True}),
+        **changed,
+    )
+    grown = Datastore.unfinished(store.folder, manifest)
+    if store.suffixes is not None:
+        write_suffixes(job, grown, steps.progress)
+    if base.on_demand is not None:
+        job.commit(manifest)
+        return
+    index, record = extended_index(store, grown, threads, steps.progress)
+    write_index(job, grown, index, record, store.checks)
+    nearness = nearness_of(grown, index, record.seed)
+    job.commit(manifest, index=record, near=near_record(grown, nearness))
 
 
 def extended_index(

@@ -31,7 +31,7 @@ _SAMPLE, _QUERIES = 16_384, 256
 _NPROBE = 32
 _QUERIES_AT_ONCE, _TIMED = 8, 12
 # With fewer keys than this nothing needs to be small, and FAISS warns of its codebooks.
-_FEWEST = 10_000
+FEWEST = 10_000
 
 
 def kinds_for(dim: int, lists: int) -> list[str]:
@@ -43,25 +43,8 @@ def kinds_for(dim: int, lists: int) -> list[str]:
     return kinds
 
 
-def check_enough(entries: int) -> None:
-    """Refuses to compare kinds of index on too few keys."""
-    if entries < _FEWEST:
-        raise ConfigError(
-            f"{entries:,} entries are too few to compare index types (at least {_FEWEST:,} are "
-            "needed): omit --budget and --target-recall, since so few entries are searched "
-            "exactly anyway"
-        )
-
-
-def chosen_factory(
-    store: Datastore,
-    config: IndexConfig,
-    progress: Progress = no_progress,
-    tried: tuple[TriedRecord, ...] | None = None,
-) -> tuple[str, tuple[TriedRecord, ...]]:
+def chosen_factory(tried: Sequence[TriedRecord], config: IndexConfig) -> str:
     """Chooses the kind of index for a budget, for a recall, or for both, among those tried."""
-    if tried is None:
-        tried = measured_kinds(store, config.seed, progress)
     fitting = [kind for kind in tried if config.budget is None or kind.bytes <= config.budget]
     if not fitting:
         smallest = tried[0]
@@ -70,8 +53,7 @@ def chosen_factory(
             f"takes {smallest.bytes:,}: raise --budget, or store no keys (--no-keys)"
         )
     if config.target_recall is None:
-        best = max(fitting, key=lambda kind: (kind.recall, -kind.bytes))
-        return best.factory, tried
+        return max(fitting, key=lambda kind: (kind.recall, -kind.bytes)).factory
     enough = [kind for kind in fitting if kind.recall >= config.target_recall]
     if not enough:
         best = max(fitting, key=lambda kind: kind.recall)
@@ -80,17 +62,7 @@ def chosen_factory(
             f"the best, {best.factory}, reaches {best.recall:.1%} in {best.bytes:,} bytes: lower "
             "--target-recall, or raise --budget"
         )
-    return min(enough, key=lambda kind: kind.bytes).factory, tried
-
-
-def with_recall(
-    tried: Sequence[TriedRecord], factory: str, recall: float
-) -> tuple[TriedRecord, ...]:
-    """What was measured, with the recall that one kind has over all entries."""
-    return tuple(
-        kind.model_copy(update={"recall": recall}) if kind.factory == factory else kind
-        for kind in tried
-    )
+    return min(enough, key=lambda kind: kind.bytes).factory
 
 
 def measured_kinds(

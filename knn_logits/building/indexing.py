@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.choosing import check_enough, chosen_factory, with_recall
+from knn_logits.building.choosing import FEWEST, chosen_factory, measured_kinds
 from knn_logits.building.costs import index_seconds
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.writing_settings import (
@@ -23,6 +23,7 @@ from knn_logits.building.writing_settings import (
     with_suffixes,
 )
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
+from knn_logits.errors import ConfigError
 from knn_logits.index.backend import Backend, Fill
 from knn_logits.index.backends import backend
 from knn_logits.index.base import Index
@@ -182,8 +183,12 @@ def without_index(folder: Path) -> Datastore:
 
 def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | None = None) -> None:
     """Refuses an index that cannot be made; `entries` is None while it is not known."""
-    if index.measures and entries is not None:
-        check_enough(entries)
+    if index.measures and entries is not None and entries < FEWEST:
+        raise ConfigError(
+            f"{entries:,} entries are too few to compare index types (at least {FEWEST:,} are "
+            "needed): omit --budget and --target-recall, since so few entries are searched "
+            "exactly anyway"
+        )
     if index.factory != "auto":
         keys = None if entries is None else min(entries, index.train_size or entries)
         backend(index.factory, dim, metric).check(keys)
@@ -256,15 +261,18 @@ def make_index(
     if not config.measures:
         factory = automatic_factory(store) if config.factory == "auto" else config.factory
         return _made(store, config, factory, None, threads, progress, ray)
-    tried = None
+    tried = measured_kinds(store, config.seed, progress)
     while True:
-        factory, tried = chosen_factory(store, config, progress, tried)
+        factory = chosen_factory(tried, config)
         built, record = _made(store, config, factory, tried, threads, progress, ray)
         recall = 1.0 if record.recall is None else record.recall.value
         if recall >= (config.target_recall or 0.0):
             return built, record
         # Among all entries a neighbor has more rivals than in the sample.
-        tried = with_recall(tried, factory, recall)
+        tried = tuple(
+            kind.model_copy(update={"recall": recall}) if kind.factory == factory else kind
+            for kind in tried
+        )
         logger.warning(
             "%s has a recall of %.1f%% over all entries, less than on the sample: building "
             "another index type",

@@ -179,10 +179,7 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
     batch_tokens = batch_tokens or default_batch_tokens(input_device(model))
     keys = KeyPlan(key, location, windows, dtype, batch_tokens, pairs)
     index = index_config(settings.get("index"))
-    on_demand = None
-    if not settings.get("store_keys", True):
-        _check_on_demand(index, pairs)
-        on_demand = _on_demand_record(window)
+    stores_keys = settings.get("store_keys", True)
     return BuildPlan(
         keys=keys,
         index=index,
@@ -190,7 +187,7 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
         fixed=fixed,
         calibrate=settings.get("calibrate", True),
         threads=threads,
-        on_demand=on_demand,
+        on_demand=None if stores_keys else _on_demand_record(window, index, pairs),
     )
 
 
@@ -230,8 +227,10 @@ def _pair_tokenizer(
     return None
 
 
-def _check_on_demand(index: IndexConfig, pairs: PairTokenizer | None) -> None:
-    """Refuses what a datastore without keys cannot have."""
+def _on_demand_record(
+    window: int, index: IndexConfig, pairs: PairTokenizer | None
+) -> OnDemandRecord:
+    """How keys are made on demand for a model that reads windows of so many tokens."""
     if pairs is not None:
         raise ConfigError(
             "keys on demand need a causal model, since passages are retrieved by the text being "
@@ -243,10 +242,6 @@ def _check_on_demand(index: IndexConfig, pairs: PairTokenizer | None) -> None:
             "without keys there is no index to build: remove either --no-keys, or --index, "
             "--nprobe, --budget, --target-recall and --native-index"
         )
-
-
-def _on_demand_record(window: int) -> OnDemandRecord:
-    """Returns how keys are made on demand for a model that reads windows of so many tokens."""
     usual = OnDemandRecord()
     passage = max(1, min(usual.passage, window // 2))
     return usual.model_copy(

@@ -35,10 +35,7 @@ def measured(
     progress: Progress = no_progress,
     target: float | None = None,
 ) -> IndexRecord:
-    """Measures the recall with the record's nprobe.
-
-    Without one it takes the least that reaches the target, 0.9 if None, or about the best recall.
-    """
+    """Measures recall, at the record's nprobe or the least that reaches the target or the best."""
     if not backend_kind(record.factory).approximate or len(store) < 2:
         return record
     dim, metric = store.manifest.dim, store.manifest.metric

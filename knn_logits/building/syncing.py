@@ -14,10 +14,10 @@ from typing import Any
 from torch import nn
 
 from knn_logits.building.adding import (
-    Growth,
     check_has_keys,
     contents_of,
     digest_of,
+    finish_growth,
     keep_checks,
     key_plan,
 )
@@ -143,7 +143,7 @@ def sync_documents(
             steps = Steps(job, model, tokenizer, keys, progress, shard_bytes)
             text = steps.append(chain([first], new), store, settle)
             _warn_of_stream(store, differences)
-            Growth(steps, store, threads).finish(text, removed=differences.removed)
+            finish_growth(steps, store, text, threads, removed=differences.removed)
     return replace(differences.plan, datastore=Datastore(folder))
 
 

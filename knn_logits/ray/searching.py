@@ -105,7 +105,7 @@ class RayIndexes(Indexes):
         actors = self._actors[store]
 
         def ask(number: int, replica: int, method: str, *arguments: Any) -> Answer:
-            ref = getattr(actors[number][replica], method).remote(form, *arguments)
+            ref = actors[number][replica].call.remote(form, method, *arguments)
             return lambda seconds: result_of(self._ray, ref, seconds)
 
         def opened(actor: Any) -> Any:

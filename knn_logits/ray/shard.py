@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -140,8 +141,5 @@ class ShardActor:
         self._opened(form)
         return True
 
-    def search(self, form: Form, queries: Array, k: int) -> Neighborhood:
-        return self._opened(form).search(queries, k)
-
-    def reconstruct(self, form: Form, ids: Array) -> Array:
-        return self._opened(form).reconstruct(ids)
+    def call(self, form: Form, method: str, *arguments: Any) -> Any:
+        return getattr(self._opened(form), method)(*arguments)

@@ -9,13 +9,12 @@ from folders import one_line
 from handmade import make_store
 
 from knn_logits import ConfigError, Datastore, IndexConfig, build_index
-from knn_logits.building import choosing
+from knn_logits.building import indexing
 from knn_logits.building.choosing import (
     chosen_factory,
     kinds_for,
     measured_kinds,
     table,
-    with_recall,
 )
 from knn_logits.building.indexing import make_index
 from knn_logits.building.recall import recall, sample_truth
@@ -40,12 +39,6 @@ def tried(folder):
     return measured_kinds(Datastore(folder))
 
 
-@pytest.fixture
-def store(folder, tried, monkeypatch):
-    monkeypatch.setattr(choosing, "measured_kinds", lambda *_: tried)
-    return Datastore(folder)
-
-
 def test_each_kind_is_measured(tried):
     assert len(tried) == len(kinds_for(DIM, 128))
     assert [one.bytes for one in tried] == sorted(one.bytes for one in tried)
@@ -65,26 +58,26 @@ def test_the_same_seed_gives_the_same_choice(folder, tried):
     ]
 
 
-def test_within_a_budget_the_one_that_finds_most(store, tried):
+def test_within_a_budget_the_one_that_finds_most(tried):
     for budget in (one.bytes for one in tried):
-        factory, _ = chosen_factory(store, IndexConfig(budget=budget))
+        factory = chosen_factory(tried, IndexConfig(budget=budget))
         best = max(one.recall for one in tried if one.bytes <= budget)
         assert next(one for one in tried if one.factory == factory).recall == best
 
 
-def test_for_a_recall_the_smallest_that_finds_enough(store, tried):
+def test_for_a_recall_the_smallest_that_finds_enough(tried):
     for wanted in (one.recall for one in tried):
-        factory, _ = chosen_factory(store, IndexConfig(target_recall=wanted))
+        factory = chosen_factory(tried, IndexConfig(target_recall=wanted))
         least = min(one.bytes for one in tried if one.recall >= wanted)
         assert next(one for one in tried if one.factory == factory).bytes == least
 
 
-def test_what_cannot_be_is_refused(store, tried):
+def test_what_cannot_be_is_refused(tried):
     with pytest.raises(ConfigError, match="no index type fits in 1,000 bytes; the smallest") as one:
-        chosen_factory(store, IndexConfig(budget=1000))
+        chosen_factory(tried, IndexConfig(budget=1000))
     one_line(one)
     with pytest.raises(ConfigError, match=r"reaches a recall of 100\.0%; the best") as one:
-        chosen_factory(store, IndexConfig(budget=tried[0].bytes, target_recall=1.0))
+        chosen_factory(tried, IndexConfig(budget=tried[0].bytes, target_recall=1.0))
     one_line(one)
 
 
@@ -107,9 +100,9 @@ def test_the_index_is_built_and_the_table_kept(folder, tried, tmp_path, run):
 def test_a_kind_that_finds_less_among_all_entries_is_passed_over(folder, tried, tmp_path, caplog):
     """The sample promises more of the smallest kind than it holds."""
     copy = shutil.copytree(folder, tmp_path / "s")
-    promised = with_recall(tried, tried[0].factory, 0.999)
+    promised = (tried[0].model_copy(update={"recall": 0.999}), *tried[1:])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choosing, "measured_kinds", lambda *_: promised)
+        patch.setattr(indexing, "measured_kinds", lambda *_: promised)
         done = build_index(copy, IndexConfig(target_recall=0.95)).manifest.index
     assert done.recall.value >= 0.95
     assert done.factory != tried[0].factory
@@ -119,7 +112,7 @@ def test_a_kind_that_finds_less_among_all_entries_is_passed_over(folder, tried, 
     nothing = tuple(one.model_copy(update={"recall": 0.5}) for one in tried[1:])
     before = (copy / "datastore.json").read_bytes()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choosing, "measured_kinds", lambda *_: (promised[0], *nothing))
+        patch.setattr(indexing, "measured_kinds", lambda *_: (promised[0], *nothing))
         with pytest.raises(ConfigError, match=r"reaches a recall of 95\.0%; the best"):
             build_index(copy, IndexConfig(target_recall=0.95))
     assert (copy / "datastore.json").read_bytes() == before
