@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.building.costs import index_bytes
 from knn_logits.building.recall import RECALL_AT, Truth, recall
 from knn_logits.errors import ConfigError
+from knn_logits.index.backends import backend
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_lists
 from knn_logits.index.exact import ExactIndex
@@ -90,7 +90,7 @@ def measured_kinds(
         tried.append(
             TriedRecord(
                 factory=whole,
-                bytes=index_bytes(IndexConfig(whole), present, dim, metric),
+                bytes=backend(whole, dim, metric).file_bytes(present, native=False),
                 recall=round(recall(index, truth), 4),
                 milliseconds=round(_milliseconds(index, queries), 3),
                 seconds=round(seconds * len(store) / len(keys), 1),

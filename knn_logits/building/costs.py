@@ -22,14 +22,13 @@ from knn_logits.engine.forward import evaluating, input_device, key_states, wind
 from knn_logits.engine.keys import grouped
 from knn_logits.engine.windows import TextWindow, batches, resolve
 from knn_logits.index.backend import Backend
-from knn_logits.index.backends import backend, backend_kind
-from knn_logits.index.choice import available_memory, choose_factory
+from knn_logits.index.choice import available_memory
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.speed import fastest, random_vectors, sample_rows
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, temperatures_around
 from knn_logits.metrics import Metric
 from knn_logits.search.neighbors import Neighbors, powers_up_to
-from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, IndexConfig, whole_number
+from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, whole_number
 from knn_logits.settings.windows import WindowConfig
 from knn_logits.store.suffixes import suffix_order
 from knn_logits.store.writer import SHARD_BYTES
@@ -62,17 +61,12 @@ class Extent:
     canary: int = 0  # number of tokens of the canary's text
 
 
-def resolved(config: IndexConfig, entries: int, dim: int) -> str:
-    """The factory string that an index of so many keys will have."""
-    return choose_factory(entries, dim) if config.factory == "auto" else config.factory
-
-
-def store_bytes(extent: Extent, config: IndexConfig) -> int:
+def store_bytes(extent: Extent, kind: Backend, *, native: bool) -> int:
     """Size of a datastore's folder, without a gate or clusters, which are made later."""
     keys = extent.entries * extent.dim * np.dtype(extent.dtype).itemsize
     rows, columns = min(_PROBES, extent.entries), min(_PROBE_NEIGHBORS, extent.entries)
     probe = 4 * rows * extent.dim + 12 * rows * columns
-    index = index_bytes(config, extent.entries, extent.dim, extent.metric)
+    index = kind.file_bytes(extent.entries, native=native)
     return int(keys + _HEADER * (1 + keys // SHARD_BYTES) + index + probe + _text_bytes(extent))
 
 
@@ -84,17 +78,6 @@ def text_store_bytes(extent: Extent) -> int:
 def _text_bytes(extent: Extent) -> int:
     canary = 4 * extent.canary * (extent.dim + 1)
     return 4 * extent.tokens + extent.table_bytes + canary + 4 * _HEADER + _MANIFEST
-
-
-def index_bytes(config: IndexConfig, entries: int, dim: int, metric: Metric) -> int:
-    """Size of an index's file; 0 for an index without one."""
-    kind = backend(resolved(config, entries, dim), dim, metric)
-    return kind.file_bytes(entries, native=config.native)
-
-
-def memory_bytes(kind: Backend, entries: int, train_size: int | None = None) -> tuple[int, int]:
-    """Memory of an index alone: at the moment of opening, and while it is made."""
-    return 2 * kind.array_bytes(entries) + 4 * entries, kind.making_bytes(entries, train_size)
 
 
 def process_bytes() -> int:
@@ -249,20 +232,13 @@ def supposed_speed(tokens: int, dim: int, layers: int | None, window: WindowConf
     return Speed(seconds, 1.0, token, _HEAD, size, program + size)
 
 
-def index_seconds(
-    config: IndexConfig, entries: int, dim: int, metric: Metric, threads: int | None
-) -> float:
-    """Seconds to train and to fill an index, recall left out."""
-    kind = backend(resolved(config, entries, dim), dim, metric)
-    return kind.building_seconds(entries, config.train_size, threads)
-
-
-def recall_seconds(entries: int, dim: int, metric: Metric, factory: str) -> float:
+def recall_seconds(kind: Backend, entries: int) -> float:
     """Seconds to measure an index's recall, most of them for the exact search."""
-    if not backend_kind(factory).approximate or entries < 2:
+    if not kind.approximate or entries < 2:
         return 0.0
-    rows = sample_rows(entries, dim)
-    return 1.2 * _exact_seconds(rows, dim, metric, torch.get_num_threads()) * entries / rows
+    rows = sample_rows(entries, kind.dim)
+    exact = _exact_seconds(rows, kind.dim, kind.metric, torch.get_num_threads())
+    return 1.2 * exact * entries / rows
 
 
 @lru_cache(maxsize=16)

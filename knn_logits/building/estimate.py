@@ -33,6 +33,7 @@ from knn_logits.engine.forward import evaluating
 from knn_logits.engine.windows import TextWindow, plan, windows_of
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.index.backends import backend, usual_kinds
+from knn_logits.index.choice import choose_factory
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import IndexConfig, index_config, whole_number
@@ -282,21 +283,22 @@ class _Estimator:
         extent, speed = self.extent, self.speed
         entries, dim, metric = extent.entries, extent.dim, extent.metric
         check_index(config, dim, metric, entries)
-        factory, size = costs.resolved(config, entries, dim), costs.store_bytes(extent, config)
+        factory = config.factory if config.factory != "auto" else choose_factory(entries, dim)
+        kind = backend(factory, dim, metric)
+        size = costs.store_bytes(extent, kind, native=config.native)
         seconds = None
         if speed.keys is not None:
-            idle = costs.index_seconds(config, entries, dim, metric, self.threads)
-            idle += costs.recall_seconds(entries, dim, metric, factory)
-            idle += self.trust
+            idle = kind.building_seconds(entries, config.train_size, self.threads)
+            idle += costs.recall_seconds(kind, entries) + self.trust
             if self.chooses:
                 idle += costs.calibration_seconds(entries, speed.token, speed.head, self.k)
             seconds = speed.keys + speed.slowed * idle + size / costs.WRITTEN
-        kind = backend(factory, dim, metric)
         nprobe = config.nprobe or kind.usual_nprobe
         queries = kind.query_seconds(entries, min(self.k or _K, entries), (1, _BATCH), nprobe)
         single, batch = [1e3 * spent for spent in queries] if queries else (None, None)
-        opening, making = costs.memory_bytes(kind, entries, config.train_size)
-        memory, building = speed.program + opening, speed.program + speed.batch + making
+        memory = speed.program + 2 * kind.array_bytes(entries) + 4 * entries
+        making = kind.making_bytes(entries, config.train_size)
+        building = speed.program + speed.batch + making
         on_gpu = kind.gpu_bytes(entries)
         return Need(
             index=factory,

@@ -12,7 +12,6 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.choosing import FEWEST, chosen_factory, measured_kinds
-from knn_logits.building.costs import index_seconds
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.writing_settings import (
     Nearness,
@@ -319,7 +318,7 @@ def _made(
     built = while_running(
         progress,
         f"index {factory}",
-        lambda: index_seconds(config, len(store), kind.dim, kind.metric, threads),
+        lambda: kind.building_seconds(len(store), config.train_size, threads),
         lambda: index_from_keys(store, factory, config, threads=threads, fill=fill),
     )
     away = store.merged_away

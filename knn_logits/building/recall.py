@@ -9,7 +9,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.costs import recall_seconds
-from knn_logits.index.backends import backend_kind
+from knn_logits.index.backends import backend
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.exact import ExactIndex
 from knn_logits.metrics import Metric
@@ -36,13 +36,13 @@ def measured(
     target: float | None = None,
 ) -> IndexRecord:
     """Measures recall, at the record's nprobe or the least that reaches the target or the best."""
-    if not backend_kind(record.factory).approximate or len(store) < 2:
+    kind = backend(record.factory, store.manifest.dim, store.manifest.metric)
+    if not kind.approximate or len(store) < 2:
         return record
-    dim, metric = store.manifest.dim, store.manifest.metric
     truth = while_running(
         progress,
         "recall",
-        lambda: recall_seconds(len(store), dim, metric, record.factory),
+        lambda: recall_seconds(kind, len(store)),
         lambda: sample_truth(store, record.seed),
     )
     if index.nprobe is None:

@@ -5,15 +5,10 @@ from conftest import TEXTS
 
 from knn_logits import Document, IndexConfig, WindowConfig
 from knn_logits.building import costs
-from knn_logits.building.costs import (
-    Extent,
-    calibration_seconds,
-    index_seconds,
-    recall_seconds,
-)
+from knn_logits.building.costs import Extent, calibration_seconds, recall_seconds
 from knn_logits.building.estimate import Estimate, estimate_build, forecast
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.index.backends import usual_kinds
+from knn_logits.index.backends import backend, usual_kinds
 
 MANY = [f"{number} {text}" for number in range(24) for text in TEXTS]
 WINDOW = WindowConfig(64, 32)
@@ -110,19 +105,20 @@ def test_a_search_of_all_keys_is_timed_once_for_all_kinds_of_index(monkeypatch):
     times = iter([0.5])
     monkeypatch.setattr(costs, "fastest", lambda work: next(times))
     # No other test has keys of this length.
-    seconds = {recall_seconds(999, 23, "l2", kind) for kind in ("IVF8,SQ8", "IVF8,PQ8")}
+    seconds = {recall_seconds(backend(kind, 23, "l2"), 999) for kind in ("IVF8,SQ8", "IVF8,PQ8")}
     assert seconds == {1.2 * 0.5}
 
 
 def test_steps_that_are_left_out_take_no_time():
-    assert recall_seconds(1000, 32, "l2", "exact") == 0.0
+    assert recall_seconds(backend("exact", 32, "l2"), 1000) == 0.0
     assert calibration_seconds(255, 1e-3, 2.0, None) == 0.0
     assert calibration_seconds(256, 1e-3, 2.0, None) > 0.0
 
 
 def test_a_larger_index_takes_longer():
-    small = index_seconds(IndexConfig("IVF16,SQ8"), 10_000, 32, "l2", 1)
-    assert index_seconds(IndexConfig("IVF16,SQ8"), 10**9, 32, "l2", 1) > 100 * small
+    kind = backend("IVF16,SQ8", 32, "l2")
+    small = kind.building_seconds(10_000, None, 1)
+    assert kind.building_seconds(10**9, None, 1) > 100 * small
 
 
 def test_a_number_of_tokens_is_enough(model, tokenizer):
