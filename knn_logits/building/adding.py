@@ -189,7 +189,6 @@ def _report(folder: Path, additions: Additions, report: Callable[[str, str], Non
 
 
 def check_has_keys(store: Datastore) -> None:
-    """Refuses a datastore that was published without its keys."""
     if not store.has_keys and store.manifest.on_demand is None:
         raise DatastoreError(
             f"{store.folder} was published without keys, so documents cannot be added; rebuild "
@@ -272,7 +271,6 @@ def finish_growth(
 def extended_index(
     store: Datastore, grown: Datastore, threads: int | None, progress: Progress
 ) -> tuple[Index, IndexRecord]:
-    """Extends a datastore's index by the keys that were added."""
     record = store.manifest.index
     kind = backend_of(store)
     if not kind.extends or store.merged is not None:

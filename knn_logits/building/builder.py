@@ -199,7 +199,6 @@ class _Build:
         return True
 
     def estimate(self) -> None:
-        """Tells the caller what the build will need, if the caller asks."""
         on_estimate = self.settings.get("on_estimate")
         if on_estimate is None:
             return

@@ -136,7 +136,6 @@ def calibrate(
 
 
 def predicted_tokens(pieces: Sequence[Piece]) -> int:
-    """Number of tokens that windows of text predict."""
     return sum(piece.size - piece.skip for piece in pieces)
 
 

@@ -64,7 +64,6 @@ class KeyWork:
 
     @property
     def shards(self) -> int:
-        """Number of shards to write."""
         return -(-(self.entries - self.written) // self.rows)
 
     def span(self, shard: int) -> tuple[int, int]:
@@ -73,7 +72,6 @@ class KeyWork:
         return first, min(self.entries, first + self.rows)
 
     def path(self, name: layout.Kind, shard: int | None = None) -> Path:
-        """The path of a file of the build."""
         number = None if shard is None else self.written_shards + shard
         return self.folder / layout.file_name(name, self.generation, number)
 
@@ -103,7 +101,6 @@ class Ranks:
 
     @classmethod
     def joined(cls) -> Ranks:
-        """Joins the processes that torchrun has started."""
         if not started_by_torchrun():
             raise ConfigError(
                 "this process was not started by torchrun: start it with `torchrun "
@@ -120,7 +117,6 @@ class Ranks:
         return messages[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in their order."""
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value)
         return values
@@ -219,7 +215,6 @@ def leading(ranks: Ranks | None) -> Iterator[None]:
 
 
 def started_by_torchrun() -> bool:
-    """Whether torchrun has started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ and "WORLD_SIZE" in os.environ
 
 

@@ -75,7 +75,6 @@ class Steps:
         return canary
 
     def write_text(self, documents: Iterable[Document | str]) -> TokenWriter:
-        """Writes tokens and documents."""
         self.progress("tokens", 0, None)
         rows = as_documents(documents)
         return self.append(cut_documents(self.tokenizer, rows, self.keys.pairs))
@@ -133,7 +132,6 @@ class Steps:
 def cut_documents(
     tokenizer: Any, documents: Iterable[Document], pairs: PairTokenizer | None = None
 ) -> Iterator[Cut]:
-    """Cuts documents into tokens."""
     if pairs is None:
         yield from tokenize_with_places(tokenizer, documents)
     else:

@@ -165,7 +165,6 @@ class Replicas:
         *,
         silence: float = SILENCE,
     ) -> None:
-        self.handovers = 0  # calls that went to another replica
         self.ask_replica, self.silence = ask, silence
         self._back, self._count = back, count
         # For each replica that is away, the answer that it gives first when it is back.
@@ -242,34 +241,25 @@ class _Call:
 
     def answer(self, seconds: float) -> Any:
         """Waits for the first answer; raises TimeoutError without one after so many seconds."""
-        until = time.monotonic() + seconds
+        replicas, until = self._replicas, time.monotonic() + seconds
         while True:
+            silent_at = self._since + replicas.silence
             for replica in list(self._pending):
-                left = max(0.0, until - time.monotonic())
+                now = time.monotonic()
+                patience = _POLL if len(self._pending) > 1 else max(_POLL, silent_at - now)
                 try:
-                    return self._pending[replica](min(left, self._patience()))
+                    return self._pending[replica](min(max(0.0, until - now), patience))
                 except TimeoutError:
                     continue
                 except UnreachableError:
                     del self._pending[replica]
-                    self._replicas.lost(self._number, replica)
+                    replicas.lost(self._number, replica)
             now = time.monotonic()
-            if not self._pending or now - self._since >= self._replicas.silence:
-                self._hand_over()
+            waiting = list(self._pending.items())
+            if (not waiting or now >= silent_at) and self.begin():
+                for replica, answer in waiting:
+                    replicas.lost(self._number, replica, answer)
             if now >= until:
                 raise TimeoutError(f"no replica has answered within {seconds:.0f} s")
             if not self._pending:
                 time.sleep(min(_POLL, max(0.0, until - now)))
-
-    def _patience(self) -> float:
-        if len(self._pending) > 1:
-            return _POLL
-        return max(_POLL, self._since + self._replicas.silence - time.monotonic())
-
-    def _hand_over(self) -> None:
-        waiting = list(self._pending.items())
-        if not self.begin():
-            return
-        self._replicas.handovers += 1
-        for replica, answer in waiting:
-            self._replicas.lost(self._number, replica, answer)

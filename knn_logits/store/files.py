@@ -43,7 +43,6 @@ def rename(old: Path, new: Path) -> None:
 
 
 def unlink(path: Path) -> None:
-    """Deletes a file, if it is there."""
     path.unlink(missing_ok=True)
 
 

@@ -149,16 +149,21 @@ class IndexRecord(Record):
     tried: tuple[TriedRecord, ...] | None = Field(default=None, strict=False, max_length=64)
 
 
-class SettingsRecord(Record):
-    """Settings that hold where a user gives none."""
-
-    omitted = {"tuned": False, "suffix_weight": 1.0}
+class VoteRecord(Record):
+    """The settings of a vote."""
 
     k: int = Field(ge=1)
     lmbda: Share
     temperature: float = Field(gt=0)
     # Factor for each token before an entry that is also before the query.
     suffix_weight: float = Field(default=1.0, gt=0)
+
+
+class SettingsRecord(VoteRecord):
+    """Settings that hold where a user gives none."""
+
+    omitted = {"tuned": False, "suffix_weight": 1.0}
+
     calibrated: bool = False  # fitted to text
     stale: bool = False  # the datastore has changed since then
     tuned: bool = False  # fitted to a user's text, not to a sample of the datastore
@@ -174,15 +179,11 @@ class TrustRecord(Record):
     slope: float = Field(ge=0)  # see `offset`
 
 
-class WritingRecord(Record):
+class WritingRecord(VoteRecord):
     """Settings for writing that hold where a user gives none; `lmbda` is trust's largest λ."""
 
     omitted = {"suffix_weight": 1.0, "trust": None}
 
-    k: int = Field(ge=1)
-    lmbda: Share
-    temperature: float = Field(gt=0)
-    suffix_weight: float = Field(default=1.0, gt=0)
     retomaton: bool = False  # follow pointers, and search only when fewer than `min_knns` are left
     min_knns: int = Field(default=1, ge=1)
     no_repeat_ngram_size: int | None = Field(default=None, ge=1)

@@ -5,7 +5,7 @@ from conftest import TEXTS
 
 from knn_logits import Document, IndexConfig, WindowConfig
 from knn_logits.building import costs
-from knn_logits.building.costs import Extent, calibration_seconds, recall_seconds
+from knn_logits.building.costs import calibration_seconds, recall_seconds
 from knn_logits.building.estimate import Estimate, estimate_build, forecast
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.index.backends import backend, usual_kinds
@@ -13,10 +13,6 @@ from knn_logits.index.backends import backend, usual_kinds
 MANY = [f"{number} {text}" for number in range(24) for text in TEXTS]
 WINDOW = WindowConfig(64, 32)
 GIB = 1 << 30
-
-
-def extent(entries=10_000, dim=32):
-    return Extent(entries, entries + 1, 1, dim, "float16", "l2", table_bytes=0)
 
 
 @pytest.mark.parametrize("concatenate", [False, True])

@@ -40,7 +40,6 @@ def test_the_first_replica_answers():
     group = Group()
     assert [group.search(), group.search()] == ["search 0", "search 0"]
     assert group.calls == [0, 0]
-    assert group.replicas.handovers == 0
 
 
 def test_the_work_of_a_lost_replica_goes_to_its_twin(caplog):
@@ -50,7 +49,6 @@ def test_the_work_of_a_lost_replica_goes_to_its_twin(caplog):
     assert [group.search(3600.0), group.search(3600.0)] == ["search 1", "search 1"]
     # It is not asked again while it is away.
     assert group.calls == [0, 1, 1]
-    assert group.replicas.handovers == 1
     assert caplog.text.count("replica 0 of shard 0 is lost") == 1
     group.states[0] = "there"
     assert group.search() == "search 0"
