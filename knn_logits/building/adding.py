@@ -281,7 +281,7 @@ def extended_index(
     # A format that cannot be checked is not read here: only a user who asks for it trusts it.
     index: Any = whole_index(store, threads=threads)
     progress(f"index {record.factory}", 0, None)
-    for batch in grown.key_batches(_KEYS_AT_ONCE, first_entry=len(store)):
+    for batch in grown.key_batches(_KEYS_AT_ONCE, len(store)):
         index.add(batch)
     new = measured(grown, index, record, progress)
     if new.recall is not None and new.recall.value < ENOUGH_RECALL:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -42,8 +42,7 @@ class Shard:
         self.first = first
         exclude, nprobe = form
         self.index = _open(store, first, last, nprobe)
-        hidden = hidden_entries(store, store.entries_of(exclude))
-        hidden = hidden[(hidden >= first) & (hidden < last)] - first
+        hidden = _inside(hidden_entries(store, store.entries_of(exclude)), first, last)
         if len(hidden):
             self.index.remove(hidden)
 
@@ -58,36 +57,30 @@ class Shard:
         return np.asarray(self.index.reconstruct(ids - self.first).numpy())
 
 
+def _inside(entries: Array, first: int, last: int) -> Array:
+    """Those of some entries that a range holds, numbered from its first one."""
+    inside: Array = entries[(entries >= first) & (entries < last)] - first
+    return inside
+
+
 def _open(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
     """Opens the part of an index that holds a range of entries."""
     kind = backend_of(store)
     if not kind.approximate:
-        keys = _keys_between(store, first, last)
+        keys = store.key_batches(_KEYS_AT_ONCE, first, last)
         source = Keys(last - first, lambda: keys, lambda _: next(iter(keys)))
         index = kind.build(source, IndexConfig(), None, "cpu")
-        away = store.merged_away
-        away = away[(away >= first) & (away < last)] - first
+        away = _inside(store.merged_away, first, last)
         if len(away):
             index.remove(away)
         return index
     present = present_entries(store)
-    if present is not None:
-        present = present[(present >= first) & (present < last)] - first
     return kind.from_arrays(
         part_of_index(store, first, last),
         last - first,
-        places=present,
+        places=None if present is None else _inside(present, first, last),
         nprobe=nprobe or store.manifest.index.nprobe,
     )
-
-
-def _keys_between(store: Datastore, first: int, last: int) -> Iterator[Array]:
-    left = last - first
-    for batch in store.key_batches(_KEYS_AT_ONCE, first):
-        yield batch[:left]
-        left -= len(batch[:left])
-        if not left:
-            return
 
 
 def part_of_index(store: Datastore, first: int, last: int) -> dict[str, Array]:

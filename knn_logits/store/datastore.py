@@ -320,19 +320,22 @@ class Datastore:
             first += len(shard)
         return out.reshape(*np.shape(ids), self.manifest.dim)
 
-    def key_batches(self, size: int, first_entry: int = 0) -> Iterator[Array]:
-        """Yields the keys in order from an entry on, float32 [`size`, dim] at a time.
+    def key_batches(
+        self, size: int, first_entry: int = 0, end: int | None = None
+    ) -> Iterator[Array]:
+        """Yields the keys of the entries before `end` in order, float32 [`size`, dim] at a time.
 
         Raises:
             DatastoreError: when there are no keys. It is raised before the iteration.
         """
-        shards = self._all_shards()
+        shards, last = self._all_shards(), len(self) if end is None else end
 
         def batches() -> Iterator[Array]:
             start = 0
             for shard in shards:
-                for first in range(max(0, first_entry - start), len(shard), size):
-                    yield np.array(shard[first : first + size], dtype=np.float32)
+                inside = shard[max(0, first_entry - start) : max(0, last - start)]
+                for row in range(0, len(inside), size):
+                    yield np.array(inside[row : row + size], dtype=np.float32)
                 start += len(shard)
 
         return batches()
