@@ -165,7 +165,7 @@ class Replicas:
         *,
         silence: float = SILENCE,
     ) -> None:
-        self.ask_replica, self.silence = ask, silence
+        self._ask, self._silence = ask, silence
         self._back, self._count = back, count
         # For each replica that is away, the answer that it gives first when it is back.
         self._away: dict[tuple[int, int], Answer] = {}
@@ -173,11 +173,47 @@ class Replicas:
 
     def ask(self, number: int, method: str, *arguments: Any) -> Answer:
         """Asks one shard: its number, the name of a method and the arguments."""
-        call = _Call(self, number, (method, *arguments))
-        call.begin()
-        return call.answer
+        pending: dict[int, Answer] = {}
+        since = time.monotonic()
 
-    def first(self, number: int, but: set[int]) -> int | None:
+        def begin() -> bool:
+            """Asks the next replica that is not away, and returns whether there is one."""
+            nonlocal since
+            replica = self._first(number, set(pending))
+            if replica is None:
+                return False
+            pending[replica] = self._ask(number, replica, method, *arguments)
+            since = time.monotonic()
+            return True
+
+        def answer(seconds: float) -> Any:
+            until = time.monotonic() + seconds
+            while True:
+                silent_at = since + self._silence
+                for replica in list(pending):
+                    now = time.monotonic()
+                    patience = _POLL if len(pending) > 1 else max(_POLL, silent_at - now)
+                    try:
+                        return pending[replica](min(max(0.0, until - now), patience))
+                    except TimeoutError:
+                        continue
+                    except UnreachableError:
+                        del pending[replica]
+                        self._lose(number, replica)
+                now = time.monotonic()
+                waiting = list(pending.items())
+                if (not waiting or now >= silent_at) and begin():
+                    for replica, owed in waiting:
+                        self._lose(number, replica, owed)
+                if now >= until:
+                    raise TimeoutError(f"no replica has answered within {seconds:.0f} s")
+                if not pending:
+                    time.sleep(min(_POLL, max(0.0, until - now)))
+
+        begin()
+        return answer
+
+    def _first(self, number: int, but: set[int]) -> int | None:
         """The first replica of a shard that is not away, apart from some."""
         numbers = (replica for replica in range(self._count) if replica not in but)
         return next((replica for replica in numbers if self._is_present(number, replica)), None)
@@ -203,7 +239,7 @@ class Replicas:
         self._away.pop((number, replica), None)
         return True
 
-    def lost(self, number: int, replica: int, answer: Answer | None = None) -> None:
+    def _lose(self, number: int, replica: int, answer: Answer | None = None) -> None:
         """Notes that a replica of a shard is lost, or silent where it has an answer to give."""
         with self._lock:
             if (number, replica) in self._away:
@@ -220,46 +256,3 @@ class Replicas:
 def _never(seconds: float) -> Any:
     """The answer of a replica that is not asked again."""
     raise TimeoutError(f"no answer within {seconds:.0f} s")
-
-
-class _Call:
-    """A call of one shard, which goes from replica to replica until one answers."""
-
-    def __init__(self, replicas: Replicas, number: int, request: tuple[Any, ...]) -> None:
-        self._replicas, self._number, self._request = replicas, number, request
-        self._pending: dict[int, Answer] = {}
-        self._since = time.monotonic()
-
-    def begin(self) -> bool:
-        """Asks the next replica that is not away, and returns whether there is one."""
-        replica = self._replicas.first(self._number, set(self._pending))
-        if replica is None:
-            return False
-        self._pending[replica] = self._replicas.ask_replica(self._number, replica, *self._request)
-        self._since = time.monotonic()
-        return True
-
-    def answer(self, seconds: float) -> Any:
-        """Waits for the first answer; raises TimeoutError without one after so many seconds."""
-        replicas, until = self._replicas, time.monotonic() + seconds
-        while True:
-            silent_at = self._since + replicas.silence
-            for replica in list(self._pending):
-                now = time.monotonic()
-                patience = _POLL if len(self._pending) > 1 else max(_POLL, silent_at - now)
-                try:
-                    return self._pending[replica](min(max(0.0, until - now), patience))
-                except TimeoutError:
-                    continue
-                except UnreachableError:
-                    del self._pending[replica]
-                    replicas.lost(self._number, replica)
-            now = time.monotonic()
-            waiting = list(self._pending.items())
-            if (not waiting or now >= silent_at) and self.begin():
-                for replica, answer in waiting:
-                    replicas.lost(self._number, replica, answer)
-            if now >= until:
-                raise TimeoutError(f"no replica has answered within {seconds:.0f} s")
-            if not self._pending:
-                time.sleep(min(_POLL, max(0.0, until - now)))
