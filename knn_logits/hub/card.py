@@ -165,9 +165,6 @@ def _merged(
             deleted = [item for item in before if item not in present[name]]
             merged[name] = [item for item in value if item not in deleted or item == TAG]
             merged[name] += [item for item in added if item not in merged[name]]
-        elif name not in present:
-            if name not in written:
-                merged[name] = value
-        elif present[name] == written.get(name):
+        elif present.get(name) == written.get(name):
             merged[name] = value
     return merged
