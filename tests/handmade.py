@@ -15,7 +15,7 @@ from knn_logits.store.records import (
     TokenizerRecord,
     WindowRecord,
 )
-from knn_logits.store.writer import KeyWriter, writing_text
+from knn_logits.store.writer import shard_rows, write_keys, writing_text
 
 
 def make_manifest(**settings):
@@ -66,10 +66,8 @@ def make_store(
             keys = np.random.default_rng(0).standard_normal((entries, dim)).astype(dtype)
         assert len(keys) == entries
         if with_keys:
-            key_writer = KeyWriter(job, keys.shape[1], dtype, entries, shard_bytes=shard_bytes)
-            for part in np.array_split(keys, 3):
-                key_writer.append(part)
-            key_writer.flush()
+            rows = shard_rows(keys.shape[1], dtype, shard_bytes)
+            write_keys(job, np.array_split(keys.astype(dtype), 3), rows)
         write_arrays(job.path("checks"), {"nothing": np.zeros(1, np.float32)}, {})
         job.note(job.path("checks"))
         manifest = make_manifest(

@@ -32,7 +32,7 @@ from knn_logits.store.entries import Contexts
 from knn_logits.store.files import write_array
 from knn_logits.store.reading import map_array, sha256
 from knn_logits.store.records import FileRecord
-from knn_logits.store.writer import TokenWriter
+from knn_logits.store.writer import TokenWriter, in_shards, shard_rows
 
 logger = logging.getLogger(__name__)
 
@@ -179,8 +179,8 @@ def write_keys_together(
         text=tokens,
         contexts=contexts,
         dim=dim,
-        rows=max(1, steps.shard_bytes // (dim * np.dtype(keys.dtype).itemsize)),
-        written=sum(shard.shape[0] for shard in job.shards if shard.shape),
+        rows=shard_rows(dim, keys.dtype, steps.shard_bytes),
+        written=job.keys,
         written_shards=len(job.shards),
         canary=canary,
         sources=text.sources(range(text.documents)) if keys.pairs is not None else None,
@@ -245,7 +245,6 @@ def _write(
     if not shards:
         return
     tokens = map_array(work.path("tokens"), "int32", work.text.shape or ())
-    begin, end = work.span(shards[0])[0], work.span(shards[-1])[1]
     sources = work.sources or []
     with evaluating(model):
         parts = keys_from(
@@ -254,16 +253,9 @@ def _write(
             np.asarray(tokens),
             work.contexts,
             work.dim,
-            (0, begin),
+            (0, work.written + shards[0] * work.rows),
             lambda numbers: [sources[number] for number in numbers],
             advance,
         )
-        buffer, computed = np.empty((0, work.dim), keys.dtype), begin
-        for shard in shards:
-            first, last = work.span(shard)
-            while len(buffer) < last - first:
-                part = next(parts)[: end - computed]
-                computed += len(part)
-                buffer = np.concatenate([buffer, part])
-            write_array(work.path("keys", shard), buffer[: last - first])
-            buffer = buffer[last - first :]
+        for shard, rows in zip(shards, in_shards(parts, work.rows), strict=False):
+            write_array(work.path("keys", shard), rows)

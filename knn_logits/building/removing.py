@@ -17,14 +17,14 @@ from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import backend_of, present_entries
 from knn_logits.printable import first_few
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import locked
 from knn_logits.store.job import Job, begin, leftovers
 from knn_logits.store.manifest import needs_text, put_manifest, read_manifest
 from knn_logits.store.records import IndexRecord
-from knn_logits.store.writer import SHARD_BYTES, KeyWriter, writing_text
+from knn_logits.store.writer import SHARD_BYTES, shard_rows, write_keys, writing_text
 
 _ROWS_AT_ONCE = 65_536
 
@@ -139,10 +139,11 @@ def compact(
             )
         tokens = _write_text(job, store, documents)
         if old.on_demand is None:
-            total, form = int(entries.sum()), (old.dim, old.dtype)
-            writer = KeyWriter(job, *form, total, shard_bytes=shard_bytes)
-            numbers = np.split(np.flatnonzero(entries), range(_ROWS_AT_ONCE, total, _ROWS_AT_ONCE))
-            writer.write(map(store.keys, numbers), progress, total)
+            advance = counter(progress, "keys", int(entries.sum()), job.keys)
+            numbers = np.flatnonzero(entries)[job.keys :]
+            parts = np.split(numbers, range(_ROWS_AT_ONCE, len(numbers), _ROWS_AT_ONCE))
+            rows = shard_rows(old.dim, old.dtype, shard_bytes)
+            write_keys(job, map(store.keys, parts), rows, advance)
         _write_groups(job, store, entries)
         manifest = job.manifest(
             old,

@@ -35,7 +35,7 @@ from knn_logits.store.documents import PLACES, places_value
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job
 from knn_logits.store.reading import map_array, read_arrays
-from knn_logits.store.writer import SHARD_BYTES, KeyWriter, TokenWriter, writing_text
+from knn_logits.store.writer import SHARD_BYTES, TokenWriter, shard_rows, write_keys, writing_text
 
 # A document, its tokens, and the number of the first token at each of its places.
 Cut = tuple[Document, list[int], list[int]]
@@ -111,22 +111,19 @@ class Steps:
         tokens = map_array(self.job.path("tokens"), "int32", (text.tokens,))
         entries = contexts.entries - first_entry
         dim = read_arrays(self.job.path("checks"))[0][CANARY_KEYS].shape[1]
-        writer = KeyWriter(self.job, dim, self.keys.dtype, entries, shard_bytes=self.shard_bytes)
-        advance = counter(self.progress, "keys", entries, writer.done)
+        advance = counter(self.progress, "keys", entries, self.job.keys)
         parts = keys_from(
             self.model,
             self.keys,
             np.asarray(tokens),
             contexts,
             dim,
-            (first_entry, first_entry + writer.done),
+            (first_entry, first_entry + self.job.keys),
             text.sources,
             advance,
             compute,
         )
-        for part in parts:
-            writer.append(part)
-        writer.flush()
+        write_keys(self.job, parts, shard_rows(dim, self.keys.dtype, self.shard_bytes))
 
 
 def cut_documents(

@@ -39,14 +39,14 @@ from knn_logits.lab.legacy import (
     written_entries,
 )
 from knn_logits.metrics import DEFAULT_METRIC
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.settings.config import IndexConfig, KNNConfig, StoredSettings
 from knn_logits.settings.registry import stored_settings
 from knn_logits.settings.windows import WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord, SettingsRecord, WindowRecord
-from knn_logits.store.writer import SHARD_BYTES, KeyWriter, writing_text
+from knn_logits.store.writer import SHARD_BYTES, shard_rows, write_keys, writing_text
 
 logger = logging.getLogger(__name__)
 
@@ -184,9 +184,9 @@ class _Conversion:
             return len(values), error
         dtype = "float32" if keys is not None and keys.dtype.itemsize == 4 else "float16"
         if keys is not None:
-            shard_bytes = settings.get("shard_bytes", SHARD_BYTES)
-            writer = KeyWriter(job, dim, dtype, entries, shard_bytes=shard_bytes)
-            writer.write(key_parts(keys[:entries]), self.progress, entries)
+            rows = shard_rows(dim, dtype, settings.get("shard_bytes", SHARD_BYTES))
+            advance = counter(self.progress, "keys", entries, job.keys)
+            write_keys(job, key_parts(keys[:entries], job.keys), rows, advance)
         write_clusters(job, files, len(values), entries)
         manifest = self.plan.manifest(
             self.model,

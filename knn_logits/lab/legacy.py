@@ -143,9 +143,9 @@ def read_keys(path: Path, entries: int, dim: int) -> Array:
     return keys.reshape(entries, dim)
 
 
-def key_parts(keys: Array) -> Iterator[Array]:
-    """Yields the keys in order, part by part."""
-    for first in range(0, len(keys), _ROWS // 16):
+def key_parts(keys: Array, begin: int) -> Iterator[Array]:
+    """Yields the keys in order from `begin` on, part by part."""
+    for first in range(begin, len(keys), _ROWS // 16):
         part = np.asarray(keys[first : first + _ROWS // 16])
         if not np.isfinite(part).all():
             raise DamagedError(

@@ -72,6 +72,11 @@ class Job:
     def shards(self) -> list[FileRecord]:
         return [file for file in self.files if file.kind == "keys"]
 
+    @property
+    def keys(self) -> int:
+        """Number of keys in the shards."""
+        return sum(shard.shape[0] for shard in self.shards if shard.shape)
+
     def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
         return self.folder / layout.file_name(kind, self.generation, shard)
 
@@ -231,11 +236,10 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
     )
     if earlier and whole:
         journal = earlier.model_copy(update={"files": whole})
-        rows = sum(file.shape[0] for file in whole if file.shape and len(file.shape) == 2)
-        if rows:
-            logger.warning("continuing the unfinished %s, which has %d keys", kind, rows)
     _clear(folder, {file.name for file in whole} | (_names(manifest) if manifest else set()))
     job = Job(folder, journal, ended=ended, overwrite=overwrite)
+    if job.keys:
+        logger.warning("continuing the unfinished %s, which has %d keys", kind, job.keys)
     job.save()
     return job
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, Any
@@ -12,7 +12,6 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.progress import Progress
 from knn_logits.store.documents import DocumentRecord, Documents
 from knn_logits.store.entries import Contexts
 from knn_logits.store.files import array_header, replacing, write_array
@@ -106,44 +105,42 @@ class TokenWriter:
         return contexts
 
 
-class KeyWriter:
-    """Writes keys in shards, after those of an earlier run, and has the job note each shard."""
+def shard_rows(dim: int, dtype: str, shard_bytes: int = SHARD_BYTES) -> int:
+    """Number of keys of a shard; the last one may have fewer."""
+    return max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
 
-    def __init__(
-        self, job: Job, dim: int, dtype: str, entries: int, *, shard_bytes: int = SHARD_BYTES
-    ) -> None:
-        self._job = job
-        row_bytes = dim * np.dtype(dtype).itemsize
-        self._rows_per_shard = max(1, shard_bytes // row_bytes)
-        self._shard = len(job.shards)
-        self.done = sum(shard.shape[0] for shard in job.shards if shard.shape)
-        rows = min(self._rows_per_shard, max(0, entries - self.done))
-        self._buffer = np.empty((rows, dim), dtype)
-        self._filled = 0
 
-    def write(self, parts: Iterable[Array], progress: Progress, total: int) -> None:
-        """Writes all keys but those that an earlier run has written."""
-        skipped = self.done
+def in_shards(parts: Iterable[Array], rows: int) -> Iterator[Array]:
+    """Yields the rows of some arrays, so many at a time, in a buffer that is used again."""
+    buffer, filled = None, 0
+    for part in parts:
+        if buffer is None:
+            buffer = np.empty((rows, *part.shape[1:]), part.dtype)
+        while len(part):
+            fit = part[: rows - filled]
+            buffer[filled : filled + len(fit)] = fit
+            filled, part = filled + len(fit), part[len(fit) :]
+            if filled == rows:
+                yield buffer
+                filled = 0
+    if buffer is not None and filled:
+        yield buffer[:filled]
+
+
+def write_keys(
+    job: Job,
+    parts: Iterable[Array],
+    rows: int,
+    advance: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Writes keys in shards, after the `job.keys` of an earlier run, and notes each shard."""
+
+    def counted() -> Iterator[Array]:
         for part in parts:
-            self.append(part[min(skipped, len(part)) :])
-            skipped -= min(skipped, len(part))
-            progress("keys", self.done, total)
-        self.flush()
+            yield part
+            advance(len(part))
 
-    def append(self, keys: Array) -> None:
-        while len(keys):
-            fit = min(len(keys), len(self._buffer) - self._filled)
-            self._buffer[self._filled : self._filled + fit] = keys[:fit]
-            self._filled += fit
-            keys = keys[fit:]
-            if self._filled == len(self._buffer):
-                self.flush()
-
-    def flush(self) -> None:
-        if self._filled:
-            path = self._job.path("keys", self._shard)
-            write_array(path, self._buffer[: self._filled])
-            self._job.note(path)
-            self._shard += 1
-            self.done += self._filled
-            self._filled = 0
+    for number, keys in enumerate(in_shards(counted(), rows), len(job.shards)):
+        path = job.path("keys", number)
+        write_array(path, keys)
+        job.note(path)

@@ -18,7 +18,7 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import begin, leftovers, record_file
 from knn_logits.store.manifest import read_manifest
 from knn_logits.store.reading import sha256
-from knn_logits.store.writer import KeyWriter
+from knn_logits.store.writer import write_keys
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
 PLAN = {"model": "a", "window": "8"}
@@ -41,8 +41,7 @@ def interrupted(folder, plan=PLAN, *, error=Stop, keys=True, kind="build", **set
     with suppress(error), begin(folder, kind, plan, **settings) as job:
         write_tokens(job, DOCUMENTS)
         if keys:
-            writer = KeyWriter(job, 4, "float16", 5, shard_bytes=16)
-            writer.append(np.ones((4, 4), np.float16))
+            write_keys(job, [np.ones((4, 4), np.float16)], 2)
         raise error
     return job
 
@@ -277,8 +276,7 @@ def finish(folder, **settings):
         if job.repeated:
             job.give_up()
             return
-        keys = KeyWriter(job, 4, "float16", 5)
-        keys.append(np.ones((5, 4), np.float16))
+        write_keys(job, [np.ones((5, 4), np.float16)], 5)
         files.write_arrays(job.path("checks"), {"nothing": np.zeros(1)}, {})
         job.note(job.path("checks"))
         manifest = make_manifest(

@@ -13,7 +13,7 @@ from knn_logits.errors import ConfigError, CorpusError, MismatchError, StorageEr
 from knn_logits.store import files, layout
 from knn_logits.store.documents import read_documents
 from knn_logits.store.job import begin
-from knn_logits.store.writer import KeyWriter, writing_text
+from knn_logits.store.writer import shard_rows, write_keys, writing_text
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
 
@@ -101,15 +101,10 @@ def test_shards_hold_all_keys_in_order(tmp_path_factory, entries, shard_bytes, c
     folder = tmp_path_factory.mktemp("keys")
     keys = np.arange(entries * 2, dtype=np.float16).reshape(entries, 2)
     with begin(folder, "build", {}) as job:
-        writer = KeyWriter(job, 2, "float16", entries, shard_bytes=shard_bytes)
-        first = 0
-        for size in [*cuts, entries]:
-            writer.append(keys[first : first + size])
-            first = min(entries, first + size)
-        writer.flush()
-        writer.flush()
-        assert writer.done == entries
-    rows = max(1, shard_bytes // 4)
+        rows = shard_rows(2, "float16", shard_bytes)
+        write_keys(job, np.split(keys, np.cumsum(cuts).clip(max=entries)), rows)
+        assert job.keys == entries
+    assert rows == max(1, shard_bytes // 4)
     shards = [np.load(job.path("keys", number)) for number in range(-(-entries // rows))]
     assert [one.name for one in job.shards] == [path for path in names(folder) if "keys" in path]
     assert len(job.shards) == len(shards)
@@ -119,15 +114,16 @@ def test_shards_hold_all_keys_in_order(tmp_path_factory, entries, shard_bytes, c
 
 def test_a_writer_goes_on_behind_the_shards_that_are_there(tmp_path):
     keys = np.arange(20, dtype=np.float16).reshape(10, 2)
-    with suppress(KeyboardInterrupt), begin(tmp_path, "build", {}) as job:
-        writer = KeyWriter(job, 2, "float16", 10, shard_bytes=16)
-        writer.append(keys[:7])
+
+    def stopped():
+        yield keys[:7]
         raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt), begin(tmp_path, "build", {}) as job:
+        write_keys(job, stopped(), 4)
     with begin(tmp_path, "build", {}) as job:
-        writer = KeyWriter(job, 2, "float16", 10, shard_bytes=16)
-        assert writer.done == 4
-        writer.append(keys[4:])
-        writer.flush()
+        assert job.keys == 4
+        write_keys(job, [keys[4:]], 4)
         shards = [np.load(tmp_path / one.name) for one in job.shards]
     assert [len(one) for one in shards] == [4, 4, 2]
     np.testing.assert_array_equal(np.concatenate(shards), keys)
@@ -166,8 +162,7 @@ def test_a_full_disk_leaves_no_tokens(job, full_disk, room):
 def test_a_full_disk_leaves_no_half_of_a_shard(job, full_disk):
     write_tokens(job, DOCUMENTS)
     full_disk(150)
-    keys = KeyWriter(job, 4, "float16", 5)
     with pytest.raises(StorageError, match="free some space"):
-        keys.append(np.zeros((5, 4), np.float16))
+        write_keys(job, [np.zeros((5, 4), np.float16)], 5)
     assert names(job.folder) == [layout.JOURNAL, layout.DOCUMENTS, layout.TOKENS]
     assert not job.shards
