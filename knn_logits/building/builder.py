@@ -253,20 +253,19 @@ class _Build:
 
     def finish(self) -> None:
         """Makes the index, chooses settings, and writes the manifest."""
-        plan, manifest = self.plan, self.manifest()
+        plan = self.plan
         # At this point the datastore lacks only the index and the manifest.
-        store = Datastore.unfinished(self.steps.job.folder, manifest)
+        store = Datastore.unfinished(self.steps.job.folder, self.manifest())
         if plan.fixed.get("temperature") is None:
             temperature = like_temperature(store, plan.settings.temperature, DEFAULT_METRIC)
-            settings = manifest.settings.model_copy(update={"temperature": temperature})
-            manifest = manifest.model_copy(update={"settings": settings})
+            settings = store.manifest.settings.model_copy(update={"temperature": temperature})
+            store.manifest = store.manifest.model_copy(update={"settings": settings})
         if plan.calibrate:
             warn_of_repeats(store, plan.index.seed)
         if plan.on_demand is None:
-            store.manifest = manifest
             self._finish_index(store)
-            return
-        finish_on_demand(self.steps, plan, manifest)
+        else:
+            finish_on_demand(self.steps, plan, store)
 
     def _finish_index(self, store: Datastore) -> None:
         steps, plan, manifest = self.steps, self.plan, store.manifest

@@ -23,7 +23,6 @@ from knn_logits.search.neighbors import NEAREST, hits
 from knn_logits.search.on_demand import OnDemandRetriever
 from knn_logits.settings.config import FEWEST_CALIBRATED, KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import OnDemandRecord, SettingsRecord, WritingRecord
 
 # What a manifest names in place of an index.
@@ -35,10 +34,9 @@ _LARGEST_SHARE = 0.5
 _QUERIES_AT_ONCE = 256
 
 
-def finish_on_demand(steps: Steps, plan: BuildPlan, manifest: Manifest) -> None:
+def finish_on_demand(steps: Steps, plan: BuildPlan, store: Datastore) -> None:
     """Makes the suffix index of a datastore without keys, chooses its settings, ends the job."""
-    job = steps.job
-    store = Datastore.unfinished(job.folder, manifest)
+    job, manifest = steps.job, store.manifest
     write_suffixes(job, store, steps.progress)
     settings, writing = manifest.settings, None
     if plan.calibrate:

@@ -59,17 +59,8 @@ class KeyWork:
     sources: list[str] | None  # what an encoder reads for each context; None for a causal model
 
     @property
-    def entries(self) -> int:
-        return self.contexts.entries
-
-    @property
     def shards(self) -> int:
-        return -(-(self.entries - self.written) // self.rows)
-
-    def span(self, shard: int) -> tuple[int, int]:
-        """The first entry of a shard, and the one after its last; shards count from 0."""
-        first = self.written + shard * self.rows
-        return first, min(self.entries, first + self.rows)
+        return -(-(self.contexts.entries - self.written) // self.rows)
 
     def path(self, name: layout.Kind, shard: int | None = None) -> Path:
         number = None if shard is None else self.written_shards + shard
@@ -185,15 +176,14 @@ def write_keys_together(
         canary=canary,
         sources=text.sources(range(text.documents)) if keys.pairs is not None else None,
     )
-    count = counter(steps.progress, "keys", work.entries, work.written)
-    warned = False
+    count = counter(steps.progress, "keys", contexts.entries, work.written)
     ranks.message(work)
     # The other ranks are about as far as this one.
-    for shards, same in ranks.write(model, keys, work, lambda keys: count(keys * ranks.world)):
+    written = ranks.write(model, keys, work, lambda keys: count(keys * ranks.world))
+    for number, (shards, same) in enumerate(written):
         for shard in shards:
             job.note(work.path("keys", shard))
-        if not same and not warned:
-            warned = True
+        if not same and number == 0:
             logger.warning(
                 "a rank runs on a different CPU or GPU type, which rounds differently: the files "
                 "may differ in the last bits from those of a single process"

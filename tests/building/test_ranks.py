@@ -34,9 +34,7 @@ def test_each_key_is_in_one_shard_of_one_rank(entries, rows, world, round_bytes)
         rounds = list(one.rounds(world, row_bytes=2))
     shards = [shard for blocks in rounds for block in blocks for shard in block]
     assert shards == list(range(one.shards))
-    spans = [one.span(shard) for shard in shards]
-    assert [entry for a, b in spans for entry in range(a, b)] == list(range(one.written, entries))
-    assert all(b - a == rows for a, b in spans[:-1])
+    assert (one.shards - 1) * rows < entries - one.written <= one.shards * rows
     assert all(len(blocks) == world for blocks in rounds)
     # A round's blocks differ by what the last ones lack.
     assert all(len(blocks[0]) == max(map(len, blocks)) for blocks in rounds)
