@@ -7,8 +7,10 @@ import random
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from mmap import PAGESIZE
 from pathlib import Path
 
 import numpy as np
@@ -82,12 +84,8 @@ def _text_bytes(extent: Extent) -> int:
 
 def process_bytes() -> int:
     """Memory that this process holds now; 0 where the system does not say."""
-    try:
-        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGESIZE
     return 0
 
 

@@ -8,21 +8,16 @@ from typing import Any
 from knn_logits.errors import KNNLogitsError, MissingDependencyError, UnreachableError
 
 
-def ray_module() -> Any:
+def connect(address: str) -> Any:
+    """Joins a cluster, "auto", host:port or "local", once; returns the ray module."""
+    # Ray would send statistics about its use to its makers.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
         raise MissingDependencyError(
             "Ray is not installed: pip install 'knn-logits[ray]', on every machine of the cluster"
         ) from error
-    return ray
-
-
-def connect(address: str) -> Any:
-    """Joins a cluster, "auto", host:port or "local", once; returns the ray module."""
-    # Ray would send statistics about its use to its makers.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray = ray_module()
     if ray.is_initialized():
         return ray
     try:
