@@ -11,6 +11,8 @@ FUZZ_ARGS ?=
 # two, since the tests of the page wait for the browser half of their time.
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Python compiles what it imports, a small part of what is installed: pip takes a minute for all.
+PIP_INSTALL = $(BIN)/python -m pip install --no-compile
 
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -101,7 +103,7 @@ app: $(VENV)/.package ## Open the page with the demo (or MODEL=... DATASTORES=..
 # uv resolves for a Python that is not here. pip would read the markers for the one that it runs in.
 # glibc 2.31 is that of Debian 11 and Ubuntu 20.04; llguidance has no wheel for an older one.
 pins: $(BIN)/python ## Try that all pins install on the oldest and the newest Python; needs a network
-	$(BIN)/python -m pip install --quiet uv==0.13.9
+	$(PIP_INSTALL) --quiet uv==0.13.9
 	for version in 3.10 3.13; do \
 	    $(BIN)/uv pip compile --quiet --only-binary :all: --python-platform x86_64-manylinux_2_31 \
 	        --python-version $$version requirements.txt \
@@ -125,15 +127,15 @@ $(BIN)/python:
 # `make demo` needs the first two stamps only. A change of pyproject.toml repeats the editable install
 # only, and that downloads nothing: setuptools, which PyTorch brings, builds it.
 $(VENV)/.requirements: requirements.txt $(REQUIREMENTS) | $(BIN)/python
-	$(BIN)/python -m pip install -r $(REQUIREMENTS)
+	$(PIP_INSTALL) -r $(REQUIREMENTS)
 	@touch $@
 
 $(VENV)/.package: pyproject.toml $(VENV)/.requirements
-	$(BIN)/python -m pip install --no-build-isolation --no-deps --editable .
+	$(PIP_INSTALL) --no-build-isolation --no-deps --editable .
 	@touch $@
 
 $(VENV)/.tools: requirements-dev.txt $(VENV)/.requirements | $(VENV)/.package
-	$(BIN)/python -m pip install -r requirements-dev.txt
+	$(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
 # The model of the tests marked `instruct`. Without a network they are skipped.
@@ -142,5 +144,5 @@ $(VENV)/.instruct: datastores/sqlite/smollm2.py $(VENV)/.tools
 
 # The site's packages are fetched by the first `make docs`, so that `make setup` stays quick.
 $(VENV)/.docs: requirements-docs.txt $(VENV)/.package $(VENV)/.tools
-	$(BIN)/python -m pip install -r requirements-docs.txt
+	$(PIP_INSTALL) -r requirements-docs.txt
 	@touch $@
