@@ -30,7 +30,8 @@ def address(instruct, tmp_path_factory):
     """The page of SmolLM2-135M-Instruct with a handbook."""
     model, tokenizer = instruct
     handbook = [Document(TEXT, "handbook.md")]
-    store = build_datastore(model, tokenizer, handbook, tmp_path_factory.mktemp("h") / "handbook")
+    folder = tmp_path_factory.mktemp("h") / "handbook"
+    store = build_datastore(model, tokenizer, handbook, folder, calibrate=False)
     with serving(Library.of("SmolLM2", model, tokenizer, [store])) as (url, _):
         yield url
 

@@ -294,7 +294,9 @@ Filter HK-30: 23 crowns
 @pytest.mark.instruct
 def test_a_real_model_answers_from_a_handbook_and_leaves_the_rest_alone(instruct, tmp_path):
     model, tokenizer = instruct
-    store = knn_logits.build_datastore(model, tokenizer, [HANDBOOK], tmp_path / "s")
+    store = knn_logits.build_datastore(
+        model, tokenizer, [HANDBOOK], tmp_path / "s", calibrate=False
+    )
     asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, store))
     for question, words in (
         ("How often must I descale the kettle?", "every five weeks"),

@@ -135,7 +135,9 @@ def test_states_after_one_token_begin_contexts_and_windows(stride, expected):
 @pytest.mark.instruct
 def test_smollm2_has_a_sink_and_is_not_contradicted_by_it(instruct, tmp_path):
     model, tokenizer = instruct
-    store = knn_logits.build_datastore(model, tokenizer, HANDBOOK, tmp_path / "s", index="exact")
+    store = knn_logits.build_datastore(
+        model, tokenizer, HANDBOOK, tmp_path / "s", index="exact", calibrate=False
+    )
     sink = find_sink(store)
     keys = torch.from_numpy(store.keys(np.arange(len(store))).astype(np.float32))
     assert np.flatnonzero(sink.holds(keys)).tolist() == store.contexts.first_entry.tolist()
