@@ -118,11 +118,10 @@ def test_what_was_there_stays_in_its_files(model, tokenizer, make):
 FACTORIES = ["Flat", "IVF8,SQ8", "IVF8,Flat", "IVF4,PQ8x4", "OPQ8_32,IVF4,PQ8x4", "PCA16,IVF4,Flat"]
 
 
-# A rotation takes seconds to learn, and does so in the same way for every metric.
+# Keys are normalized before an index sees them, so one index shows what another metric does.
 @pytest.mark.parametrize(
     ("metric", "factory"),
-    [("l2", one) for one in FACTORIES]
-    + [("cosine", one) for one in FACTORIES if not one.startswith("OPQ")],
+    [("l2", factory) for factory in FACTORIES] + [("cosine", "IVF8,SQ8")],
 )
 def test_an_index_is_extended_and_not_trained_anew(model, tokenizer, make, factory, metric):
     store = make("s", DOCUMENTS[:15], index=IndexConfig(factory, metric))

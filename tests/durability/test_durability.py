@@ -19,7 +19,7 @@ pytestmark = [
 
 
 # The short runs meet each job, each attack and each command once.
-SHORT = ("kills=11", "hostile=22", "writers=8")
+SHORT = ("kills=11", "hostile=22", "writers=4")
 LONG = [("kills", 100), ("hostile", 660), ("sync_rounds", 50), ("writers", 200)]
 
 
