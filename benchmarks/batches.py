@@ -5,7 +5,7 @@ python benchmarks/batches.py MODEL STORE TEXT
 Drafted texts share passes, each in a thread of its own (`SharedPasses`). A batch of `generate()`
 shares each pass too, but is not drafted. Prompts are beginnings of the documents of a text.
 Processor seconds say more than those of the clock where the machine is busy: all ways have one
-thread at a time. `--model-alone` compares batches without a datastore as well.
+thread at a time. `--model-alone` compares both without a datastore as well.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import random
 import statistics
 import threading
 import time
+from functools import partial
 
 import torch
 from common import first_documents, load, record
@@ -90,11 +91,12 @@ def main():
             def in_a_batch(generate, prompts=prompts):
                 return write(generate, prompts)
 
-            def shared(prompts=prompts):
+            def shared(*, drafted, prompts=prompts):
                 texts, passes = {}, knn_logits.SharedPasses(model)
+                generate = partial(knn.generate, passes=passes) if drafted else passes.generate
 
                 def run(number):
-                    texts[number] = write(knn.generate, [prompts[number]], passes=passes)[0]
+                    texts[number] = write(generate, [prompts[number]])[0]
 
                 threads = [threading.Thread(target=run, args=(n,)) for n in range(len(prompts))]
                 for one in threads:
@@ -105,11 +107,12 @@ def main():
 
             ways = {
                 "one after another, drafted": lambda: in_turn(knn.generate),
-                "shared passes, drafted": shared,
+                "shared passes, drafted": lambda: shared(drafted=True),
                 "batch": lambda: in_a_batch(knn.generate),
             }
             if args.model_alone:
                 ways["model alone, one after another"] = lambda: in_turn(model.generate)
+                ways["model alone, shared passes"] = lambda: shared(drafted=False)
                 ways["model alone, batch"] = lambda: in_a_batch(model.generate)
             taken, texts = seconds_of(ways, args.rounds)
             alone, others = (
@@ -125,10 +128,11 @@ def main():
                 "speed of the batch": base / taken["batch"]["processor_seconds"],
             }
             if args.model_alone:
-                result[f"{size} texts"]["model alone, speed of the batch"] = (
-                    taken["model alone, one after another"]["processor_seconds"]
-                    / taken["model alone, batch"]["processor_seconds"]
-                )
+                alone = taken["model alone, one after another"]["processor_seconds"]
+                for way, name in (("shared passes", "shared passes"), ("batch", "the batch")):
+                    result[f"{size} texts"][f"model alone, speed of {name}"] = (
+                        alone / taken[f"model alone, {way}"]["processor_seconds"]
+                    )
     record(args.name, vars(args), result)
 
 

@@ -23,7 +23,7 @@ from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, without_nu
 from knn_logits_serve.request import Refusal
 from knn_logits_serve.responses import ResponseAnswer, ResponseBody
 from knn_logits_serve.served import Served
-from knn_logits_serve.writing import kind_of, run, shares
+from knn_logits_serve.writing import run, shares
 
 # Turns a body into the answer to fill, or one that is complete.
 Parse = Callable[[bytes], "Reply | Response"]
@@ -184,8 +184,7 @@ class Routes:
         job = self.line.join(
             generation,
             partial(run, self.served),
-            alike=kind_of(self.served, generation),
-            share=self._share if shares(self.served, generation) else None,
+            self._share if shares(self.served, generation) else None,
         )
         listening = Listening(self.line, job, request.receive)
         stream = None

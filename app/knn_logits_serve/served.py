@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 import threading
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,6 @@ class Served:
         chat: Turns chats into text.
         ends: The tokens that end a text.
         silent: The tokens that are not shown as text.
-        rows_are_alone: Whether a row of a padded batch gets the text that it would get alone.
         shares: Whether texts of different lengths can share the model's passes.
     """
 
@@ -71,7 +69,6 @@ class Served:
         # Special tokens are not part of the text.
         self.grammars = Grammars(tokenizer, self.ends, self.words)
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
-        self.rows_are_alone = _rows_are_alone(model)
         self.shares = SharedPasses(model).possible
         # Each datastore's index is read now, so that the first request does not wait for it.
         for store in self.stores.values():
@@ -98,12 +95,6 @@ class Served:
         pad = self.tokenizer.pad_token_id
         pad = pad if pad is not None else min(self.ends, default=0)
         return {**(self._pairs.settings if self._pairs else {}), "pad_token_id": pad}
-
-    @property
-    def padding(self) -> int | None:
-        """The token before shorter texts of a batch, which searches know as padding."""
-        pad = getattr(self.model.generation_config, "pad_token_id", None)
-        return pad if pad is not None else min(self.ends, default=None)
 
     @property
     def words(self) -> int:
@@ -331,16 +322,3 @@ class Served:
                 f"model's context of {context:,}: shorten one of them",
                 "max_tokens" if prompt_tokens < context else None,
             )
-
-
-def _rows_are_alone(model: Any) -> bool:
-    """Whether a row of a padded batch gets the text that it would get alone.
-
-    The model must count positions without the padding, and keep the past in a cache only. In half
-    precision a batch is rounded in another way than a single text, which can change a word.
-    """
-    if model.config.is_encoder_decoder or model.dtype != torch.float32:
-        return False
-    if getattr(model, "_is_stateful", False):
-        return False
-    return "position_ids" in inspect.signature(model.forward).parameters

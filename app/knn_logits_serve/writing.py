@@ -1,16 +1,16 @@
-"""Writes the answers of a request in a thread of its own, or of several requests in one batch.
+"""Writes the answers of a request in a thread of its own.
 
-With kNN texts are drafted, and those of several threads share forward passes, whatever their
-settings. By the model alone, greedy texts that are alike are the rows of one batch. Each text is
-what it would be alone, and ends by itself: at its end token, at its stop text, at its number of
-tokens, or when its client goes away.
+The texts of several threads share forward passes, whatever their settings. Each is what it would be
+alone, and ends by itself: at its end token, at its stop text, at its number of tokens, or when its
+client goes away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -24,7 +24,7 @@ from knn_logits_serve.answers import AnswerPart, End, Piece, Token
 from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
 from knn_logits_serve.line import Turn
 from knn_logits_serve.messages import NOTE
-from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
+from knn_logits_serve.request import GenerationRequest, Prompt
 from knn_logits_serve.served import Served
 
 Tell: TypeAlias = Callable[[AnswerPart], None]
@@ -48,9 +48,8 @@ class AnswerWriter:
         tell: Tell,
         overheard: Overheard | None = None,
         knn: KNNLogitsProcessor | None = None,
-        row: int = 0,
     ) -> None:
-        self._knn, self._row = knn, row
+        self._knn = knn
         self._names: dict[str, str] = {}  # of datastores, for clients, by their names in a trace
         if knn is not None:
             self._names = dict(zip(knn.memory.names, request.stores, strict=True))
@@ -82,7 +81,7 @@ class AnswerWriter:
             scores = self._overheard.at(position, token, self._request.logprobs or 0)
             piece = scored(self._served.tokenizer, text, *scores)
         if self._knn is not None and self._request.stream:
-            largest = next(iter(self._knn.documents(token, self._row)), None)
+            largest = next(iter(self._knn.documents(token)), None)
             if largest is not None and largest.share >= LEAST_SHARE:
                 store = self._names[largest.store]
                 piece = replace(piece, document=replace(largest, store=store))
@@ -97,18 +96,17 @@ class AnswerWriter:
     def end(self, ids: Tensor, *, cancelled: bool = False) -> End:
         """Tells the rest of the text, and returns the answer's end with its sources."""
         self.flush()
-        trace, served, row = None, self._served, self._row
+        trace, served = None, self._served
         if self._knn is not None and not cancelled:
             trace = self._knn.trace(
                 ids,
                 served.tokenizer,
                 max_neighbors=PASSAGES,
                 prompt=self._prompt.message,
-                rows=[row],
             )[0]
             words = [token for token in trace.tokens if token.token_id not in served.silent]
             trace = renamed(replace(trace, tokens=words), self._names)
-        reason = "stop" if self.over or int(ids[row, -1]) in served.ends else "length"
+        reason = "stop" if self.over or int(ids[0, -1]) in served.ends else "length"
         text = "".join(self._texts)
         places = [at for stop in self._request.stops if (at := text.find(stop)) >= 0]
         text = text[: min(places, default=len(text))]
@@ -158,15 +156,7 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)
 
 
-def run(served: Served, turns: Sequence[Turn]) -> None:
-    """Writes the answers of one request, or of several that are alike."""
-    if len(turns) == 1:
-        _write(served, turns[0])
-    else:
-        _write_batch(served, turns)
-
-
-def _write(served: Served, turn: Turn) -> None:
+def run(served: Served, turn: Turn) -> None:
     """Writes all answers of a request, one after another."""
     request, tell, deadline = turn.request, turn.tell, turn.deadline
     # Settings that do not fit are refused before a word is written.
@@ -236,12 +226,6 @@ def _attached(
     return knn
 
 
-def _generate(served: Served, knn: KNNLogitsProcessor | None, **arguments: Any) -> Any:
-    # With kNN passages are drafted, which gives the same text in fewer forward passes.
-    generate = served.model.generate if knn is None else knn.generate
-    return generate(**arguments, **served.generation, do_sample=False, num_beams=1)
-
-
 class _End(StoppingCriteria):
     """Ends a text at its stop text, or when its time is up."""
 
@@ -261,12 +245,15 @@ def _write_text(
     writer = AnswerWriter(served, request, prompt, choice, turn.tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
     mask = None if request.grammar is None else served.grammars.mask(request.grammar)
-    shared = {} if knn is None else {"passes": turn.passes}
-    output = _generate(
-        served,
-        knn,
-        **shared,
+    generate = served.model.generate if turn.passes is None else turn.passes.generate
+    if knn is not None:
+        # Passages are drafted, which gives the same text in fewer forward passes.
+        generate = partial(knn.generate, passes=turn.passes)
+    output = generate(
         **prompt.inputs,
+        **served.generation,
+        do_sample=False,
+        num_beams=1,
         max_new_tokens=request.new_tokens,
         logits_processor=processors(request.sampling, choice, first, mask),
         stopping_criteria=[_End(writer, deadline)],
@@ -278,79 +265,4 @@ def _write_text(
 def shares(served: Served, request: GenerationRequest) -> bool:
     """Whether a request shares the model's passes with others, whatever their settings."""
     longest = max(len(prompt.ids) for prompt in request.prompts) + request.new_tokens
-    drafted = bool(request.stores) and request.question is None
-    return served.shares and drafted and longest <= LONGEST
-
-
-def kind_of(served: Served, request: GenerationRequest) -> Hashable | None:
-    """Returns what requests of one batch have in common; None for a request that is written alone.
-
-    A batch is of the model alone, since it is not drafted. Sampled texts are written alone, since
-    their noise depends on the position of each token. So are requests for several texts, for long
-    ones, for probabilities and for penalties.
-    """
-    sampling, plain = request.sampling, request.logprobs is None and not request.echo
-    if request.stores or request.grammar is not None:
-        return None
-    if not plain or request.n > 1 or len(request.prompts) > 1 or not served.rows_are_alone:
-        return None
-    if replace(sampling, seed=0, top_p=1.0, top_k=0, min_p=0.0) != Sampling():
-        return None
-    ids = request.prompts[0].ids
-    if len(ids) + request.new_tokens > LONGEST:
-        return None
-    if served.padding is None or served.padding in ids:
-        return None  # A prompt with this token cannot be told from padding.
-    # A short prompt beside a long one would be mostly padding.
-    return len(ids).bit_length()
-
-
-@dataclass
-class _Row:
-    """A request in a batch."""
-
-    turn: Turn
-    writer: AnswerWriter
-    ended: bool = False
-
-
-class _Rows(StoppingCriteria):
-    """Passes the tokens of a batch on to its requests, and ends each row by itself."""
-
-    def __init__(self, served: Served, rows: list[_Row]) -> None:
-        self._served, self._rows = served, rows
-
-    def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
-        for number, row in enumerate(self._rows):
-            if row.ended:
-                continue
-            turn, writer, token = row.turn, row.writer, int(input_ids[number, -1])
-            writer.add(token)
-            full = writer.written >= turn.request.new_tokens
-            row.ended = full or token in self._served.ends or writer.over or turn.deadline.over
-            if row.ended:
-                turn.tell(writer.end(input_ids, cancelled=turn.deadline.cancelled))
-                turn.finish()
-        return torch.tensor([row.ended for row in self._rows], device=input_ids.device)
-
-
-def _write_batch(served: Served, turns: Sequence[Turn]) -> None:
-    prompts = [turn.request.prompts[0] for turn in turns]
-    longest = max(len(prompt.ids) for prompt in prompts)
-    ids = torch.full((len(prompts), longest), served.padding or 0)
-    mask = torch.zeros_like(ids)
-    for number, prompt in enumerate(prompts):
-        ids[number, longest - len(prompt.ids) :] = torch.tensor(prompt.ids)
-        mask[number, longest - len(prompt.ids) :] = 1
-    rows = [
-        _Row(turn, AnswerWriter(served, turn.request, prompt, 0, turn.tell, row=number))
-        for number, (turn, prompt) in enumerate(zip(turns, prompts, strict=True))
-    ]
-    _generate(
-        served,
-        None,
-        input_ids=ids.to(served.model.device),
-        attention_mask=mask.to(served.model.device),
-        max_new_tokens=max(row.turn.request.new_tokens for row in rows),
-        stopping_criteria=[_Rows(served, rows)],
-    )
+    return served.shares and request.question is None and longest <= LONGEST

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from torch import Tensor
 
 from knn_logits.engine.hooks import StateCapture, taken_apart
 from knn_logits.engine.rows import RowsCache, read, reads_rows
-from knn_logits.generation.arguments import can_draft
+from knn_logits.generation.arguments import arguments_for_drafts, can_draft
+from knn_logits.generation.drafts import DraftedDecoding
 
 
 class SharedPasses:
@@ -27,6 +29,7 @@ class SharedPasses:
         passes = SharedPasses(model)
         # in each of several threads:
         knn.generate(**inputs, passes=passes)
+        passes.generate(**inputs)  # the model alone
 
     Texts are shared that can be drafted, in float32. Each is what it would be alone; but
     `do_sample=True` draws from PyTorch's generator, which all threads have in common.
@@ -48,8 +51,25 @@ class SharedPasses:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def generate(self, **settings: Any) -> Any:
+        """Calls the model's `generate()` for a text in which no memory has a part.
+
+        Args:
+            settings: Arguments of `generate()`.
+
+        Returns:
+            The result of `generate()`.
+        """
+        arguments = arguments_for_drafts(self._model, settings) if self.possible else None
+        if arguments is None:
+            return self._model.generate(**settings)
+        loop = DraftedDecoding(
+            lambda *_: [], lambda _: None, settings.get("streamer"), partial(self.row, None)
+        )
+        return self._model.generate(**arguments, custom_generate=loop)
+
     @contextmanager
-    def row(self, capture: StateCapture) -> Iterator[Row]:
+    def row(self, capture: StateCapture | None) -> Iterator[Row]:
         """A further text, in this thread. It runs alone within, but where it waits for a pass."""
         self._note(1)
         with self._turn:
@@ -96,21 +116,24 @@ class SharedPasses:
         first = rows[0].number
         error: BaseException | None = None
         logits = torch.empty(0)
-        states: list[Tensor] = []
+        states: list[Tensor | None] = []
         starts = [self._cache.lengths[row.number] for row in rows]
         try:
             within = slice(first, first + len(rows))
             with taken_apart() as windows:
                 logits = read(self._model, self._cache, within, texts, scored)
-            states = [row.capture.of(windows)[at] for at, row in enumerate(rows)]
+            states = [
+                None if row.capture is None else row.capture.of(windows)[at : at + 1]
+                for at, row in enumerate(rows)
+            ]
         except BaseException as raised:
             error = raised
         for at, row in enumerate(rows):
             row.error, row.text = error, None
             if error is None:
-                length = len(texts[at])
+                length, state = len(texts[at]), states[at]
                 row.start, row.read = starts[at], texts[at]
-                row.states = states[at][None, :length]
+                row.states = None if state is None else state[:, :length]
                 ends = length if len(rows) > 1 else logits.shape[1]
                 row.scores = logits[at : at + 1, ends - row.scored : ends]
 
@@ -123,12 +146,13 @@ class Row:
         text: What it wants to read; None once it was read.
     """
 
-    def __init__(self, shared: SharedPasses, capture: StateCapture, number: int) -> None:
+    def __init__(self, shared: SharedPasses, capture: StateCapture | None, number: int) -> None:
         self._shared, self.capture, self.number = shared, capture, number
         self.text: list[int] | None = None
         self.scored, self.start = 0, 0
         self.read: list[int] = []
-        self.scores = self.states = torch.empty(0)
+        self.scores = torch.empty(0)
+        self.states: Tensor | None = None
         self.error: BaseException | None = None
         # A cache of transformers holds texts of one length.
         self.cache = None
@@ -140,7 +164,8 @@ class Row:
         self._shared.wait(self)
         if self.error is not None:
             raise self.error
-        self.capture.put(fresh, self.start, self.states, self)
+        if self.capture is not None and self.states is not None:
+            self.capture.put(fresh, self.start, self.states, self)
         return self.scores
 
     def forget(self, tokens: int) -> None:

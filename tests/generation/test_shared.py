@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -113,6 +114,25 @@ def test_texts_with_settings_of_their_own_share_passes(model, tokenizer, store, 
     found = at_once(*(lambda number=number: write(number, shared) for number in range(len(more))))
     assert found == alone
     assert max(passes.rows) >= 3
+
+
+def test_texts_of_the_model_alone_share_passes_with_others(model, tokenizer, memory, monkeypatch):
+    shared = SharedPasses(model)
+    with KNNLogitsProcessor(model, memory) as knn:
+
+        def write(number, *, is_shared):
+            generate = knn.generate if number % 2 else model.generate
+            if is_shared:
+                generate = partial(knn.generate, passes=shared) if number % 2 else shared.generate
+            inputs = tokenizer(PROMPTS[number], return_tensors="pt")
+            return generate(**inputs, **settings_of(number)).tolist()
+
+        numbers = range(len(PROMPTS))
+        alone = [write(number, is_shared=False) for number in numbers]
+        passes = Passes(model, monkeypatch)
+        assert at_once(*(partial(write, number, is_shared=True) for number in numbers)) == alone
+    assert max(passes.rows) >= 4
+    assert not len(shared)
 
 
 class Noise(LogitsProcessor):
@@ -247,5 +267,8 @@ def test_what_cannot_be_shared_is_written_alone(model, tokenizer, store, monkeyp
             found = knn.generate(**arguments, **settings_of(1), passes=shared)
             assert alone.tolist() == found.tolist()
         monkeypatch.setattr(shared, "possible", False)
+        assert shared.generate(**single, **settings_of(0)).tolist() == (
+            model.generate(**single, **settings_of(0)).tolist()
+        )
         found = knn.generate(**single, **settings_of(0), passes=shared)
         assert found.tolist() == knn.generate(**single, **settings_of(0)).tolist()

@@ -147,7 +147,7 @@ def test_answers_that_share_passes_have_the_documents_of_one_alone(served):
         body = {"model": MODEL, "messages": said(words), "max_tokens": 8, "stream": True}
         request = served.conversation(ChatBody.model_validate({**body, "knn": strong}))
         parts = []
-        run(served, [Turn(request, parts.append, Deadline(60), lambda: None, passes)])
+        run(served, Turn(request, parts.append, Deadline(60), passes))
         return parts
 
     def documents(parts):

@@ -1,6 +1,7 @@
-"""Requests with kNN share forward passes, and each gets what it would get alone."""
+"""Requests share forward passes, and each gets what it would get alone."""
 
 import asyncio
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,6 @@ from knn_logits_serve.line import Line
 from knn_logits_serve.writing import shares
 from serve.conftest import PROMPT, Held, sent, serving
 from serve.test_many import PROMPTS, until
-from serve.test_together import answer_of
 
 
 @pytest.fixture
@@ -27,6 +27,20 @@ def body(**changed):
     return {"model": "tiny+texts", "prompt": PROMPT, "max_tokens": 24, "temperature": 0, **changed}
 
 
+def answer_of(url, asked):
+    """Returns the text, the reason of its end and its sources, streamed or not."""
+    answer = httpx.post(f"{url}/v1/completions", json=asked, timeout=60)
+    assert answer.status_code == 200, answer.text
+    if not asked.get("stream"):
+        choice = answer.json()["choices"][0]
+        return choice["text"], choice["finish_reason"], choice.get("sources")
+    lines = [one.removeprefix("data: ") for one in answer.text.split("\n\n") if one]
+    assert lines[-1] == "[DONE]"
+    choices = [json.loads(one)["choices"][0] for one in lines[:-1]]
+    text = "".join(one["text"] for one in choices)
+    return text, choices[-1]["finish_reason"], choices[-1].get("sources")
+
+
 REQUESTS = [
     body(),
     body(prompt=PROMPTS[1], max_tokens=3, stream=True),
@@ -37,20 +51,34 @@ REQUESTS = [
     body(prompt=PROMPTS[2] + " of the north, who built a wall", max_tokens=1),
     body(prompt=PROMPTS[3], temperature=0.7, seed=1, stream=True),
 ]
+ALONE = [
+    body(model="tiny"),
+    body(model="tiny", prompt=PROMPTS[1], max_tokens=9, stream=True),
+    body(model="tiny", prompt=PROMPTS[2], temperature=1, seed=4),
+    body(model="tiny", prompt=PROMPTS[3], stop=["e"]),
+]
 
 
-def test_each_gets_what_it_would_get_alone(served, passes):
-    with serving(served, at_once=1, waiting=20) as running:
-        with ThreadPoolExecutor(len(REQUESTS)) as threads:
-            found = [threads.submit(answer_of, running.url, one) for one in REQUESTS]
-            until(lambda: running.line.running == len(REQUESTS))
+def test_each_gets_what_it_would_get_alone(served, passes, by_library):
+    requests = [*REQUESTS, *ALONE]
+    with serving(served, at_once=1, waiting=20, together=len(requests)) as running:
+        with ThreadPoolExecutor(len(requests)) as threads:
+            found = [threads.submit(answer_of, running.url, one) for one in requests]
+            until(lambda: running.line.running == len(requests))
             passes.go()
             found = [one.result() for one in found]
-        assert max(passes.rows) >= 4
-        alone = [answer_of(running.url, one) for one in REQUESTS]
+        assert max(passes.rows) >= 8
+        alone = [answer_of(running.url, one) for one in requests]
         assert set(passes.rows[-8:]) == {1}
-    for same, (text, reason, sources) in zip(alone, found, strict=True):
+    for asked, same, (text, reason, sources) in zip(requests, alone, found, strict=True):
         assert (text, reason) == same[:2]
+        if asked["model"] == "tiny":
+            seed, new_tokens = asked.get("seed"), asked["max_tokens"]
+            written = by_library(asked["prompt"], new_tokens, seed=seed, knn=False)[0]
+            for stop in asked.get("stop", ()):
+                written = written.partition(stop)[0]
+            assert (text, sources) == (written, None)
+            continue
         documents = [(one["document"], one["share"]) for one in sources["documents"]]
         others = [(one["document"], one["share"]) for one in same[2]["documents"]]
         assert dict(documents) == pytest.approx(dict(others), abs=2e-3)
@@ -89,14 +117,21 @@ def test_an_error_in_a_pass_is_told_to_each(served, passes, monkeypatch):
         assert not any("secret" in one.text for one in answers)
 
 
-def test_what_cannot_share_waits_for_a_place(served):
+def test_what_cannot_share_waits_for_a_place(served, monkeypatch):
     def can(**changed):
         return shares(served, served.completion(CompletionBody(**body(**changed))))
 
     assert can()
-    for more in ({"temperature": 1}, {"n": 2}, {"echo": True}, {"knn": {"k": 2}}):
+    for more in (
+        {"temperature": 1},
+        {"n": 2},
+        {"echo": True},
+        {"knn": {"k": 2}},
+        {"model": "tiny"},
+    ):
         assert can(**more)
-    assert not can(model="tiny")
+    monkeypatch.setattr("knn_logits_serve.writing.LONGEST", 20)
+    assert not can()
     messages = [{"role": "user", "content": "Who founded Oldenport?"}]
     asked = ChatBody(model="tiny+texts", messages=messages, ask=True)
     assert not shares(served, served.conversation(asked))
@@ -110,8 +145,8 @@ def runs_of(kinds, *, at_once, together):
     go, running = threading.Event(), []
     makes = []
 
-    def work(turns):
-        running.append(turns[0].request)
+    def work(turn):
+        running.append(turn.request)
         assert go.wait(30)
 
     def share():
@@ -122,7 +157,7 @@ def runs_of(kinds, *, at_once, together):
         line = Line(at_once, 100, 10.0, together)
         jobs = []
         for number, kind in enumerate(kinds):
-            jobs.append(line.join((number, kind), work, share=share if kind == "s" else None))
+            jobs.append(line.join((number, kind), work, share if kind == "s" else None))
             await asyncio.sleep(0)
         started = line.running
         go.set()
