@@ -95,7 +95,7 @@ class Library:
         opened = by_name(stores, " ")
         if not opened:
             raise ConfigError("no datastore given: pass at least one")
-        Memory(model, list(opened.values()), threads=1)
+        Memory(model, opened, threads=1)
         examples = [
             Example(prompt, (title,))
             for title, store in opened.items()
@@ -148,7 +148,7 @@ class Library:
     @cached_property
     def memory(self) -> Memory:
         """The model with all its datastores, which `of` has checked. It searches in one thread."""
-        return Memory(self.model, list(self.stores.values()), threads=1, check=False)
+        return Memory(self.model, self.stores, threads=1, check=False)
 
     @cached_property
     def reader(self) -> Reader:

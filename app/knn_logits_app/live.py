@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -98,14 +98,12 @@ class Live:
         """The metric of the distances."""
         return str(self.memory.retriever.metric)
 
-    def packed(
-        self, text_of: Callable[[int], str], names: Mapping[str, str]
-    ) -> tuple[dict[str, Any], list[Shown]] | None:
+    def packed(self, text_of: Callable[[int], str]) -> tuple[dict[str, Any], list[Shown]] | None:
         """Packs the steps; None if they are too large, or more than neighbors vote."""
         if self.neighbors > MOST_NEIGHBORS or self.memory.experts or self.trust:
             return None
         entries, values = self._joined("entries", np.int64), self._joined("values", np.int64)
-        documents, numbers = _documents(self.memory, entries, names)
+        documents, numbers = _documents(self.memory, entries)
         likeliest = [token for step in self.steps for token in step.likeliest]
         tokens = np.unique(np.concatenate([values, np.array(likeliest, np.int64)]))
         if max(len(tokens), len(documents)) > _MOST_NUMBERED:
@@ -149,9 +147,7 @@ class Live:
         return np.concatenate([np.empty(0, kind), *parts]).astype(kind)
 
 
-def _documents(
-    memory: Memory, entries: Array, names: Mapping[str, str]
-) -> tuple[list[Shown], Array]:
+def _documents(memory: Memory, entries: Array) -> tuple[list[Shown], Array]:
     """Returns the documents of entries, and for each entry the number of its document."""
     retriever = memory.retriever
     parts: list[tuple[Datastore, Array, Array]] = []
@@ -170,10 +166,9 @@ def _documents(
         numbered = np.searchsorted(store.documents.first, tokens, side="right") - 1
         distinct, which = np.unique(numbered, return_inverse=True)
         numbers[places] = len(documents) + which
-        store_name = memory.name_of(store)
+        name = memory.name_of(store)
         for row in distinct.tolist():
             record = store.documents[row].shown
-            name = names.get(store_name, store_name)
             documents.append(Shown(name, record.id, record.title, record.uri))
     return documents, numbers
 

@@ -176,14 +176,11 @@ def ask_steps(
                 # Where a sentence is quoted, the model writes only if no passage is about it.
                 reply = replace(reply, written=step, alone=not question.own_words)
             else:
-                names = dict(zip(asking.memory.names, question.lookup.stores, strict=True))
-                passages = [replace(row, store=names[row.store]) for row in step.passages]
-                answer = replace(step, passages=passages)
                 most = asking.config.max_new_tokens
                 full = most if heard.number >= most else None
                 cut = heard.number and not full and deadline.over
                 stopped = _reason(deadline) if cut else None
-                reply = Reply(heard.text, not answer.near, answer, stopped, full)
+                reply = Reply(heard.text, not step.near, step, stopped, full)
             yield reply
     finally:
         deadline.cancel()

@@ -14,18 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from knn_logits import (
     Datastore,
     Deadline,
-    DocumentShare,
     KNNLogitsProcessor,
     Limits,
     Memory,
-    NeighborTrace,
     Pieces,
-    SequenceTrace,
     Trace,
     Vote,
     explain,
@@ -42,7 +39,6 @@ END = "(the end)"
 FRAME_SECONDS = 0.06
 
 Stores = Mapping[str, Datastore]
-_Source = TypeVar("_Source", NeighborTrace, DocumentShare)
 
 
 class Piece(NamedTuple):
@@ -105,22 +101,22 @@ class Session:
 
     def stores(
         self, library: Library, lookup: Lookup, private: Stores | None = None
-    ) -> list[Datastore]:
-        """Returns the datastores that a request names."""
+    ) -> dict[str, Datastore]:
+        """Returns the datastores that a request names, by their names on the page."""
         stores = {**library.stores, **(private or {})}
         if not stores.keys() >= set(lookup.stores):
             names = ", ".join(stores)
             raise RequestError(f"This datastore is not available (any more): choose {names}.")
-        return [stores[name] for name in lookup.stores]
+        return {name: stores[name] for name in lookup.stores}
 
     def check_writing(
         self, library: Library, writing: Writing, private: Stores | None = None
-    ) -> tuple[Inputs, list[Datastore]]:
+    ) -> tuple[Inputs, Stores]:
         """Returns the inputs and datastores of a request, or refuses it before anything runs."""
         inputs = library.reader.prompt(
             writing.prompt, self.limits, writing.new_tokens, writing.begun
         )
-        return inputs, self.stores(library, writing.lookup, private) if writing.lookup else []
+        return inputs, self.stores(library, writing.lookup, private) if writing.lookup else {}
 
     def write(
         self, library: Library, writing: Writing, deadline: Deadline, private: Stores | None = None
@@ -178,7 +174,7 @@ class Session:
             candidates=CANDIDATES,
             on_vote=live.add,
         )
-        trace, packed = _for_page(trace, live, library, lookup)
+        trace, packed = _for_page(trace, live, library)
         words: list[Piece] = []
         for token in trace[0].tokens:
             first = not any(word.text for word in words)
@@ -262,7 +258,7 @@ def _write(
             # The text is shown at once, since the trace takes a moment longer.
             emit(side, answer)
             trace = knn.trace(output, tokenizer, max_neighbors=lookup.max_neighbors)
-            trace, packed = _for_page(trace, live, library, lookup)
+            trace, packed = _for_page(trace, live, library)
             answer = replace(answer, trace=trace, live=packed)
         emit(side, replace(answer, done=True))
 
@@ -305,38 +301,15 @@ def _generate(
 
 
 def _for_page(
-    trace: Trace, live: Live, library: Library, lookup: Lookup
+    trace: Trace, live: Live, library: Library
 ) -> tuple[Trace, tuple[dict[str, Any], list[Shown]] | None]:
-    """Returns a trace with the page's names and without special tokens, and the packed steps."""
+    """Returns a trace without special tokens, and the packed steps."""
     silent, decode = library.reader.silent, library.tokenizer.decode
 
     def token_text(token: int) -> str:
         return END if token in silent else str(decode([token], clean_up_tokenization_spaces=False))
 
-    names = dict(zip(live.memory.names, lookup.stores, strict=True))
-    shown = Trace([renamed(trace[0], names)], tuple(lookup.stores))
-    return words_only(shown, silent), live.packed(token_text, names)
-
-
-def renamed(sequence: SequenceTrace, names: Mapping[str, str]) -> SequenceTrace:
-    """Replaces the datastores' own names in a trace by their names on the page."""
-    if all(name == shown for name, shown in names.items()):
-        return sequence
-
-    def of(source: _Source) -> _Source:
-        return replace(source, store=names.get(source.store, source.store))
-
-    tokens = []
-    for token in sequence.tokens:
-        rival = token.by_memory
-        if rival is not None and rival.document is not None:
-            passage = rival.passage and of(rival.passage)
-            rival = replace(rival, document=of(rival.document), passage=passage)
-        neighbors, documents = map(of, token.neighbors), map(of, token.documents)
-        tokens.append(
-            replace(token, neighbors=list(neighbors), documents=list(documents), by_memory=rival)
-        )
-    return replace(sequence, tokens=tokens)
+    return words_only(trace, silent), live.packed(token_text)
 
 
 def words_only(trace: Trace, silent: Collection[int]) -> Trace:

@@ -52,7 +52,7 @@ class Served:
             raise ConfigError("no datastore given: pass at least one")
         self.name, self.model, self.tokenizer = name, model, tokenizer
         self.stores = dict(stores) if isinstance(stores, Mapping) else by_name(stores, "-")
-        self.memory = Memory(model, list(self.stores.values()), threads=1, **settings)
+        self.memory = Memory(model, self.stores, threads=1, **settings)
         every = tuple(self.stores)
         self.names: Mapping[str, tuple[str, ...]] = {
             "+".join([name, *every]): every,
@@ -103,9 +103,8 @@ class Served:
 
     def memory_of(self, request: GenerationRequest) -> Memory:
         """Returns the memory with the settings of a request. Its indexes are open already."""
-        return self.memory.over(
-            [self.stores[store] for store in request.stores], **request.settings
-        )
+        stores = {name: self.stores[name] for name in request.stores}
+        return self.memory.over(stores, **request.settings)
 
     def completion(self, body: CompletionBody) -> GenerationRequest:
         """Checks the request of a completion."""

@@ -19,7 +19,6 @@ from transformers import StoppingCriteria
 
 from knn_logits import AskConfig, Asking, Deadline, KNNLogitsProcessor, Memory, Pieces
 from knn_logits_app.decoding import TokenStream
-from knn_logits_app.session import renamed
 from knn_logits_serve.answers import AnswerPart, End, Piece, Token
 from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
 from knn_logits_serve.line import Turn
@@ -50,9 +49,6 @@ class AnswerWriter:
         knn: KNNLogitsProcessor | None = None,
     ) -> None:
         self._knn = knn
-        self._names: dict[str, str] = {}  # of datastores, for clients, by their names in a trace
-        if knn is not None:
-            self._names = dict(zip(knn.memory.names, request.stores, strict=True))
         self._served, self._request, self._prompt = served, request, prompt
         self._choice, self._tell, self._overheard = choice, tell, overheard
         self._pieces = Pieces(served.tokenizer, prompt.ids)
@@ -83,8 +79,7 @@ class AnswerWriter:
         if self._knn is not None and self._request.stream:
             largest = next(iter(self._knn.documents(token)), None)
             if largest is not None and largest.share >= LEAST_SHARE:
-                store = self._names[largest.store]
-                piece = replace(piece, document=replace(largest, store=store))
+                piece = replace(piece, document=largest)
         self._unsure.append(piece)
         text = "".join(token.text for token in self._unsure)
         stops = self._request.stops
@@ -105,7 +100,7 @@ class AnswerWriter:
                 prompt=self._prompt.message,
             )[0]
             words = [token for token in trace.tokens if token.token_id not in served.silent]
-            trace = renamed(replace(trace, tokens=words), self._names)
+            trace = replace(trace, tokens=words)
         reason = "stop" if self.over or int(ids[0, -1]) in served.ends else "length"
         text = "".join(self._texts)
         places = [at for stop in self._request.stops if (at := text.find(stop)) >= 0]

@@ -34,7 +34,13 @@ from knn_logits.mixture.presets import (
 from knn_logits.mixture.trust import Trust
 from knn_logits.mixture.vote import Vote
 from knn_logits.mixture.weights import Weighing
-from knn_logits.search.combined import Stores, distinct_names, open_retriever, open_stores
+from knn_logits.search.combined import (
+    Stores,
+    distinct_names,
+    given_names,
+    open_retriever,
+    open_stores,
+)
 from knn_logits.search.endings import Endings
 from knn_logits.search.experts import open_experts
 from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
@@ -61,7 +67,7 @@ class Memory:
     Args:
         model: A causal or encoder-decoder language model of transformers.
         datastore: One or several datastores or their folders. Several are searched as one. This
-            model must have built each of them.
+            model must have built each of them. The keys of a mapping are their names in a trace.
         scoring: Whether the memory scores texts. Otherwise it writes texts.
         key: The place of the key; None takes the datastore's. Another place is refused.
         device: The device to search on. None takes the model's device if the index supports it.
@@ -116,7 +122,7 @@ class Memory:
     ) -> None:
         check_threads(threads)
         self.model = model
-        self.stores = open_stores(datastore)
+        self.stores, self._given_names = open_stores(datastore), given_names(datastore)
         # Wrong settings are refused before the model computes anything.
         resolve(self.stores, scoring, settings)
         self.location = locate_key(model, self.stores[0], key)
@@ -182,7 +188,7 @@ class Memory:
             scoring: Whether the memory scores texts. Otherwise it writes texts.
             settings: The settings that change; None leaves a setting as it is.
         """
-        return self._sibling(self.stores, scoring, settings)
+        return self._sibling(self.stores, self._given_names, scoring, settings)
 
     def over(self, datastore: Stores, **settings: Unpack[MixtureSettings]) -> Memory:
         """Returns a memory of the same model with other datastores. Open indexes stay open.
@@ -191,12 +197,20 @@ class Memory:
             datastore: Datastores that were checked against the model before.
             settings: The settings that change; None leaves a setting as it is.
         """
-        return self._sibling(open_stores(datastore), self.scoring, settings)
+        stores, names = open_stores(datastore), given_names(datastore)
+        return self._sibling(stores, names, self.scoring, settings)
 
-    def _sibling(self, stores: list[Datastore], scoring: bool, settings: MixtureSettings) -> Memory:
+    def _sibling(
+        self,
+        stores: list[Datastore],
+        names: tuple[str, ...] | None,
+        scoring: bool,
+        settings: MixtureSettings,
+    ) -> Memory:
         changed = {name: value for name, value in settings.items() if value is not None}
         other = object.__new__(Memory)
         other.model, other.stores, other.location = self.model, stores, self.location
+        other._given_names = names
         other._indexes, other._weights = self._indexes, self._weights
         other._ask_under(scoring, {**self._overrides, **changed})  # type: ignore[typeddict-item]
         return other
@@ -314,7 +328,7 @@ class Memory:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the datastores in a trace, in their order. No two of them are the same."""
-        return tuple(distinct_names(self.stores))
+        return self._given_names or tuple(distinct_names(self.stores))
 
     def name_of(self, store: Datastore) -> str:
         """Returns the name of one of the datastores in a trace."""

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -25,11 +25,14 @@ from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
 OneStore: TypeAlias = "Datastore | str | os.PathLike[str]"
-Stores: TypeAlias = "OneStore | Sequence[OneStore]"
+# A mapping has their names in a trace.
+Stores: TypeAlias = "OneStore | Sequence[OneStore] | Mapping[str, OneStore]"
 
 
 def open_stores(datastores: Stores) -> list[Datastore]:
     """Opens one datastore or several. Each may be a folder, a name on the Hub, or already open."""
+    if isinstance(datastores, Mapping):
+        datastores = list(datastores.values())
     single = isinstance(datastores, (Datastore, str, os.PathLike))
     if not single and not isinstance(datastores, Iterable):
         datastores = [datastores]
@@ -62,6 +65,11 @@ def open_stores(datastores: Stores) -> list[Datastore]:
                     f"their {name} differs ({mine}, {theirs}): use datastores built alike"
                 )
     return stores
+
+
+def given_names(datastores: Stores) -> tuple[str, ...] | None:
+    """The names that datastores are given in a mapping."""
+    return tuple(datastores) if isinstance(datastores, Mapping) else None
 
 
 def distinct_names(stores: Sequence[Datastore]) -> list[str]:

@@ -71,7 +71,7 @@ def page(chromium):
 @pytest.fixture(params=["l2", "ip"])
 def steps(request, model, store):
     """Steps, what the browser gets of them, and their memory."""
-    memory = Memory(model, store, check=False, k=K, lmbda=0.3, temperature=5.0)
+    memory = Memory(model, {"shown": store}, check=False, k=K, lmbda=0.3, temperature=5.0)
     memory.retriever.metric = request.param
     neighbors, log_p_lm, tokens = random_steps(store, request.param)
     live = Live(memory)
@@ -79,7 +79,7 @@ def steps(request, model, store):
     for part in (slice(0, 5), slice(5, ROWS)):
         vote = Vote(neighbors[part], torch.zeros(0), 0.3, log_p_lm[part])
         live.add(vote, tokens[part].tolist())
-    content, documents = live.packed(str, {store.name: "shown"})
+    content, documents = live.packed(str)
     return request.param, neighbors, log_p_lm, tokens, content, documents
 
 
@@ -215,7 +215,7 @@ def test_shared_tokens_count_in_the_browser_when_a_text_is_explained(
     assert memory.config.suffix_weight == 3.0
     live = Live(memory, greedy=False)
     trace = explain(model, tokenizer, memory, TEXTS[1], on_vote=live.add)
-    content, _ = live.packed(str, {memory.names[0]: "shown"})
+    content, _ = live.packed(str)
     assert content["shared"] is not None
     tokens = [one.token_id for one in trace[0].tokens]
     for settings in ({"temperature": own}, {"temperature": 2 * own}, {"lmbda": 0.9}):
@@ -244,7 +244,7 @@ def test_shared_tokens_keep_their_worth_in_the_browser_when_a_text_is_written(
         return memory.vote(memory.neighbors(states[:, :-1], ids[:, :-1]), log_p_lm)
 
     live.add(vote(memory), tokens)
-    content, _ = live.packed(str, {memory.names[0]: "shown"})
+    content, _ = live.packed(str)
     other = vote(memory.asked(scoring=False, temperature=sharper * own))
     expected = other.log_p.gather(-1, torch.tensor(tokens)[:, None])[:, 0].exp()
     found = under(page, content, tokens, temperature=sharper * own)
@@ -316,4 +316,4 @@ def test_a_setting_that_is_declared_for_the_page_needs_no_line_of_it(
 def test_too_many_neighbors_are_not_sent(model, store):
     live = Live(Memory(model, store, check=False))
     live.neighbors = MOST_NEIGHBORS + 1
-    assert live.packed(str, {}) is None
+    assert live.packed(str) is None

@@ -19,6 +19,7 @@ from knn_logits import (
     IndexConfig,
     KNNConfig,
     KNNLogitsProcessor,
+    Memory,
     MismatchError,
     WindowConfig,
     build_datastore,
@@ -221,6 +222,15 @@ def test_explain_names_the_datastore(explain, halves):
     tokens = explain(folders, TEXTS[5], lmbda=0.5)[0].tokens
     nearest = [one.neighbors[0] for one in tokens if one.neighbors]
     assert sum(one.store == "second" for one in nearest) > len(nearest) / 2
+
+
+def test_a_mapping_names_the_datastores(model, tokenizer, halves):
+    memory = Memory(model, {"a": halves[0], "b": halves[1]}, check=False)
+    assert memory.names == memory.asked(scoring=True).names == ("a", "b")
+    assert memory.over({"c": halves[1]}).names == ("c",)
+    assert memory.over(halves).names == ("first", "second")
+    _, tokens = generated(model, tokenizer, memory)
+    assert {n.store for one in tokens for n in one.neighbors} == {"a"}  # has the nearest
 
 
 def test_all_weight_on_one_is_that_one(model, tokenizer, halves):
