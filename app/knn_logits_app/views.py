@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from html import escape
 from typing import Any
 
-from knn_logits import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace
+from knn_logits import DocumentShare, NeighborTrace, SequenceTrace, TokenTrace
 from knn_logits_app.bundle import alone
 from knn_logits_app.live import Shown
 from knn_logits_app.session import Answer
@@ -81,77 +81,44 @@ def _side(answer: Answer) -> dict[str, Any]:
     return {**content, "trace": trace, "live": live}
 
 
-class _Table:
-    """Numbers the documents, so that each is written only once."""
-
-    def __init__(self, documents: Sequence[Shown]) -> None:
-        self.rows = list(documents)
-        self._numbers = {(row.store, row.document): place for place, row in enumerate(documents)}
-
-    def number(self, source: DocumentShare | NeighborTrace) -> int:
-        key = (source.store, source.document)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.rows)
-            self.rows.append(Shown(*key, source.title, source.uri))
-        return self._numbers[key]
-
-
 def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str, Any]:
-    """Packs a trace for `assets/trace.js`; each document is written once, the given ones first."""
-    table = _Table(documents)
-    tokens = [_token(token, table) for token in sequence.tokens]
+    """Packs a trace for `assets/trace.js`; each document is written once, the given ones first.
+
+    Elsewhere its number stands for it, and what a passage has of its own, such as a page.
+    """
+    rows = list(documents)
+    numbers = {(row.store, row.document): place for place, row in enumerate(rows)}
+
+    def plain(value: Any) -> Any:
+        if value is None or isinstance(value, (str, int, float)):
+            return _short(value)
+        if isinstance(value, (list, tuple)):
+            return [plain(part) for part in value]
+        fields = vars(value)
+        if isinstance(value, (DocumentShare, NeighborTrace)):
+            key = value.store, value.document
+            number = numbers.setdefault(key, len(rows))
+            if number == len(rows):
+                rows.append(Shown(*key, value.title, value.uri))
+            known = vars(rows[number]).items()
+            own = {name: part for name, part in fields.items() if (name, part) not in known}
+            fields = {**own, "document": number}
+        return {name: plain(part) for name, part in fields.items()}
+
+    def token(one: TokenTrace) -> dict[str, Any]:
+        rest = one.documents[_LISTED:]
+        parts: dict[str, Any] = plain(replace(one, documents=one.documents[:_LISTED]))
+        share = _short(sum(document.share for document in rest))
+        return {**parts, "meaning": one.meaning, "rest": [len(rest), share]}
+
+    tokens = [token(one) for one in sequence.tokens]
     return {
         **asdict(replace(sequence, tokens=[])),
         "near": sequence.near,
         "alone": sequence.alone,
         "tokens": tokens,
-        "documents": [[row.store, row.document, row.title, row.uri] for row in table.rows],
+        "documents": [[row.store, row.document, row.title, row.uri] for row in rows],
     }
-
-
-_TOKEN_FIELDS = (
-    "token", "token_id", "p", "p_lm", "p_knn", "lmbda", "influence", "retrieval", "near", "meaning",
-    "verbatim",
-)  # fmt: skip
-
-
-def _token(token: TokenTrace, table: _Table) -> dict[str, Any]:
-    rest = token.documents[_LISTED:]
-    return {
-        **{name: _short(getattr(token, name)) for name in _TOKEN_FIELDS},
-        "by_model": _rival(token.by_model, table),
-        "by_memory": _rival(token.by_memory, table),
-        "documents": [
-            [table.number(document), _short(document.share)]
-            for document in token.documents[:_LISTED]
-        ],
-        "rest": [len(rest), _short(sum(document.share for document in rest))],
-        "candidates": [
-            [other.token, other.token_id, *map(_short, (other.p, other.p_lm, other.p_knn))]
-            for other in token.candidates
-        ],
-        "neighbors": [_neighbor(neighbor, table) for neighbor in token.neighbors],
-    }
-
-
-def _rival(rival: Rival | None, table: _Table) -> list[Any] | None:
-    if rival is None:
-        return None
-    document = rival.document
-    behind = [None, None] if document is None else [table.number(document), _short(document.share)]
-    passage = rival.passage and _neighbor(rival.passage, table)
-    return [rival.token, _short(rival.p), *behind, rival.entry, passage, rival.length]
-
-
-def _neighbor(neighbor: NeighborTrace, table: _Table) -> list[Any]:
-    number = table.number(neighbor)
-    row = table.rows[number]
-    # The title and URI are written only if the passage's differ from the document's.
-    title = None if neighbor.title == row.title else neighbor.title
-    uri = None if neighbor.uri == row.uri else neighbor.uri
-    text = [neighbor.entry, neighbor.before, neighbor.word, neighbor.after]
-    numbers = [_short(value) for value in (neighbor.weight, neighbor.distance, neighbor.influence)]
-    return [number, *text, *numbers, title, uri, neighbor.source, neighbor.matched]
 
 
 def _short(value: Any) -> Any:

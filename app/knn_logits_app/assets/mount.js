@@ -116,7 +116,7 @@ const mount = (element, props, trigger, watch) => {
     const order = (one) => (live ? live.steps[one].distances[0] * (live.metric === "l2" ? 1 : -1) : 0);
     const [place] = trace.tokens.map((one, number) => number)
       .filter((one) => trace.tokens[one].neighbors.length).sort((one, two) => order(one) - order(two));
-    const passage = place === undefined ? null : neighborOf(trace.tokens[place].neighbors[0]);
+    const passage = place === undefined ? null : trace.tokens[place].neighbors[0];
     const chips = (view.data.asked?.chips ?? []).map((one) => button(one, () => {
       fill("#prompt textarea", one);
       requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));

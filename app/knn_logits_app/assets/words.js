@@ -58,8 +58,7 @@ const documentsOf = (word, states) => {
 
 // Returns the passages of the trace that contain the word.
 const passagesOf = (word, trace) =>
-  trace.tokens[word.tokens[0]].neighbors.map(neighborOf)
-    .filter((one) => (one.word + one.after).startsWith(word.whole));
+  trace.tokens[word.tokens[0]].neighbors.filter((one) => (one.word + one.after).startsWith(word.whole));
 
 // Finds consecutive words that are consecutive in a document too: [{ words, passage, … }].
 const spansOf = (words, trace) => {
