@@ -6,7 +6,8 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from itertools import accumulate
+from typing import Any, TypeAlias
 
 from knn_logits import Answer as Asked
 from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
@@ -153,42 +154,18 @@ def _document(document: DocumentShare) -> dict[str, Any]:
     return {**asdict(document), "share": round(document.share, 4)}
 
 
-class Reply(Protocol):
-    """The answer to one request, in the form of one interface."""
-
-    request: GenerationRequest
-    named: bool  # whether each event of a stream has its type as its name
-    closing: bytes | None  # what ends a stream
-
-    def note(self, part: AnswerPart) -> None:
-        """Takes a part of an answer that is sent as a whole."""
-
-    def whole(self) -> dict[str, Any]:
-        """Returns the whole answer, once `note` has got its last part."""
-
-    def chunks(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
-        """Yields the events of a stream for a part of an answer."""
-
-    def failed(self, refusal: Refusal) -> Iterable[dict[str, Any]]:
-        """Yields the events for a request that fails while it is answered."""
-
-    def last(self) -> dict[str, Any] | None:
-        """Returns the last event of a stream, if another one follows its parts."""
-
-
 class Answer:
     """The answer to a request for a completion or a chat."""
 
-    named = False
-    closing: bytes | None = b"[DONE]"
+    named = False  # whether each event of a stream has its type as its name
+    closing: bytes | None = b"[DONE]"  # what ends a stream
 
     def __init__(self, request: GenerationRequest) -> None:
         self.request, self._chat = request, request.chat
         self._id = ("chatcmpl-" if request.chat else "cmpl-") + uuid.uuid4().hex
         self._created = int(time.time())
         self._pieces: dict[int, list[Piece]] = {}
-        self._lengths: dict[int, int] = {}
-        self._sent: dict[int, int] = {}
+        self._sent: dict[int, int] = {}  # characters, by choice
         self._ends: dict[int, End] = {}
         self._written = 0
 
@@ -224,22 +201,21 @@ class Answer:
             message = {"role": "assistant", "content": text, "refusal": None}
             content = {"message": message} if self._chat else {"text": text}
             tokens = [token for piece in pieces for token in piece.tokens]
-            choices.append(self._choice(number, content, self._logprobs(number, tokens), end))
+            choices.append(self._choice(number, content, self._logprobs(tokens, 0), end))
         return self._frame(choices, whole=True) | self._usage()
 
     def chunks(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
         """Yields the chunks of a stream for a part of an answer."""
         number = part.choice
-        if self._chat and number not in self._lengths:
+        if self._chat and number not in self._sent:
             opening = {"delta": {"role": "assistant", "content": ""}}
             yield self._frame([self._choice(number, opening)])
-        self._lengths.setdefault(number, 0)
+        at = self._sent.setdefault(number, 0)
         if isinstance(part, Piece):
             content: dict[str, Any] = {"text": part.text}
             content = {"delta": {"content": part.text}} if self._chat else content
-            choice = self._choice(number, content, self._logprobs(number, part.tokens))
-            at = self._sent.get(number, 0)
-            self._sent[number] = at + len(part.text)
+            choice = self._choice(number, content, self._logprobs(part.tokens, at))
+            self._sent[number] += len(part.text)
             sources = piece_json(part, at)
             yield self._frame([choice if sources is None else {**choice, "sources": sources}])
             return
@@ -262,22 +238,18 @@ class Answer:
         choice = {"index": number, **content, "logprobs": logprobs, "finish_reason": reason}
         return choice if sources is None else {**choice, "sources": sources}
 
-    def _logprobs(self, number: int, tokens: Sequence[Token]) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: Sequence[Token], at: int) -> dict[str, Any] | None:
         if self.request.logprobs is None:
             return None
         if self._chat:
             return {"content": [chat_token(token) for token in tokens], "refusal": None}
-        offsets, at = [], self._lengths.get(number, 0)
-        for token in tokens:
-            offsets.append(at)
-            at += len(token.text)
-        self._lengths[number] = at
+        offsets = list(accumulate((len(token.text) for token in tokens), initial=at))
         likeliest = [None if token.logprob is None else _by_text(token) for token in tokens]
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
             "top_logprobs": likeliest if self.request.logprobs else None,
-            "text_offset": offsets,
+            "text_offset": offsets[:-1],
         }
 
 

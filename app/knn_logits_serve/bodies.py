@@ -102,10 +102,18 @@ class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _Schema | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nested(cls, given: Any) -> Any:
+        # The interface of responses has the name and the schema beside the type.
+        if isinstance(given, dict) and "schema" in given:
+            return {"type": given.get("type"), "json_schema": given}
+        return given
+
     @model_validator(mode="after")
     def _has_schema(self) -> ResponseFormat:
         if self.type == "json_schema" and self.json_schema is None:
-            raise ValueError("json_schema is missing: pass it with its schema")
+            raise ValueError("the type json_schema needs a schema: pass it")
         return self
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -89,28 +88,15 @@ class Repetition(LogitsProcessor):
         return scores if self._change is None else scores + self._change
 
 
-class Before(LogitsProcessor):
-    """Calls a function with the model's own scores, as a processor before that of the memory."""
-
-    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self._function = function
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Returns the function's scores."""
-        return self._function(input_ids, scores)
-
-
-def processors(
-    sampling: Sampling, choice: int, first: list[Any], mask: Any = None
-) -> list[LogitsProcessor]:
+def processors(sampling: Sampling, choice: int, first: list[Any], mask: Any = None) -> list[Any]:
     """Returns the processors of one text, in their order; `first` mixes or reads probabilities.
 
     `mask` forbids tokens before these, so that neither the memory nor a bias brings one back.
     """
-    chain: list[LogitsProcessor] = list(first) if mask is None else [mask, *first]
+    chain: list[Any] = list(first) if mask is None else [mask, *first]
     if sampling.repetition != 1.0:
         repetition = Repetition(sampling.repetition)
-        chain = [Before(repetition.before), *chain, repetition]
+        chain = [repetition.before, *chain, repetition]
     if sampling.presence or sampling.frequency or sampling.bias:
         chain.append(Penalties(sampling))
     if sampling.temperature > 0:

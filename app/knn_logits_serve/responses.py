@@ -88,14 +88,8 @@ class Item(Strict):
         return Message(role=self.role, content=text_of(self.content))
 
 
-class _Format(Strict):
-    type: Literal["text", "json_object", "json_schema"]
-    name: Text = ""
-    content: dict[str, Any] | None = Field(None, alias="schema")
-
-
 class _Form(Strict):
-    format: _Format | None = None
+    format: ResponseFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
@@ -141,6 +135,7 @@ class ResponseBody(GenerationBody):
             messages.insert(0, Message(role="developer", content=self.instructions))
         if not messages:
             raise Refusal("the input is empty: write something first", param="input")
+        form = self.text.format if self.text is not None else None
         logprobs = _LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
         shared = {name: getattr(self, name) for name in GenerationBody.model_fields}
         return ChatBody.model_construct(
@@ -148,25 +143,12 @@ class ResponseBody(GenerationBody):
                 **shared,
                 "messages": messages,
                 "max_completion_tokens": self.max_output_tokens,
-                "response_format": self._response_format() or self.response_format,
+                "response_format": form or self.response_format,
                 "ask": self.ask,
                 "logprobs": logprobs,
                 "top_logprobs": self.top_logprobs,
             }
         )
-
-    def _response_format(self) -> ResponseFormat | None:
-        form = self.text.format if self.text is not None else None
-        if form is None:
-            return None
-        content = {"type": form.type}
-        if form.type == "json_schema":
-            if form.content is None:
-                raise Refusal("text.format has no schema: give it", param="text.format")
-            return ResponseFormat.model_validate(
-                content | {"json_schema": {"name": form.name, "schema": form.content}}
-            )
-        return ResponseFormat.model_validate(content)
 
 
 class ResponseAnswer:
@@ -275,7 +257,9 @@ class ResponseAnswer:
     def _response(self, status: str) -> dict[str, Any]:
         body, sampling, cut = self._body, self.request.sampling, status == "incomplete"
         form = body.text.format if body.text is not None else None
-        shown = {"type": "text"} if form is None else form.model_dump(by_alias=True)
+        shown = {"type": "text" if form is None else form.type}
+        if form is not None and form.json_schema is not None:
+            shown |= form.json_schema.model_dump(by_alias=True)
         begun = status in ("in_progress", "failed")
         return {
             "id": self._id,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from knn_logits import SharedPasses
-from knn_logits_serve.answers import Answer, AnswerPart, Reply, message_json
+from knn_logits_serve.answers import Answer, AnswerPart, message_json
 from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
 from knn_logits_serve.line import Job, Line
 from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, without_numbers
@@ -25,8 +25,9 @@ from knn_logits_serve.responses import ResponseAnswer, ResponseBody
 from knn_logits_serve.served import Served
 from knn_logits_serve.writing import run, shares
 
+Reply: TypeAlias = Answer | ResponseAnswer
 # Turns a body into the answer to fill, or one that is complete.
-Parse = Callable[[bytes], "Reply | Response"]
+Parse: TypeAlias = Callable[[bytes], Reply | Response]
 _ENDPOINTS = (
     "POST /v1/chat/completions, /v1/responses and /v1/completions, GET /v1/models and /health"
 )

@@ -119,7 +119,7 @@ def test_an_answer_that_goes_round_in_circles_is_not_cut(client):
 @pytest.mark.parametrize(
     ("form", "line"),
     [
-        ({"type": "json_schema"}, "json_schema is missing"),
+        ({"type": "json_schema"}, "needs a schema"),
         ({"type": "xml"}, "response_format"),
         (of_schema({"type": "robot"}), "cannot be followed"),
         (of_schema({"$ref": "http://a/b"}), "cannot be followed"),

@@ -129,7 +129,7 @@ def test_logprobs_are_those_of_a_chat(client):
         ({"previous_response_id": "resp_1"}, "keeps no responses"),
         ({"background": True}, "background"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
-        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "no schema"),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "needs a schema"),
         ({"max_output_tokens": 0}, "ask for a token"),
         ({"n": 2}, "one answer"),
         ({"model": "gpt-4"}, "no model"),
