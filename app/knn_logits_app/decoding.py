@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -143,17 +144,6 @@ class Reader:
         return arguments
 
 
-_WORD = 2**64 - 1
-
-
-def _mixed(number: int) -> int:
-    """Mixes a seed into the 32 bits that PyTorch uses: splitmix64 (Steele et al., 2014)."""
-    number = (number + 0x9E3779B97F4A7C15) & _WORD
-    number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & _WORD
-    number = ((number ^ number >> 27) * 0x94D049BB133111EB) & _WORD
-    return number ^ number >> 31
-
-
 class PositionSampler(LogitsProcessor):
     """Makes greedy search sample from the distribution. It has to be the last processor.
 
@@ -169,8 +159,8 @@ class PositionSampler(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Adds the noise of this position to the scores of its tokens."""
-        place = _mixed(self._seed) + input_ids.shape[1]
-        self._random.manual_seed(_mixed(place) & 0xFFFFFFFF)
+        place = f"{self._seed} {input_ids.shape[1]}".encode()
+        self._random.manual_seed(int.from_bytes(blake2b(place, digest_size=4).digest(), "big"))
         noise = torch.rand(scores.shape[-1], generator=self._random).clamp_(1e-20, 1 - 1e-7)
         gumbel = -torch.log(-torch.log(noise))
         return torch.log_softmax(scores.float(), dim=-1) + gumbel.to(scores.device)
