@@ -12,7 +12,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -70,23 +69,23 @@ class Refused(Exception):
         self.status = status
 
 
-@dataclass
-class House:
-    """The facts that the guard needs about the server behind it."""
-
-    endpoints: Mapping[str, Sequence[str]]
-    upload_bytes: int
-    uploads: str
-    quotas: Quotas
-    waiting: Callable[[str], int]
-    present: Callable[[str], AbstractContextManager[None]]
-
-
 class Guard:
     """The ASGI middleware that checks every request."""
 
-    def __init__(self, app: Any, house: House) -> None:
-        self._app, self._house = app, house
+    def __init__(
+        self,
+        app: Any,
+        *,
+        endpoints: Mapping[str, Sequence[str]],
+        upload_bytes: int,
+        uploads: str,
+        quotas: Quotas,
+        waiting: Callable[[str], int],
+        present: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self._app = app
+        self._endpoints, self._upload_bytes, self._folder = endpoints, upload_bytes, uploads
+        self._quotas, self._waiting, self._present = quotas, waiting, present
         self._uploads: deque[tuple[float, str, int]] = deque()
         self._joining: Counter[str] = Counter()
 
@@ -110,32 +109,32 @@ class Guard:
     async def _pass_on(
         self, scope: Message, receive: Receive, answer: _Answer, address: str
     ) -> None:
-        house, path = self._house, str(scope["path"])
+        path = str(scope["path"])
         if path.startswith(_CLOSED):
             raise Refused(404, "there is no such page: open the page itself")
         call = _CALL.match(path)
-        if call and call["name"] not in house.endpoints:
+        if call and call["name"] not in self._endpoints:
             # The page's own events have names as well, but only the endpoints may be called.
-            names = ", ".join(house.endpoints)
+            names = ", ".join(self._endpoints)
             raise Refused(404, f"there is no such endpoint: the endpoints are {names}")
         heartbeat = _HEARTBEAT.fullmatch(path)
         if heartbeat:
-            with house.present(heartbeat["session"]):
+            with self._present(heartbeat["session"]):
                 await self._app(scope, receive, answer)
         elif scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
             if scope["method"] == "GET" and path == "/":
                 answer.change = lambda body: with_preview(body, page_address(scope))
             await self._app(scope, receive, answer)
         elif path.rstrip("/").endswith("/upload"):
-            body = await read_body(scope, receive, house.upload_bytes + FORM_BYTES, Refused)
+            body = await read_body(scope, receive, self._upload_bytes + FORM_BYTES, Refused)
             self._count_upload(len(body), address)
-            answer.change = lambda body: _with_handles(body, house.uploads)
+            answer.change = lambda body: _with_handles(body, self._folder)
             await self._app(scope, again(body, receive), answer)
         else:
             body = await read_body(scope, receive, JSON_BYTES, Refused)
             if path.startswith(_CHECKED):
-                check_body(body, house.endpoints[call["name"]] if call and not call[1] else None)
-            body = _with_paths(body, house.uploads)
+                check_body(body, self._endpoints[call["name"]] if call and not call[1] else None)
+            body = _with_paths(body, self._folder)
             replaced = {b"content-length": str(len(body)).encode()}
             if path.startswith(f"{_API}/mcp"):
                 # gradio's MCP server calls the page from this machine, with the visitor's address.
@@ -144,7 +143,7 @@ class Guard:
             scope["headers"] = [*headers, *replaced.items()]
             queued = path.startswith(_QUEUE)
             # `waiting` does not count requests that are just about to enter the queue.
-            if queued and house.waiting(address) + self._joining[address] >= house.quotas.waiting:
+            if queued and self._waiting(address) + self._joining[address] >= self._quotas.waiting:
                 line = "too many requests from your address are waiting: try again later"
                 raise Refused(503, line)
             self._joining[address] += queued
@@ -160,8 +159,7 @@ class Guard:
             self._uploads.popleft()
         total = size + sum(bytes_ for _, _, bytes_ in self._uploads)
         mine = size + sum(bytes_ for _, who, bytes_ in self._uploads if who == address)
-        quotas = self._house.quotas
-        if mine > quotas.uploaded or total > quotas.uploaded_by_all:
+        if mine > self._quotas.uploaded or total > self._quotas.uploaded_by_all:
             raise Refused(503, "too much was uploaded recently: try again in half an hour")
         self._uploads.append((now, address, size))
 
@@ -262,7 +260,7 @@ def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
         raise Refused(400, "the request is not JSON: send a JSON object") from None
     if not isinstance(content, dict):
         raise Refused(400, "the request is JSON, but not an object: send a JSON object")
-    if _depth(content) > _DEEPEST:
+    if _is_deeper(content, _DEEPEST):
         raise Refused(400, _TOO_DEEP)
     try:
         data = _Call.model_validate(content).data or []
@@ -274,18 +272,10 @@ def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
         raise Refused(400, f"{count}: {', '.join(names)}")
 
 
-def _depth(value: Any) -> int:
-    """Returns how deeply a value is nested, counted up to one more than is allowed."""
-    level, depth = [value], 0
-    while level and depth <= _DEEPEST:
-        depth += 1
-        containers = (part for part in level if isinstance(part, (dict, list)))
-        level = [
-            inner
-            for part in containers
-            for inner in (part.values() if isinstance(part, dict) else part)
-        ]
-    return depth
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether a value is nested in more levels."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in inner)
 
 
 # gradio answers an upload with the file's whole path. Afterwards it accepts any path or web address

@@ -20,7 +20,7 @@ from knn_logits import ConfigError, Limits
 from knn_logits_app.api import json_for_tools
 from knn_logits_app.bundle import ASSETS, ICON, asset, head
 from knn_logits_app.door import Names, close_door
-from knn_logits_app.guard import Guard, House
+from knn_logits_app.guard import Guard
 from knn_logits_app.layout import Server
 from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
@@ -135,7 +135,8 @@ def launch(
     quotas = quotas or Quotas()
     page, server = prepare(libraries, limits, at_once, waiting, quotas)
     upload_bytes = server.session.limits.text_bytes
-    house = House(
+    guard = Middleware(
+        Guard,
         endpoints=_endpoints(page),
         upload_bytes=upload_bytes,
         uploads=get_upload_folder(),
@@ -163,7 +164,7 @@ def launch(
         share=False,
         # Otherwise gradio calls its own page, and fails if a busy machine takes over 3 seconds.
         _frontend=False,
-        app_kwargs={"middleware": [Middleware(Guard, house=house)]},
+        app_kwargs={"middleware": [guard]},
     )
     json_for_tools(page)
     close_door(page.server, Names(names, host))
