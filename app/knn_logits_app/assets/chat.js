@@ -70,7 +70,7 @@ const replyOf = (frame, tools) => {
       button("Ask again", tools.again, { class: "kl-link" })) : null,
     frame.full ? h("p", { class: "kl-hint" }, `ended early: an answer has ${count(frame.full, "token")} at most`) : null,
     ...(frame.elsewhere ?? []).map((name) => h("p", { class: "kl-hint" }, "A datastore that is not chosen has a sentence about this: ",
-      button(`search “${name}” too`, () => { tick(name); requestAnimationFrame(() => requestAnimationFrame(tools.again)); }, { class: "kl-link" }), ".")),
+      button(`search “${name}” too`, () => { tick(name); later(tools.again); }, { class: "kl-link" }), ".")),
     sources.length ? h("p", { class: "kl-from" }, missing ? "The nearest passages:" : frame.quoted ? "Quoted word for word from:"
       : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
@@ -107,12 +107,9 @@ const chat = (element, props, trigger, watch) => {
     turn.frame = { text: "", parts: [], passages: [], stores: [], ...turn.frame, done: true, stopped };
   };
   const read = (turn) => (passage, opener) => {
-    theDrawer.opener = opener;
-    theDrawer.quoted = { ...passage, text: passage.text.find(([, marked]) => marked)?.[0] };
-    theDrawer.turn += 1;
-    theDrawer.wait(passage.title);
-    trigger("read", { turn: theDrawer.turn, model: turn.frame.model, store: passage.store, document: passage.document,
-      places: [], passages: [passage.span] });
+    const quoted = { ...passage, text: passage.text.find(([, marked]) => marked)?.[0] };
+    openDocument(trigger, opener, passage.title, quoted, { model: turn.frame.model, store: passage.store,
+      document: passage.document, places: [], passages: [passage.span] });
   };
 
   const follow = () => {

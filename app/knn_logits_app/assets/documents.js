@@ -54,7 +54,14 @@ const documentsAside = (view) => {
 };
 
 // The page has one drawer. All answers open their documents in it.
-const theDrawer = { show: null, turn: 0, opener: null, quoted: null };
+const theDrawer = { turn: 0, opener: null, quoted: null };
+
+// Asks the server for a document by an event of an answer's place. A passage may be quoted from it.
+const openDocument = (trigger, opener, name, quoted, request) => {
+  Object.assign(theDrawer, { opener, quoted, turn: theDrawer.turn + 1 });
+  theDrawer.wait(name);
+  trigger("read", { turn: theDrawer.turn, ...request });
+};
 
 const drawer = (element, props, watch) => {
   const out = element.querySelector(".kl-drawer-out");
@@ -127,6 +134,5 @@ const drawer = (element, props, watch) => {
     ).querySelector(".kl-close").focus();
     if (marks.length) go(at);
   };
-  theDrawer.show = show;
   watch("value", show);
 };

@@ -80,9 +80,7 @@ const mount = (element, props, trigger, watch) => {
     });
   };
 
-  // The page knows of what was changed last a moment later.
-  const again = () => requestAnimationFrame(() => requestAnimationFrame(() =>
-    document.querySelector(view.data.kind === "explain" ? "#explain" : "#write")?.click()));
+  const again = () => press(view.data.kind === "explain" ? "#explain" : "#write");
   const notice = () => {
     const { changed, stale, known } = view;
     if (!changed && !stale) return null;
@@ -117,10 +115,7 @@ const mount = (element, props, trigger, watch) => {
     const [place] = trace.tokens.map((one, number) => number)
       .filter((one) => trace.tokens[one].neighbors.length).sort((one, two) => order(one) - order(two));
     const passage = place === undefined ? null : trace.tokens[place].neighbors[0];
-    const chips = (view.data.asked?.chips ?? []).map((one) => button(one, () => {
-      fill("#prompt textarea", one);
-      requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
-    }, { class: "kl-chip" }));
+    const chips = (view.data.asked?.chips ?? []).map((one) => button(one, () => write(one), { class: "kl-chip" }));
     return h("div", { class: "kl-instead" },
       passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
         ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
@@ -200,14 +195,8 @@ const mount = (element, props, trigger, watch) => {
     const { store, document, name } = documentOf(view.known.side.trace, number);
     const places = view.known.spans.filter((one) => one.passage.document === number)
       .map((one) => [one.passage.entry, one.tokens]);
-    theDrawer.opener = opener;
-    theDrawer.quoted = null;
-    theDrawer.turn += 1;
-    theDrawer.wait(name);
-    trigger("read", {
-      turn: theDrawer.turn, model: view.data.asked.model, store, document,
-      places: place ? [place, ...places] : places,
-    });
+    openDocument(trigger, opener, name, null,
+      { model: view.data.asked.model, store, document, places: place ? [place, ...places] : places });
   };
 
   // Requests another answer. `more` has the values of `begun`, `without` and `note`.

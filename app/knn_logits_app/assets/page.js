@@ -9,6 +9,16 @@ const fill = (selector, text) => {
   field.dispatchEvent(new Event("input", { bubbles: true }));
 };
 
+// Runs something once the page knows of what was changed last, which takes a moment.
+const later = (run) => requestAnimationFrame(() => requestAnimationFrame(run));
+const press = (selector) => later(() => document.querySelector(selector)?.click());
+// Writes a text on.
+const write = (text) => {
+  document.getElementById("open-generate").click();
+  fill("#prompt textarea", text);
+  press("#write");
+};
+
 // Chooses a datastore, if it is not chosen yet.
 const tick = (name) => [...document.querySelectorAll("#stores label")].find((one) => one.textContent.trim() === name)
   ?.querySelector("input:not(:checked)")?.click();
@@ -57,11 +67,6 @@ document.addEventListener("keydown", (event) => event.key === "Escape" && settin
 // Makes buttons of beginnings of a visitor's own text. A chat opens to be asked about it. Otherwise the
 // first beginning is continued at once.
 const tries = (element, watch) => {
-  const write = (text) => {
-    document.getElementById("open-generate").click();
-    fill("#prompt textarea", text);
-    requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
-  };
   element.addEventListener("click", (event) => {
     const chosen = event.target.closest("[data-try]");
     if (chosen) write(chosen.dataset.try);

@@ -54,7 +54,7 @@ const runLink = () => {
   } else {
     document.getElementById("open-explain").click();
     fill("#explain-text textarea", address.get("explain"));
-    requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#explain").click()));
+    press("#explain");
   }
 };
 // A text that was explained stands behind its source, which only an encoder-decoder model has. For

@@ -107,7 +107,7 @@ const tour = () => {
     // A λ that was moved holds at each word, so that the browser can mix it anew.
     document.querySelector("#switch input:not(:checked)")?.click();
     move("lmbda", FIRST_LAMBDA);
-    requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#write").click()));
+    press("#write");
   }
   stopAt(0);
 };
