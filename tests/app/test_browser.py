@@ -1,6 +1,5 @@
 """The page in a browser: what a visitor does, and what stands there then."""
 
-import json
 import threading
 from collections import Counter
 
@@ -20,7 +19,7 @@ def shown(one, side):
     return one.page.locator(f"#answers .kl-side-{side} .kl-text").inner_text()
 
 
-def test_a_first_visitor_sees_an_answer_with_its_source(open_page):
+def test_a_first_visitor_sees_an_answer_with_its_source_and_takes_its_trace(open_page, tmp_path):
     one = open_page
     assert "adjust the front hose" in shown(one, "knn")
     assert "adjust the front hose" not in shown(one, "lm")
@@ -28,15 +27,20 @@ def test_a_first_visitor_sees_an_answer_with_its_source(open_page):
     assert panel.count() == 1
     assert "Error E529 (Kenmouth lathe)" in panel.inner_text()
     assert panel.locator("mark").first.inner_text()
+    with one.page.expect_download() as download:
+        one.page.get_by_role("button", name="Download the trace").click()
+    download.value.save_as(tmp_path / "trace.json")
+    assert Trace.load(tmp_path / "trace.json")[0].text == " adjust the front hose."
 
 
-def test_the_switch_changes_the_words(open_page):
+def test_several_datastores_are_one_memory_and_the_switch_changes_the_words(open_page):
     one = open_page
     prompt = "Travellers thank Bishop Korrin for"
     one.page.get_by_label("chronicle").check()
     one.write(prompt)
     with_knn = shown(one, "knn")
     assert "the wide bridge" in with_knn
+    assert "chronicle" in one.page.locator("#answers .kl-store").all_text_contents()
     one.page.get_by_label("Use the memory (kNN)").uncheck()
     one.write()
     assert one.page.locator("#answers .kl-side-knn").count() == 0
@@ -79,16 +83,12 @@ def test_a_click_opens_the_sources_of_a_word_and_another_closes_them(open_page):
     assert word.get_attribute("aria-expanded") == "true"
     word.click()
     assert panel.count() == 0
-
-
-def test_the_keyboard_alone_reaches_a_source(open_page):
-    one = open_page
+    # The keyboard alone reaches a source, too.
     page = one.page
     page.locator("#answers .kl-w[role=button]").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     word = page.evaluate("document.activeElement.textContent")
-    panel = page.locator("#answers .kl-panel:visible")
     assert panel.locator("h3").inner_text() == word
     page.keyboard.press("Escape")
     assert panel.count() == 0
@@ -99,16 +99,6 @@ def test_the_keyboard_alone_reaches_a_source(open_page):
             break
     page.keyboard.press("Space")
     assert panel.count() == 1
-
-
-def test_the_trace_is_downloaded_as_the_library_writes_it(open_page, tmp_path):
-    one = open_page
-    with one.page.expect_download() as download:
-        one.page.get_by_role("button", name="Download the trace").click()
-    download.value.save_as(tmp_path / "trace.json")
-    trace = Trace.load(tmp_path / "trace.json")
-    assert trace[0].text == " adjust the front hose."
-    assert json.loads((tmp_path / "trace.json").read_text())["format"] == "knn-logits trace"
 
 
 def test_settings_change_the_answer_and_go_back(open_page):
@@ -124,15 +114,6 @@ def test_settings_change_the_answer_and_go_back(open_page):
     expect(number).to_have_value("0.8")
     one.write()
     assert "adjust the front hose" in shown(one, "knn")
-
-
-def test_several_datastores_are_one_memory(open_page):
-    one = open_page
-    one.page.get_by_label("chronicle").check()
-    one.write("Travellers thank Bishop Korrin for")
-    assert "the wide bridge" in shown(one, "knn")
-    stores = one.page.locator("#answers .kl-store").all_text_contents()
-    assert "chronicle" in stores
 
 
 @pytest.fixture
@@ -304,33 +285,27 @@ def test_a_text_is_measured_with_a_heat_map(open_page):
     assert one.page.locator("#evaluated .kl-best").count() == 1
 
 
-@pytest.mark.parametrize(
-    ("tab", "place", "button", "output", "text", "line"),
-    [
-        ("Generate", "#prompt", "#write", "#answers", " ", "The prompt is empty"),
-        ("Generate", "#prompt", "#write", "#answers", "word " * 600, "shorten it"),
-        ("Explain", "#explain-text", "#explain", "#explained", "x", "too short"),
-        ("Evaluate", "#evaluate-text", "#evaluate", "#evaluated", "", "empty"),
-        ("Your text", "#own-text", "#build", "#built", "", "no text yet"),
-    ],
-)
-def test_a_mistake_is_one_friendly_line(visit, tab, place, button, output, text, line):
-    one = visit()
-    one.tab(tab)
-    one.page.locator(f"{place} textarea").fill(text)
-    one.page.locator(button).click()
-    notice = one.page.locator(f"{output} .kl-error")
-    notice.wait_for()
-    assert line in notice.inner_text()
-    assert "Traceback" not in one.page.content()
+MISTAKES = [
+    ("Generate", "#prompt", "#write", "#answers", " ", "The prompt is empty"),
+    ("Generate", "#prompt", "#write", "#answers", "word " * 600, "shorten it"),
+    ("Explain", "#explain-text", "#explain", "#explained", "x", "too short"),
+    ("Evaluate", "#evaluate-text", "#evaluate", "#evaluated", "", "empty"),
+    ("Your text", "#own-text", "#build", "#built", "", "no text yet"),
+]
 
 
-def test_no_datastore_is_one_friendly_line(open_page):
+def test_a_mistake_is_one_friendly_line(open_page):
     one = open_page
+    for tab, place, button, output, text, line in MISTAKES:
+        one.tab(tab)
+        one.page.locator(f"{place} textarea").fill(text)
+        one.page.locator(button).click()
+        expect(one.page.locator(f"{output} .kl-error")).to_contain_text(line)
+    one.tab("Generate")
     one.page.get_by_label("manual").uncheck()
     one.page.locator("#write").click()
-    one.page.wait_for_selector("#answers .kl-error")
-    assert "at least one datastore" in one.page.locator("#answers").inner_text()
+    expect(one.page.locator("#answers .kl-error")).to_contain_text("at least one datastore")
+    assert "Traceback" not in one.page.content()
 
 
 def test_where_nothing_is_near_the_nearest_is_shown_and_what_can_be_asked(visit):

@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 from conftest import TEXTS
-from trusting import with_trust
 
 from app.conftest import expect, serving
 from app.test_ways import slide
@@ -68,7 +67,7 @@ def page(chromium):
     context.close()
 
 
-@pytest.fixture(params=["l2", "ip"])
+@pytest.fixture(scope="module", params=["l2", "ip"])
 def steps(request, model, store):
     """Steps, what the browser gets of them, and their memory."""
     memory = Memory(model, {"shown": store}, check=False, k=K, lmbda=0.3, temperature=5.0)
@@ -269,17 +268,6 @@ def test_a_page_says_what_it_shows_and_what_it_cannot(visit, model, tokenizer, w
         expect(note).to_have_count(0)
         page.get_by_role("button", name="own settings").click()
         expect(note).to_contain_text("more than 5 neighbors are wanted now")
-        one.check()
-
-
-def test_a_page_says_that_trust_chose_what_its_controls_do_not_show(visit, model, tokenizer, store):
-    trusting = with_trust(store, 1e6)
-    library = Library.of("tiny", model, tokenizer, [trusting], [TEXTS[1][:30]])
-    with serving(library) as (url, _):
-        one = visit(url=url)
-        one.write(TEXTS[1][:30])
-        slide(one.page, 0.2)
-        expect(one.page.locator("#answers .kl-stale")).to_contain_text("trust chose where")
         one.check()
 
 

@@ -44,8 +44,16 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
     expect(page.locator("#answers .kl-panel")).to_have_count(0)
 
 
-def test_the_settings_are_a_drawer(phone):
+def test_every_tab_is_there_and_settings_and_documents_are_sheets(phone):
     page = phone.page
+    for name in ("Generate", "Chat", "Explain", "Your text", "Evaluate", "About"):
+        expect(page.get_by_role("tab", name=name)).to_be_in_viewport()
+    page.locator("#answers .kl-docs .kl-part").first.click()
+    drawer = page.get_by_role("dialog")
+    expect(drawer.locator("mark").first).to_be_in_viewport()
+    assert drawer.bounding_box()["width"] == 390
+    drawer.get_by_role("button", name="Close the document").click()
+    expect(drawer).to_have_count(0)
     side = page.locator("#side")
     expect(side).to_be_hidden()
     page.locator("#open-settings").click()
@@ -55,21 +63,6 @@ def test_the_settings_are_a_drawer(phone):
     expect(page.locator("#answers .kl-stale")).to_contain_text("another memory")
     page.keyboard.press("Escape")
     expect(side).to_be_hidden()
-
-
-def test_every_tab_is_there(phone):
-    for name in ("Generate", "Chat", "Explain", "Your text", "Evaluate", "About"):
-        expect(phone.page.get_by_role("tab", name=name)).to_be_in_viewport()
-
-
-def test_a_document_is_a_sheet(phone):
-    page = phone.page
-    page.locator("#answers .kl-docs .kl-part").first.click()
-    drawer = page.get_by_role("dialog")
-    expect(drawer.locator("mark").first).to_be_in_viewport()
-    assert drawer.bounding_box()["width"] == 390
-    drawer.get_by_role("button", name="Close the document").click()
-    expect(drawer).to_have_count(0)
 
 
 def test_enter_writes_and_shift_enter_breaks_the_line(visit):

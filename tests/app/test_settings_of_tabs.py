@@ -77,3 +77,16 @@ def test_a_link_to_an_explained_text_has_the_settings_for_scoring(visit, page, m
     one.fresh("#explained", ".kl-foot span, .kl-notice")
     shows(one, {**scoring, "k": 4})
     assert one.page.locator("#explained .kl-stale").count() == 0
+
+
+def test_no_control_shows_what_trust_chose_and_the_tour_has_it_written_anew(visit, page):
+    one = visit(url=page)
+    one.write(TEXTS[1][:30])
+    number(one, "lmbda").fill("0.2")
+    number(one, "lmbda").press("Tab")
+    expect(one.page.locator("#answers .kl-stale")).to_contain_text("trust chose where")
+    one.page.locator("#open-tour").click()
+    tour = one.page.get_by_role("dialog", name="A tour of the settings")
+    expect(tour.get_by_role("status")).to_contain_text("= 0.5 ×")
+    one.page.keyboard.press("Escape")
+    expect(tour).to_have_count(0)

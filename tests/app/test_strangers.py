@@ -1,6 +1,7 @@
 """What strangers may not do: call under another name, take everything, or hold a connection."""
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -20,6 +21,14 @@ from knn_logits_app import door
 from knn_logits_app.door import Names
 from knn_logits_app.guard import address_of
 from knn_logits_app.visitors import PrivateFolder, Quotas, sweep
+
+
+@pytest.fixture(scope="module")
+def strict(library):
+    """A page with small quotas, which runs one request at a time."""
+    quotas = Quotas(waiting=3, uploaded=5_000, uploaded_by_all=9_000, stores=2, stores_of_all=4)
+    with serving(library, quotas=quotas, at_once=1, host="127.0.0.1") as found:
+        yield found
 
 
 def is_foreign(names, host, origin=None):
@@ -108,10 +117,10 @@ def test_the_page_itself_may_call(client, url):
     assert answer.status_code == 200
 
 
-def test_a_page_of_another_port_may_not_call_when_a_host_is_given(library):
-    with serving(library, host="127.0.0.1") as (url, _):
-        for origin, status in (("http://127.0.0.1:9999", 403), (url, 200)):
-            assert httpx.get(f"{url}{API}/info", headers={"origin": origin}).status_code == status
+def test_a_page_of_another_port_may_not_call_when_a_host_is_given(strict):
+    url, _ = strict
+    for origin, status in (("http://127.0.0.1:9999", 403), (url, 200)):
+        assert httpx.get(f"{url}{API}/info", headers={"origin": origin}).status_code == status
 
 
 def test_a_page_of_another_site_reaches_nothing(chromium, url, served):
@@ -153,13 +162,14 @@ def test_a_page_of_another_site_reaches_nothing(chromium, url, served):
         evil.shutdown()
 
 
-@pytest.mark.parametrize("after", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-def test_a_slow_head_is_cut_off(library, monkeypatch, after):
+def test_a_slow_head_is_cut_off(library, monkeypatch):
     monkeypatch.setattr(door.patient, "__defaults__", (1.0, 60.0))
     with serving(library) as (url, _):
         place = url.removeprefix("http://").split(":")
         whole = f"GET /config HTTP/1.1\r\nHost: {':'.join(place)}\r\n\r\n".encode()
-        for first in (b"", whole):  # before any request, and after one
+        part = b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "
+        # Before any request, and after one.
+        for first, after in itertools.product((b"", whole), (b"", part)):
             with socket.create_connection((place[0], int(place[1]))) as slow:
                 slow.settimeout(180)
                 if first:
@@ -250,9 +260,9 @@ def page_open(url, session):
         yield
 
 
-def test_what_a_visitor_has_stays_whoever_else_comes(library, monkeypatch):
+def test_what_a_visitor_has_stays_whoever_else_comes(strict, monkeypatch):
+    url, server = strict
     with (
-        serving(library, quotas=Quotas(stores=2, stores_of_all=4)) as (url, server),
         httpx.Client(base_url=url, timeout=PATIENCE) as client,
         page_open(url, "visitor01"),
     ):
@@ -272,43 +282,39 @@ def test_what_a_visitor_has_stays_whoever_else_comes(library, monkeypatch):
         assert not server.visitors.stores("crowd0000")
 
 
-def test_one_address_does_not_fill_the_queue(library, monkeypatch):
-    gate = threading.Event()
-    with serving(library, quotas=Quotas(waiting=3), at_once=1) as (url, server):
-        write = server.session.write
+def test_one_address_does_not_fill_the_queue(strict, monkeypatch):
+    gate, (url, server) = threading.Event(), strict
+    write = server.session.write
 
-        def held(*given):
-            gate.wait(180)
-            yield from write(*given)
+    def held(*given):
+        gate.wait(180)
+        yield from write(*given)
 
-        monkeypatch.setattr(server.session, "write", held)
-        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+    monkeypatch.setattr(server.session, "write", held)
+    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
 
-            def ask(address):
-                data = {"data": generating("The")}
-                headers = {"x-forwarded-for": address}
-                return client.post(f"{API}/call/generate", json=data, headers=headers)
+        def ask(address):
+            data = {"data": generating("The")}
+            headers = {"x-forwarded-for": address}
+            return client.post(f"{API}/call/generate", json=data, headers=headers)
 
-            crowd = [ask("198.51.100.2") for _ in range(6)]
-            assert [one.status_code for one in crowd] == [200] * 3 + [503] * 3
-            assert "from your address" in crowd[-1].text
-            visitor = ask("198.51.100.1")
-            assert visitor.status_code == 200
-            # Neighbors in one IPv6 network are one address.
-            network = [ask(f"2001:db8:1:2::{one}").status_code for one in range(1, 5)]
-            assert network == [200] * 3 + [503]
-            gate.set()
-            assert outcome(client, visitor, "generate")[0] == "complete"
-            for one in crowd[:3]:
-                assert outcome(client, one, "generate")[0] == "complete"
-            assert ask("198.51.100.2").status_code == 200
+        crowd = [ask("198.51.100.2") for _ in range(6)]
+        assert [one.status_code for one in crowd] == [200] * 3 + [503] * 3
+        assert "from your address" in crowd[-1].text
+        visitor = ask("198.51.100.1")
+        assert visitor.status_code == 200
+        # Neighbors in one IPv6 network are one address.
+        network = [ask(f"2001:db8:1:2::{one}").status_code for one in range(1, 5)]
+        assert network == [200] * 3 + [503]
+        gate.set()
+        assert outcome(client, visitor, "generate")[0] == "complete"
+        for one in crowd[:3]:
+            assert outcome(client, one, "generate")[0] == "complete"
+        assert ask("198.51.100.2").status_code == 200
 
 
-def test_one_address_does_not_use_up_everybodys_uploads(library):
-    with (
-        serving(library, quotas=Quotas(uploaded=5_000, uploaded_by_all=9_000)) as (url, _),
-        httpx.Client(base_url=url, timeout=PATIENCE) as client,
-    ):
+def test_one_address_does_not_use_up_everybodys_uploads(strict):
+    with httpx.Client(base_url=strict[0], timeout=PATIENCE) as client:
 
         def upload(address):
             files = {"files": ("a.txt", os.urandom(1500).hex().encode())}

@@ -56,9 +56,15 @@ def test_a_word_stays_open_while_the_answer_beside_it_is_written(visit, served, 
     expect(page.locator("#answers .kl-earlier summary")).to_have_text("Earlier answers (1)")
 
 
-def test_the_link_of_an_answer_leads_to_it(visit):
+def test_the_link_of_an_answer_leads_to_it_and_its_text_has_footnotes(visit):
     one = visit(script=COPIED)
     page = one.page
+    page.locator("#answers").get_by_role("button", name="Copy with sources").click()
+    page.wait_for_function("copied.length")
+    text, notes = page.evaluate("copied.pop()").split("\n\n")
+    assert text.startswith(f"{FIRST} adjust the front hose")
+    assert "[1]" in text
+    assert notes.startswith("[1] Error E529 (Kenmouth lathe) (manual)")
     page.locator("#answers .kl-w[role=button]", has_text="hose").click()
     page.locator("#answers").get_by_role("button", name="Copy a link").click()
     page.wait_for_function("copied.length")
@@ -79,16 +85,6 @@ def test_the_link_of_an_answer_leads_to_it(visit):
     page.wait_for_function("copied.length")
     one.open(page.evaluate("copied[0]"))
     expect(page.locator("#explained .kl-w[aria-expanded=true]")).to_have_text("polish")
-
-
-def test_the_text_is_copied_with_its_documents_as_footnotes(visit):
-    page = visit(script=COPIED).page
-    page.locator("#answers").get_by_role("button", name="Copy with sources").click()
-    page.wait_for_function("copied.length")
-    text, notes = page.evaluate("copied[0]").split("\n\n")
-    assert text.startswith(f"{FIRST} adjust the front hose")
-    assert "[1]" in text
-    assert notes.startswith("[1] Error E529 (Kenmouth lathe) (manual)")
 
 
 def test_earlier_answers_come_back(visit):

@@ -2,11 +2,7 @@
 
 import re
 
-from conftest import TEXTS
-from trusting import with_trust
-
-from app.conftest import expect, serving
-from knn_logits_app.library import Library
+from app.conftest import expect
 
 WORD = "#answers .kl-side-knn .kl-changed[role=button]"
 
@@ -48,21 +44,6 @@ def test_the_settings_are_understood_by_moving_them_and_stand_as_before_at_the_e
     expect(page.locator("#answers .kl-stale")).to_have_count(0)
     assert [number(page, name).input_value() for name in ("lmbda", "temperature", "k")] == before
     assert asked == []
-
-
-def test_an_answer_that_cannot_be_mixed_is_written_anew_for_the_tour(
-    visit, model, tokenizer, store
-):
-    library = Library.of("tiny", model, tokenizer, [with_trust(store, 1e6)], [TEXTS[1][:30]])
-    with serving(library) as (url, _):
-        one = visit(url=url)
-        one.write(TEXTS[1][:30])
-        one.page.locator("#open-tour").click()
-        tour = one.page.get_by_role("dialog", name="A tour of the settings")
-        expect(tour.get_by_role("status")).to_contain_text("= 0.5 ×")
-        one.page.keyboard.press("Escape")
-        expect(tour).to_have_count(0)
-        one.check()
 
 
 def test_a_card_says_where_a_word_and_a_document_come_from(visit):

@@ -44,15 +44,6 @@ def test_what_is_typed_as_soon_as_a_field_is_there_stays(visit):
     assert all(field == text and there for text, field, there in typed), typed
 
 
-def test_all_fields_are_there_when_the_page_says_that_it_is_ready(visit):
-    page = visit().page
-    places = ("prompt", "explain-text", "own-text", "evaluate-text")
-    assert [page.locator(f"#{place} textarea").count() for place in places] == [1, 1, 1, 1]
-    assert page.get_by_label("number input for Maximum new tokens").count() == 1
-    visible = [page.locator(f"#{place} textarea").is_visible() for place in places]
-    assert visible == [True, False, False, False]
-
-
 def test_settings_follow_the_datastores_at_once_and_never_what_is_moved_next(visit):
     one = visit()
     page = one.page
@@ -117,8 +108,13 @@ def test_files_that_come_while_others_are_built_are_kept(visit, tmp_path):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_keyboard_opens_every_tab(visit, width):
+def test_all_fields_are_there_and_the_keyboard_opens_every_tab(visit, width):
     page = visit(width).page
+    places = ("prompt", "explain-text", "own-text", "evaluate-text")
+    fields = [page.locator(f"#{place} textarea") for place in places]
+    assert [field.count() for field in fields] == [1, 1, 1, 1]
+    assert [field.is_visible() for field in fields] == [True, False, False, False]
+    assert page.get_by_label("number input for Maximum new tokens").count() == 1
     first = page.get_by_role("tab", name="Generate")
     assert page.get_by_role("tab").count() == 6
     first.focus()

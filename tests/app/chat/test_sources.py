@@ -79,7 +79,8 @@ def test_a_link_to_an_answer_asks_its_question_after_the_one_before(chat, visit)
     expect(other.turn().locator(".kl-quoted")).to_have_text(f"“{TEXTS[2]}”")
 
 
-def test_what_no_document_says_is_said_with_the_nearest_passages(chat):
+def test_each_kind_of_answer_says_what_it_is_from(chat):
+    """One that no document has, one that the model gives alone, and one in its own words."""
     reply = chat.ask(MISSING)
     expect(reply.locator(".kl-alone")).to_contain_text(
         "No document says that. The nearest sentence:"
@@ -90,9 +91,6 @@ def test_what_no_document_says_is_said_with_the_nearest_passages(chat):
     assert reply.locator("details").count() >= 2
     reply.locator("details").first.locator("summary").click()
     expect(reply.locator("details blockquote").first).to_contain_text("harbour")
-
-
-def test_a_model_that_answers_alone_is_said_to_be_alone_above_its_words(chat):
     reply = chat.ask(GENERAL)
     expect(reply.locator(".kl-alone")).to_have_text(ALONE)
     expect(reply.locator(".kl-alone")).to_be_visible()
@@ -100,10 +98,17 @@ def test_a_model_that_answers_alone_is_said_to_be_alone_above_its_words(chat):
     expect(reply).to_contain_text("an answer has 24 tokens at most")
     expect(reply.locator("details")).to_have_count(0)
     expect(chat.page.locator("#chat").get_by_role("status")).to_contain_text(ALONE)
+    chat.page.get_by_label("Answer in the model’s own words").check()
+    reply = chat.ask(QUEEN)
+    expect(reply.locator(".kl-quoted")).to_have_count(0)
+    expect(reply.locator("p.kl-said")).to_be_visible()
+    expect(reply.locator(".kl-from")).to_contain_text("Written by the model")
+    reply.locator("summary").click()
+    expect(reply.locator("details blockquote")).to_contain_text(TEXTS[2])
 
 
-def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat):
-    chat.page.get_by_label("signs", exact=True).check()
+def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat, store):
+    expect(chat.page.get_by_label("signs", exact=True)).to_be_checked()
     reply = chat.ask("When does the ferry leave Oldenport?")
     expect(reply.locator(".kl-quoted")).to_contain_text("The ferry leaves Oldenport at noon.")
     expect(reply.locator(".kl-store")).to_have_text("signs")
@@ -111,15 +116,12 @@ def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat
     link = reply.get_by_role("link", name="Open the original in a new tab")
     expect(link).to_have_attribute("href", "https://example.org/ferry")
     expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
-
-
-def test_a_datastore_that_is_not_chosen_is_named_and_searched_by_a_click(chat, store):
+    # One that is not chosen is named, and searched by a click.
     expect(chat.page.get_by_label(store.name, exact=True)).to_be_checked()
-    expect(chat.page.get_by_label("signs", exact=True)).to_be_checked()
     chat.page.get_by_label("signs", exact=True).uncheck()
     reply = chat.ask("When does the ferry leave?")
     reply.get_by_role("button", name="search “signs” too").click()
-    expect(chat.log.locator("> li")).to_have_count(2)
+    expect(chat.log.locator("> li")).to_have_count(3)
     expect(chat.turn().locator(".kl-quoted")).to_contain_text("The ferry leaves Oldenport at noon.")
     expect(chat.page.get_by_label("signs", exact=True)).to_be_checked()
 
@@ -150,16 +152,6 @@ def test_a_source_in_a_pdf_of_ones_own_opens_the_pdf_at_its_page(chat, tmp_path)
     kind = "fetch(url).then((one) => one.blob()).then((one) => [one.type, one.size])"
     found = page.evaluate(f"(url) => {kind}", address.partition("#")[0])
     assert found == ["application/pdf", file.stat().st_size]
-
-
-def test_the_model_s_own_words_name_what_was_read(chat):
-    chat.page.get_by_label("Answer in the model’s own words").check()
-    reply = chat.ask(QUEEN)
-    expect(reply.locator(".kl-quoted")).to_have_count(0)
-    expect(reply.locator("p.kl-said")).to_be_visible()
-    expect(reply.locator(".kl-from")).to_contain_text("Written by the model")
-    reply.locator("summary").click()
-    expect(reply.locator("details blockquote")).to_contain_text(TEXTS[2])
 
 
 def test_hostile_documents_and_questions_are_text(chat, store):
