@@ -10,9 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from knn_logits import SharedPasses
@@ -148,33 +150,26 @@ class Routes:
         generation = self.served.conversation(chat)
         return OpenWebUIAnswer(self.served, replace(generation, drawn=generation.stream))
 
-    async def models(self) -> dict[str, Any]:
-        """Lists the model alone, with each of its datastores, and with all of them."""
-        return {"object": "list", "data": [await self.model(name) for name in self.served.names]}
+    async def health(self, _: Request) -> Response:
+        """Counts the requests."""
+        counts = {"running": self.line.running, "waiting": self.line.waiting}
+        return JSONResponse({"status": "ok", **counts})
 
-    async def model(self, name: str) -> dict[str, Any]:
+    async def models(self, _: Request) -> Response:
+        """Lists the model alone, with each of its datastores, and with all of them."""
+        return JSONResponse({"object": "list", "data": list(map(self._about, self.served.names))})
+
+    async def model(self, request: Request) -> Response:
+        """Describes a model."""
+        return JSONResponse(self._about(request.path_params["name"]))
+
+    def _about(self, name: str) -> dict[str, Any]:
         """Describes a model and the datastores that vote under its name."""
         stores = list(self.served.stores_of(name))
         about = {"created": self.created, "owned_by": "knn-logits", "datastores": stores}
         return {"id": name, "object": "model", **about}
 
-    async def completions(self, request: Request) -> Response:
-        """Continues a text."""
-        return await self.answer(request, self.completion)
-
-    async def chat(self, request: Request) -> Response:
-        """Answers a chat."""
-        return await self.answer(request, self.conversation)
-
-    async def responses(self, request: Request) -> Response:
-        """Answers a chat in the form of responses."""
-        return await self.answer(request, self.response)
-
-    async def chat_of_open_webui(self, request: Request) -> Response:
-        """Answers a chat of Open WebUI."""
-        return await self.answer(request, self.open_webui)
-
-    async def answer(self, request: Request, parse: Parse) -> Response:
+    async def answer(self, parse: Parse, request: Request) -> Response:
         """Answers a request."""
         body = await request.body()
         # Tokenizing a long text takes time, so it must not block the event loop.
@@ -205,31 +200,30 @@ class Routes:
                 listening.close()
 
 
-def build_app(served: Served, line: Line) -> FastAPI:
+async def _refused(_: Request, refusal: Any) -> Response:
+    return JSONResponse(refusal.content, refusal.status, headers=refusal.headers)
+
+
+async def _lost(request: Request, error: Any) -> Response:
+    address = f"{request.method} {request.url.path[:80]}"
+    line = f"this server does not answer {address}: it has {_ENDPOINTS}"
+    refusal = Refusal(line, error.status_code)
+    return JSONResponse(refusal.content, error.status_code, headers=error.headers)
+
+
+def build_app(served: Served, line: Line) -> Starlette:
     """Builds the web application, without its guard."""
-    app = FastAPI(title="knn-logits", docs_url=None, redoc_url=None, openapi_url=None)
-    routes = Routes(served, line)
-
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, refusal: Refusal) -> Response:
-        return JSONResponse(refusal.content, refusal.status, headers=refusal.headers)
-
-    @app.exception_handler(HTTPException)
-    async def lost(request: Request, error: HTTPException) -> Response:
-        address = f"{request.method} {request.url.path[:80]}"
-        line = f"this server does not answer {address}: it has {_ENDPOINTS}"
-        refusal = Refusal(line, error.status_code)
-        return JSONResponse(refusal.content, error.status_code, headers=error.headers)
-
-    @app.get("/health")
-    async def health() -> dict[str, Any]:
-        return {"status": "ok", "running": line.running, "waiting": line.waiting}
-
-    for prefix in ("", OPEN_WEBUI):
-        app.get(f"{prefix}/v1/models")(routes.models)
-        app.get(f"{prefix}/v1/models/{{name:path}}")(routes.model)
-        app.post(f"{prefix}/v1/completions")(routes.completions)
-        app.post(f"{prefix}/v1/responses")(routes.responses)
-    app.post("/v1/chat/completions")(routes.chat)
-    app.post(f"{OPEN_WEBUI}/v1/chat/completions")(routes.chat_of_open_webui)
-    return app
+    handlers = Routes(served, line)
+    routes = [Route("/health", handlers.health)]
+    for prefix, chat in (("", handlers.conversation), (OPEN_WEBUI, handlers.open_webui)):
+        routes.append(Route(f"{prefix}/v1/models", handlers.models))
+        routes.append(Route(f"{prefix}/v1/models/{{name:path}}", handlers.model))
+        written: dict[str, Parse] = {
+            "completions": handlers.completion,
+            "responses": handlers.response,
+            "chat/completions": chat,
+        }
+        for path, parse in written.items():
+            answer = partial(handlers.answer, parse)
+            routes.append(Route(f"{prefix}/v1/{path}", answer, methods=["POST"]))
+    return Starlette(routes=routes, exception_handlers={Refusal: _refused, HTTPException: _lost})

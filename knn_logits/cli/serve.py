@@ -102,8 +102,8 @@ def serve(
     ),
 ) -> None:
     """Serve an OpenAI-compatible API, with the source of every word."""
-    if any(find_spec(name) is None for name in ("fastapi", "uvicorn", "knn_logits_serve")):
-        raise MissingDependencyError('the server needs FastAPI: pip install "knn-logits[serve]"')
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn", "knn_logits_serve")):
+        raise MissingDependencyError('the server needs Starlette: pip install "knn-logits[serve]"')
     how = answers.keywords()
     indexes = memory.cluster.indexes()
     from knn_logits_serve import Served, Settings

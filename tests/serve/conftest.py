@@ -15,8 +15,8 @@ for folder in (ROOT, ROOT / "app"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-for name in ("fastapi", "uvicorn"):
-    pytest.importorskip(name, reason="the server needs FastAPI: pip install 'knn-logits[serve]'")
+for name in ("starlette", "uvicorn"):
+    pytest.importorskip(name, reason="the server needs Starlette: pip install 'knn-logits[serve]'")
 
 PROMPT = "When error code E42 appears, open"
 

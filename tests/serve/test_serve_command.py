@@ -80,7 +80,7 @@ def test_what_cannot_be_served_is_one_line(run, started, model_folder, store, mo
         assert (done.code, len(done.err.splitlines())) == (1, 1)
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "knn_logits.cli.serve.find_spec", lambda name: None if name == "fastapi" else found(name)
+        "knn_logits.cli.serve.find_spec", lambda name: None if name == "starlette" else found(name)
     )
     done = run("serve", model_folder, store.folder)
     assert 'pip install "knn-logits[serve]"' in done.err
