@@ -46,17 +46,17 @@ class Turn:
 Work: TypeAlias = Callable[[Turn], None]
 
 
+@dataclass(eq=False)
 class Job:
     """A request that waits or runs."""
 
-    def __init__(
-        self, request: GenerationRequest, work: Work, share: Callable[[], SharedPasses] | None
-    ) -> None:
-        self.request, self.work, self.share = request, work, share
-        # The parts of the answer. The last is None, or a refusal if the request failed.
-        self.news: asyncio.Queue[AnswerPart | Refusal | None] = asyncio.Queue()
-        self.deadline: Deadline | None = None
-        self.cancelled = False
+    request: GenerationRequest
+    work: Work
+    share: Callable[[], SharedPasses] | None
+    # The parts of the answer. The last is None, or a refusal if the request failed.
+    news: asyncio.Queue[AnswerPart | Refusal | None] = field(default_factory=asyncio.Queue)
+    deadline: Deadline | None = None
+    cancelled: bool = False
 
     def cancel(self) -> None:
         """Ends the request, since nobody reads its answer any more."""

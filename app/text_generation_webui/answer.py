@@ -15,31 +15,24 @@ _STEPS = 64
 _PASSAGES = 3
 
 
-class Watched:
-    """A logits processor that changes nothing, and records the tokens so far."""
-
-    def __init__(self) -> None:
-        self.steps: dict[int, Any] = {}
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Records the text so far, int64 [rows, length]."""
-        self.steps[input_ids.shape[-1]] = input_ids
-        return scores
-
-
 class Answer:
-    """One answer of the host; `watched` records its tokens."""
+    """One answer of the host; as a logits processor it records its tokens and changes nothing."""
 
     def __init__(self, knn: Any, metric: str, tokenizer: Any, start: int) -> None:
         self._knn, self._metric = knn, metric
         self._tokenizer, self._start = tokenizer, start
         self._texts: tuple[str, ...] = ()
-        self.watched = Watched()
+        self._steps: dict[int, Any] = {}
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Records the text so far, int64 [rows, length]."""
+        self._steps[input_ids.shape[-1]] = input_ids
+        return scores
 
     @property
     def begun(self) -> bool:
         """Whether the host wrote a token of it."""
-        return bool(self.watched.steps)
+        return bool(self._steps)
 
     def ended(self, text: str) -> None:
         """Takes the whole answer: as it is, or in the HTML form in which the host shows it."""
@@ -56,7 +49,7 @@ class Answer:
 
     def _trace(self) -> Any:
         # The host may still write an answer that it has given up.
-        steps = dict(self.watched.steps)
+        steps = dict(self._steps)
         latest = [steps[length] for length in sorted(steps, reverse=True)][:_STEPS]
         # At last a text is enough that goes on for more than a token.
         ways = [(text, most) for most in (1, None) for text in self._texts] or [(None, 1)]

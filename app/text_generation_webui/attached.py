@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from knn_logits_extension.answer import Answer
 
 _ATTRIBUTE, _ANSWER = "_knn_logits_attached", "_knn_logits_answer"
-_RETOMATON = {"on": True, "off": False}
+RETOMATON = {"as the datastore says": None, "on": True, "off": False}
 # Why there are no sources: nothing was written, or without kNN, or the model is gone.
 _NO_SOURCES = {
     None: "No answer was written yet.",
@@ -54,15 +54,13 @@ frame.contentWindow.postMessage({ type: "iframe:look", dark }, "*");
 
 
 class OnModel(NamedTuple):
-    """What is stored on a model: its memory, and the processor of its answers.
+    """What is stored on a model: the processor of its answers, with what its memory depends on.
 
     The processor is never closed, since the host may still write an answer that it has given up.
     Its hooks go when nothing refers to it any more.
     """
 
     key: tuple[Any, ...]
-    memory: Any
-    stores: Any
     knn: Any
 
 
@@ -112,12 +110,12 @@ class Attached:
             if on_model is None:
                 self._without()
                 return
-            metric = on_model.stores[0].manifest.metric
+            metric = on_model.knn.memory.stores[0].manifest.metric
             answer = Answer(on_model.knn, metric, tokenizer, int(ids.shape[-1]))
             setattr(_bare(model), _ANSWER, answer)
             self._model, self._with_knn = weakref.ref(_bare(model)), True
             self.whole.clear()
-            mine = [on_model.knn, answer.watched]
+            mine = [on_model.knn, answer]
             for processor in mine:
                 setattr(processor, _ATTRIBUTE, True)
             processors[:0] = mine
@@ -159,8 +157,9 @@ class Attached:
             line = line or "The next answer opens the datastore."
             on_model = self._of(model)
             if not self._problem and on_model is not None and on_model.key == self._key(model):
-                config = on_model.memory.config
-                names = ", ".join(store.name for store in on_model.stores)
+                memory = on_model.knn.memory
+                config = memory.config
+                names = ", ".join(store.name for store in memory.stores)
                 from knn_logits import settings_line
 
                 state = "on" if config.retomaton else "off"
@@ -246,15 +245,15 @@ class Attached:
             "lmbda": _number("λ", key[2], float),
             "k": _number("k", key[3], int),
             "temperature": _number("τ", key[4], float),
-            "retomaton": _RETOMATON.get(key[5]),
+            "retomaton": RETOMATON.get(key[5]),
         }
         unchanged = attached is not None and attached.key[:2] == key[:2]
         # If only settings changed, the model is not checked against the datastores again.
-        stores = attached.stores if attached is not None and unchanged else None
+        stores = attached.knn.memory.stores if attached is not None and unchanged else None
         stores = stores or [Datastore.from_pretrained(name) for name in _names(key[1])]
         memory = Memory(bare, stores, threads=1, check=not unchanged, **settings)
         knn = KNNLogitsProcessor(bare, memory, candidates=5)
-        on_model = OnModel(key, memory, stores, knn)
+        on_model = OnModel(key, knn)
         setattr(bare, _ATTRIBUTE, on_model)
         return on_model
 

@@ -27,7 +27,6 @@ params: dict[str, Any] = {
 }
 
 _PACKAGE = "knn_logits_extension"
-RETOMATON = {"as the datastore says": None, "on": True, "off": False}
 NUMBERS = {"lmbda": "λ (lmbda), 0 to 1", "k": "k, neighbors", "temperature": "τ (temperature)"}
 
 
@@ -115,7 +114,9 @@ def ui() -> None:
                 for name, label in NUMBERS.items()
             }
         retomaton = gr.Radio(
-            list(RETOMATON), value=lambda: params["retomaton"], label="RetoMaton: follow passages"
+            list(attached.RETOMATON),
+            value=lambda: params["retomaton"],
+            label="RetoMaton: follow passages",
         )
         status = gr.HTML(status_line)
         sources = gr.HTML(memory.sources_html)
