@@ -90,7 +90,6 @@ class Endpoints:
         return self._server.work.result(kind, self._library, {}, deadline, *arguments)
 
     def lookup(self, values: Values) -> Lookup:
-        """Checks the datastores and settings of a request."""
         lookup = lookup_of(
             values["stores"] or [next(iter(self._library.stores))],
             {name: values[name] for name in SETTINGS},
@@ -101,7 +100,6 @@ class Endpoints:
         return lookup
 
     def writing(self, values: Values) -> Writing:
-        """Checks a request to write."""
         names = ("compare", "new_tokens", "sample", "sampling_temperature", "top_p", "seed")
         lookup = self.lookup(values) if values["knn"] is not False else None
         settings = {name: values[name] for name in names}

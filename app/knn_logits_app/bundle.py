@@ -77,7 +77,6 @@ def alone(content: str, folded: str | None = None) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Returns a file of `assets/`."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 

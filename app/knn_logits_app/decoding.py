@@ -32,8 +32,6 @@ WINDOWS = 4
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a model."""
-
     arguments: dict[str, Any]
     ids: Tensor  # int64 [1, tokens]: the prompt or the decoder's start, with what was begun
     shown: str = ""
@@ -158,7 +156,6 @@ class PositionSampler(LogitsProcessor):
         self._random = torch.Generator()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Adds the noise of this position to the scores of its tokens."""
         place = f"{self._seed} {input_ids.shape[1]}".encode()
         self._random.manual_seed(int.from_bytes(blake2b(place, digest_size=4).digest(), "big"))
         noise = torch.rand(scores.shape[-1], generator=self._random).clamp_(1e-20, 1 - 1e-7)

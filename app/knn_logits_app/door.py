@@ -180,7 +180,6 @@ def patient(protocol: Any, head: float = HEAD_SECONDS, unread: float = UNREAD_SE
 async def read_body(
     scope: Message, receive: Receive, most: int, refuse: Callable[[int, str], Exception]
 ) -> bytes:
-    """Reads a request's body."""
     too_large = refuse(413, f"the request is larger than the {most:,} bytes that are allowed")
     for length in header(scope, b"content-length"):
         if not length.isdecimal() or len(length) > _DIGITS or int(length) > most:

@@ -167,7 +167,6 @@ class Library:
 
     @property
     def weights(self) -> int:
-        """Number of the model's weights."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def first_sources(self, documents: int = 1) -> str:

@@ -95,7 +95,6 @@ class Live:
 
     @property
     def metric(self) -> str:
-        """The metric of the distances."""
         return str(self.memory.retriever.metric)
 
     def packed(self, text_of: Callable[[int], str]) -> tuple[dict[str, Any], list[Shown]] | None:

@@ -29,7 +29,6 @@ _SHOWN = {
 
 
 def build_page(server: Server) -> Any:
-    """Builds the whole page."""
     library, tabs = server.session.first, tabs_of(server)
 
     def forget(request: gr.Request) -> None:

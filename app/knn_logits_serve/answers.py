@@ -185,7 +185,6 @@ class Answer:
         return {"usage": {**counts, "total_tokens": read + written}}
 
     def note(self, part: AnswerPart) -> None:
-        """Takes a part of an answer that is sent as a whole."""
         if isinstance(part, Piece):
             self._pieces.setdefault(part.choice, []).append(part)
         else:

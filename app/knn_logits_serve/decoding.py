@@ -29,7 +29,6 @@ class Penalties(AfterPrompt):
         self._bias = torch.tensor(list(sampling.bias.values()), dtype=torch.float32)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Changes the scores of one row."""
         written = self.written(input_ids)
         scores = scores.float().clone()
         if len(self._tokens):
@@ -47,7 +46,6 @@ class Overheard(LogitsProcessor):
         self._rows: dict[int, Tensor] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Notes the scores and changes nothing."""
         self._rows[input_ids.shape[1]] = scores
         return scores
 
@@ -84,7 +82,6 @@ class Repetition(LogitsProcessor):
         return scores
 
     def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
-        """Changes the scores of the mixture."""
         return scores if self._change is None else scores + self._change
 
 

@@ -60,7 +60,6 @@ class Grammars:
         return grammar
 
     def mask(self, grammar: str) -> GrammarMask:
-        """Returns the processor of one text."""
         return GrammarMask(self._matcher(grammar))
 
     def _matcher(self, grammar: str) -> Any:
@@ -120,7 +119,6 @@ class GrammarMask(AfterPrompt):
         self._read: list[int] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Gives forbidden tokens the score -inf."""
         text = self.written(input_ids).tolist()
         same = min(len(text), len(self._read))
         while text[:same] != self._read[:same]:

@@ -88,17 +88,14 @@ class Line:
 
     @property
     def waiting(self) -> int:
-        """The number of requests that wait."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """The number of requests that run."""
         return sum(len(group.jobs) for group in self._groups)
 
     @property
     def jobs(self) -> list[Job]:
-        """The requests that run, and those that wait."""
         return [*(job for group in self._groups for job in group.jobs), *self._waiting]
 
     def join(

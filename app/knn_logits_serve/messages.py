@@ -71,7 +71,6 @@ def check_parts(content: Any) -> Any:
 
 
 def text_of(content: str | list[Part] | None) -> str:
-    """The text of a message's parts."""
     if isinstance(content, list):
         return "".join(part.content for part in content)
     return content or ""
@@ -97,7 +96,6 @@ class ToolCall(Strict):
 
     @property
     def called(self) -> Called | None:
-        """What was called."""
         return self.function or self.custom
 
 
@@ -117,7 +115,6 @@ class Message(Strict):
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls of tools in this message."""
         old = [] if self.function_call is None else [ToolCall(function=self.function_call)]
         return [*(self.tool_calls or ()), *old]
 
@@ -129,7 +126,6 @@ class Message(Strict):
 
     @property
     def is_result(self) -> bool:
-        """Whether this is what a tool returned."""
         return self.role in ("tool", "function")
 
 

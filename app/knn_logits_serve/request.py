@@ -111,5 +111,4 @@ class GenerationRequest:
 
     @property
     def prompt_tokens(self) -> int:
-        """The number of tokens of all prompts."""
         return sum(prompt.tokens for prompt in self.prompts)

@@ -167,7 +167,6 @@ class ResponseAnswer:
         self._sent = 0
 
     def note(self, part: AnswerPart) -> None:
-        """Takes a part of the answer."""
         if isinstance(part, Piece):
             self._texts.append(part.text)
             self._tokens += part.tokens
@@ -175,11 +174,9 @@ class ResponseAnswer:
             self._end = part
 
     def whole(self) -> dict[str, Any]:
-        """Returns the whole answer, once `note` has got its last part."""
         return self._response(self._status)
 
     def chunks(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
-        """Yields the events of a stream for a part of the answer."""
         if not self._sent:
             yield self._event("created", response=self._response("in_progress"))
             yield self._event("in_progress", response=self._response("in_progress"))
@@ -211,7 +208,6 @@ class ResponseAnswer:
         yield self._event(self._status, response=self.whole())
 
     def failed(self, refusal: Refusal) -> Iterable[dict[str, Any]]:
-        """Yields the events for a request that fails while it is answered."""
         error = refusal.content["error"]
         named = {name: error[name] for name in ("message", "code", "param")}
         yield {"type": "error", "sequence_number": self._sent, **named}

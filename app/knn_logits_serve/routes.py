@@ -129,15 +129,12 @@ class Routes:
         self._share = partial(SharedPasses, served.model)
 
     def completion(self, body: bytes) -> Reply:
-        """Checks the body of a completion."""
         return Answer(self.served.completion(body_of(CompletionBody, body)))
 
     def conversation(self, body: bytes) -> Reply:
-        """Checks the body of a chat."""
         return Answer(self.served.conversation(body_of(ChatBody, body)))
 
     def response(self, body: bytes) -> Reply:
-        """Checks the body of a response."""
         given = body_of(ResponseBody, body)
         return ResponseAnswer(given, self.served.conversation(given.chat()))
 
@@ -151,7 +148,6 @@ class Routes:
         return OpenWebUIAnswer(self.served, replace(generation, drawn=generation.stream))
 
     async def health(self, _: Request) -> Response:
-        """Counts the requests."""
         counts = {"running": self.line.running, "waiting": self.line.waiting}
         return JSONResponse({"status": "ok", **counts})
 
@@ -160,7 +156,6 @@ class Routes:
         return JSONResponse({"object": "list", "data": list(map(self._about, self.served.names))})
 
     async def model(self, request: Request) -> Response:
-        """Describes a model."""
         return JSONResponse(self._about(request.path_params["name"]))
 
     def _about(self, name: str) -> dict[str, Any]:
@@ -170,7 +165,6 @@ class Routes:
         return {"id": name, "object": "model", **about}
 
     async def answer(self, parse: Parse, request: Request) -> Response:
-        """Answers a request."""
         body = await request.body()
         # Tokenizing a long text takes time, so it must not block the event loop.
         reply = await asyncio.to_thread(parse, body)

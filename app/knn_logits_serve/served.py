@@ -98,7 +98,6 @@ class Served:
 
     @property
     def words(self) -> int:
-        """The number of tokens that the model can write."""
         return int(self.model.get_output_embeddings().weight.shape[0])
 
     def memory_of(self, request: GenerationRequest) -> Memory:
@@ -107,7 +106,6 @@ class Served:
         return self.memory.over(stores, **request.settings)
 
     def completion(self, body: CompletionBody) -> GenerationRequest:
-        """Checks the request of a completion."""
         given: Any = body.prompt
         if isinstance(given, str) or isinstance(given[0], int):
             given = [given]
@@ -126,7 +124,6 @@ class Served:
         )
 
     def conversation(self, body: ChatBody) -> GenerationRequest:
-        """Checks the request of a chat. Its errors are those of `completion`."""
         if self._pairs:
             texts = [message.text for message in body.messages if message.role == "user"]
             texts = [text for text in texts if text.strip()]

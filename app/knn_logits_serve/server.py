@@ -62,7 +62,6 @@ class Guard:
         self._body_bytes = body_bytes
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Passes a request on, or refuses it."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -175,8 +174,6 @@ async def _drain(receive: Receive) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a server."""
-
     host: str = "127.0.0.1"  # by default only this machine can ask
     port: int = 8000  # 0 takes a free one
     key: str | None = None  # that clients have to send

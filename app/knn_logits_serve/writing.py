@@ -109,7 +109,6 @@ class AnswerWriter:
         return End(self._choice, reason, self.written, text, trace, offset)
 
     def flush(self) -> None:
-        """Tells the rest of the text."""
         if self._late:
             self._say(self._text(self._pieces.add_all(self._late)), ())
         self._release(sum(len(token.text) for token in self._unsure))
