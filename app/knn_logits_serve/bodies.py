@@ -84,6 +84,8 @@ class Knn(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _checked(cls, content: Any) -> Any:
+        if isinstance(content, bool):
+            return {"on": content}
         if not isinstance(content, dict):
             return content
         places = {name: value for name, value in content.items() if name in ("on", "stores")}
@@ -150,7 +152,7 @@ class GenerationBody(Strict):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    knn: Knn | bool | None = None
+    knn: Knn | None = None
 
     @field_validator("response_format", mode="before")
     @classmethod
@@ -177,11 +179,6 @@ class GenerationBody(Strict):
     def stops(self) -> tuple[str, ...]:
         """Texts before which the answer ends."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    @property
-    def schema_of_answer(self) -> dict[str, Any] | None:
-        """The JSON schema that the answer matches, if it has to match any."""
-        return None if self.response_format is None else self.response_format.schema_of_answer
 
 
 class CompletionBody(GenerationBody):

@@ -175,6 +175,7 @@ class Served:
         echo: bool = False,
     ) -> GenerationRequest:
         stores, settings = self._lookup(body.model, body.knn)
+        schema = body.response_format and body.response_format.schema_of_answer
         return GenerationRequest(
             body.model,
             chat,
@@ -189,7 +190,7 @@ class Served:
             echo=echo,
             stream=bool(body.stream),
             usage=bool(body.stream_options and body.stream_options.include_usage),
-            grammar=self.grammars.of(form) if (form := body.schema_of_answer) else None,
+            grammar=self.grammars.of(schema) if schema else None,
         )
 
     def stores_of(self, name: str, param: str | None = None) -> tuple[str, ...]:
@@ -203,12 +204,10 @@ class Served:
             )
         return self.names[name]
 
-    def _lookup(self, name: str, knn: Knn | bool | None) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def _lookup(self, name: str, knn: Knn | None) -> tuple[tuple[str, ...], dict[str, Any]]:
         stores = self.stores_of(name, "model")
         if knn is None:
             return stores, {}
-        if isinstance(knn, bool):
-            return (stores or tuple(self.stores) if knn else ()), {}
         if not knn.on:
             return (), {}
         if knn.stores is not None:
