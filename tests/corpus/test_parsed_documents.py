@@ -184,6 +184,12 @@ def test_html_is_what_a_reader_sees_with_headings_as_places(tmp_path):
     ]
 
 
+def test_marks_within_marks_keep_the_order_of_a_heading(tmp_path):
+    page = "<h2>The <code><b>oil</b></code>, the <i>winch<script>1</script></i> too</h2>"
+    (place,) = only(write(tmp_path / "a.html", page)).places
+    assert place.name == "“The oil, the winch too”"
+
+
 @pytest.mark.parametrize("wrapped", ["<main>{}</main>", "<div role=main>{}</div>"])
 def test_of_a_page_with_a_main_part_that_is_read(tmp_path, wrapped):
     page = f"<header>Site</header>{wrapped.format('<p>Text.</p>')}<footer>Imprint</footer>"

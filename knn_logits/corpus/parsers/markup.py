@@ -177,11 +177,16 @@ class _Walk:
 
 
 def _seen_text(node: Any) -> Iterator[str]:
-    for child in node.iter():
-        if isinstance(child.tag, str) and child.tag not in _UNSEEN and not _permalink(child):
+    from lxml import etree
+
+    walk = etree.iterwalk(node, events=("start", "end"))
+    for event, child in walk:
+        if event == "end":
+            yield (child.tail or "") if child is not node else ""
+        elif child.tag in _UNSEEN or _permalink(child):
+            walk.skip_subtree()
+        else:
             yield child.text or ""
-        if child is not node:
-            yield child.tail or ""
 
 
 def _permalink(node: Any) -> bool:
