@@ -6,6 +6,7 @@ import codecs
 import io
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -246,13 +247,13 @@ def _lines(text: str, number: int) -> list[Place]:
 
 def _headings(text: str, before: Place) -> list[Place]:
     """Returns the headings of Markdown. The text before the first one has the place `before`."""
-    places = [replace(before, start=0)] if before.name else []
+    headings: list[tuple[int, int, str]] = []  # position, level, name
     start, fence, last, lines = 0, "", "", 0  # `lines` of the paragraph that ends with `last`
     # What stands at the beginning of a file between two rules describes it.
     front = not before.name and text.startswith("---\n") and "\n---\n" in text[3:]
     for line in text.split("\n"):
         fenced = _FENCE.match(line)
-        name, at = "", start
+        name, at, level = "", start, 0
         if front:
             front = start == 0 or line != "---"
         elif fence:
@@ -263,15 +264,29 @@ def _headings(text: str, before: Place) -> list[Place]:
             fence = fenced[1] or fenced[2]
         elif lines == 1 and _UNDERLINE.match(line) and not _NO_PARAGRAPH.match(last):
             name, at = " ".join(last.split()), start - len(last) - 1
+            level = 1 if "=" in line else 2
         else:
             name = _heading_of(line)
+            level = len(line.split()[0]) if name else 0
         words = line.strip() and not (front or fence or fenced or name or _UNDERLINE.match(line))
         last, lines = line, lines + 1 if words else 0
         if name:
-            slug = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")[:100]
-            places.append(Place(at, quoted(name), slug))
+            headings.append((at, level, name))
         start += len(line) + 1
-    return places
+    return [*([replace(before, start=0)] if before.name else []), *_told_apart(headings)]
+
+
+def _told_apart(headings: list[tuple[int, int, str]]) -> Iterator[Place]:
+    """The places of headings. Where several have one name, it comes after the heading above."""
+    counts = Counter(name for _, _, name in headings)
+    above: list[tuple[int, str]] = []
+    for at, level, name in headings:
+        while above and above[-1][0] >= level:
+            above.pop()
+        shown = f"{above[-1][1]}: {name}" if above and counts[name] > 1 else name
+        above.append((level, name))
+        slug = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")[:100]
+        yield Place(at, quoted(shown), slug)
 
 
 def _heading_of(line: str) -> str:

@@ -72,6 +72,14 @@ def test_the_headings_of_markdown_are_its_places(tmp_path):
     assert document.text[document.places[1].start :].startswith("### Errors")
 
 
+def test_headings_of_one_name_come_after_the_one_above(tmp_path):
+    text = "# Changes\n\n1.1\n---\n\n### Added\n\n## 1.0\n\n### Added\n\n### Fixed\n"
+    ((document,), _) = read(write(tmp_path / "changes.md", text))
+    assert [one.name for one in document.places] == [
+        "“Changes”", "“1.1”", "“1.1: Added”", "“1.0”", "“1.0: Added”", "“Fixed”"
+    ]  # fmt: skip
+
+
 def test_a_large_file_is_several_documents_of_one_id(tmp_path, monkeypatch):
     monkeypatch.setattr(texts, "LARGEST", 1000)
     large = write(tmp_path / "a.txt", LINE * 100)
