@@ -18,8 +18,11 @@ from knn_logits.store.datastore import Datastore
 # second number, and is cut at its sentences beyond.
 PASSAGE_TOKENS, MOST_TOKENS = 160, 320
 _LONGEST_HEADING = 90
+# A line of running text has so many characters at least. A line half as long above it is a heading.
+_TEXT_LINE = 60
 ENDS_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s*$|[。\uff01\uff1f]\s*$")
-_NO_HEADING = re.compile(r"[.,;:!?]$|^[-*+>|$]|^\d+[.)]?\s*$")
+# A question is the heading of its answer, as in a FAQ.
+_NO_HEADING = re.compile(r"[.,;:!]$|^[-*+>|$]|^\d+[.)]?\s*$")
 # "2. Charging" is a heading, unless a paragraph beside it is like it, as in a list. "3.1 Scope"
 # always is.
 _NUMBERED = re.compile(r"\s*\d{1,2}(?:(\.\d{1,2})+\.?|[.)]?)[ \t]+(?=[^\W\d_])")
@@ -183,12 +186,13 @@ def _cut(
     texts = ["", *(text for _, _, text in paragraphs), ""]
     title = _opening_of(store.documents[number].id, texts[1:-1])
     begun = False  # whether all that is pending is a heading's paragraph
+    levels: list[tuple[int, str]] = []
     for row, (begin, end, text) in enumerate(paragraphs):
         opening = _heading_of(text) or _numbered_heading(*texts[row : row + 3])
         if opening is not None:
             if pending is not None:
                 yield _passage(store, number, first, pending, title)
-            heading, begun = opening, True
+            heading, begun = _below(levels, text, opening), True
             pending = (begin, end, heading, [text])
             if not _body_of(text):
                 continue
@@ -217,12 +221,25 @@ def _with_bodies(passages: Iterable[Passage]) -> Iterator[Passage]:
         elif alone is not None:
             yield alone
         last = passage.text.rpartition("\n\n")[2] if passage.over else passage.text
-        bare = _heading_of(last) == passage.heading and not DESCRIBED.match(last)
+        bare = passage.heading.endswith(_heading_of(last) or "\n") and not DESCRIBED.match(last)
         alone = passage if bare and not _body_of(last) else None
         if alone is None:
             yield passage
     if alone is not None:
         yield alone
+
+
+def _below(levels: list[tuple[int, str]], paragraph: str, name: str) -> str:
+    """A heading after those of Markdown that it stands under, from the second level on."""
+    level = len(paragraph.strip()) - len(paragraph.strip().lstrip("#"))
+    if not level:
+        return name
+    while levels and levels[-1][0] >= level:
+        levels.pop()
+    # A document has one heading of the first level, its title. Further ones are comments in code.
+    if level > 1:
+        levels.append((level, name))
+    return ": ".join(name for _, name in levels) or name
 
 
 def _body_of(paragraph: str) -> str:
@@ -285,16 +302,20 @@ def _heading_of(paragraph: str) -> str | None:
         return name[:_LONGEST_HEADING] or None
     if described := DESCRIBED.match(line):
         return described[1][:_LONGEST_HEADING]
-    underline = rest.partition("\n")[0].strip()
-    underlined = bool(_UNDERLINE.fullmatch(underline)) and len(underline) >= len(line) // 2
+    below = rest.partition("\n")[0].strip()
+    underlined = bool(_UNDERLINE.fullmatch(below)) and len(below) >= len(line) // 2
     alone = not rest.strip()
-    if not line or len(line) > _LONGEST_HEADING or not (underlined or alone):
+    above_text = len(below) >= max(_TEXT_LINE, 2 * len(line)) and below[:1].isupper()
+    if not line or len(line) > _LONGEST_HEADING or not (underlined or alone or above_text):
         return None
     if underlined:
-        return line
-    # A single line without an end, which is indented no further than its document.
+        return " ".join(line.split())
+    # A single line without an end, which is indented no further than its document. Above a text it
+    # may have a number.
     plain = not paragraph.lstrip("\n").startswith((" ", "\t")) and not _NO_HEADING.search(line)
-    return line if plain and line[:1].isupper() else None
+    number = _NUMBERED.match(line) if above_text else None
+    begins = line[number.end() if number else 0 :][:1].isupper()
+    return " ".join(line.split()) if plain and begins else None
 
 
 def _numbered_heading(before: str, paragraph: str, after: str) -> str | None:

@@ -96,10 +96,32 @@ def headings_of(build, tokenizer, folder, text):
         (("1. Flour", "2. Salt", "Mix both."), [""]),
         (("12 apples", "They are red."), [""]),
         (("2. Charging",), [""]),
+        (("2.1 Is it loud?", "It is."), ["2.1 Is it loud?"]),
     ],
 )  # fmt: skip
 def test_a_numbered_line_is_a_heading_but_in_a_list(build, tokenizer, tmp_path, lines, headings):
     assert headings_of(build, tokenizer, tmp_path, "\n\n".join(lines)) == headings
+
+
+LINE = "The crane is oiled by Oda each spring, and by nobody else in the whole town."
+
+
+@pytest.mark.parametrize(
+    ("text", "heading"),
+    [
+        ("Is it loud?\n\nIt is.", "Is it loud?"),
+        (f"The  oil\n{LINE}", "The oil"),
+        (f"2. The oil\n{LINE}", "2. The oil"),
+        (f"The oil:\n{LINE}", ""),
+        (f"The crane that stands in the harbour of Oldenport\n{LINE}", ""),
+        ("The oil\nIt is old.", ""),
+        (f"# Crane\n\n## Oil\n\n### Age\n\n{LINE}", "Oil: Age"),
+        (f"# Crane\n\n### Oil\n\n{LINE}\n\n## Age\n\n{LINE}", "Age"),
+        (f"## Oil\n\n# A comment\n\n### Age\n\n{LINE}", "Age"),
+    ],
+)
+def test_the_heading_of_the_last_passage(build, tokenizer, tmp_path, text, heading):
+    assert headings_of(build, tokenizer, tmp_path, text)[-1] == heading
 
 
 @pytest.mark.parametrize(
