@@ -8,7 +8,7 @@ from knn_logits.ask.ranking import content_words, words_of
 
 # "Name: Oda; Office: B-204", as the rows of CSV are read.
 _FIELD = re.compile(r"(?:^|;\s)(\w[\w .-]{0,40}):\s([^;|]*)")
-_CELL = re.compile(r"[^|]+")
+_CELL = re.compile(r"(?:[^|\s]|\s(?!\s))+")
 
 
 def cell_of_question(

@@ -52,11 +52,17 @@ _ABBREVIATED = re.compile(
 _LONGEST_ABBREVIATION = 10
 _LISTED = re.compile(r"[-*+•|>#]|\d+[.)]\s|[A-Z]:\s")
 _SHORT_LINE = 60
+# An empty line, or a rule: a line without a letter or a digit, such as "----" or "%".
+_RULE = re.compile(r"(?:\A|\n)(?:(?:[^\w\n]|_)*\n)+")
+# Between the columns of a row in plain text, or the cells of a row of HTML.
+_GAP = re.compile(r"(?<=\S)(?: {3,}| *\t[ \t]*)(?=\S)")
+# A line that ends so many characters before the margin was not broken for want of room.
+_EARLY = 8
 # "Created: 28-Apr-2007": a block of such lines is a record.
 _FIELD = re.compile(r"\w[\w.-]*(?: [\w.-]+){0,3}:\s")
 # What stands before an item of a list or an answer, and is no part of what it says.
 _MARKER = re.compile(r"(?:[-*+•>]|\d+[.)]|[QA]:)\s+")
-_HEADING = re.compile(r"#{1,6}\s|[=\-~^]{3,}$")
+_HEADING = re.compile(r"#{1,6}\s")
 # The options of a directive of rST or MyST, such as ":align: center", which are no sentences.
 _OPTIONS = re.compile(
     r"^([ \t]*\.\. [\w:-]+::.*)(?:\n[ \t]+:[\w-]+:.*)+"
@@ -65,7 +71,6 @@ _OPTIONS = re.compile(
 )
 # A list or code that is quoted with the sentence before it has at most so many characters.
 _LONGEST_BLOCK = 600
-_CELL = re.compile(r"[|\t]")
 
 
 @dataclass(frozen=True)
@@ -95,17 +100,32 @@ class Sentence:
 def sentences_of(text: str) -> list[str]:
     """Cuts a passage in sentences. The items of a list and the rows of a table are sentences."""
     parts: list[str] = []
-    for block in re.split(r"\n[ \t]*\n", _OPTIONS.sub(r"\1\2", text)):
+    for block in _RULE.split(_OPTIONS.sub(r"\1\2", text)):
         lines = block.split("\n")
-        short = max(map(len, lines)) < _SHORT_LINE
+        widest = max(map(len, lines))
         record = 2 * sum(_FIELD.match(line) is not None for line in lines) > len(lines)
         joined = lines[0]
         for before, line in pairwise(lines):
             begins = _LISTED.match(line.strip()) or (record and _FIELD.match(line))
-            apart = short or begins or _HEADING.match(before.strip())
+            is_row = _GAP.search(before) and _GAP.search(line)
+            short = widest < _SHORT_LINE or _ends_early(before, line, widest)
+            apart = short or begins or is_row or _HEADING.match(before.strip())
             joined += ("\n\n" if apart else "\n") + line
         parts += _cut(joined)
     return [part for part in parts if any(map(str.isalnum, part))]
+
+
+def _ends_early(before: str, line: str, widest: int) -> bool:
+    """Whether the next line's first word had room, begins a sentence, and is not indented more."""
+    word = line.split(maxsplit=1)[0] if line.strip() else ""
+    deeper = len(line) - len(line.lstrip()) > len(before) - len(before.lstrip())
+    room = len(before) + len(word) + _EARLY <= widest
+    return room and word[:1].isupper() and not deeper and not before.rstrip().endswith(",")
+
+
+def _spaced(text: str) -> str:
+    """A text in one line. Two spaces stand between the cells of a row."""
+    return "  ".join(" ".join(cell.split()) for cell in _GAP.split(text.strip()))
 
 
 def _cut(text: str) -> Iterator[str]:
@@ -114,9 +134,9 @@ def _cut(text: str) -> Iterator[str]:
         begin, end = match.span(match.lastindex or 0)
         before = text[max(start, begin - _LONGEST_ABBREVIATION) : begin]
         if match.lastindex != 1 or not _ABBREVIATED.search(before):
-            yield " ".join(text[start:begin].split())
+            yield _spaced(text[start:begin])
             start = end
-    yield " ".join(text[start:].split())
+    yield _spaced(text[start:])
 
 
 def candidates(
@@ -134,12 +154,14 @@ def candidates(
         names = _table_rows(row.passage.text)
         for text in sentences_of(row.passage.text):
             name = names.get(text, "")
+            before = 0.0 if name else before  # the row above is about something else
             words = set(words_of(f"{name} {text}", language))
             shared = sum(weight for word, weight in weights.items() if word in words)
             is_question = text.endswith("?")
             title = row.passage.title
             headings = (*row.passage.over, row.passage.heading, title, f"Title: {title}")
-            is_heading = bool(_HEADING.match(text) or DESCRIBED.match(text)) or text in headings
+            plain = " ".join(text.split())
+            is_heading = bool(_HEADING.match(text) or DESCRIBED.match(text)) or plain in headings
             if not is_question and not is_heading:
                 total = max(shared, before) if lead else shared + _BEFORE * before
                 listed.append(Sentence(_without_marker(text), row, total, lead or name))
@@ -153,11 +175,13 @@ def _table_rows(text: str) -> dict[str, str]:
     rows: dict[str, str] = {}
     first, cells = "", 0
     for line in text.splitlines():
-        row, before = " ".join(line.split()), cells
-        cells = len(_CELL.findall(line))
+        if not any(map(str.isalnum, line)):
+            continue
+        row, before = _spaced(line), cells
+        cells = line.count("|") or len(_GAP.findall(line))
         if not cells or cells != before:
             first = row
-        elif any(map(str.isalnum, row)):
+        else:
             rows[row] = first
     return rows
 

@@ -18,6 +18,7 @@ LEAD, FARE = "| Route | Departure | Fare |", "| Morvik - Stensund | 07:40 | EUR 
         ("How old is Luc Delacroix?", "", ROW, None),
         ("What is the fare to Stensund?", LEAD, FARE, " EUR 14 "),
         ("What is the fare to Stensund?", "The route | The fare", FARE, None),
+        ("What is the fare to Stensund?", "Route  The fare", "To Stensund  EUR 14", " EUR 14"),
         ("What is the fare?", "", "The fare is 14 euros; it was: 12.", None),
         ("What is the fare?", "", "", None),
     ],

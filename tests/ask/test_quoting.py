@@ -47,6 +47,21 @@ def found(text, heading=""):
           "Created: 28-Apr-2007"]),
         ("- oil the crane, which takes a long while and more than a line\n- open the winch",
          ["- oil the crane, which takes a long while and more than a line", "- open the winch"]),
+        ("No water is below the crane.\n%\nThe pump is\nred.\n-- Oda\n----",
+         ["No water is below the crane.", "The pump is", "red.", "-- Oda"]),
+        ("Tools\nThe crane is oiled by Oda each spring, and by nobody else in the whole town.\n"
+         "She has the key. The winch is oiled by Maira, who comes with the ferry at 7 in\n"
+         "Morvik.",
+         ["Tools",
+          "The crane is oiled by Oda each spring, and by nobody else in the whole town.",
+          "She has the key.",
+          "The winch is oiled by Maira, who comes with the ferry at 7 in Morvik."]),
+        ("-o, --oil\n        Oil the crane, which takes a long while and more than a line.",
+         ["-o, --oil Oil the crane, which takes a long while and more than a line."]),
+        ("Crane, which lifts crates of all sizes       12 crowns\n"
+         "Pump, for the water under the harbour         7 crowns",
+         ["Crane, which lifts crates of all sizes  12 crowns",
+          "Pump, for the water under the harbour  7 crowns"]),
         (".. image:: crane.png\n   :alt: The crane.\n   :align: center\n\n:param tons: The load.",
          [".. image:: crane.png", ":param tons: The load."]),
     ],
@@ -176,18 +191,18 @@ def test_what_is_known_of_the_best_sentence_is_not_scored_again(model, tokenizer
     assert best_sentence(model, tokenizer, "red", listed, -1e9)[0].text == "It is old."
 
 
-@pytest.mark.parametrize("cell", [" | ", "\t"])
+@pytest.mark.parametrize("cell", [" | ", "\t", "    "])
 @pytest.mark.parametrize("rule", ["", "--- | --- | ---\n"])
 def test_a_row_is_read_with_the_names_of_its_columns(cell, rule):
     rows = [("Model", "Weight", "Crew"), ("Tern", "410 kg", "2"), ("Wren", "190 kg", "1")]
     names, *lines = [cell.join(row) for row in rows]
+    columns = "  " if cell.isspace() else cell
     text = "Boats on the lake.\n\n" + "\n".join(
         [names, *([rule.strip().replace(" | ", cell)] if rule else []), *lines]
     )
     listed = candidates("Weight of the Wren?", [found(text)], lambda word: 1.0)
     best = listed[0]
-    assert best.text == " ".join(lines[1].split())
-    assert best.lead == " ".join(names.split())
+    assert (best.lead, best.text) == (columns.join(rows[0]), columns.join(rows[2]))
     assert best.read.endswith(f"{best.lead} {best.text}")
     assert best.shared >= 2
     assert next(row for row in listed if row.text.startswith("Boats")).lead == ""
