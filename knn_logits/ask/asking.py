@@ -211,7 +211,7 @@ class Asking:
         if not ranked:
             return _Choice()
         listed = candidates(query, ranked, idf)
-        share = self._share(query, listed)
+        share = self._share(listed, sum(map(idf, words)))
         texts = [reading_of(row.passage) for row in ranked]
         model, tokenizer, first = self.model, self.tokenizer, None
         with evaluating(model):
@@ -225,9 +225,9 @@ class Asking:
             else:
                 # It is about what the question before is about, and asks for something else.
                 last = set(content_words(question, language)) or words
-                listed = candidates(
-                    query, ranked, lambda word: idf(word) * (1 if word in last else _EARLIER)
-                )
+                weights = {word: idf(word) * (1 if word in last else _EARLIER) for word in words}
+                listed = candidates(query, ranked, weights.__getitem__)
+                share = max(share, self._share(listed, sum(weights.values())))
             sentence, span, further = best_sentence(model, tokenizer, question, listed, first)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
@@ -252,7 +252,9 @@ class Asking:
         It takes no pass of the model. With `config.least_shared` a document may say the answer.
         """
         ranked = self.find(query)
-        return min(1.0, self._share(query, candidates(query, ranked, self._ranking(query).idf)))
+        ranking = self._ranking(query)
+        listed = candidates(query, ranked, ranking.idf)
+        return min(1.0, self._share(listed, ranking.weight(query)))
 
     def match(self, query: str) -> float:
         """That share and the best passage's BM25 score per idf of the query's words, in [0, 2].
@@ -260,16 +262,15 @@ class Asking:
         It takes no pass of the model. `config.least_match` is the least that an answer needs.
         """
         ranked = self.find(query)
-        share = self._share(query, candidates(query, ranked, self._ranking(query).idf))
-        return self._match(query, ranked, share)
+        return self._match(query, ranked, self.shared(query))
 
     def _match(self, query: str, ranked: Sequence[Ranked], share: float) -> float:
         total = self._ranking(query).weight(query)
         return min(1.0, share) + min(1.0, ranked[0].score / total if ranked and total else 0.0)
 
-    def _share(self, query: str, listed: Sequence[Sentence]) -> float:
+    @staticmethod
+    def _share(listed: Sequence[Sentence], total: float) -> float:
         """What the first of a query's candidates has of its words, and of the sentence before."""
-        total = self._ranking(query).weight(query)
         return listed[0].shared / total if listed and total else 0.0
 
     def _ranking(self, query: str = "") -> Ranking:

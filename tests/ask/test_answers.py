@@ -219,6 +219,12 @@ def test_a_follow_up_question_is_answered_for_its_own_words(asking, monkeypatch)
     assert listed[0].text == TEXTS[3]
 
 
+@pytest.mark.parametrize(("verb", "answered"), [("flood", True), ("sail", False)])
+def test_a_follow_up_question_is_answered_by_its_own_words(asking, verb, answered):
+    history = [{"role": "user", "content": "Who paints the southern palace?"}]
+    assert asking().answer(f"And when did they {verb} it?", history).answered is answered
+
+
 def test_a_question_that_is_too_long_or_empty_is_refused(asking):
     with pytest.raises(knn_logits.ConfigError, match="shorten the question"):
         asking().answer("photosynthesis " * 200)
