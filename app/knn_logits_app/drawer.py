@@ -19,17 +19,6 @@ _MOST_TOKENS, _MOST_PLACES, _LONGEST = 24_000, 500, 500
 _CONTEXT = 16
 
 
-def add_drawer() -> Any:
-    """Adds the place on the page that shows a document."""
-    return gr.HTML(
-        "",
-        html_template='<div class="kl-drawer-out"></div>',
-        js_on_load="knnLogits.drawer(element, props, watch);",
-        apply_default_css=False,
-        elem_id="drawer",
-    )
-
-
 def connect(server: Server, answers: Any, drawer: Any) -> None:
     """Lets a place of answers, which triggers the event "read", open documents."""
 

@@ -178,11 +178,21 @@ def arrived(request: gr.Request) -> float:
     return float(scope["arrived"])
 
 
-def html_place(js: str | None = None, **settings: Any) -> Any:
-    """Adds a place for HTML, which gradio inserts as a value and does not read as a template."""
+def place(
+    js: str | None = None,
+    value: str = "",
+    *,
+    kind: str = "kl-out",
+    content: str = "",
+    **settings: Any,
+) -> Any:
+    """Adds a place that scripts fill, or with `${value}` as its content one for HTML.
+
+    gradio inserts the value there, and does not read it as a template.
+    """
     return gr.HTML(
-        "",
-        html_template='<div class="kl-out">${value}</div>',
+        value,
+        html_template=f'<div class="{kind}">{content}</div>',
         js_on_load=js,
         apply_default_css=False,
         **settings,
@@ -191,13 +201,8 @@ def html_place(js: str | None = None, **settings: Any) -> Any:
 
 def answers_place(value: str = "", **settings: Any) -> Any:
     """Adds a place for answers, which triggers "ask" to write again and "read" for a document."""
-    return gr.HTML(
-        value,
-        html_template='<div class="kl-out"></div>',
-        js_on_load='knnLogits.mount(element, props, trigger, watch, ["ask", "read"]);',
-        apply_default_css=False,
-        **settings,
-    )
+    js = 'knnLogits.mount(element, props, trigger, watch, ["ask", "read"]);'
+    return place(js, value, **settings)
 
 
 def textbox(server: Server, controls: Controls, **settings: Any) -> Any:

@@ -202,7 +202,7 @@ def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
     return stores_by_name
 
 
-def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) -> list[str]:
+def beginnings(store: Datastore, tokenizer: Any, number: int) -> list[str]:
     """Returns beginnings of sentences, or sources of pairs, as prompts."""
     prompts: list[str] = []
     for place in _spread(store, number * 4):
@@ -211,7 +211,7 @@ def beginnings(store: Datastore, tokenizer: Any, number: int, words: int = 6) ->
             prompts += [source] if len(source) <= _LONG else []
         else:
             sentence = prose(_text(store, tokenizer, place))
-            prompts += [" ".join(sentence.split()[:words])] if sentence else []
+            prompts += [" ".join(sentence.split()[:6])] if sentence else []
         if len(prompts) == number:
             break
     return list(dict.fromkeys(prompts)) or first_words(store, tokenizer, number)

@@ -11,8 +11,8 @@ from knn_logits import Datastore, settings_line
 from knn_logits_app import tab_chat, tab_evaluate, tab_explain, tab_generate, tab_text
 from knn_logits_app.api import add_api
 from knn_logits_app.bundle import TITLE, asset
-from knn_logits_app.drawer import add_drawer, connect
-from knn_logits_app.layout import INSTANT, Controls, Server, setting_control, values_of
+from knn_logits_app.drawer import connect
+from knn_logits_app.layout import INSTANT, Controls, Server, place, setting_control, values_of
 from knn_logits_app.library import Library
 from knn_logits_app.requests import SETTINGS
 from knn_logits_app.views import text
@@ -47,7 +47,8 @@ def build_page(server: Server) -> Any:
                 panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in tabs]
             with gr.Column(scale=1, min_width=280, elem_id="side"):
                 controls = _controls(server)
-        drawer = add_drawer()
+        js = "knnLogits.drawer(element, props, watch);"
+        drawer = place(js, kind="kl-drawer-out", elem_id="drawer")
         for panel, (_, build) in zip(panels, tabs.values(), strict=True):
             with panel:
                 answers = build(server, controls)

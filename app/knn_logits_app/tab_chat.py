@@ -20,11 +20,10 @@ from knn_logits_app.requests import MOST_CHARACTERS, RequestError, friendly, who
 
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the place of its answers."""
-    output = gr.HTML(
+    output = layout.place(
+        'knnLogits.chat(element, props, trigger, watch, ["ask", "read"]);',
         views.json_text({"openings": _openings(server)}),
-        html_template='<div class="kl-out kl-chat"></div>',
-        js_on_load='knnLogits.chat(element, props, trigger, watch, ["ask", "read"]);',
-        apply_default_css=False,
+        kind="kl-out kl-chat",
         elem_id="chat",
     )
     # The browser reads the question, and triggers the event "ask" of the place of answers.

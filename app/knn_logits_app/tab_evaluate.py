@@ -40,7 +40,7 @@ def build(server: Server, controls: Controls) -> None:
     )
     with gr.Row(elem_classes="kl-run"):
         button = gr.Button("Evaluate", variant="primary", size="md", elem_id="evaluate")
-    output = layout.html_place(elem_id="evaluated")
+    output = layout.place(content="${value}", elem_id="evaluated")
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
         try:

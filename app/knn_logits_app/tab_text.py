@@ -42,7 +42,7 @@ def build(server: Server, controls: Controls) -> None:
         cancel = layout.stop_button("Cancel", "cancel")
         sample = gr.Button("Take a sample text", size="md", visible=not pairs)
         delete = gr.Button("Delete it now", size="md", interactive=False, elem_id="delete")
-    output = layout.html_place("knnLogits.tries(element, watch);", elem_id="built")
+    output = layout.place("knnLogits.tries(element, watch);", content="${value}", elem_id="built")
 
     def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, ...]]:
         paths = [str(path) for path in values[-1] or []]

@@ -62,9 +62,9 @@ def chat_page(sequence: SequenceTrace, metric: str = "l2", folded: str | None = 
     return alone(json_text(content), folded)
 
 
-def message(line: str, *, kind: str = "error") -> str:
+def message(line: str) -> str:
     """Packs one line that is shown in place of an answer."""
-    return json_text({"message": line, "kind": kind})
+    return json_text({"message": line})
 
 
 def _side(answer: Answer) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Span:
     source: Source
 
 
-def spans_of(end: End, number: int = _SPANS) -> list[Span]:
+def spans_of(end: End) -> list[Span]:
     """Returns the spans in which documents have the largest shares, in the order of the text."""
     sequence = within(end)
     if sequence is None:
@@ -75,7 +75,7 @@ def spans_of(end: End, number: int = _SPANS) -> list[Span]:
     first = sequence.text
     shift = 0 if first[:1] == end.text[:1] else len(first) - len(first.lstrip())
     spans = []
-    for source in main_sources(sequence, number):
+    for source in main_sources(sequence, _SPANS):
         start = places[id(source.tokens[0])] - shift
         stop = min(len(end.text), start + len(source.words))
         words = end.text[max(0, start) : stop]

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from app.conftest import PATIENCE, eventually, expect
+from app.test_raw_requests import call, generating
 from knn_logits import Trace
 from knn_logits_app.decoding import TokenStream
 
@@ -155,7 +156,8 @@ def test_stop_ends_a_long_text(until_stopped, open_page):
     assert one.page.locator("#answers .kl-w[role=button]").count() > 0
 
 
-def test_what_was_stopped_while_it_waited_is_never_run(served, visit, monkeypatch):
+def test_what_was_stopped_while_it_waited_is_never_run(served, open_page, client, monkeypatch):
+    one = open_page
     write, go, prompts = served[1].session.write, threading.Event(), []
 
     def held(library, writing, *rest):
@@ -165,12 +167,8 @@ def test_what_was_stopped_while_it_waited_is_never_run(served, visit, monkeypatc
         yield from write(library, writing, *rest)
 
     monkeypatch.setattr(served[1].session, "write", held)
-    busy = [visit(), visit()]
-    for number, other in enumerate(busy):
-        other.page.locator("#prompt textarea").fill(f"Hold {number}")
-        other.page.locator("#write").click()
+    busy = [call(client, "generate", *generating(f"Hold {number}")) for number in range(2)]
     eventually(lambda: len(prompts) == len(busy))
-    one = visit()
     one.page.locator("#prompt textarea").fill("Never written")
     with one.page.expect_response("**/queue/join**"):
         one.page.locator("#write").click()

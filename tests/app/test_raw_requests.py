@@ -5,8 +5,7 @@ import json
 import httpx
 import pytest
 
-from app.conftest import PATIENCE
-from knn_logits_app import launch
+from app.conftest import PATIENCE, serving
 
 API = "/gradio_api"
 
@@ -256,24 +255,17 @@ def test_tools_of_mcp_answer_json_with_a_summary(url):
 
 
 def test_a_full_queue_says_so(library):
-    page, server = launch([library], block=False, quiet=True, at_once=1, waiting=2)
-    try:
-        with httpx.Client(base_url=page.local_url.rstrip("/"), timeout=PATIENCE) as client:
-            answers = [
-                call(client, "generate", *generating("The", new_tokens=30)) for _ in range(8)
-            ]
-            statuses = [one.status_code for one in answers]
-            assert 200 in statuses
-            assert 503 in statuses
-            assert set(statuses) <= {200, 503}
-            full = next(one for one in answers if one.status_code == 503)
-            assert "full" in full.text
-            ids = [one.json()["event_id"] for one in answers if one.status_code == 200]
-            for event in ids:
-                assert "event: complete" in client.get(f"{API}/call/generate/{event}").text
-    finally:
-        server.visitors.close()
-        page.close(verbose=False)
+    with (
+        serving(library, at_once=1, waiting=2) as (url, _),
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
+    ):
+        answers = [call(client, "generate", *generating("The", new_tokens=30)) for _ in range(8)]
+        statuses = [one.status_code for one in answers]
+        assert set(statuses) == {200, 503}
+        assert "full" in answers[statuses.index(503)].text
+        for one in answers:
+            if one.status_code == 200:
+                assert outcome(client, one, "generate")[0] == "complete"
 
 
 def test_every_answer_forbids_the_page_to_call_anybody_else(client):

@@ -304,7 +304,7 @@ const mount = (element, props, trigger, watch) => {
     if (writes) writing(!data.message && !Object.values(data.sides).every((side) => side.done));
     if (data.message) {
       view.waiting = false;
-      out.replaceChildren(h("p", { class: `kl-notice kl-${data.kind}`, role: "status" }, data.message));
+      out.replaceChildren(h("p", { class: "kl-notice kl-error", role: "status" }, data.message));
       return;
     }
     if (!completed(data)) return;

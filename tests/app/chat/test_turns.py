@@ -1,5 +1,6 @@
 """The chat in a browser: questions in turns, and what may happen to them."""
 
+import threading
 from dataclasses import replace
 
 import httpx
@@ -7,7 +8,8 @@ import pytest
 from conftest import TEXTS
 
 from app.chatting import GENERAL, MISSING, OPEN_ALL, QUEEN, Chat
-from app.conftest import eventually, expect, serving
+from app.conftest import PATIENCE, eventually, expect, serving
+from app.test_raw_requests import call, generating
 from knn_logits import Asking
 from knn_logits_app.visitors import Quotas
 
@@ -86,25 +88,32 @@ def test_stop_ends_a_question_and_another_one_replaces_it(chat, held):
     assert "another question was asked" in text or TEXTS[2] in text
 
 
-def test_a_question_that_is_stopped_while_it_waits_is_never_asked(
-    chat, chat_page, visit, held, monkeypatch
-):
-    find, queries = Asking.find, []
+def test_a_question_that_is_stopped_while_it_waits_is_never_asked(chat, chat_page, monkeypatch):
+    url, server = chat_page
+    write, go, held, queries = server.session.write, threading.Event(), [], []
+
+    def holding(*given):
+        held.append(given)
+        go.wait(PATIENCE)
+        yield from write(*given)
+
+    monkeypatch.setattr(server.session, "write", holding)
+    find = Asking.find
     monkeypatch.setattr(
         Asking, "find", lambda self, query: queries.append(query) or find(self, query)
     )
-    others = [Chat(visit(url=chat_page[0])) for _ in range(2)]
-    for other in others:
-        other.send(QUEEN)
-    eventually(lambda: len(queries) == len(others))
+    with httpx.Client(base_url=url) as client:
+        for _ in range(2):
+            call(client, "generate", *generating("The"))
+    eventually(lambda: len(held) == 2)
     with chat.page.expect_response("**/queue/join**"):
         chat.send("Is this ever asked?")
     with chat.page.expect_response("**/queue/join**"):
         chat.page.locator("#chat-stop").click()
     expect(chat.turn()).to_contain_text("ended early: stopped")
-    held.set()
+    go.set()
     expect(chat.ask(MISSING)).to_contain_text("No document says that.")
-    assert queries[len(others) :] == [MISSING]
+    assert queries == [MISSING]
 
 
 def test_a_replaced_question_takes_no_turn_in_the_conversation(chat, held):
