@@ -6,6 +6,7 @@ with its datastores. Importing this package does not load gradio.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,15 +14,10 @@ if TYPE_CHECKING:
     from knn_logits_app.server import launch
 
 __all__ = ["Example", "Library", "launch"]
+_MODULES = {"Example": "library", "Library": "library", "launch": "server"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "launch":
-        from knn_logits_app.server import launch
-
-        return launch
-    if name in ("Example", "Library"):
-        from knn_logits_app import library
-
-        return getattr(library, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

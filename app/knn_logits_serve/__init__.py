@@ -6,6 +6,7 @@ a model with its datastores. Importing this package does not load the web server
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,15 +14,10 @@ if TYPE_CHECKING:
     from knn_logits_serve.server import Settings, serve
 
 __all__ = ["Served", "Settings", "serve"]
+_MODULES = {"Served": "served", "Settings": "server", "serve": "server"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("serve", "Settings"):
-        from knn_logits_serve import server
-
-        return getattr(server, name)
-    if name == "Served":
-        from knn_logits_serve.served import Served
-
-        return Served
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
