@@ -72,11 +72,14 @@ def cluster(
         progress("centroids", 0, None)
         keys = training_sample(store, sample or _SAMPLE_PER_CLUSTER * clusters, seed)
         centroids = train_centroids(keys, clusters, metric=metric, seed=seed, threads=threads)
-        labels: list[Array] = []
+        labels: Array = np.empty(len(store), np.int32)
+        done = 0
         count = counter(progress, "clusters", len(store))
         for batch in store.key_batches(_KEYS_AT_ONCE):
-            labels.append(assign(centroids, batch, metric=metric, threads=threads))
+            nearest = assign(centroids, batch, metric=metric, threads=threads)
+            labels[done : done + len(batch)] = nearest
+            done += len(batch)
             count(len(batch))
-        job.write("clusters", np.concatenate(labels).astype(np.int32))
+        job.write("clusters", labels)
         job.commit(store.manifest)
     return Datastore(store.folder)
