@@ -192,13 +192,12 @@ def read_documents(
     if any((length.as_py() or 0) > 4 * _LONGEST_ID for length in lengths_of_ids):
         raise DamagedError(f"{path} contains ids longer than {_LONGEST_ID} characters; rebuild it")
     documents = Documents(table)
-    ends = np.cumsum(documents.length)
-    whole = len(documents) == rows and (rows == 0 or int(ends[-1]) == tokens)
-    starts = np.concatenate([[0], ends[:-1]]) if rows else ends
-    # Each number is checked, too, since a sum of large numbers can wrap around to `tokens`.
     lengths = documents.length
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    whole = len(documents) == rows and (rows == 0 or int(ends[-1]) == tokens)
+    # Each number is checked, too, since a sum of large numbers can wrap around to `tokens`.
     sane = bool(((lengths >= 1) & (lengths <= tokens)).all())
-    if not whole or not sane or not np.array_equal(documents.first, starts):
+    if not whole or not sane or not np.array_equal(documents.first, ends[:-1]):
         raise DamagedError(f"the documents of {path} do not cover all tokens in order; rebuild it")
     return documents
 

@@ -95,16 +95,14 @@ def stamp_path(folder: Path) -> Path:
     return cache_folder() / "verified" / f"{name}.json"
 
 
-def _stamp(checksum: str, states: dict[str, State]) -> dict[str, object]:
-    return {"checksum": checksum, "files": {name: list(state) for name, state in states.items()}}
+def _stamp(checksum: str, states: dict[str, State]) -> bytes:
+    return json.dumps({"checksum": checksum, "files": states}).encode()
 
 
 def _is_stamped(folder: Path, checksum: str, states: dict[str, State]) -> bool:
-    try:
-        content = json.loads(stamp_path(folder).read_bytes())
-    except (OSError, ValueError, RuntimeError, RecursionError):
-        return False
-    return bool(content == _stamp(checksum, states))
+    with suppress(OSError, RuntimeError):
+        return stamp_path(folder).read_bytes() == _stamp(checksum, states)
+    return False
 
 
 def write_stamp(folder: Path, checksum: str, states: dict[str, State], since: int) -> None:
@@ -114,7 +112,7 @@ def write_stamp(folder: Path, checksum: str, states: dict[str, State], since: in
     with suppress(OSError, RuntimeError, StorageError):
         path = stamp_path(folder)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, json.dumps(_stamp(checksum, states)).encode())
+        write_bytes(path, _stamp(checksum, states))
 
 
 def _required_files(folder: Path, manifest: Manifest) -> list[FileRecord]:
