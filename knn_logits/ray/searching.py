@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 from knn_logits.errors import UnreachableError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import Indexes, check_probe
-from knn_logits.metrics import Metric
 from knn_logits.ray.connection import connect, machines, on_machine, result_of
 from knn_logits.ray.shard import Form, ShardActor
 from knn_logits.ray.sharded import PATIENCE, Answer, Replicas, ShardedIndex, ranges
@@ -116,13 +115,12 @@ class RayIndexes(Indexes):
             ref = opened(actors[number][replica])
             return lambda seconds: result_of(self._ray, ref, seconds)
 
-        metric: Metric = store.manifest.metric
         replicas = Replicas(ask, back, self._replicas)
         index = ShardedIndex(
             replicas.ask if self._replicas > 1 else lambda number, *call: ask(number, 0, *call),
             spans,
             store.manifest.dim,
-            metric,
+            store.manifest.metric,
             partial=self._partial,
             patience=self._patience,
         )

@@ -38,10 +38,8 @@ def ranges(entries: int, shards: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(ends))
 
 
-def merged(parts: Sequence[Neighborhood], k: int, rows: int) -> Neighborhood:
+def merged(parts: Sequence[Neighborhood], k: int) -> Neighborhood:
     """Selects the k nearest entries of all shards, nearest first, then by id, padding last."""
-    if not parts:
-        return np.empty((rows, 0), np.float32), np.empty((rows, 0), np.int64)
     nearness, ids = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
     nearness = np.where(ids < 0, np.float32(-np.inf), nearness)
     order = np.lexsort((ids, -nearness), axis=1)[:, :k]
@@ -106,7 +104,7 @@ class ShardedIndex:
         if len(parts) < len(self._spans):
             with self._lock:
                 self.partial_answers += 1
-        nearness, ids = merged(parts, k, len(array))
+        nearness, ids = merged(parts, k)
         return torch.from_numpy(nearness), torch.from_numpy(ids)
 
     def _is_back(self, number: int) -> bool:

@@ -34,14 +34,13 @@ def test_every_entry_is_in_one_shard(entries, shards):
 def test_the_nearest_of_all_shards():
     first = np.array([[-1.0, -3.0, -np.inf]], np.float32), np.array([[4, 2, -1]])
     second = np.array([[-2.0, -3.0, -0.5]], np.float32), np.array([[8, 9, 7]])
-    nearness, ids = merged([first, second], 4, 1)
+    nearness, ids = merged([first, second], 4)
     # Entries 2 and 9 are equally near.
     assert ids.tolist() == [[7, 4, 8, 2]]
     assert nearness.tolist() == [[-0.5, -1.0, -2.0, -3.0]]
-    nearness, ids = merged([first, second], 9, 1)
+    nearness, ids = merged([first, second], 9)
     assert ids.tolist() == [[7, 4, 8, 2, 9, -1]]
     assert nearness[0, -1] == -np.inf
-    assert merged([], 4, 3)[1].shape == (3, 0)
 
 
 class Asked:
