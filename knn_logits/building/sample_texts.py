@@ -34,12 +34,11 @@ def sample_texts(model: nn.Module, tokenizer: Any) -> list[Array] | None:
         scores = decoder(ids, attention_mask=torch.ones_like(ids)).logits[0, -1]
         first = scores.topk(min(_TEXTS, len(scores))).indices
         ids = torch.cat([ids.repeat(len(first), 1), first.to(ids.device).unsqueeze(1)], dim=1)
-        sureness = _Sureness()
-        ids = _written(decoder, ids, sureness)
-    if sureness.is_unsure:
+        texts = _written(decoder, ids)
+    if texts is None:
         return None
     ends = set(np.atleast_1d(decoder.generation_config.eos_token_id or -1).tolist())
-    rows = [row[len(opening) :] for row in ids.tolist()]
+    rows = [row[len(opening) :] for row in texts.tolist()]
     lengths = [next((n for n, token in enumerate(row) if token in ends), len(row)) for row in rows]
     return [np.array(row[:n], np.int64) for row, n in zip(rows, lengths, strict=True) if n > 1]
 
@@ -77,31 +76,22 @@ def opening_of(model: Any, tokenizer: Any) -> list[int]:
     return []
 
 
-class _Sureness:
-    """Watches what a model gives its likeliest first tokens, and stops an unsure one."""
+def _written(model: Any, ids: Tensor) -> Tensor | None:
+    """The texts as the model goes on with them; None if it is unsure of its first tokens."""
+    from transformers import GenerationConfig
 
-    def __init__(self) -> None:
-        self._likeliest: list[Tensor] = []
+    likeliest: list[Tensor] = []
 
-    @property
-    def is_unsure(self) -> bool:
-        """Whether the model gives its likeliest token too little on average."""
-        return float(torch.stack(self._likeliest).mean()) < _SURE
-
-    def watch(self, ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
-        """A logits processor, which changes nothing."""
-        if len(self._likeliest) < _FIRST:
-            self._likeliest.append(scores.float().softmax(-1).amax(-1))
+    def watched(ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG001
+        if len(likeliest) < _FIRST:
+            likeliest.append(scores.float().softmax(-1).amax(-1))
         return scores
 
-    def ends(self, ids: Tensor, scores: object) -> Tensor:  # noqa: ARG002
-        """A stopping criterion, the same for all rows."""
-        unsure = len(self._likeliest) == _FIRST and self.is_unsure
-        return torch.full((len(ids),), unsure, device=ids.device)
+    def is_unsure() -> bool:
+        return float(torch.stack(likeliest).mean()) < _SURE
 
-
-def _written(model: Any, ids: Tensor, sureness: _Sureness) -> Tensor:
-    from transformers import GenerationConfig
+    def ended(ids: Tensor, scores: object) -> Tensor:  # noqa: ARG001
+        return torch.full((len(ids),), len(likeliest) == _FIRST and is_unsure(), device=ids.device)
 
     ends, pad = (getattr(model.generation_config, f"{name}_token_id") for name in ("eos", "pad"))
     pad = pad if pad is not None else np.atleast_1d(ends if ends is not None else 0)[0]
@@ -112,7 +102,7 @@ def _written(model: Any, ids: Tensor, sureness: _Sureness) -> Tensor:
         ids,
         attention_mask=torch.ones_like(ids),
         generation_config=config,
-        logits_processor=[sureness.watch],
-        stopping_criteria=[sureness.ends],
+        logits_processor=[watched],
+        stopping_criteria=[ended],
     )
-    return output
+    return None if is_unsure() else output
