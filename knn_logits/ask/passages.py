@@ -18,8 +18,11 @@ from knn_logits.store.datastore import Datastore
 # second number, and is cut at its sentences beyond.
 PASSAGE_TOKENS, MOST_TOKENS = 160, 320
 _LONGEST_HEADING = 90
-# A line of running text has so many characters at least. A line half as long above it is a heading.
+# A line of running text has so many characters at least, or it ends a sentence. A line half as long
+# above it is a heading.
 _TEXT_LINE = 60
+# Between the columns of a row in plain text, or the cells of a row of HTML.
+GAP = re.compile(r"(?<=\S)(?: {3,}| *\t[ \t]*)(?=\S)")
 ENDS_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s*$|[。\uff01\uff1f]\s*$")
 # A question is the heading of its answer, as in a FAQ.
 _NO_HEADING = re.compile(r"[.,;:!]$|^[-*+>|$]|^\d+[.)]?\s*$")
@@ -305,7 +308,9 @@ def _heading_of(paragraph: str) -> str | None:
     below = rest.partition("\n")[0].strip()
     underlined = bool(_UNDERLINE.fullmatch(below)) and len(below) >= len(line) // 2
     alone = not rest.strip()
-    above_text = len(below) >= max(_TEXT_LINE, 2 * len(line)) and below[:1].isupper()
+    is_text = len(below) >= _TEXT_LINE or ENDS_SENTENCE.search(below)
+    above_text = bool(is_text) and len(below) >= 2 * len(line) and below[:1].isupper()
+    above_text = above_text or (GAP.search(below) is not None and not GAP.search(line))
     if not line or len(line) > _LONGEST_HEADING or not (underlined or alone or above_text):
         return None
     if underlined:
@@ -328,7 +333,7 @@ def _numbered_heading(before: str, paragraph: str, after: str) -> str | None:
         return None
     beside = (_NUMBERED.match(text) for text in (before, after))
     is_item = not number[1] and any(match and not match[1] for match in beside)
-    return None if is_item else line
+    return None if is_item else " ".join(line.split())
 
 
 def _opening_of(name: str, texts: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.ask.languages import language_of
-from knn_logits.ask.passages import DESCRIBED, sentence_span
+from knn_logits.ask.passages import DESCRIBED, GAP, sentence_span
 from knn_logits.ask.ranking import Ranked, content_words, words_of
 from knn_logits.ask.spans import Span, answer_spans
 from knn_logits.engine.forward import input_device, padded
@@ -54,8 +54,6 @@ _LISTED = re.compile(r"[-*+•|>#]|\d+[.)]\s|[A-Z]:\s")
 _SHORT_LINE = 60
 # An empty line, or a rule: a line without a letter or a digit, such as "----" or "%".
 _RULE = re.compile(r"(?:\A|\n)(?:(?:[^\w\n]|_)*\n)+")
-# Between the columns of a row in plain text, or the cells of a row of HTML.
-_GAP = re.compile(r"(?<=\S)(?: {3,}| *\t[ \t]*)(?=\S)")
 # A line that ends so many characters before the margin was not broken for want of room.
 _EARLY = 8
 # "Created: 28-Apr-2007": a block of such lines is a record.
@@ -107,7 +105,7 @@ def sentences_of(text: str) -> list[str]:
         joined = lines[0]
         for before, line in pairwise(lines):
             begins = _LISTED.match(line.strip()) or (record and _FIELD.match(line))
-            is_row = _GAP.search(before) and _GAP.search(line)
+            is_row = GAP.search(before) and GAP.search(line)
             short = widest < _SHORT_LINE or _ends_early(before, line, widest)
             apart = short or begins or is_row or _HEADING.match(before.strip())
             joined += ("\n\n" if apart else "\n") + line
@@ -125,7 +123,7 @@ def _ends_early(before: str, line: str, widest: int) -> bool:
 
 def _spaced(text: str) -> str:
     """A text in one line. Two spaces stand between the cells of a row."""
-    return "  ".join(" ".join(cell.split()) for cell in _GAP.split(text.strip()))
+    return "  ".join(" ".join(cell.split()) for cell in GAP.split(text.strip()))
 
 
 def _cut(text: str) -> Iterator[str]:
@@ -178,7 +176,7 @@ def _table_rows(text: str) -> dict[str, str]:
         if not any(map(str.isalnum, line)):
             continue
         row, before = _spaced(line), cells
-        cells = line.count("|") or len(_GAP.findall(line))
+        cells = line.count("|") or len(GAP.findall(line))
         if not cells or cells != before:
             first = row
         else:

@@ -96,7 +96,7 @@ def headings_of(build, tokenizer, folder, text):
         (("1. Flour", "2. Salt", "Mix both."), [""]),
         (("12 apples", "They are red."), [""]),
         (("2. Charging",), [""]),
-        (("2.1 Is it loud?", "It is."), ["2.1 Is it loud?"]),
+        (("2.1\tIs it loud?", "It is."), ["2.1 Is it loud?"]),
     ],
 )  # fmt: skip
 def test_a_numbered_line_is_a_heading_but_in_a_list(build, tokenizer, tmp_path, lines, headings):
@@ -115,6 +115,9 @@ LINE = "The crane is oiled by Oda each spring, and by nobody else in the whole t
         (f"The oil:\n{LINE}", ""),
         (f"The crane that stands in the harbour of Oldenport\n{LINE}", ""),
         ("The oil\nIt is old.", ""),
+        ("The oil\nNobody oils the winch.", "The oil"),
+        ("The oil\nCrane     nine", "The oil"),
+        ("Part      Oil\nCrane     nine", ""),
         (f"# Crane\n\n## Oil\n\n### Age\n\n{LINE}", "Oil: Age"),
         (f"# Crane\n\n### Oil\n\n{LINE}\n\n## Age\n\n{LINE}", "Age"),
         (f"## Oil\n\n# A comment\n\n### Age\n\n{LINE}", "Age"),
