@@ -24,6 +24,7 @@ from knn_logits.ask.ranking import (
     Ranking,
     asks_whether,
     content_words,
+    has_pronoun,
     names_codes,
     refers_back,
 )
@@ -227,7 +228,8 @@ class Asking:
                 last = set(content_words(question, language)) or words
                 weights = {word: idf(word) * (1 if word in last else _EARLIER) for word in words}
                 listed = candidates(query, ranked, weights.__getitem__)
-                share = max(share, self._share(listed, sum(weights.values())))
+                of_its_own = self._share(listed, sum(weights.values()))
+                share = max(share, of_its_own) if has_pronoun(question) else of_its_own
             sentence, span, further = best_sentence(model, tokenizer, question, listed, first)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
@@ -251,9 +253,8 @@ class Asking:
 
         It takes no pass of the model. With `config.least_shared` a document may say the answer.
         """
-        ranked = self.find(query)
         ranking = self._ranking(query)
-        listed = candidates(query, ranked, ranking.idf)
+        listed = candidates(query, self.find(query), ranking.idf)
         return min(1.0, self._share(listed, ranking.weight(query)))
 
     def match(self, query: str) -> float:

@@ -32,6 +32,10 @@ _STOP = common_words(ENGLISH) | _ASKING
 # A question without words of its own, or with one of these, is about what was said before.
 _REFERS = {"it", "its", "they", "them", "their", "he", "him", "his", "she", "her"}
 _REFERS |= {"this", "that", "these", "those", "there", "one", "ones", "so", "then", "else"}
+# So is one of few words that begins with one of these, such as "And in leather?".
+_GOES_ON = {"also", "and", "but", "or", "und", "aber", "et", "mais", "y", "pero", "e", "ma", "maar"}
+_GOES_ON |= {"och", "og", "what about", "how about"}
+_FEW = 5
 # A question that begins with one of these asks for yes or no.
 _WHETHER = {"am", "are", "can", "could", "did", "do", "does", "had", "has", "have", "is", "may"}
 _WHETHER |= {"might", "must", "shall", "should", "was", "were", "will", "would"}
@@ -112,7 +116,15 @@ class Ranking:
 def refers_back(question: str) -> bool:
     """Whether a question says what it is about only together with those before it."""
     words = _PART.findall(folded(question))
-    return not content_words(question, language_of(question)) or not _REFERS.isdisjoint(words)
+    begins = {" ".join(words[:1]), " ".join(words[:2])}
+    goes_on = len(words) <= _FEW and not _GOES_ON.isdisjoint(begins)
+    own = content_words(question, language_of(question))
+    return goes_on or not own or has_pronoun(question)
+
+
+def has_pronoun(question: str) -> bool:
+    """Whether a word of a question stands for what was said before."""
+    return not _REFERS.isdisjoint(_PART.findall(folded(question)))
 
 
 def asks_whether(question: str) -> bool:

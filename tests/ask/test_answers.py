@@ -219,10 +219,19 @@ def test_a_follow_up_question_is_answered_for_its_own_words(asking, monkeypatch)
     assert listed[0].text == TEXTS[3]
 
 
-@pytest.mark.parametrize(("verb", "answered"), [("flood", True), ("sail", False)])
-def test_a_follow_up_question_is_answered_by_its_own_words(asking, verb, answered):
-    history = [{"role": "user", "content": "Who paints the southern palace?"}]
-    assert asking().answer(f"And when did they {verb} it?", history).answered is answered
+@pytest.mark.parametrize(
+    ("before", "question", "answered"),
+    [
+        ("Who paints the southern palace?", "And when did they flood it?", True),
+        ("Who paints the southern palace?", "And when did they sail it?", False),
+        (QUESTION, "And when did they sail it?", True),
+        (QUESTION, "And the ferry to Morvik?", False),
+        (QUESTION, "And the flood?", True),
+    ],
+)
+def test_a_follow_up_question_is_answered_by_its_own_words(asking, before, question, answered):
+    history = [{"role": "user", "content": before}]
+    assert asking().answer(question, history).answered is answered
 
 
 def test_a_question_that_is_too_long_or_empty_is_refused(asking):

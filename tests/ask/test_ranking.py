@@ -75,7 +75,16 @@ def test_words_are_folded_and_a_code_is_a_word_and_its_parts():
 
 @pytest.mark.parametrize(
     ("question", "refers"),
-    [("And how heavy is it?", True), ("Why?", True), ("How heavy is the crane?", False)],
+    [
+        ("And how heavy is it?", True),
+        ("Why?", True),
+        ("How heavy is the crane?", False),
+        ("And the crane?", True),
+        ("What about the crane?", True),
+        ("Und der Kran?", True),
+        ("And how heavy is the crane?", False),
+        ("What is the crane about?", False),
+    ],
 )
 def test_questions_that_refer_back(question, refers):
     assert refers_back(question) is refers
