@@ -228,8 +228,8 @@ class Asking:
                 last = set(content_words(question, language)) or words
                 weights = {word: idf(word) * (1 if word in last else _EARLIER) for word in words}
                 listed = candidates(query, ranked, weights.__getitem__)
-                of_its_own = self._share(listed, sum(weights.values()))
-                share = max(share, of_its_own) if has_pronoun(question) else of_its_own
+                latest = self._share(listed, sum(weights.values()))
+                share = max(share, latest) if has_pronoun(question) else latest
             sentence, span, further = best_sentence(model, tokenizer, question, listed, first)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
