@@ -101,17 +101,17 @@ def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str
             if number == len(rows):
                 rows.append(Shown(*key, value.title, value.uri))
             known = vars(rows[number]).items()
-            own = {name: part for name, part in fields.items() if (name, part) not in known}
-            fields = {**own, "document": number}
+            new = {name: part for name, part in fields.items() if (name, part) not in known}
+            fields = {**new, "document": number}
         return {name: plain(part) for name, part in fields.items()}
 
-    def token(one: TokenTrace) -> dict[str, Any]:
-        rest = one.documents[_LISTED:]
-        parts: dict[str, Any] = plain(replace(one, documents=one.documents[:_LISTED]))
+    def packed_token(token: TokenTrace) -> dict[str, Any]:
+        rest = token.documents[_LISTED:]
+        parts: dict[str, Any] = plain(replace(token, documents=token.documents[:_LISTED]))
         share = _short(sum(document.share for document in rest))
-        return {**parts, "meaning": one.meaning, "rest": [len(rest), share]}
+        return {**parts, "meaning": token.meaning, "rest": [len(rest), share]}
 
-    tokens = [token(one) for one in sequence.tokens]
+    tokens = list(map(packed_token, sequence.tokens))
     return {
         **asdict(replace(sequence, tokens=[])),
         "near": sequence.near,

@@ -212,7 +212,7 @@ class Asking:
         if not ranked:
             return _Choice()
         listed = candidates(query, ranked, idf)
-        share = self._share(listed, sum(map(idf, words)))
+        share = self._share(listed, self._ranking(query).weight(query))
         texts = [reading_of(row.passage) for row in ranked]
         model, tokenizer, first = self.model, self.tokenizer, None
         with evaluating(model):
