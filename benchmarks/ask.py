@@ -29,9 +29,8 @@ import bm25s
 import Stemmer
 import torch
 from answer_scores import contained, interval, scores
-from common import record
+from common import add_model_options, clock_of, load, record
 from question_sets import SETS, QuestionSet, of_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import knn_logits
 
@@ -106,8 +105,9 @@ def written(model, tokenizer, messages, batch):
         ids = torch.tensor([pad + prompts[row] for pad, row in zip(pads, rows, strict=True)])
         mask = torch.tensor([[0] * len(pad) + [1] * (size - len(pad)) for pad in pads])
         output = model.generate(
-            ids, attention_mask=mask, max_new_tokens=MOST_TOKENS, do_sample=False, pad_token_id=end
-        )
+            ids.to(model.device), attention_mask=mask.to(model.device),
+            max_new_tokens=MOST_TOKENS, do_sample=False, pad_token_id=end
+        )  # fmt: skip
         for row, tokens in zip(rows, output[:, size:].tolist(), strict=True):
             ended = end in tokens
             tokens = tokens[: tokens.index(end)] if ended else tokens
@@ -178,26 +178,24 @@ def figures(answers, questions, alone, passage):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", help="a model of transformers, or a file NAME.gguf")
+    add_model_options(parser)
     parser.add_argument("--data", type=Path, help="the folder of the public sets")
     parser.add_argument("--set", choices=[*SETS, "documents", "general"], default="documents")
     parser.add_argument("--sample", type=int, help="so many questions (default: all)")
     parser.add_argument("--ways", nargs="+", default=["alone", "passage", "sentence", "ask"])
     parser.add_argument("--store", help="a datastore of the set's documents (default: a new one)")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--batch", type=int, default=8, help="texts that a model writes at once")
     parser.add_argument("--answers", type=Path, help="a file for all answers")
     parser.add_argument("--name", default="ask", help="of the file of results, before the set's")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    clock = clock_of(options.device)
     questions = questions_of(options.set, options.data, options.sample)
     if options.model.endswith(".gguf"):
         model = knn_logits.GGUFModel(options.model)
         tokenizer = model.tokenizer
     else:
-        dtype = getattr(torch, options.dtype)
-        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).eval()
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
+        model, tokenizer = load(options.model, options.dtype, options.device)
     asked, answers, seconds = [row.question for row in questions.questions], {}, {}
     documents = best_documents(questions)
     with tempfile.TemporaryDirectory() as room:
@@ -209,7 +207,7 @@ def main():
                                            store_keys=False, calibrate=False)
             )  # fmt: skip
         for way in options.ways:
-            started, busy = time.perf_counter(), time.process_time()
+            started, busy = time.perf_counter(), clock()
             if way == "alone":
                 answers[way] = written(model, tokenizer, asked, options.batch)
             elif way == "passage":
@@ -230,7 +228,7 @@ def main():
                     row | {"text": row["short"], "tokens": len(tokens)}
                     for row, tokens in zip(answers[way], ids["input_ids"], strict=True)
                 ]
-            spent = time.process_time() - busy
+            spent = clock() - busy
             tokens = sum(row["tokens"] for row in answers[way])
             seconds[way] = {
                 "seconds": round(time.perf_counter() - started, 1),

@@ -10,17 +10,16 @@ key.
 
 import argparse
 import tempfile
-import time
 
 import torch
-from common import first_documents, load, record
+from common import add_model_options, clock_of, first_documents, load, record
 
 import knn_logits
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
+    add_model_options(parser)
     parser.add_argument("corpus")
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--window", type=int, default=512)
@@ -28,21 +27,21 @@ def main():
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--name", default="build", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    model, tokenizer = load(args.model, args.dtype)
+    clock = clock_of(args.device)
+    model, tokenizer = load(args.model, args.dtype, args.device)
     documents = first_documents(args.corpus, tokenizer, args.entries)
     rounds = []
     for _ in range(args.rounds):
         phases = {}
 
         def progress(phase, *_, phases=phases):
-            phases.setdefault(phase, time.process_time())
+            phases.setdefault(phase, clock())
 
         with tempfile.TemporaryDirectory() as folder:
-            started = time.process_time()
+            started = clock()
             store = knn_logits.build_datastore(
                 model,
                 tokenizer,
@@ -53,10 +52,10 @@ def main():
                 threads=args.threads,
                 progress=progress,
             )
-            whole = time.process_time() - started
+            whole = clock() - started
             index_phase = next(at for phase, at in phases.items() if phase.startswith("index"))
             keys = index_phase - phases["keys"]
-            bare, window_tokens = bare_forward(model, store, args)
+            bare, window_tokens = bare_forward(model, store, args, clock)
             entries = len(store)
         rounds.append(
             {
@@ -76,7 +75,7 @@ def main():
     record(args.name, vars(args), {**rounds[len(rounds) // 2], "rounds": len(rounds)})
 
 
-def bare_forward(model, store, args):
+def bare_forward(model, store, args, clock):
     """Runs the model without its head over the datastore's windows.
 
     Returns:
@@ -91,15 +90,15 @@ def bare_forward(model, store, args):
     windows = sorted((one for one in windows if len(one)), key=len)
     rows = max(1, args.batch_tokens // args.window)
     decoder = model.get_decoder()
-    started = time.process_time()
+    started = clock()
     with torch.inference_mode():
         for first in range(0, len(windows), rows):
             batch = windows[first : first + rows]
             ids = torch.zeros(len(batch), len(batch[-1]), dtype=torch.int64)
             for row, window in enumerate(batch):
                 ids[row, : len(window)] = torch.from_numpy(window)
-            decoder(input_ids=ids, use_cache=False)
-    return time.process_time() - started, sum(map(len, windows))
+            decoder(input_ids=ids.to(args.device), use_cache=False)
+    return clock() - started, sum(map(len, windows))
 
 
 if __name__ == "__main__":

@@ -19,10 +19,29 @@ COMMIT = subprocess.run(
 ).stdout.strip()
 
 
-def load(name, dtype="float32"):
+def add_model_options(parser):
+    """Adds the options of the model: its name or folder, its precision and its device."""
+    parser.add_argument("model")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--device", default="cpu", help="for example cuda")
+
+
+def load(name, dtype="float32", device="cpu"):
     """Loads a model and its tokenizer."""
     model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype)).eval()
-    return model, AutoTokenizer.from_pretrained(name)
+    return model.to(device), AutoTokenizer.from_pretrained(name)
+
+
+def clock_of(device):
+    """Returns a clock of this process' CPU seconds, or on a GPU of the wall, when it is idle."""
+    if torch.device(device).type != "cuda":
+        return time.process_time
+
+    def wall():
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return wall
 
 
 def first_documents(corpus, tokenizer, entries):

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import torch
-from common import load, record
+from common import add_model_options, load, record
 
 import knn_logits
 
@@ -55,7 +55,7 @@ def questions_of(file, tokenizer, number, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
+    add_model_options(parser)
     parser.add_argument("store")
     parser.add_argument(
         "corpus", nargs="?", help="the corpus of the prompts (default: random tokens)"
@@ -68,14 +68,14 @@ def main():
     parser.add_argument("--lmbda", type=float)
     parser.add_argument("--k", type=int)
     parser.add_argument("--temperature", type=float)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--name", default="drafting", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    model, tokenizer = load(args.model, args.dtype)
+    model, tokenizer = load(args.model, args.dtype, args.device)
     find = questions_of if args.questions else prompts_of
     prompts = find(args.corpus, tokenizer, args.prompts, args.seed)
+    prompts = [ids.to(args.device) for ids in prompts]
     settings = {
         "max_new_tokens": args.new_tokens,
         "do_sample": args.sample,

@@ -5,17 +5,16 @@ python benchmarks/generation.py MODEL CORPUS --entries 200000 --k 1024
 
 import argparse
 import tempfile
-import time
 
 import torch
-from common import alternate, first_documents, load, record, summary
+from common import add_model_options, alternate, clock_of, first_documents, load, record, summary
 
 import knn_logits
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
+    add_model_options(parser)
     parser.add_argument("corpus")
     parser.add_argument("--entries", type=int, default=200_000)
     parser.add_argument("--k", type=int, default=1024)
@@ -27,11 +26,10 @@ def main():
     parser.add_argument("--index", default="auto")
     parser.add_argument("--nprobe", type=int)
     parser.add_argument("--store", help="an existing datastore, in place of a new one")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--name", default="generation", help="the name of the results' file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    model, tokenizer = load(args.model, args.dtype)
+    model, tokenizer = load(args.model, args.dtype, args.device)
     with tempfile.TemporaryDirectory() as folder:
         if args.store:
             store = knn_logits.Datastore(args.store)
@@ -41,7 +39,7 @@ def main():
             store = knn_logits.build_datastore(model, tokenizer, documents, folder, index=index)
         text = "\n".join(document.text for document in first_documents(args.corpus, tokenizer, 1))
         ids = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
-        ids = ids[: args.batch * args.prompt_tokens].view(args.batch, args.prompt_tokens)
+        ids = ids[: args.batch * args.prompt_tokens].view(args.batch, -1).to(args.device)
         settings = {
             "attention_mask": torch.ones_like(ids),
             "max_new_tokens": args.new_tokens,
@@ -56,7 +54,7 @@ def main():
                 lambda: model.generate(ids, **settings),
                 lambda: model.generate(ids, logits_processor=[knn], **settings),
                 args.rounds,
-                time.process_time,
+                clock_of(args.device),
             )
         tokens = args.batch * args.new_tokens
         result = {

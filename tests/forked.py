@@ -45,6 +45,8 @@ class Fork:
             # Nobody waits longer for a child that hangs.
             signal.alarm(300)
             os.environ.update(environment)
+            # CUDA cannot be used in a fork of a process that has used it.
+            torch.cuda.is_available = lambda: False
             _one_thread_makes_the_pool()
             for number, end in enumerate(ends, 1):
                 os.dup2(end, number)

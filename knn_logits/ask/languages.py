@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 import unicodedata
 from functools import cache
+from types import ModuleType
 
-import bm25s.stopwords
 import Stemmer
 
+
+def _import_bm25s() -> ModuleType:
+    """Imports bm25s without JAX, which would reserve most of a GPU's memory to sort scores."""
+    jax = sys.modules.get("jax")
+    sys.modules["jax"] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module("bm25s.stopwords")
+    finally:
+        del sys.modules["jax"]
+        if jax is not None:
+            sys.modules["jax"] = jax
+    return sys.modules["bm25s"]
+
+
+bm25s = _import_bm25s()
 # bm25s has lists of these, and Snowball stems them. English is what is left.
 _LANGUAGES = (
     "danish", "dutch", "french", "german", "italian", "norwegian", "portuguese", "spanish",

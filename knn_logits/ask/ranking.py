@@ -12,11 +12,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import bm25s
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.ask.languages import ENGLISH, common_words, folded, language_of, stem
+from knn_logits.ask.languages import ENGLISH, bm25s, common_words, folded, language_of, stem
 from knn_logits.ask.passages import Passage
 
 _WORD = re.compile(r"\w+(?:[./:'’_-]\w+)*")

@@ -1,8 +1,12 @@
 """Questions in other languages: their commonest words count for nothing, and endings for little."""
 
+import sys
+from types import ModuleType
+
 import pytest
 from test_quoting import found
 
+from knn_logits.ask import languages
 from knn_logits.ask.languages import language_of
 from knn_logits.ask.quoting import candidates
 from knn_logits.ask.ranking import Ranking, content_words, refers_back
@@ -49,3 +53,14 @@ def test_passages_are_ranked_by_the_words_of_a_language():
 def test_a_question_of_common_words_refers_back():
     assert refers_back("Und wann?")
     assert not refers_back("Und wie hoch ist der Turm?")
+
+
+def test_bm25s_is_imported_without_jax(monkeypatch):
+    # With JAX, bm25s sorts on the GPU at its import, and JAX reserves most of the memory.
+    jax = ModuleType("jax")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "bm25s"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    imported = languages._import_bm25s()
+    assert not imported.selection.JAX_IS_AVAILABLE
+    assert sys.modules["jax"] is jax

@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+import torch
 from conftest import TEXTS
 
 import knn_logits
@@ -99,6 +100,8 @@ def test_what_a_corpus_wrote_does_not_steer(run, build, model_folder, tmp_path):
 
 
 def test_every_command_that_names_an_option_has_it(run, model_folder, copied, text, monkeypatch):
+    # On a GPU the index is left for all keys.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     knn_logits.build_index(Datastore(copied), IndexConfig("HNSW8", native=True))
     opened = []
     monkeypatch.setattr(
