@@ -44,6 +44,9 @@ def forms(store, device):
     whole = CompactIndex(batches, size, dim, metric, device, dtype=torch.float16)
     yield "exact, as stored in float16", whole, whole.bytes
     del whole
+    wide = CompactIndex(batches, size, dim, metric, device, dtype=torch.float32)
+    yield "exact, kept in float32", wide, wide.bytes
+    del wide
     few = CompactIndex(batches, size, dim, metric, device, keys=store.keys)
     yield "one byte, and a second look", few, few.bytes
     del few

@@ -1,4 +1,4 @@
-"""`CompactIndex`: exact search over keys of one or two bytes a number, usual on a GPU."""
+"""`CompactIndex`: exact search over keys of one, two or four bytes a number, usual on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from knn_logits.index.base import pairwise
 from knn_logits.index.exact import TorchIndex
 from knn_logits.metrics import COMPARISONS, Metric
 
-Form = Literal["whole", "bytes"]
+Form = Literal["float32", "whole", "bytes"]
 
 # The most numbers of a block of keys, and of its distances: 256 MB of float32 each.
 _BLOCK = 64 << 20
@@ -22,11 +22,15 @@ _BLOCK = 64 << 20
 _TIMES, _EXTRA = 2, 64
 # The share of a GPU's free memory that keys may take. The rest is for the model and the blocks.
 _SHARE = 0.7
+# Keys that take less than this in float32 are kept so: they need no conversion in each search.
+_FLOAT32_SHARE = 0.1
 
 
 def form_for(size: int, dim: int, itemsize: int, free: int) -> Form | None:
     """Chooses how keys are kept on a device."""
     most = _SHARE * free - 8 * _BLOCK
+    if size * (dim * 4 + 4) <= min(most, _FLOAT32_SHARE * free):
+        return "float32"
     if size * (dim * itemsize + 4) <= most:
         return "whole"
     return "bytes" if size * (dim + 4) <= most else None
@@ -35,9 +39,10 @@ def form_for(size: int, dim: int, itemsize: int, free: int) -> Form | None:
 class CompactIndex(TorchIndex):
     """Exact search over `batches` of keys, float32 [rows, dim] each, block by block.
 
-    With `keys`, one byte of each number is kept. The nearest `2 k + 64` by these bytes are then
-    compared again by the keys themselves, so that distances are exact, and a neighbor is missed
-    only if its bytes put it behind all of these.
+    With `dtype` float32, keys are kept as they are compared. With `keys`, one byte of each number
+    is kept. The nearest `2 k + 64` by these bytes are then compared again by the keys themselves,
+    so that distances are exact, and a neighbor is missed only if its bytes put it behind all of
+    these.
     """
 
     def __init__(
@@ -80,22 +85,30 @@ class CompactIndex(TorchIndex):
         present = [part for part in norms if part is not None]
         self._norms = torch.cat(present) if present else None
 
+    @property
+    def _is_prepared(self) -> bool:
+        """Whether keys are kept as they are compared, centered for instance."""
+        return self._keys.dtype in (torch.int8, torch.float32)
+
     def _encoded(self, keys: Tensor) -> Tensor:
-        if self._scale is None:
-            return keys.to(self._keys.dtype)
-        keys = self._comparison.prepared(keys.float() - self._mean)
-        return (keys / self._scale).round_().clamp_(-127, 127).to(torch.int8)
+        if self._is_prepared:
+            keys = self._comparison.prepared(keys.float() - self._mean)
+        if self._scale is not None:
+            keys = (keys / self._scale).round_().clamp_(-127, 127)
+        return keys.to(self._keys.dtype)
 
     def _decoded(self, part: slice) -> Tensor:
         """Keys as they are compared, float32."""
         keys = self._keys[part].float()
         if self._scale is not None:
             return keys.mul_(self._scale)
-        return self._comparison.prepared(keys.sub_(self._mean))
+        return keys if self._is_prepared else self._comparison.prepared(keys.sub_(self._mean))
 
     def _stored(self, rows: Tensor) -> Tensor:
         keys = self._keys[rows].float()
-        return keys if self._scale is None else keys.mul_(self._scale).add_(self._mean)
+        if self._scale is not None:
+            keys = keys.mul_(self._scale)
+        return keys.add_(self._mean) if self._is_prepared else keys
 
     def _candidates(self, k: int) -> int:
         return k if self._keys_of is None else min(self.size, _TIMES * k + _EXTRA)

@@ -37,8 +37,10 @@ _ROWS_FOR_THREADS = 32
 # With few candidates, selecting from all of them costs less than a heap of k neighbors.
 _CANDIDATES_PER_K = 4
 _LARGEST_RANGE = 1 << 24
-# FAISS finds at most so many neighbors on a GPU.
+# FAISS finds at most so many neighbors on a GPU, and visits at most so many lists.
 _MOST_ON_GPU = 2048
+# Its kernel for inverted lists has 48 KB of shared memory, which k fills at 48 bytes a neighbor.
+_SHARED_BYTES, _NEIGHBOR_BYTES, _FEWEST_ON_GPU = 49_152, 48, 32
 
 
 class FaissIndex:
@@ -73,8 +75,9 @@ class FaissIndex:
         # Removed vectors that FAISS cannot delete. They are dropped from its results.
         self._hidden: Array | None = None
         self._removed = gaps
-        # The index on the processor that an index on a GPU is a copy of.
+        # The index on the processor that an index on a GPU is a copy of, for a larger k than this.
         self._home: FaissIndex | None = None
+        self.largest_k = _MOST_ON_GPU
         if nprobe is not None:
             self.nprobe = nprobe
 
@@ -218,7 +221,8 @@ class FaissIndex:
         return np.ascontiguousarray(np.take_along_axis(nearness, order, axis=1)), ids
 
     def _search_gpu(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        if k > _MOST_ON_GPU and self._home is not None:
+        beyond = k > self.largest_k or (self.nprobe or 0) > _MOST_ON_GPU
+        if beyond and self._home is not None:
             nearness, ids = self._home.search(queries.cpu(), k)
             return nearness.to(queries.device), ids.to(queries.device)
         faiss_for_torch()
@@ -299,7 +303,8 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
     """Moves an index to a GPU. It stays on the CPU if FAISS has no GPU form of it."""
     faiss = faiss_module()
     no_gpu = not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0
-    if no_gpu or index._hidden is not None:
+    largest_k = largest_k_on_gpu(index)
+    if no_gpu or index._hidden is not None or not largest_k:
         return index
     try:
         moved = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), device.index or 0, index.raw)
@@ -310,5 +315,17 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
         )
         return index
     on_gpu = FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
-    on_gpu._ids, on_gpu._home = index._ids, index
+    on_gpu._ids, on_gpu._home, on_gpu.largest_k = index._ids, index, largest_k
     return on_gpu
+
+
+def largest_k_on_gpu(index: FaissIndex) -> int:
+    """The largest k that FAISS can search on a GPU; 0 for none.
+
+    A scalar quantizer takes 8 bytes a dimension of the kernel's shared memory, and k is rounded up
+    to a power of two. With more bytes than there are FAISS ends the process (its issue 3207).
+    """
+    if not isinstance(index._ivf, faiss_module().IndexIVFScalarQuantizer):
+        return _MOST_ON_GPU
+    room = (_SHARED_BYTES - 8 * int(index._ivf.d)) // _NEIGHBOR_BYTES
+    return 0 if room < _FEWEST_ON_GPU else min(_MOST_ON_GPU, 1 << (room.bit_length() - 1))

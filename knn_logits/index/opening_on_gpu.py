@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 KEYS_AT_ONCE = 65_536
 # The share of the probe's queries that an index on a GPU must answer as well as the stored one.
 _ANSWERED = 0.75
-# So many neighbors an index of FAISS is asked for when it is compared.
+# The k with which an index of FAISS is compared, or its largest on the GPU.
 _NEIGHBORS = 1024
 
 
@@ -56,7 +56,7 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
         dim,
         store.manifest.metric,
         device,
-        dtype=getattr(torch, dtype),
+        dtype=torch.float32 if form == "float32" else getattr(torch, dtype),
         keys=keys if form == "bytes" else None,
     )
     queries, distances = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_DISTANCES)
@@ -71,8 +71,8 @@ def moved(kind: Backend, index: Index, store: Datastore, device: torch.device) -
     queries = store.checks.get(PROBE_QUERIES)
     if on_gpu is index or queries is None:
         return on_gpu
-    # Some forms work for few neighbors only.
-    nearness, _ = index.search(torch.from_numpy(np.float32(queries)), _NEIGHBORS)
+    k = min(_NEIGHBORS, getattr(on_gpu, "largest_k", _NEIGHBORS))
+    nearness, _ = index.search(torch.from_numpy(np.float32(queries)), k)
     expected = as_distance(nearness.numpy(), store.manifest.metric)
     return on_gpu if finds_as_much(on_gpu, store, queries, expected) else index
 

@@ -20,6 +20,7 @@ from knn_logits import (
 from knn_logits.index import compact, faiss_backend, faiss_factory, opening
 from knn_logits.index.compact import CompactIndex
 from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.index.faiss_library import make_empty
 from knn_logits.index.opening import backend_of, open_index, whole_index
 from knn_logits.index.opening_on_gpu import moved, open_compact
 
@@ -125,12 +126,29 @@ def test_a_form_of_faiss_that_fails_is_left_aside(store, monkeypatch, caplog):
 
 def test_more_neighbors_than_faiss_finds_on_a_gpu_come_from_the_processor(store, monkeypatch):
     home, there = whole_index(store), whole_index(store)
-    there._on_gpu, there._home = True, home
-    monkeypatch.setattr(faiss_backend, "_MOST_ON_GPU", 10)
+    there._on_gpu, there._home, there.largest_k = True, home, 10
     monkeypatch.setattr(there, "_index", None)
     found = by_distance(there, queries(), 20)
     expected = by_distance(home, queries(), 20)
     assert torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize(
+    ("factory", "largest_k"),
+    [("IVF1,Flat", 2048), ("IVF1,SQ8", 512), ("PCA8,IVF1,SQ8", 512), ("Flat", 2048)],
+)
+def test_k_stays_within_the_shared_memory_of_a_gpu(factory, largest_k):
+    # With k 1024, dimension 576 and SQ8, FAISS 1.15.1 ended the process on an H200.
+    assert largest_k_of(factory, 576) == largest_k
+
+
+@pytest.mark.parametrize(("dim", "largest_k"), [(3072, 512), (4096, 256), (5120, 128), (6144, 0)])
+def test_wide_keys_leave_less_of_it(dim, largest_k):
+    assert largest_k_of("IVF1,SQ8", dim) == largest_k
+
+
+def largest_k_of(factory, dim):
+    return faiss_backend.largest_k_on_gpu(FaissIndex(make_empty(factory, dim, "l2"), "l2"))
 
 
 def test_an_index_does_not_keep_its_datastore(store, monkeypatch):
