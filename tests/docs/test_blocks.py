@@ -52,6 +52,8 @@ def check_command(words, block):
         script = ROOT / rest[0]
         assert script.is_file(), f"{block}: no {rest[0]}"
         code = code_of(script)
+        if "add_model_options(" in code:
+            code += code_of(script.with_name("common.py"))
         for option in (one for one in rest if one.startswith("--")):
             assert f'"{option}"' in code, f"{block}: {rest[0]} has no {option}"
     else:
