@@ -137,9 +137,9 @@ def _follow(page: Any, row: Any, controls: Controls, server: Server) -> None:
     """Makes the browser update the answers when a control changes, without a request."""
     everything = [*controls.lookup, controls.use]
     follow = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
-    known = {name: _own_settings(each) for name, each in server.session.libraries.items()}
+    libraries = {name: _library_settings(each) for name, each in server.session.libraries.items()}
     names = json.dumps(list(SETTINGS))
-    start = f"(...all) => {{ knnLogits.know({json.dumps(known)}, {names}, ...all); }}"
+    start = f"(...all) => {{ knnLogits.know({json.dumps(libraries)}, {names}, ...all); }}"
     page.load(**{**follow, "js": start})
     row.turn(
         inputs=controls.lookup,
@@ -156,7 +156,7 @@ def _follow(page: Any, row: Any, controls: Controls, server: Server) -> None:
     ).then(js="() => { knnLogits.runLink(); }", **INSTANT)
 
 
-def _own_settings(library: Library) -> dict[str, Any]:
+def _library_settings(library: Library) -> dict[str, Any]:
     """What the browser knows of a model's datastores, to set the controls by itself."""
     return {
         "gates": list(library.gates),

@@ -100,8 +100,8 @@ def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str
             number = numbers.setdefault(key, len(rows))
             if number == len(rows):
                 rows.append(Shown(*key, value.title, value.uri))
-            known = vars(rows[number]).items()
-            new = {name: part for name, part in fields.items() if (name, part) not in known}
+            shown = vars(rows[number]).items()
+            new = {name: part for name, part in fields.items() if (name, part) not in shown}
             fields = {**new, "document": number}
         return {name: plain(part) for name, part in fields.items()}
 

@@ -79,10 +79,10 @@ def measure(
     documents = to_measure(session, library, text, sources)
     memory = library.memory.over(session.stores(library, lookup, private))
     model, tokenizer, watch = library.model, library.tokenizer, deadline.watch()
-    asked = memory.asked(scoring=True, **settings_of(library, lookup))
-    total = evaluate(model, tokenizer, asked, documents, samples=0, progress=watch).total
-    settings = settings_line(asked.config, symbols=True)
-    settings += ", but a gate sets λ for each word" if asked.gate is not None else ""
+    scoring = memory.asked(scoring=True, **settings_of(library, lookup))
+    total = evaluate(model, tokenizer, scoring, documents, samples=0, progress=watch).total
+    settings = settings_line(scoring.config, symbols=True)
+    settings += ", but a gate sets λ for each word" if scoring.gate is not None else ""
     heat = None
     try:
         tuned = tune(model, tokenizer, memory, documents, progress=watch)

@@ -157,7 +157,7 @@ def _document(document: DocumentShare) -> dict[str, Any]:
 class Answer:
     """The answer to a request for a completion or a chat."""
 
-    named = False  # whether each event of a stream has its type as its name
+    names_events = False  # whether each event of a stream has its type as its name
     closing: bytes | None = b"[DONE]"  # what ends a stream
 
     def __init__(self, request: GenerationRequest) -> None:

@@ -106,11 +106,11 @@ class ResponseFormat(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _nested(cls, given: Any) -> Any:
+    def _nested(cls, content: Any) -> Any:
         # The interface of responses has the name and the schema beside the type.
-        if isinstance(given, dict) and "schema" in given:
-            return {"type": given.get("type"), "json_schema": given}
-        return given
+        if isinstance(content, dict) and "schema" in content:
+            return {"type": content.get("type"), "json_schema": content}
+        return content
 
     @model_validator(mode="after")
     def _has_schema(self) -> ResponseFormat:
@@ -156,18 +156,18 @@ class GenerationBody(Strict):
 
     @field_validator("response_format", mode="before")
     @classmethod
-    def _form(cls, given: Any) -> Any:
-        return given or None  # some clients send {} for a text
+    def _form(cls, value: Any) -> Any:
+        return value or None  # some clients send {} for a text
 
     @field_validator("logit_bias", mode="before")
     @classmethod
-    def _tokens(cls, given: Any) -> Any:
-        if isinstance(given, dict) and (
-            len(given) > _MOST_BIASES
-            or not all(re.fullmatch(r"\d{1,9}", str(token)) for token in given)
+    def _tokens(cls, value: Any) -> Any:
+        if isinstance(value, dict) and (
+            len(value) > _MOST_BIASES
+            or not all(re.fullmatch(r"\d{1,9}", str(token)) for token in value)
         ):
             raise ValueError(f"at most {_MOST_BIASES:,} token ids are allowed")
-        return given
+        return value
 
     @model_validator(mode="after")
     def _returns_all(self) -> GenerationBody:

@@ -160,11 +160,11 @@ class Chat:
         self.plain = template is None and not getattr(tokenizer, "chat_template", None)
         if template is not None:
             try:
-                self.given([Message(role="user", content="a")])
+                self.prompt([Message(role="user", content="a")])
             except Refusal as error:
                 raise ConfigError(f"the chat template cannot be used: {error}") from error
 
-    def given(self, messages: Sequence[Message]) -> str | list[int]:
+    def prompt(self, messages: Sequence[Message]) -> str | list[int]:
         """Returns what the model continues: the tokens of a template, or a plain text."""
         if not any(message.text.strip() for message in messages):
             raise Refusal("the messages have no text: write something first", param="messages")

@@ -115,16 +115,16 @@ class ResponseBody(GenerationBody):
 
     @field_validator("input", mode="before")
     @classmethod
-    def _check_kinds(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            return [{"role": "user", "content": given}]
-        for item in given if isinstance(given, list) else ():
+    def _check_kinds(cls, content: Any) -> Any:
+        if isinstance(content, str):
+            return [{"role": "user", "content": content}]
+        for item in content if isinstance(content, list) else ():
             kind = item.get("type", "message") if isinstance(item, dict) else None
             if isinstance(kind, str) and kind not in get_args(_Kind):
                 raise ValueError(
                     f"an item of the type {kind[:LONGEST_KIND]!r} is not supported: remove it"
                 )
-        return given
+        return content
 
     def chat(self) -> ChatBody:
         """Returns the request as one for a chat."""
@@ -154,7 +154,7 @@ class ResponseBody(GenerationBody):
 class ResponseAnswer:
     """The answer to one request for a response."""
 
-    named = True  # each event of the stream has its type as its name
+    names_events = True  # each event of the stream has its type as its name
     closing: bytes | None = None  # the last event says that the stream ends
 
     def __init__(self, body: ResponseBody, request: GenerationRequest) -> None:
@@ -209,8 +209,8 @@ class ResponseAnswer:
 
     def failed(self, refusal: Refusal) -> Iterable[dict[str, Any]]:
         error = refusal.content["error"]
-        named = {name: error[name] for name in ("message", "code", "param")}
-        yield {"type": "error", "sequence_number": self._sent, **named}
+        details = {name: error[name] for name in ("message", "code", "param")}
+        yield {"type": "error", "sequence_number": self._sent, **details}
         self._sent += 1
         failure = {"code": error["code"] or "server_error", "message": error["message"]}
         yield self._event("failed", response=self._response("failed") | {"error": failure})

@@ -107,7 +107,7 @@ class Stream(Response):
             self._listening.close()
 
     async def _send(self, send: Send, content: dict[str, Any]) -> None:
-        name = f"event: {content['type']}\n".encode() if self._reply.named else b""
+        name = f"event: {content['type']}\n".encode() if self._reply.names_events else b""
         await _event(send, name + b"data: " + _dumped(content))
 
 
@@ -135,8 +135,8 @@ class Routes:
         return Answer(self.served.conversation(body_of(ChatBody, body)))
 
     def response(self, body: bytes) -> Reply:
-        given = body_of(ResponseBody, body)
-        return ResponseAnswer(given, self.served.conversation(given.chat()))
+        checked = body_of(ResponseBody, body)
+        return ResponseAnswer(checked, self.served.conversation(checked.chat()))
 
     def open_webui(self, body: bytes) -> Reply | Response:
         """Checks a chat of Open WebUI, and answers its own requests."""

@@ -106,9 +106,9 @@ class Served:
         return self.memory.over(stores, **request.settings)
 
     def completion(self, body: CompletionBody) -> GenerationRequest:
-        given: Any = body.prompt
-        if isinstance(given, str) or isinstance(given[0], int):
-            given = [given]
+        contents: Any = body.prompt
+        if isinstance(contents, str) or isinstance(contents[0], int):
+            contents = [contents]
         if self._pairs and body.echo:
             raise Refusal(
                 "this model reads its prompt as a source, so there is nothing to echo: leave echo "
@@ -116,7 +116,7 @@ class Served:
                 param="echo",
             )
         new_tokens = body.max_tokens if body.max_tokens is not None else _COMPLETION_TOKENS
-        prompts = tuple(self._prompt(prompt, new_tokens) for prompt in given)
+        prompts = tuple(self._prompt(prompt, new_tokens) for prompt in contents)
         if new_tokens == 0 and not body.echo:
             raise Refusal("max_tokens is 0: ask for a token, or for an echo", param="max_tokens")
         return self._request(
@@ -132,7 +132,7 @@ class Served:
             text: str | list[int] = texts[-1]
         else:
             with self._cutting:
-                text = self.chat.given(body.messages)
+                text = self.chat.prompt(body.messages)
         requested = body.max_completion_tokens
         requested = requested if requested is not None else body.max_tokens
         if requested == 0:

@@ -199,7 +199,7 @@ def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> Ke
 
 
 def pair_tokenizer(
-    model: nn.Module, tokenizer: Any, store: Datastore | None = None, **given: str | None
+    model: nn.Module, tokenizer: Any, store: Datastore | None = None, **options: str | None
 ) -> PairTokenizer | None:
     """Makes the tokenizer of source and target pairs for an encoder-decoder model.
 
@@ -207,7 +207,7 @@ def pair_tokenizer(
         model: The model.
         tokenizer: Its tokenizer.
         store: A datastore whose pairs were cut in the same way, if there is one.
-        given: `source_prefix`, `source_lang` and `target_lang`; None takes the datastore's.
+        options: `source_prefix`, `source_lang` and `target_lang`; None takes the datastore's.
 
     Returns:
         The tokenizer of pairs, or None for a causal model.
@@ -216,7 +216,7 @@ def pair_tokenizer(
         return None
     record = store.manifest.pairs if store is not None else None
     settings = record.model_dump() if record is not None else {}
-    settings |= {name: value for name, value in given.items() if value is not None}
+    settings |= {name: value for name, value in options.items() if value is not None}
     return PairTokenizer(model, tokenizer, **settings)
 
 

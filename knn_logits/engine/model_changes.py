@@ -27,7 +27,7 @@ def _sampled(parameter: nn.Parameter) -> str:
         return ""
 
 
-def _is_own(hook: Any) -> bool:
+def _is_of_package(hook: Any) -> bool:
     return str(getattr(hook, "__module__", "")).startswith("knn_logits.")
 
 
@@ -47,7 +47,7 @@ def weights_state(model: nn.Module) -> list[Any]:
                     state.append(id(parameter))
                 state.append(_sampled(parameter))
         for hooks in (inside["_forward_pre_hooks"], inside["_forward_hooks"]):
-            state += (id(hook) for hook in hooks.values() if not _is_own(hook))
+            state += (id(hook) for hook in hooks.values() if not _is_of_package(hook))
         # An adapter can be switched without a change of any weight.
         if "_active_adapter" in inside:
             state += (str(inside.get(name)) for name in _ADAPTERS)

@@ -22,7 +22,7 @@ from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.engine.windows import check_window, resolve
 from knn_logits.errors import ConfigError
 from knn_logits.measure.overlap import OverlapCheck
-from knn_logits.measure.text_pass import Text, Texts, named, scoring_batch_tokens
+from knn_logits.measure.text_pass import Text, Texts, scoring_batch_tokens, texts_by_name
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
@@ -131,7 +131,7 @@ def _like_the_store(window: WindowConfig, store: Datastore) -> tuple[WindowConfi
 
 def halved(bench: Bench, texts: Texts, check: OverlapCheck | None = None) -> tuple[Text, Halves]:
     """Reads texts, and halves them by documents, or a single document in its middle."""
-    documents = chain.from_iterable(named(texts).values())
+    documents = chain.from_iterable(texts_by_name(texts).values())
     first, middle = list(islice(documents, 2)), None
     if len(first) == 1:
         blocks = token_blocks(bench.tokenizer, first[0].text, special_tokens(bench.tokenizer))

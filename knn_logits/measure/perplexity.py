@@ -22,7 +22,7 @@ from knn_logits.errors import CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, open_bench
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.results import Evaluation, Resampling, Tally, TextResult, join
-from knn_logits.measure.text_pass import Text, Texts, TokenScores, named, score_pieces
+from knn_logits.measure.text_pass import Text, Texts, TokenScores, score_pieces, texts_by_name
 from knn_logits.mixture.distribution import log_p_knn_of, mix_row, second_vote_of
 from knn_logits.mixture.gates.gate import gate_name, rows_to_search, weigh_rows
 from knn_logits.mixture.memory import Memory
@@ -103,7 +103,7 @@ def evaluate(
         CorpusError: when a text has no token that follows another.
         MismatchError: when model or tokenizer are not the datastore's.
     """
-    lots = named(texts)
+    lots = texts_by_name(texts)
     samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
     bench = open_bench(model, tokenizer, datastore, **settings)
     started = time.monotonic()

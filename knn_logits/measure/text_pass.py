@@ -243,7 +243,7 @@ class Text:
         )
 
 
-def named(texts: Texts | Iterable[Document | str]) -> dict[str, Iterator[Document]]:
+def texts_by_name(texts: Texts | Iterable[Document | str]) -> dict[str, Iterator[Document]]:
     """Texts by name. Documents without a name become a single text named "text"."""
     by_name = texts if isinstance(texts, Mapping) else {"text": texts}
     return {str(name): as_documents(documents) for name, documents in by_name.items()}

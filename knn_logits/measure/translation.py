@@ -18,7 +18,7 @@ from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.errors import CorpusError, MissingDependencyError, ModelError
 from knn_logits.generation.processor import KNNLogitsProcessor
-from knn_logits.measure.text_pass import named
+from knn_logits.measure.text_pass import texts_by_name
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.progress import Progress, no_progress
@@ -276,7 +276,7 @@ def evaluate_translations(
         CorpusError: when a text has no pair.
         MissingDependencyError: when sacrebleu is not installed.
     """
-    lots = named(texts)
+    lots = texts_by_name(texts)
     read = {name: settings.pop(name) for name in _READING if name in settings}
     memory = None if datastore is None else Memory.of(model, datastore, **settings)
     # The model alone gets the same prefix and languages as with the datastore.

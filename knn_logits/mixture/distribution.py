@@ -16,17 +16,17 @@ _FORBIDDEN = -745.0
 
 
 def second_vote(
-    weights: Tensor, lmbda: float | Tensor, more: Tensor, shares: Tensor
+    weights: Tensor, lmbda: float | Tensor, occurrences: Tensor, shares: Tensor
 ) -> tuple[Tensor, Tensor]:
     """log w_i [rows, k + n] and λ [rows] of p = s p_2 + (1 - s) (λ p_1 + (1 - λ) p_LM)."""
     weight = torch.as_tensor(lmbda, dtype=weights.dtype, device=weights.device)
     first = weight.expand(len(weights)) * _votes(weights).to(weights)
-    second = shares.to(weights) * _votes(more).to(weights)
+    second = shares.to(weights) * _votes(occurrences).to(weights)
     first = (1.0 - second) * first
     total = first + second
     parts = [
         part + (share / total).log().nan_to_num(nan=_NOTHING, neginf=_NOTHING).unsqueeze(-1)
-        for part, share in ((weights, first), (more, second))
+        for part, share in ((weights, first), (occurrences, second))
     ]
     return torch.cat(parts, dim=-1), total
 

@@ -37,7 +37,7 @@ from knn_logits.mixture.weights import Weighing
 from knn_logits.search.combined import (
     Stores,
     distinct_names,
-    given_names,
+    names_of,
     open_retriever,
     open_stores,
 )
@@ -122,7 +122,7 @@ class Memory:
     ) -> None:
         check_threads(threads)
         self.model = model
-        self.stores, self._given_names = open_stores(datastore), given_names(datastore)
+        self.stores, self._store_names = open_stores(datastore), names_of(datastore)
         # Wrong settings are refused before the model computes anything.
         resolve(self.stores, scoring, settings)
         self.location = locate_key(model, self.stores[0], key)
@@ -188,7 +188,7 @@ class Memory:
             scoring: Whether the memory scores texts. Otherwise it writes texts.
             settings: The settings that change; None leaves a setting as it is.
         """
-        return self._sibling(self.stores, self._given_names, scoring, settings)
+        return self._sibling(self.stores, self._store_names, scoring, settings)
 
     def over(self, datastore: Stores, **settings: Unpack[MixtureSettings]) -> Memory:
         """Returns a memory of the same model with other datastores. Open indexes stay open.
@@ -197,7 +197,7 @@ class Memory:
             datastore: Datastores that were checked against the model before.
             settings: The settings that change; None leaves a setting as it is.
         """
-        stores, names = open_stores(datastore), given_names(datastore)
+        stores, names = open_stores(datastore), names_of(datastore)
         return self._sibling(stores, names, self.scoring, settings)
 
     def _sibling(
@@ -210,7 +210,7 @@ class Memory:
         changed = {name: value for name, value in settings.items() if value is not None}
         other = object.__new__(Memory)
         other.model, other.stores, other.location = self.model, stores, self.location
-        other._given_names = names
+        other._store_names = names
         other._indexes, other._weights = self._indexes, self._weights
         other._ask_under(scoring, {**self._overrides, **changed})  # type: ignore[typeddict-item]
         return other
@@ -328,7 +328,7 @@ class Memory:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the datastores in a trace, in their order. No two of them are the same."""
-        return self._given_names or tuple(distinct_names(self.stores))
+        return self._store_names or tuple(distinct_names(self.stores))
 
     def name_of(self, store: Datastore) -> str:
         """Returns the name of one of the datastores in a trace."""

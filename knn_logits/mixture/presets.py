@@ -81,8 +81,8 @@ def resolve_settings(
         # Keys that are still on the Hub are many times as large as the index.
         stored = KNNConfig.of(record, pointer_distances=None if store.has_keys else "index")
         config = stored.at_temperature(temperature).with_given(k=k, lmbda=number, **search)
-        given = {"lmbda": number, **search}
-        ended = any(given.get(name) is not None for name in settings_for_trust("ends"))
+        overrides = {"lmbda": number, **search}
+        ended = any(overrides.get(name) is not None for name in settings_for_trust("ends"))
         if record.trust is None or ended:
             return config, None
         # Entries that share the text's end word for word need no pointers and no further bonus.

@@ -67,7 +67,7 @@ def open_stores(datastores: Stores) -> list[Datastore]:
     return stores
 
 
-def given_names(datastores: Stores) -> tuple[str, ...] | None:
+def names_of(datastores: Stores) -> tuple[str, ...] | None:
     """The names that datastores are given in a mapping."""
     return tuple(datastores) if isinstance(datastores, Mapping) else None
 

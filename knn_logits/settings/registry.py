@@ -25,11 +25,11 @@ def settings_for(place: Place | None = None) -> dict[str, Setting]:
     }
 
 
-def check_settings(given: Mapping[str, Any], place: Place | None = None) -> dict[str, Any]:
+def check_settings(values: Mapping[str, Any], place: Place | None = None) -> dict[str, Any]:
     """Checks settings that somebody gives, each by its declaration, without a model or a datastore.
 
     Args:
-        given: Values by name; None stands for a setting that is not given.
+        values: Values by name; None stands for a setting that is not given.
         place: Where they come from, as in `settings_for`. What comes from "request" or "page" is
             held to the settings' `limit`.
 
@@ -40,11 +40,11 @@ def check_settings(given: Mapping[str, Any], place: Place | None = None) -> dict
         ConfigError: when a name does not exist there, or a value is out of its range.
     """
     allowed = settings_for(place)
-    check_names("setting", given, allowed)
+    check_names("setting", values, allowed)
     limited = place in ("request", "page")
     return {
         name: allowed[name].check(value, limited=limited)
-        for name, value in given.items()
+        for name, value in values.items()
         if value is not None
     }
 
@@ -54,9 +54,11 @@ def stored_names(record: Literal["scoring", "writing"]) -> list[str]:
     return [name for name, declared in settings_of(KNNConfig).items() if record in declared.stored]
 
 
-def stored_settings(given: Mapping[str, Any]) -> StoredSettings:
+def stored_settings(values: Mapping[str, Any]) -> StoredSettings:
     """Picks the settings that a datastore keeps for scoring, of those that are given."""
-    chosen = {name: given[name] for name in stored_names("scoring") if given.get(name) is not None}
+    chosen = {
+        name: values[name] for name in stored_names("scoring") if values.get(name) is not None
+    }
     return cast(StoredSettings, chosen)
 
 

@@ -15,9 +15,9 @@ from knn_logits.measure import text_pass
 from knn_logits.measure.text_pass import (
     Distributions,
     Text,
-    named,
     score_pieces,
     scoring_batch_tokens,
+    texts_by_name,
 )
 
 lengths = st.lists(st.integers(1, 30), max_size=6)
@@ -93,8 +93,8 @@ def test_blocks_are_what_tokenize_gives(tokenizer, monkeypatch):
 
 
 def test_documents_without_a_name_are_one_text():
-    assert list(named(["a", "b"])) == ["text"]
-    found = named({"x": ["a"]})
+    assert list(texts_by_name(["a", "b"])) == ["text"]
+    found = texts_by_name({"x": ["a"]})
     assert list(found) == ["x"]
     assert [one.text for one in found["x"]] == ["a"]
 

@@ -181,7 +181,7 @@ def _is_below(above: _Row, row: _Row) -> bool:
     if len(above) != len(row):
         return False
     moved = [
-        (two.start() - one.start(), two.end() - one.end())
-        for one, two in zip(above, row, strict=True)
+        (below.start() - cell.start(), below.end() - cell.end())
+        for cell, below in zip(above, row, strict=True)
     ]
     return all(min(abs(a), abs(b), abs(a + b) / 2) <= _ALIGNED for a, b in moved)

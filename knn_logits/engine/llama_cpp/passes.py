@@ -130,12 +130,12 @@ class GGUFPasses(nn.Module):
         )
         self.train(False)
 
-    def generate(self, *given: Any, **settings: Any) -> Any:
+    def generate(self, *inputs: Any, **settings: Any) -> Any:
         """Continues texts, as `GenerationMixin.generate` of transformers does."""
-        return self._with_generation().generate(*given, **settings)
+        return self._with_generation().generate(*inputs, **settings)
 
-    def _sample(self, *given: Any, **settings: Any) -> Any:
-        return self._with_generation()._sample(*given, **settings)
+    def _sample(self, *inputs: Any, **settings: Any) -> Any:
+        return self._with_generation()._sample(*inputs, **settings)
 
     def _with_generation(self) -> Any:
         from knn_logits.engine.llama_cpp.model import GGUFModel

@@ -138,8 +138,8 @@ def study_place(studied: Studied) -> Finding:
             measured[name] = measure(studied, f"key: {name}", exact_search(studied, key), key=key)
     best = min(measured, key=lambda name: measured[name].perplexity)
     base = measured["FFN's input"].perplexity
-    named = [name for name in (best, "FFN's input", "attention's output") if name in measured]
-    lowest, usual, *attention = apart(*(measured[name].perplexity for name in named))
+    compared = [name for name in (best, "FFN's input", "attention's output") if name in measured]
+    lowest, usual, *attention = apart(*(measured[name].perplexity for name in compared))
     return Finding(
         "Key location",
         "Khandelwal et al. (2020), table 5, find the input of the last layer's feed-forward "

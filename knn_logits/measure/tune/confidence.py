@@ -184,7 +184,7 @@ class Cells:
         for cells in (self, other) if whole else ():
             cells._merge(lambda document, _: (document, 0))
         pairs = [(sums, other._cells[cell][1]) for cell, (_, sums) in self._cells.items()]
-        gains = np.array([float(sums[chosen] - others[before]) for sums, others in pairs])
+        gains = np.array([float(sums[chosen] - base[before]) for sums, base in pairs])
         tokens = np.array([tokens for tokens, _ in self._cells.values()], dtype=np.int64)
         return compared(gains, tokens, whole, grouped=self._group > 1, samples=samples, seed=seed)
 

@@ -19,7 +19,7 @@ from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, halved, open_bench
 from knn_logits.measure.overlap import Overlap, OverlapCheck
 from knn_logits.measure.perplexity import token_likelihoods
-from knn_logits.measure.text_pass import Texts, named
+from knn_logits.measure.text_pass import Texts, texts_by_name
 from knn_logits.measure.tune.confidence import Verdict, compared_by_token
 from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress, no_progress
@@ -138,7 +138,7 @@ def fit_infini_gram(
     assert bench.memory is not None
     exclude = bench.memory.config.exclude
     check = None if allow_overlap else OverlapCheck(bench.memory.stores, exclude)
-    (first, other), held_out = _scored(bench, named(texts), check, progress)
+    (first, other), held_out = _scored(bench, texts_by_name(texts), check, progress)
     record, alone = fitted(first.mixed, first), fitted(first.lm, first)
     both = mixed(other.mixed, other, record)
     by_name = {

@@ -28,7 +28,7 @@ from knn_logits.measure.likelihood import (
 )
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.perplexity import describe, searched
-from knn_logits.measure.text_pass import Text, Texts, TokenScores, named
+from knn_logits.measure.text_pass import Text, Texts, TokenScores, texts_by_name
 from knn_logits.measure.tune.confidence import HeldOut
 from knn_logits.measure.tune.gates import GateRequest, Gathered, fit
 from knn_logits.measure.tune.result import Part, Tuning, refusal, write_settings
@@ -156,7 +156,7 @@ def tune(
     }
     names = [field.name for field in fields(_Options) if field.name in overrides]
     options = _Options(**{name: overrides.pop(name) for name in names})
-    return _tuned(model, tokenizer, datastore, named(texts), options, overrides, progress)
+    return _tuned(model, tokenizer, datastore, texts_by_name(texts), options, overrides, progress)
 
 
 def _tuned(
@@ -189,7 +189,7 @@ def _tuned(
     rows: list[Document] = []
     if options.bleu is not None:
         rows = list(chain.from_iterable(texts.values()))
-        texts = named(rows)
+        texts = texts_by_name(rows)
     check = None if options.allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
     passed = _Pass(bench, stored, request, options.seed, progress)
     passed.read(texts, check)
