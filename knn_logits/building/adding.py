@@ -22,14 +22,14 @@ from knn_logits.building.steps import Cut, Steps, cut_documents
 from knn_logits.building.writing_settings import near_record, nearness_of
 from knn_logits.corpus.documents import Document, as_documents, several, unique_id
 from knn_logits.engine.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
-from knn_logits.engine.forward import evaluating, input_device
-from knn_logits.engine.keys import default_batch_tokens
+from knn_logits.engine.forward import evaluating
+from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import is_encoder_decoder
 from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import backend_of, whole_index
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import check_threads, whole_number
+from knn_logits.settings.config import check_threads
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord
@@ -206,9 +206,8 @@ def key_plan(
     model: nn.Module, tokenizer: Any, store: Datastore, batch_tokens: int | None
 ) -> KeyPlan:
     """Plans how the keys of more text are computed, and checks model and tokenizer first."""
-    if batch_tokens is not None:
-        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     location = locate_key(model, store)
+    batch = tokens_of_pass(model, batch_tokens)
     check_tokenizer(tokenizer, store)
     check_model(model, store, location)
     if is_encoder_decoder(model) and store.manifest.pairs is None:
@@ -221,7 +220,7 @@ def key_plan(
         location=location,
         windows=store.manifest.windows,
         dtype=store.manifest.dtype,
-        batch_tokens=batch_tokens or default_batch_tokens(input_device(model)),
+        batch_tokens=batch,
         pairs=pair_tokenizer(model, tokenizer, store),
     )
 

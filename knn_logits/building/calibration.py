@@ -13,15 +13,14 @@ from torch import Tensor, nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.planning import complete
-from knn_logits.engine.compatibility import vocabulary_size
-from knn_logits.engine.forward import evaluating, input_device
+from knn_logits.engine.forward import evaluating
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.engine.windows import Piece, TextWindow, windows_of
 from knn_logits.index.base import Index
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, spread, temperatures_around
 from knn_logits.measure.overlap import hashed
-from knn_logits.measure.text_pass import TokenScores, score_pieces, scoring_batch_tokens
+from knn_logits.measure.text_pass import TokenScores, score_pieces, tokens_of_scoring_pass
 from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
@@ -143,7 +142,7 @@ def score_blocks(
     model: nn.Module, location: KeyLocation, pieces: list[Piece], rows: int, progress: Progress
 ) -> Iterator[TokenScores]:
     """Scores the tokens of windows of text, and yields so many at a time."""
-    batch = scoring_batch_tokens(input_device(model), vocabulary_size(model))
+    batch = tokens_of_scoring_pass(model)
     count = counter(progress, "calibration", predicted_tokens(pieces))
     with evaluating(model):
         for scores in score_pieces(model, location, pieces, batch):

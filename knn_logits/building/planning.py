@@ -10,8 +10,7 @@ from torch import nn
 
 from knn_logits._version import __version__
 from knn_logits.engine.compatibility import model_record, tokenizer_record, vocabulary_size
-from knn_logits.engine.forward import input_device
-from knn_logits.engine.keys import default_batch_tokens
+from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.windows import resolve
@@ -24,7 +23,6 @@ from knn_logits.settings.config import (
     check_names,
     check_threads,
     index_config,
-    whole_number,
 )
 from knn_logits.settings.registry import stored_settings
 from knn_logits.settings.windows import WindowConfig
@@ -162,12 +160,10 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
     dtype, threads = settings.get("keys_dtype", "float16"), settings.get("threads")
     if dtype not in ("float16", "float32"):
         raise ConfigError(f"keys can be stored as float16 or float32, not {dtype!r}")
-    batch_tokens = settings.get("batch_tokens")
-    if batch_tokens is not None:
-        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     check_threads(threads)
     key = settings.get("key", DEFAULT_KEY)
     location = find_key(model, key)
+    batch_tokens = tokens_of_pass(model, settings.get("batch_tokens"))
     # This also refuses what is not a tokenizer, before any text is read.
     _check_vocabulary(model, tokenizer)
     pairs = _pair_tokenizer(model, tokenizer, settings)
@@ -176,7 +172,6 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
     windows = WindowRecord(
         window=window, stride=stride, concatenate=settings.get("concatenate", False)
     )
-    batch_tokens = batch_tokens or default_batch_tokens(input_device(model))
     keys = KeyPlan(key, location, windows, dtype, batch_tokens, pairs)
     index = index_config(settings.get("index"))
     stores_keys = settings.get("store_keys", True)

@@ -15,6 +15,7 @@ from knn_logits.engine.forward import evaluating, input_device, key_states, wind
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import TextWindow, batches
 from knn_logits.errors import ModelError
+from knn_logits.settings.config import whole_number
 
 # The activations of a larger batch no longer fit the cache of a CPU.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
@@ -24,9 +25,11 @@ _BUFFER_BYTES = 64 << 20
 Sources = Callable[[Sequence[int]], list[Array]]
 
 
-def default_batch_tokens(device: torch.device) -> int:
-    """The number of tokens in a batch that a device works through quickly."""
-    return _BATCH_TOKENS.get(device.type, 8192)
+def tokens_of_pass(model: nn.Module, batch_tokens: int | None = None) -> int:
+    """The tokens of one forward pass; None chooses as many as the device works through quickly."""
+    if batch_tokens is not None:
+        return whole_number("batch_tokens", batch_tokens, 1)
+    return _BATCH_TOKENS.get(input_device(model).type, 8192)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,7 @@ class KeySource:
                 numbered,
                 dim=dim,
                 dtype=dtype,
-                batch_tokens=default_batch_tokens(input_device(self.model)),
+                batch_tokens=tokens_of_pass(self.model),
             )
             keys = np.concatenate(list(parts))
         # A copy lets a window be dropped while others are kept.

@@ -23,12 +23,11 @@ from knn_logits.building.calibration import (
     sample_size,
     without_part,
 )
-from knn_logits.engine.compatibility import vocabulary_size
-from knn_logits.engine.forward import evaluating, input_device
+from knn_logits.engine.forward import evaluating
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import windows_of
 from knn_logits.measure.likelihood import LMBDAS
-from knn_logits.measure.text_pass import score_pieces, scoring_batch_tokens
+from knn_logits.measure.text_pass import score_pieces, tokens_of_scoring_pass
 from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress
 from knn_logits.search.occurrences import Prefixes
@@ -177,7 +176,7 @@ def read_held(
         for window in windows_of(store.contexts, store.manifest.windows)
         if before[window.first_entry + window.entries] > before[window.first_entry]
     ]
-    batch = scoring_batch_tokens(input_device(model), vocabulary_size(model))
+    batch = tokens_of_scoring_pass(model)
     states, targets, log_p_lm = [], [], []
     done, total = 0, int(held.sum())
     progress("held-out text", 0, total)

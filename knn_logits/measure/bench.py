@@ -14,19 +14,18 @@ from typing_extensions import Unpack
 
 from knn_logits.arrays import Array, Bools, Ints
 from knn_logits.corpus.documents import Document
-from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer, vocabulary_size
-from knn_logits.engine.forward import input_device
+from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.engine.windows import check_window, resolve
 from knn_logits.errors import ConfigError
 from knn_logits.measure.overlap import OverlapCheck
-from knn_logits.measure.text_pass import Text, Texts, scoring_batch_tokens, texts_by_name
+from knn_logits.measure.text_pass import Text, Texts, texts_by_name, tokens_of_scoring_pass
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
-from knn_logits.settings.config import check_threads, whole_number
+from knn_logits.settings.config import check_threads
 from knn_logits.settings.windows import WindowConfig
 from knn_logits.store.datastore import Datastore
 
@@ -78,8 +77,6 @@ def open_bench(
     **settings: Unpack[MemorySettings],
 ) -> Bench:
     """Checks that model, tokenizer, datastores and settings fit one another."""
-    if batch_tokens is not None:
-        batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
     check_threads(settings.get("threads"))
     window = WindowConfig() if window is None else window
     check_window(window)
@@ -116,7 +113,7 @@ def open_bench(
         size,
         stride,
         windows[1] if concatenate is None else concatenate,
-        batch_tokens or scoring_batch_tokens(input_device(model), vocabulary_size(model)),
+        tokens_of_scoring_pass(model, batch_tokens),
         pairs,
     )
 

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from knn_logits.arrays import Array, Ints
 from knn_logits.corpus.documents import Document, as_documents
+from knn_logits.engine.compatibility import vocabulary_size
 from knn_logits.engine.forward import input_device, key_states_and_logits, windows_batch
+from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.tokens import special_tokens, token_blocks
@@ -23,8 +25,6 @@ from knn_logits.search.occurrences import Prefixes
 
 # Windows of similar size share a batch. They are sorted within groups of so many batches.
 _BATCHES_A_GROUP = 16
-# The activations of a larger batch no longer fit the cache of a CPU.
-_BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
 # The most scores of the model held at once, which are 256 MB of float32.
 _SCORES = 64 << 20
 _ROWS_AT_ONCE = 128
@@ -87,9 +87,11 @@ class TokenScores:
         )
 
 
-def scoring_batch_tokens(device: torch.device, vocabulary: int) -> int:
-    """The tokens of a batch that a device works through quickly, and whose scores fit memory."""
-    return max(1, min(_BATCH_TOKENS.get(device.type, 8192), _SCORES // max(1, vocabulary)))
+def tokens_of_scoring_pass(model: nn.Module, batch_tokens: int | None = None) -> int:
+    """As `tokens_of_pass`; None chooses no more than scores of the vocabulary fit memory."""
+    tokens = tokens_of_pass(model, batch_tokens)
+    fit = max(1, _SCORES // max(1, vocabulary_size(model)))
+    return min(tokens, fit) if batch_tokens is None else tokens
 
 
 def score_pieces(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from knn_logits.corpus.documents import Document
 from knn_logits.engine import tokens as text_tokens
+from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import find_key
 from knn_logits.engine.tokens import special_tokens, token_blocks, tokenize
 from knn_logits.engine.windows import plan, stream
@@ -16,8 +17,8 @@ from knn_logits.measure.text_pass import (
     Distributions,
     Text,
     score_pieces,
-    scoring_batch_tokens,
     texts_by_name,
+    tokens_of_scoring_pass,
 )
 
 lengths = st.lists(st.integers(1, 30), max_size=6)
@@ -133,8 +134,10 @@ def test_few_rows_at_a_time_change_nothing():
     assert half.dtype == torch.float32
 
 
-def test_a_large_vocabulary_makes_smaller_batches():
-    cpu = torch.device("cpu")
-    assert scoring_batch_tokens(cpu, 8192) == text_pass._BATCH_TOKENS["cpu"]
-    assert scoring_batch_tokens(cpu, 256_000) < 300
-    assert scoring_batch_tokens(torch.device("cuda"), 1 << 40) == 1
+def test_a_large_vocabulary_makes_smaller_passes(model, monkeypatch):
+    sizes = []
+    for vocabulary in (8192, 256_000, 1 << 40):
+        monkeypatch.setattr(text_pass, "vocabulary_size", lambda _, size=vocabulary: size)
+        sizes.append(tokens_of_scoring_pass(model))
+    assert sizes == [tokens_of_pass(model), 262, 1]
+    assert tokens_of_scoring_pass(model, 5000) == 5000

@@ -16,7 +16,7 @@ from knn_logits.arrays import Array
 from knn_logits.building.builder import build_datastore
 from knn_logits.corpus.documents import Document
 from knn_logits.engine.forward import evaluating, input_device, states_at, windows_batch
-from knn_logits.engine.keys import default_batch_tokens
+from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, decoder_of, find_key
 from knn_logits.engine.windows import TextWindow, batches, windows_of
 from knn_logits.errors import CorpusError, ModelError
@@ -224,7 +224,7 @@ def place_keys(
     device = input_device(model)
     start, end = group[0].first_entry, group[-1].first_entry + group[-1].entries
     keys: dict[str, Array] = {}
-    for batch in batches(group, default_batch_tokens(device)):
+    for batch in batches(group, tokens_of_pass(model)):
         inputs = windows_batch(store.tokens, batch, device)
         for number, states in enumerate(states_at(model, locations, inputs)):
             numbers = states.float().cpu().numpy()
