@@ -32,7 +32,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import knn_logits
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.engine.llama_cpp.context import Context
-from knn_logits.engine.llama_cpp.library import llama
+from knn_logits.engine.llama_cpp.llama_library import llama
 from knn_logits.engine.location import find_key
 
 K, PROMPT = 64, 48

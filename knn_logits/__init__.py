@@ -40,7 +40,7 @@ _MODULES = {
     "building.estimate": "estimate_build Estimate Need forecast",
     "ray.searching": "RayIndexes",
     "settings.config": "KNNConfig IndexConfig",
-    "settings.windows": "WindowConfig",
+    "settings.passes": "WindowConfig",
     "settings.declaration": "Setting",
     "settings.registry": "settings_for check_settings settings_line",
     "search.neighbors": "Neighbors",
@@ -171,8 +171,8 @@ if TYPE_CHECKING:
     from knn_logits.search.retriever import Retriever
     from knn_logits.settings.config import IndexConfig, KNNConfig
     from knn_logits.settings.declaration import Setting
+    from knn_logits.settings.passes import WindowConfig
     from knn_logits.settings.registry import check_settings, settings_for, settings_line
-    from knn_logits.settings.windows import WindowConfig
     from knn_logits.store.datastore import Datastore
 
 

@@ -17,8 +17,8 @@ import gradio as gr
 from gradio.events import api as add_endpoint
 
 from knn_logits import main_sources, settings_for
-from knn_logits_app import layout
-from knn_logits_app.layout import Server
+from knn_logits_app import page_parts
+from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import (
     MOST_PASSAGES,
     SETTINGS,
@@ -180,7 +180,7 @@ def add_api(page: Any, server: Server) -> None:
         function = typed(run, about, parameters)
         endpoint = add_endpoint(function, api_name=run.__name__, concurrency_id="model")
         names = [parameter.name for parameter in parameters]
-        page.fns[endpoint["id"]].validator = layout.validator(
+        page.fns[endpoint["id"]].validator = page_parts.validator(
             lambda *values: check(dict(zip(names, values, strict=True)))
         )
 

@@ -8,8 +8,8 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore, Pieces
-from knn_logits_app import layout, views
-from knn_logits_app.layout import Server
+from knn_logits_app import page_parts, views
+from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import RequestError, friendly, list_of, text_of, whole
 
 # The most tokens of a document that are shown, the most passages that are marked, and the most
@@ -28,7 +28,7 @@ def connect(server: Server, answers: Any, drawer: Any) -> None:
         except Exception as error:
             return views.message(friendly(error))
 
-    answers.read(on_read, outputs=[drawer], **layout.LIGHT)
+    answers.read(on_read, outputs=[drawer], **page_parts.LIGHT)
 
 
 def read_json(server: Server, content: Any, visitor: str | None) -> str:

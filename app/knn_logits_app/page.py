@@ -12,8 +12,8 @@ from knn_logits_app import tab_chat, tab_evaluate, tab_explain, tab_generate, ta
 from knn_logits_app.api import add_api
 from knn_logits_app.bundle import TITLE, asset
 from knn_logits_app.drawer import connect
-from knn_logits_app.layout import INSTANT, Controls, Server, place, setting_control, values_of
 from knn_logits_app.library import Library
+from knn_logits_app.page_parts import INSTANT, Controls, Server, place, setting_control, values_of
 from knn_logits_app.requests import SETTINGS
 from knn_logits_app.views import text
 

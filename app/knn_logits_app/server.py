@@ -21,9 +21,9 @@ from knn_logits_app.api import json_for_tools
 from knn_logits_app.bundle import ASSETS, ICON, asset, head
 from knn_logits_app.door import Names, close_door
 from knn_logits_app.guard import Guard
-from knn_logits_app.layout import Server
 from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
+from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import is_web
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Quotas, Visitors, ends_on_sigterm, private_folder

@@ -11,16 +11,16 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Answer, PassageEffect
-from knn_logits_app import layout, views
-from knn_logits_app.layout import Controls, Server
+from knn_logits_app import page_parts, views
 from knn_logits_app.library import opening
+from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.questions import Question, Reply, knowing, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, RequestError, friendly, whole
 
 
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the place of its answers."""
-    output = layout.place(
+    output = page_parts.place(
         'knnLogits.chat(element, props, trigger, watch, ["ask", "read"]);',
         views.json_text({"openings": _openings(server)}),
         kind="kl-out kl-chat",
@@ -43,7 +43,7 @@ def build(server: Server, controls: Controls) -> Any:
             )
             gr.Button("Send", variant="primary", scale=0, min_width=110, elem_id="chat-send")
         with gr.Row(elem_classes="kl-run"):
-            stop = layout.stop_button("Stop", "chat-stop")
+            stop = page_parts.stop_button("Stop", "chat-stop")
             gr.Button("New chat", size="md", min_width=90, elem_id="chat-new")
             own_words = gr.Checkbox(
                 False,
@@ -70,14 +70,14 @@ def build(server: Server, controls: Controls) -> Any:
         [*controls.lookup, own_words],
         [output],
         # A new question replaces the one that is being answered, before it waits in the queue.
-        validator=layout.validator(lambda *_: None, then=layout.stopping(server, "ask")),
+        validator=page_parts.validator(lambda *_: None, then=page_parts.stopping(server, "ask")),
         trigger_mode="multiple",
-        **layout.MODEL,
+        **page_parts.MODEL,
     )
     # In gradio a refused request triggers the second of these alone, and every other one the first.
     for ended in (asking.then, asking.failure):
-        ended(js="() => { knnLogits.asked(); }", **layout.INSTANT)
-    stop.click(layout.stopping(server, "ask"), **layout.LIGHT)
+        ended(js="() => { knnLogits.asked(); }", **page_parts.INSTANT)
+    stop.click(page_parts.stopping(server, "ask"), **page_parts.LIGHT)
     return output
 
 
@@ -86,11 +86,11 @@ def replies(
 ) -> Iterator[str]:
     """Yields the reply to a question as it grows, as JSON for the browser."""
     session = server.session
-    model, lookup, (own_words,) = layout.split(server, values)
+    model, lookup, (own_words,) = page_parts.split(server, values)
     question = question_of(content.get("question"), lookup(), content.get("history"), own_words)
     library = session.library(model)
     shown = {"turn": turn, "model": library.name, "stores": list(question.lookup.stores)}
-    visitor, since = request.session_hash, layout.arrived(request)
+    visitor, since = request.session_hash, page_parts.arrived(request)
     private = server.visitors.stores(visitor)
     with server.visitors.running(visitor, session.limits.deadline(), "ask", since) as deadline:
         if deadline.cancelled:  # it was stopped or replaced while it waited, and the page says so

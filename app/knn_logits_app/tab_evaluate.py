@@ -7,8 +7,8 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits_app import layout, views
-from knn_logits_app.layout import Controls, Server
+from knn_logits_app import page_parts, views
+from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.requests import friendly
 from knn_logits_app.work import MOST_MEASURED, Heat, Measured
 
@@ -20,7 +20,7 @@ def build(server: Server, controls: Controls) -> None:
     library = server.session.first
     documents = 8 if library.reader.sources else 4
     box = {"lines": 5, "max_lines": 14, "max_length": MOST_MEASURED}
-    source = layout.textbox(
+    source = page_parts.textbox(
         server,
         controls,
         visible=(False, True),
@@ -29,7 +29,7 @@ def build(server: Server, controls: Controls) -> None:
         elem_id="evaluate-sources",
         **box,
     )
-    text = layout.textbox(
+    text = page_parts.textbox(
         server,
         controls,
         label=("A text to predict", "Their targets"),
@@ -40,11 +40,11 @@ def build(server: Server, controls: Controls) -> None:
     )
     with gr.Row(elem_classes="kl-run"):
         button = gr.Button("Evaluate", variant="primary", size="md", elem_id="evaluate")
-    output = layout.place(content="${value}", elem_id="evaluated")
+    output = page_parts.place(content="${value}", elem_id="evaluated")
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (sources, text) = layout.split(server, values, scores=True)
+            model, lookup, (sources, text) = page_parts.split(server, values, scores=True)
             visitor = request.session_hash
             library = server.session.library(model)
             private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
@@ -57,14 +57,14 @@ def build(server: Server, controls: Controls) -> None:
             return views.notice(friendly(error), kind="error")
 
     def check(*values: Any) -> None:
-        layout.check(server, values, *values[-2:], most=MOST_MEASURED)
+        page_parts.check(server, values, *values[-2:], most=MOST_MEASURED)
 
     button.click(
         on_evaluate,
         [*controls.lookup, source, text],
         [output],
-        validator=layout.validator(check),
-        **{**layout.MODEL, "show_progress": "full"},
+        validator=page_parts.validator(check),
+        **{**page_parts.MODEL, "show_progress": "full"},
     )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits_app import layout, views
-from knn_logits_app.layout import Controls, Server
+from knn_logits_app import page_parts, views
+from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.questions import elsewhere
 from knn_logits_app.requests import MOST_CHARACTERS, SETTINGS, friendly, text_of
 
@@ -15,7 +15,7 @@ from knn_logits_app.requests import MOST_CHARACTERS, SETTINGS, friendly, text_of
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the place of its answers."""
     library = server.session.first
-    source = layout.textbox(
+    source = page_parts.textbox(
         server,
         controls,
         visible=(False, True),
@@ -26,7 +26,7 @@ def build(server: Server, controls: Controls) -> Any:
         max_length=MOST_CHARACTERS,
         elem_id="explain-source",
     )
-    text = layout.textbox(
+    text = page_parts.textbox(
         server,
         controls,
         label=(
@@ -42,11 +42,11 @@ def build(server: Server, controls: Controls) -> Any:
     )
     with gr.Row(elem_classes="kl-run"):
         button = gr.Button("Explain", variant="primary", size="md", elem_id="explain")
-    output = layout.answers_place(elem_id="explained")
+    output = page_parts.answers_place(elem_id="explained")
 
     def on_explain(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (source, text) = layout.split(server, values, scores=True)
+            model, lookup, (source, text) = page_parts.split(server, values, scores=True)
             library = server.session.library(model)
             private = server.visitors.stores(request.session_hash)
             source = text_of(source, "source") if library.reader.sources else None
@@ -67,9 +67,11 @@ def build(server: Server, controls: Controls) -> Any:
         "fn": on_explain,
         "inputs": [*controls.lookup, source, text],
         "outputs": [output],
-        "validator": layout.validator(lambda *values: layout.check(server, values, *values[-2:])),
+        "validator": page_parts.validator(
+            lambda *values: page_parts.check(server, values, *values[-2:])
+        ),
         "trigger_mode": "always_last",
-        **layout.MODEL,
+        **page_parts.MODEL,
         "show_progress": "full",
     }
     button.click(**run)

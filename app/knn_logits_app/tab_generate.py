@@ -11,9 +11,9 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits_app import layout, views
-from knn_logits_app.layout import Controls, Server
+from knn_logits_app import page_parts, views
 from knn_logits_app.library import Library, first_words
+from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.questions import elsewhere
 from knn_logits_app.requests import (
     MOST_CHARACTERS,
@@ -49,7 +49,7 @@ element.addEventListener("click", (event) => {
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the place of its answers."""
     library = server.session.first
-    prompt = layout.textbox(
+    prompt = page_parts.textbox(
         server,
         controls,
         label=(PROMPT_LABEL, SOURCE_LABEL),
@@ -63,7 +63,7 @@ def build(server: Server, controls: Controls) -> Any:
         examples = [gr.Button(example.prompt, size="sm") for example in library.examples]
     with gr.Row(elem_classes="kl-run"):
         write = gr.Button("Write", variant="primary", size="md", min_width=110, elem_id="write")
-        stop = layout.stop_button("Stop", "stop")
+        stop = page_parts.stop_button("Stop", "stop")
         switch: dict[str, Any] = {"value": True, "container": False}
         use = gr.Checkbox(label="Use the memory (kNN)", min_width=180, elem_id="switch", **switch)
         compare = gr.Checkbox(
@@ -72,7 +72,7 @@ def build(server: Server, controls: Controls) -> Any:
     controls.use, controls.prompt = use, prompt
     gr.HTML(FOLD, js_on_load=FOLDING, apply_default_css=False)
     inputs = [*controls.lookup, prompt, use, compare, *_sampling(server)]
-    output = layout.answers_place(first_answer(server), elem_id="answers")
+    output = page_parts.answers_place(first_answer(server), elem_id="answers")
 
     def on_write(request: gr.Request, *values: Any) -> Iterator[str]:
         try:
@@ -89,8 +89,8 @@ def build(server: Server, controls: Controls) -> Any:
             yield views.message(friendly(error))
 
     def check(*values: Any) -> None:
-        _, _, (text, _, _, *how) = layout.split(server, values)
-        layout.check(server, values, text)
+        _, _, (text, _, _, *how) = page_parts.split(server, values)
+        page_parts.check(server, values, text)
         settings = {name: value for name, value in zip(_HOW, how, strict=True) if value is not None}
         writing = writing_of("text", None, **settings)
         server.session.limits.check(new_tokens=writing.new_tokens)
@@ -100,19 +100,19 @@ def build(server: Server, controls: Controls) -> Any:
         "inputs": inputs,
         "outputs": [output],
         # A new answer replaces the one that is being written, before it waits in the queue.
-        "validator": layout.validator(check, then=layout.stopping(server, "write")),
+        "validator": page_parts.validator(check, then=page_parts.stopping(server, "write")),
         "trigger_mode": "multiple",
-        **layout.MODEL,
+        **page_parts.MODEL,
     }
     # Without the memory there is nothing to compare the model with.
     use.change(
         inputs=[use],
         outputs=[compare],
         js="(on) => [{ __type__: 'update', interactive: on }]",
-        **layout.INSTANT,
+        **page_parts.INSTANT,
     )
     write.click(**run)
-    output.ask(on_ask, outputs=[output], trigger_mode="multiple", **layout.MODEL)
+    output.ask(on_ask, outputs=[output], trigger_mode="multiple", **page_parts.MODEL)
     for button, example in zip(examples, library.examples, strict=True):
         values = json.dumps([example.prompt, example.stores])
         button.click(
@@ -121,10 +121,10 @@ def build(server: Server, controls: Controls) -> Any:
             # Datastores that are chosen beside the example's stay chosen.
             js=f"(chosen) => {{ const [text, stores] = {values}; "
             "return [text, stores.every((one) => chosen.includes(one)) ? chosen : stores]; }",
-            **layout.INSTANT,
+            **page_parts.INSTANT,
         ).then(**run)
 
-    stop.click(layout.stopping(server, "write"), **layout.LIGHT)
+    stop.click(page_parts.stopping(server, "write"), **page_parts.LIGHT)
     return output
 
 
@@ -151,7 +151,7 @@ def first_answer(server: Server) -> str:
     example = library.examples[0]
     # These are the first values of the page's form.
     values = [
-        library.name, library.chosen, *layout.values_of(library.store).values(),
+        library.name, library.chosen, *page_parts.values_of(library.store).values(),
         library.chosen[0] in library.gates, example.prompt, True, True,
         min(40, server.session.limits.new_tokens),
         # The target of a source may have several sentences.
@@ -172,7 +172,7 @@ def write_json(
     It yields nothing for a request that was stopped or replaced while it waited.
     """
     session, visitor = server.session, request.session_hash if request else None
-    model, lookup, (prompt, use, compare, *how) = layout.split(server, values)
+    model, lookup, (prompt, use, compare, *how) = page_parts.split(server, values)
     library = session.library(model)
     writing = writing_of(
         prompt,
@@ -192,7 +192,7 @@ def write_json(
         content |= {"begun": rewriting.begun, "without": rewriting.without}
         kind = {"kind": rewriting.kind, "note": rewriting.note}
     private = server.visitors.stores(visitor)
-    since = layout.arrived(request) if request else math.inf
+    since = page_parts.arrived(request) if request else math.inf
     with server.visitors.running(visitor, session.limits.deadline(), "write", since) as deadline:
         if deadline.cancelled:
             return

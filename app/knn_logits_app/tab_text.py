@@ -10,9 +10,9 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore
-from knn_logits_app import layout, views
-from knn_logits_app.layout import Controls, Server
+from knn_logits_app import page_parts, views
 from knn_logits_app.library import Library, first_words, opening
+from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.requests import SETTINGS, RequestError, friendly
 from knn_logits_app.visitors import YOUR_TEXT
 from knn_logits_app.your_text import SUFFIXES, Progress, build_for, documents_of
@@ -39,10 +39,12 @@ def build(server: Server, controls: Controls) -> None:
     source, pasted, files = _inputs(server, controls, pairs, most)
     with gr.Row(elem_classes="kl-run"):
         start = gr.Button("Build", variant="primary", size="md", elem_id="build")
-        cancel = layout.stop_button("Cancel", "cancel")
+        cancel = page_parts.stop_button("Cancel", "cancel")
         sample = gr.Button("Take a sample text", size="md", visible=not pairs)
         delete = gr.Button("Delete it now", size="md", interactive=False, elem_id="delete")
-    output = layout.place("knnLogits.tries(element, watch);", content="${value}", elem_id="built")
+    output = page_parts.place(
+        "knnLogits.tries(element, watch);", content="${value}", elem_id="built"
+    )
 
     def on_build(request: gr.Request, *values: Any) -> Iterator[tuple[Any, ...]]:
         paths = [str(path) for path in values[-1] or []]
@@ -64,15 +66,15 @@ def build(server: Server, controls: Controls) -> None:
         on_build,
         [*controls.lookup, source, pasted, files],
         [output, delete, controls.stores, *controls.knobs],
-        validator=layout.validator(
-            lambda *values: layout.check(server, values, *values[-3:-1], most=most)
+        validator=page_parts.validator(
+            lambda *values: page_parts.check(server, values, *values[-3:-1], most=most)
         ),
         js="(...values) => { window.built = values.at(-1) ?? []; return values; }",
-        **layout.MODEL,
-    ).then(inputs=[files], outputs=[files], js=_UNBUILT, **layout.INSTANT)
-    cancel.click(layout.stopping(server, "build"), **layout.LIGHT)
-    sample.click(outputs=[pasted], js=f"() => [{json.dumps(SAMPLE)}]", **layout.INSTANT)
-    delete.click(on_delete, [controls.model], [output, delete, controls.stores], **layout.LIGHT)
+        **page_parts.MODEL,
+    ).then(inputs=[files], outputs=[files], js=_UNBUILT, **page_parts.INSTANT)
+    cancel.click(page_parts.stopping(server, "build"), **page_parts.LIGHT)
+    sample.click(outputs=[pasted], js=f"() => [{json.dumps(SAMPLE)}]", **page_parts.INSTANT)
+    delete.click(on_delete, [controls.model], [output, delete, controls.stores], **page_parts.LIGHT)
 
 
 def _introduction(pairs: bool, most: int) -> str:
@@ -90,7 +92,7 @@ def _introduction(pairs: bool, most: int) -> str:
 
 
 def _inputs(server: Server, controls: Controls, pairs: bool, most: int) -> tuple[Any, Any, Any]:
-    source = layout.textbox(
+    source = page_parts.textbox(
         server,
         controls,
         visible=(False, True),
@@ -100,7 +102,7 @@ def _inputs(server: Server, controls: Controls, pairs: bool, most: int) -> tuple
         max_length=most,
         elem_id="own-sources",
     )
-    pasted = layout.textbox(
+    pasted = page_parts.textbox(
         server,
         controls,
         label=("Paste a text", "Their targets, such as translations"),
@@ -125,12 +127,12 @@ def _built(
     server: Server, values: Any, paths: list[str], request: gr.Request
 ) -> Iterator[tuple[Any, ...]]:
     """Yields the progress of a build and its end, as values of the outputs."""
-    model, _, (sources, text, _) = layout.split(server, values)
+    model, _, (sources, text, _) = page_parts.split(server, values)
     visitors, visitor = server.visitors, request.session_hash
     if not visitor:
         raise RequestError("The page has no session: reload the page.")
     library, deadline = server.session.library(model), server.session.limits.deadline()
-    with visitors.running(visitor, deadline, "build", layout.arrived(request)):
+    with visitors.running(visitor, deadline, "build", page_parts.arrived(request)):
         deadline.check()  # it may have been stopped while it waited
         documents, skipped = documents_of(
             server.session, paths, text, pairs=library.reader.sources, sources=sources,
@@ -146,7 +148,7 @@ def _built(
             else:
                 # The sliders may stand where the visitor moved them for another text, and the gate
                 # was fitted for another text.
-                knobs = [*layout.values_of(step).values(), False]
+                knobs = [*page_parts.values_of(step).values(), False]
                 choices = _choices(server, library, visitor, [YOUR_TEXT])
                 yield _result(step, library, skipped), _able(True), choices, *knobs
 

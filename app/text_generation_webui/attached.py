@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from knn_logits_extension.answer import Answer
+from knn_logits_extension.host_answer import Answer
 
 _ATTRIBUTE, _ANSWER = "_knn_logits_attached", "_knn_logits_answer"
 RETOMATON = {"as the datastore says": None, "on": True, "off": False}

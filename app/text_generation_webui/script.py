@@ -2,7 +2,7 @@
 
 Copy or link this folder to `user_data/extensions/knn_logits` of the host, install `knn-logits` into
 the host's environment, and start the host with `--extensions knn_logits`. The host calls the
-functions of this file, and `attached.py` and `answer.py` beside it do the work.
+functions of this file, and `attached.py` and `host_answer.py` beside it do the work.
 """
 
 from __future__ import annotations

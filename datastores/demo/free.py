@@ -30,7 +30,7 @@ from grammar import Expander
 from rich.console import Console
 
 from knn_logits import Datastore, Gate, KNNLogitsProcessor, load_gate
-from knn_logits.evidence.naming import unknown_names
+from knn_logits.evidence.prompt_words import unknown_names
 
 SEEDS = {"tuning": 20, "final": 21}
 # Batches of 75 whose sources are counted.

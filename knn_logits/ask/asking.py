@@ -35,8 +35,8 @@ from knn_logits.engine.pairs import context_length
 from knn_logits.engine.pieces import token_texts
 from knn_logits.engine.tokens import special_ids, text_ids
 from knn_logits.errors import ConfigError
-from knn_logits.evidence.passages import place_of
 from knn_logits.evidence.sources import words_of
+from knn_logits.evidence.token_documents import place_of
 from knn_logits.generation.arguments import arguments_for_drafts
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.locks import cached_property

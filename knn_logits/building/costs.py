@@ -31,7 +31,7 @@ from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, temperat
 from knn_logits.metrics import Metric
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, whole_number
-from knn_logits.settings.windows import WindowConfig
+from knn_logits.settings.passes import WindowConfig
 from knn_logits.store.suffixes import suffix_order
 from knn_logits.store.writer import SHARD_BYTES
 

@@ -24,8 +24,8 @@ from knn_logits.settings.config import (
     check_threads,
     index_config,
 )
+from knn_logits.settings.passes import WindowConfig
 from knn_logits.settings.registry import stored_settings
-from knn_logits.settings.windows import WindowConfig
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import KeyRecord, OnDemandRecord, PairsRecord, WindowRecord
 

@@ -28,8 +28,8 @@ from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
 from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.passes import PassConfig
 from knn_logits.settings.registry import settings_line, stored_names
-from knn_logits.settings.windows import PassConfig
 
 if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate

@@ -33,7 +33,7 @@ from knn_logits.errors import ConfigError
 from knn_logits.printable import one_line
 from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
-from knn_logits.settings.windows import PassConfig
+from knn_logits.settings.passes import PassConfig
 
 if TYPE_CHECKING:
     from knn_logits.building.syncing import Sync

@@ -18,7 +18,7 @@ from knn_logits.cli.terminal import in_bytes, in_time, picked, print_json, say, 
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig, KNNConfig
 from knn_logits.settings.declaration import check_fields, setting, settings_of
-from knn_logits.settings.windows import PassConfig
+from knn_logits.settings.passes import PassConfig
 
 if TYPE_CHECKING:
     from knn_logits.building.estimate import Estimate, Need

@@ -22,7 +22,7 @@ from knn_logits.cli.terminal import print_json, say, tell
 from knn_logits.corpus.parsers import looks_like_a_file
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
-from knn_logits.settings.windows import PassConfig
+from knn_logits.settings.passes import PassConfig
 from knn_logits.store import layout
 from knn_logits.store.hub_client import hub_name
 

@@ -19,8 +19,8 @@ from knn_logits.cli.terminal import answer, in_bytes, in_time, picked, tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import DEFAULT_K, IndexConfig
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.passes import PassConfig, WindowConfig
 from knn_logits.settings.registry import settings_line
-from knn_logits.settings.windows import PassConfig, WindowConfig
 from knn_logits.store.layout import MANIFEST
 
 if TYPE_CHECKING:

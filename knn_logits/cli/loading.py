@@ -128,7 +128,7 @@ def _unfinished_dtype(folder: Path) -> Any:
 
 
 def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
-    from knn_logits.engine.opening import gguf_file, open_gguf
+    from knn_logits.engine.model_loading import gguf_file, open_gguf
 
     file = gguf_file(name)
     if file is not None:
@@ -164,7 +164,7 @@ def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
 
 def load_tokenizer(name: str) -> Any:
     """Loads a model's tokenizer alone; `ModelError` when there is no such model."""
-    from knn_logits.engine.opening import gguf_file, open_gguf
+    from knn_logits.engine.model_loading import gguf_file, open_gguf
 
     file = gguf_file(name)
     if file is not None:
@@ -177,7 +177,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def reads_pairs(name: str) -> bool:
-    from knn_logits.engine.opening import gguf_file
+    from knn_logits.engine.model_loading import gguf_file
 
     doing(LOADING)
     return gguf_file(name) is None and bool(_config_of(name).is_encoder_decoder)

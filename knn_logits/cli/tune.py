@@ -17,8 +17,8 @@ from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.terminal import answer, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
+from knn_logits.settings.passes import PassConfig
 from knn_logits.settings.registry import check_settings, settings_line
-from knn_logits.settings.windows import PassConfig
 
 if TYPE_CHECKING:
     from knn_logits.measure.tune.infini_gram_shares import InfiniGramFit

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from knn_logits.corpus.documents import Document, type_name, unique_id, with_line_feeds
-from knn_logits.corpus.files import Reading, read_parallel, read_rows, split_parallel
+from knn_logits.corpus.file_rows import Reading, read_parallel, read_rows, split_parallel
 from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
 from knn_logits.corpus.parsers import holds_rows, reader_of
 from knn_logits.corpus.rows import (

@@ -9,7 +9,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
-from knn_logits.settings.windows import WindowConfig
+from knn_logits.settings.passes import WindowConfig
 from knn_logits.store.entries import Contexts
 from knn_logits.store.records import WindowRecord
 

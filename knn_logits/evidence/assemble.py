@@ -22,9 +22,9 @@ from knn_logits.engine.pieces import (
 )
 from knn_logits.engine.tokens import special_ids
 from knn_logits.evidence.familiarity import Familiarity
-from knn_logits.evidence.naming import names_alike, unknown_names, widespread_words
-from knn_logits.evidence.passages import DocumentVotes, passages_of, votes_by_document, where
+from knn_logits.evidence.prompt_words import names_alike, unknown_names, widespread_words
 from knn_logits.evidence.recording import Chosen, Recording
+from knn_logits.evidence.token_documents import DocumentVotes, passages_of, votes_by_document, where
 from knn_logits.evidence.trace import (
     Candidate,
     DocumentShare,

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from knn_logits.engine.batched_pass import RowsCache, read, reads_rows
 from knn_logits.engine.hooks import StateCapture, taken_apart
-from knn_logits.engine.rows import RowsCache, read, reads_rows
 from knn_logits.generation.arguments import arguments_for_drafts, can_draft
 from knn_logits.generation.drafts import DraftedDecoding
 

@@ -24,7 +24,7 @@ from knn_logits.lab.learning import Learnt, check_enough, learn
 from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import DEFAULT_K, MOST_SEED, whole_number
-from knn_logits.settings.windows import WindowConfig
+from knn_logits.settings.passes import WindowConfig
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord

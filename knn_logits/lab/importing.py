@@ -41,8 +41,8 @@ from knn_logits.lab.legacy import (
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.settings.config import IndexConfig, KNNConfig, StoredSettings
+from knn_logits.settings.passes import WindowConfig
 from knn_logits.settings.registry import stored_settings
-from knn_logits.settings.windows import WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord, SettingsRecord, WindowRecord

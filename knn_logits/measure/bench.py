@@ -26,7 +26,7 @@ from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
 from knn_logits.settings.config import check_threads
-from knn_logits.settings.windows import WindowConfig
+from knn_logits.settings.passes import WindowConfig
 from knn_logits.store.datastore import Datastore
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import pytest
 from app.conftest import eventually
 from knn_logits import Deadline, LimitError
 from knn_logits.store.records import WritingRecord
-from knn_logits_app.layout import values_of
 from knn_logits_app.page import card
+from knn_logits_app.page_parts import values_of
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.tab_evaluate import measured_html, thinned
 from knn_logits_app.visitors import YOUR_TEXT, Visitors

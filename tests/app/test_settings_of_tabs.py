@@ -5,8 +5,8 @@ from conftest import TEXTS
 from trusting import with_trust
 
 from app.conftest import expect, serving
-from knn_logits_app.layout import values_of
 from knn_logits_app.library import Library
+from knn_logits_app.page_parts import values_of
 
 NAMES = ("lmbda", "k", "temperature")
 

@@ -7,7 +7,7 @@ import pytest
 from app.conftest import expect
 from knn_logits import KNNLogitsError
 from knn_logits_app.drawer import read_json
-from knn_logits_app.layout import Server
+from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import friendly, rewriting_of
 from knn_logits_app.tab_generate import write_json
 from knn_logits_app.visitors import Visitors

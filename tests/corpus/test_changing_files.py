@@ -8,7 +8,7 @@ import pytest
 from corpus_files import digits, write, write_table
 from office_files import pdf
 
-from knn_logits.corpus import files
+from knn_logits.corpus import file_rows
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import KNNLogitsError
 
@@ -83,7 +83,7 @@ def test_a_text_whose_encoding_changes_is_left_out(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text(LINE)
     write(tmp_path / "b.txt", "good")
-    recognised = files.recognised
+    recognised = file_rows.recognised
 
     def change(*arguments):
         encoding = recognised(*arguments)
@@ -91,7 +91,7 @@ def test_a_text_whose_encoding_changes_is_left_out(tmp_path, monkeypatch):
             path.write_bytes(b"\xff" * 99)
         return encoding
 
-    monkeypatch.setattr(files, "recognised", change)
+    monkeypatch.setattr(file_rows, "recognised", change)
     skipped = []
     documents = read_corpus([str(tmp_path)], on_skip=lambda *skip: skipped.append(skip))
     assert [document.text for document in documents] == ["good"]
@@ -103,13 +103,13 @@ def test_a_document_that_changes_before_the_child_reads_it(tmp_path, monkeypatch
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf("Text."))
     write(tmp_path / "b.txt", "good")
-    parsed = files._parsed_rows
+    parsed = file_rows._parsed_rows
 
     def late(where, *arguments):
         change(path)
         return parsed(where, *arguments)
 
-    monkeypatch.setattr(files, "_parsed_rows", late)
+    monkeypatch.setattr(file_rows, "_parsed_rows", late)
     skipped = []
     documents = read_corpus([str(tmp_path)], on_skip=lambda *skip: skipped.append(skip))
     assert [document.text for document in documents] == ["good"]

@@ -15,7 +15,7 @@ from corpus_files import failure, read, write, write_table
 from growth import grows_faster
 from office_files import ENTITIES, archive, docx, docx_members, paragraph, pdf, pptx
 
-from knn_logits.corpus import files
+from knn_logits.corpus import file_rows
 from knn_logits.corpus.parsers import mail, markup, office
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.corpus.rows import Row, Schema
@@ -140,14 +140,14 @@ def test_a_packed_document_is_bounded_on_the_disk(tmp_path, monkeypatch):
     for name in ("a.pdf.gz", "a.txt.gz"):
         path = write(tmp_path / name, gzip.compress(pdf("Text.") + b" " * (70 << 20), 9))
         assert "as in a zip bomb" in refused(Path(path))
-    monkeypatch.setattr(files, "MOST_UNPACKED", 100)
+    monkeypatch.setattr(file_rows, "MOST_UNPACKED", 100)
     small = write(tmp_path / "b.pdf.gz", gzip.compress(pdf("Text.")))
     assert "unpacks to more than 100 bytes" in failure(small)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json.gz"])
 def test_a_row_is_bounded(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(files, "LONGEST_ROW", 1000)
+    monkeypatch.setattr(file_rows, "LONGEST_ROW", 1000)
     rows = b'{"text": "good"}\n' + b'{"text": "%s"}\n' % (b"a" * 1000)
     if name == "a.json.gz":
         rows = b'[{"text": "%s"}]' % (b"a" * 1000)

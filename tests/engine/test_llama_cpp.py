@@ -17,7 +17,7 @@ from knn_logits.engine.forward import key_states, key_states_and_logits
 from knn_logits.engine.llama_cpp import context
 from knn_logits.engine.llama_cpp.gguf_file import Weights
 from knn_logits.engine.location import find_key
-from knn_logits.engine.opening import gguf_file, open_gguf
+from knn_logits.engine.model_loading import gguf_file, open_gguf
 from knn_logits.engine.tokens import chat_ids, text_ids
 from knn_logits.errors import (
     ConfigError,
@@ -331,7 +331,7 @@ def test_a_name_means_a_file_or_a_folder_with_one(tmp_path):
 
 
 def test_without_llama_cpp_the_extra_is_named(pair, folder, monkeypatch):
-    from knn_logits.engine.llama_cpp.library import llama
+    from knn_logits.engine.llama_cpp.llama_library import llama
 
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "knn-logits\[gguf\]"'):
@@ -354,6 +354,6 @@ def test_transformers_reads_the_file_without_llama_cpp(pair, monkeypatch, caplog
     (tmp_path / "cut.gguf").write_bytes(path.read_bytes()[:5000])
     with pytest.raises(ModelError, match="transformers cannot read"):
         open_gguf(tmp_path / "cut.gguf")
-    monkeypatch.setattr("knn_logits.engine.opening.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("knn_logits.engine.model_loading.importlib.util.find_spec", lambda _: None)
     with pytest.raises(MissingDependencyError, match=r"no llama\.cpp"):
         open_gguf(path)

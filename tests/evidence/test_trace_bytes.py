@@ -7,7 +7,7 @@ from conftest import make_gpt2
 import knn_logits
 from knn_logits import KNNLogitsProcessor, explain, read_corpus
 from knn_logits.engine.pieces import token_texts
-from knn_logits.evidence.passages import where
+from knn_logits.evidence.token_documents import where
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from knn_logits import (
     remove_documents,
 )
 from knn_logits.corpus.documents import Place
-from knn_logits.evidence.passages import where
 from knn_logits.evidence.render import to_html
+from knn_logits.evidence.token_documents import where
 from knn_logits.store.documents import PLACES, DocumentRecord
 
 PAGES = [

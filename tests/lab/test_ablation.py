@@ -13,11 +13,11 @@ import knn_logits
 from knn_logits.engine.location import find_key
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 from knn_logits.index.exact import ExactIndex
-from knn_logits.lab.ablation import bench, gains, measuring
-from knn_logits.lab.ablation.bench import Studied, key_places
+from knn_logits.lab.ablation import gains, measuring, shared_parts
 from knn_logits.lab.ablation.findings import Finding
 from knn_logits.lab.ablation.measuring import measure_base, search_index
 from knn_logits.lab.ablation.running import STUDIES, ablate, first_tokens
+from knn_logits.lab.ablation.shared_parts import Studied, key_places
 from knn_logits.lab.ablation.studies import study_temperature
 from knn_logits.mixture.gates.distance import fit_distance_gate
 from knn_logits.progress import no_progress
@@ -33,7 +33,7 @@ SETTINGS = {"entries": 500, "tokens": 400, "k": 32}
 def short_files():
     """Several files of keys, also for little text."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench, "FILE_ENTRIES", 100)
+        patch.setattr(shared_parts, "FILE_ENTRIES", 100)
         yield
 
 
@@ -212,9 +212,11 @@ def test_stopped_again_and_again(model, tokenizer, whole, tmp_path, monkeypatch)
         monkeypatch.setattr(module, name, call)
 
     noted(measuring, "likelihoods", lambda studied, phase, *_: phase)
-    noted(bench, "build_datastore", lambda *_, key, **__: f"build {key}")
-    noted(bench, "place_keys", lambda *arguments: f"keys from {arguments[-1][0].first_entry}")
-    noted(bench, "read_queries", lambda studied, key: f"text {key}")
+    noted(shared_parts, "build_datastore", lambda *_, key, **__: f"build {key}")
+    noted(
+        shared_parts, "place_keys", lambda *arguments: f"keys from {arguments[-1][0].first_entry}"
+    )
+    noted(shared_parts, "read_queries", lambda studied, key: f"text {key}")
     noted(gains, "log_p_knn", lambda *_: "tokens")
     stops = 0
     while True:

@@ -9,7 +9,7 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits import ConfigError, KNNLogitsProcessor, explain
-from knn_logits.evidence.naming import unknown_names
+from knn_logits.evidence.prompt_words import unknown_names
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig

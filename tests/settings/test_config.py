@@ -9,7 +9,7 @@ from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.metrics import METRICS, check_metric
 from knn_logits.settings.config import IndexConfig, KNNConfig, check_threads, index_config
-from knn_logits.settings.windows import WindowConfig
+from knn_logits.settings.passes import WindowConfig
 
 NAN, INF = math.nan, math.inf
 NOT_WHOLE = [True, False, 1.0, 2.5, NAN, INF, -INF, "3", [1], np.float64(8.0), np.array([8])]

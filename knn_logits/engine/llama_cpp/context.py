@@ -14,7 +14,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.engine.llama_cpp.gguf_file import Weights
-from knn_logits.engine.llama_cpp.library import llama, logged, tensors
+from knn_logits.engine.llama_cpp.llama_library import llama, logged, tensors
 from knn_logits.errors import ModelError
 
 # The most tokens of one decode.

@@ -7,7 +7,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from knn_logits.engine.llama_cpp.library import llama, logged
+from knn_logits.engine.llama_cpp.llama_library import llama, logged
 from knn_logits.errors import ModelError
 from knn_logits.locks import cached_property
 from knn_logits.printable import one_line

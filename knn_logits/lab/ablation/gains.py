@@ -9,9 +9,9 @@ import numpy as np
 
 from knn_logits.arrays import Array, Bools, Floats, Ints
 from knn_logits.corpus.documents import Document
-from knn_logits.lab.ablation.bench import Studied, stored_arrays
 from knn_logits.lab.ablation.findings import Finding, Plot, apart
 from knn_logits.lab.ablation.measuring import exact_search, log_p_knn, measure_base
+from knn_logits.lab.ablation.shared_parts import Studied, stored_arrays
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.mixture.gates.distance import fit_distance_gate
 from knn_logits.printable import one_line

@@ -13,7 +13,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.engine.location import DEFAULT_KEY
 from knn_logits.index.base import Index
-from knn_logits.lab.ablation.bench import Queries, Studied, file_name, half, stored_arrays
+from knn_logits.lab.ablation.shared_parts import Queries, Studied, file_name, half, stored_arrays
 from knn_logits.measure.likelihood import Choice, Grid, GridLikelihood, spread, temperatures_around
 from knn_logits.metrics import DEFAULT_METRIC, Metric, as_distance
 from knn_logits.mixture.distribution import log_p_knn_of

@@ -20,7 +20,6 @@ from knn_logits.engine.compatibility import model_record, tokenizer_record
 from knn_logits.engine.location import is_encoder_decoder
 from knn_logits.engine.tokens import text_ids
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, ModelError
-from knn_logits.lab.ablation.bench import Studied
 from knn_logits.lab.ablation.findings import Finding, write_report
 from knn_logits.lab.ablation.gains import (
     study_frequency,
@@ -29,6 +28,7 @@ from knn_logits.lab.ablation.gains import (
     study_position,
     study_tokens,
 )
+from knn_logits.lab.ablation.shared_parts import Studied
 from knn_logits.lab.ablation.studies import (
     study_approximation,
     study_k,

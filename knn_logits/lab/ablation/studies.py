@@ -14,7 +14,6 @@ from torch import Tensor
 from knn_logits.engine.location import DEFAULT_KEY
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.opening import index_from_keys
-from knn_logits.lab.ablation.bench import Studied, half, key_places
 from knn_logits.lab.ablation.findings import SAME, Finding, Plot, apart
 from knn_logits.lab.ablation.measuring import (
     Measured,
@@ -25,6 +24,7 @@ from knn_logits.lab.ablation.measuring import (
     measure_full,
     searching,
 )
+from knn_logits.lab.ablation.shared_parts import Studied, half, key_places
 from knn_logits.metrics import DEFAULT_METRIC, METRICS
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.settings.config import IndexConfig

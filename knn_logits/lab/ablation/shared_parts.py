@@ -26,7 +26,7 @@ from knn_logits.measure.text_pass import score_pieces
 from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.progress import Progress
 from knn_logits.settings.config import IndexConfig
-from knn_logits.settings.windows import WindowConfig
+from knn_logits.settings.passes import WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import write_arrays
 from knn_logits.store.reading import read_arrays

@@ -8,7 +8,12 @@ import pytest
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits.evidence.naming import common_words, names_alike, unknown_names, widespread_words
+from knn_logits.evidence.prompt_words import (
+    common_words,
+    names_alike,
+    unknown_names,
+    widespread_words,
+)
 
 # Each text in four documents, which all have some words, and each has a name of its own.
 MANY = [
