@@ -99,7 +99,7 @@ def build_datastore(
         keys_dtype: "float16" (the default), or "float32" for numbers that float16 cannot hold.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
-        shard_bytes: Size of a file of keys (256 MiB), of which an interrupted build loses less.
+        shard_bytes: Size of a file of keys (256 MiB). An interrupted build loses less than that.
         overwrite: Replace an existing datastore once the new one is complete. It also starts an
             unfinished build again that had other arguments.
         license: Licence of the text, kept in the manifest.

@@ -164,13 +164,15 @@ def write_keys_together(
     tokens = job.file("tokens")
     assert tokens is not None
     dim = canary[CANARY_KEYS].shape[1]
+    rows = shard_rows(dim, keys.dtype, steps.shard_bytes)
+    job.drop_unfilled(rows)  # each rank begins with a shard of its own
     work = KeyWork(
         folder=job.folder,
         generation=job.generation,
         text=tokens,
         contexts=contexts,
         dim=dim,
-        rows=shard_rows(dim, keys.dtype, steps.shard_bytes),
+        rows=rows,
         written=job.keys,
         written_shards=len(job.shards),
         canary=canary,

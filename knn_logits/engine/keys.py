@@ -20,6 +20,8 @@ from knn_logits.settings.config import whole_number
 # The activations of a larger batch no longer fit the cache of a CPU.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
 _BUFFER_BYTES = 64 << 20
+# More batches would win little by their order, and an interruption loses all that are in work.
+_BATCHES_AT_ONCE = 4
 
 # Returns the sources of some contexts, given their numbers: int32 [source tokens] each.
 Sources = Callable[[Sequence[int]], list[Array]]
@@ -96,8 +98,9 @@ def compute_keys(
 def grouped(
     windows: Sequence[TextWindow], *, dim: int, dtype: str, batch_tokens: int
 ) -> Iterator[list[TextWindow]]:
-    """Yields groups of windows, each small enough that its keys fit into the buffer."""
-    entries = max(batch_tokens, _BUFFER_BYTES // (dim * np.dtype(dtype).itemsize))
+    """Yields groups of a few batches of windows, whose keys fit into the buffer."""
+    fit = _BUFFER_BYTES // (dim * np.dtype(dtype).itemsize)
+    entries = max(batch_tokens, min(fit, _BATCHES_AT_ONCE * batch_tokens))
     group: list[TextWindow] = []
     held = 0
     for window in windows:

@@ -77,6 +77,11 @@ class Job:
         """Number of keys in the shards."""
         return sum(shard.shape[0] for shard in self.shards if shard.shape)
 
+    def unfilled(self, rows: int) -> FileRecord | None:
+        """The last shard, if it has fewer keys than a full one."""
+        last = self.shards[-1] if self.shards else None
+        return last if last is not None and last.shape and last.shape[0] < rows else None
+
     def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
         return self.folder / layout.file_name(kind, self.generation, shard)
 
@@ -95,7 +100,12 @@ class Job:
         return old.model_copy(update=changed)
 
     def drop(self, kind: layout.Kind) -> None:
-        record = self.file(kind)
+        self._drop(self.file(kind))
+
+    def drop_unfilled(self, rows: int) -> None:
+        self._drop(self.unfilled(rows))
+
+    def _drop(self, record: FileRecord | None) -> None:
         if record is not None:
             self._delete_but(tuple(file for file in self.files if file != record))
 

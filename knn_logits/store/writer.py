@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +21,8 @@ from knn_logits.store.job import Job
 from knn_logits.store.reading import HASH_CHUNK
 
 SHARD_BYTES = 256 << 20
+# A shard that is not full is saved this often, for a model that takes hours to fill it.
+_SAVE_SECONDS = 60
 
 
 @contextmanager
@@ -110,9 +114,12 @@ def shard_rows(dim: int, dtype: str, shard_bytes: int = SHARD_BYTES) -> int:
     return max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
 
 
-def in_shards(parts: Iterable[Array], rows: int) -> Iterator[Array]:
-    """Yields the rows of some arrays, so many at a time, in a buffer that is used again."""
-    buffer, filled = None, 0
+def in_shards(parts: Iterable[Array], rows: int, seconds: float = math.inf) -> Iterator[Array]:
+    """Yields the rows of some arrays, so many at a time, in a buffer that is used again.
+
+    After so many seconds, the rows of an unfilled buffer are yielded as well.
+    """
+    buffer, filled, yielded = None, 0, time.monotonic()
     for part in parts:
         if buffer is None:
             buffer = np.empty((rows, *part.shape[1:]), part.dtype)
@@ -123,6 +130,9 @@ def in_shards(parts: Iterable[Array], rows: int) -> Iterator[Array]:
             if filled == rows:
                 yield buffer
                 filled = 0
+        if filled and time.monotonic() - yielded >= seconds:
+            yield buffer[:filled]
+            yielded = time.monotonic()
     if buffer is not None and filled:
         yield buffer[:filled]
 
@@ -134,13 +144,19 @@ def write_keys(
     advance: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Writes keys in shards, after the `job.keys` of an earlier run, and notes each shard."""
+    number, begun = len(job.shards), job.unfilled(rows)
+    earlier = [] if begun is None else [np.load(job.folder / begun.name)]
+    number -= len(earlier)
 
     def counted() -> Iterator[Array]:
         for part in parts:
+            if earlier:
+                yield earlier.pop()
             yield part
             advance(len(part))
 
-    for number, keys in enumerate(in_shards(counted(), rows), len(job.shards)):
+    for keys in in_shards(counted(), rows, _SAVE_SECONDS):
         path = job.path("keys", number)
         write_array(path, keys)
         job.note(path)
+        number += len(keys) == rows

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knn_logits.errors import ConfigError, CorpusError, MismatchError, StorageError
-from knn_logits.store import files, layout
+from knn_logits.store import files, layout, writer
 from knn_logits.store.documents import read_documents
 from knn_logits.store.job import begin
 from knn_logits.store.writer import shard_rows, write_keys, writing_text
@@ -28,11 +28,11 @@ def job(tmp_path):
 
 
 def test_tokens_can_be_loaded_with_numpy(job):
-    writer = write_tokens(job, DOCUMENTS)
+    written = write_tokens(job, DOCUMENTS)
     tokens = np.load(job.folder / layout.TOKENS)
     assert tokens.dtype == np.int32
     assert tokens.tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
-    assert (writer.tokens, writer.documents) == (8, 3)
+    assert (written.tokens, written.documents) == (8, 3)
     documents = read_documents(job.folder / layout.DOCUMENTS, 3, 8)
     assert [documents[number] for number in range(3)] == document_records(DOCUMENTS)
     assert names(job.folder) == [layout.JOURNAL, layout.DOCUMENTS, layout.TOKENS]
@@ -127,6 +127,35 @@ def test_a_writer_goes_on_behind_the_shards_that_are_there(tmp_path):
         shards = [np.load(tmp_path / one.name) for one in job.shards]
     assert [len(one) for one in shards] == [4, 4, 2]
     np.testing.assert_array_equal(np.concatenate(shards), keys)
+
+
+def test_a_shard_that_is_not_full_is_saved_and_filled_later(tmp_path, monkeypatch):
+    keys = np.arange(40, dtype=np.float16).reshape(20, 2)
+
+    def stopped(first, last):
+        yield from np.split(keys[first:last], last - first)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, "_SAVE_SECONDS", 0)
+    for first, last in ((0, 3), (3, 14), (14, 15)):
+        with suppress(KeyboardInterrupt), begin(tmp_path, "build", {}) as job:
+            assert job.keys == first
+            write_keys(job, stopped(first, last), 8)
+    with begin(tmp_path, "build", {}) as job:
+        assert job.keys == 15
+        write_keys(job, [keys[15:]], 8)
+        shards = [np.load(tmp_path / one.name) for one in job.shards]
+    assert [len(one) for one in shards] == [8, 8, 4]
+    np.testing.assert_array_equal(np.concatenate(shards), keys)
+
+
+def test_ranks_fill_no_shard_of_another_run(tmp_path):
+    with begin(tmp_path, "build", {}) as job:
+        write_keys(job, [np.zeros((5, 2), np.float16)], 4)
+        job.drop_unfilled(4)
+        assert (job.keys, len(job.shards)) == (4, 1)
+        job.drop_unfilled(4)
+        assert job.keys == 4
 
 
 # A full disk
