@@ -119,7 +119,7 @@ def build(
     # A mistaken path is said before the libraries of the model are loaded, which takes seconds.
     # Of several processes the first alone reads the corpus.
     if os.environ.get("RANK", "0") == "0":
-        _check_paths(corpus, None if out is None or output.overwrite else Path(out).resolve())
+        _check_paths(corpus, out, overwrite=output.overwrite)
     from knn_logits.building.ranks import started_by_torchrun
 
     # The number of this process among those that torchrun has started; None without it.
@@ -161,13 +161,13 @@ def build(
         _answer_built(store, report, bars.seconds, tokenizer, model, json)
 
 
-def _check_paths(corpus: list[str], target: Path | None) -> None:
+def _check_paths(corpus: list[str], out: str | None, *, overwrite: bool) -> None:
     from knn_logits.corpus.reading import checked_paths
-    from knn_logits.store.job import refuse_taken
+    from knn_logits.store.job import check_target
 
     checked_paths(corpus)
-    if target is not None:
-        refuse_taken(target)
+    if out is not None:
+        check_target(Path(out).resolve(), overwrite=overwrite)
 
 
 def _device_of_rank(device: str) -> str:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -103,7 +104,9 @@ class CorpusOptions:
 
         total = corpus_bytes(corpus, follow_links=self.follow_links)
         how = {"on_skip": report.skip, "on_note": report.note, "pairs": pairs}
-        return self._read(corpus, **how, on_bytes=lambda done: bars("bytes read", done, total))
+        rows = self._read(corpus, **how, on_bytes=lambda done: bars("bytes read", done, total))
+        # A corpus without a document is refused here, before the model is loaded.
+        return chain([next(rows)], rows)
 
     def texts(self, names: Sequence[str], *, pairs: bool = False) -> dict[str, Any]:
         """A lazy reader of each text's documents, which may be pairs, by the text's name."""

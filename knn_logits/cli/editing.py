@@ -255,7 +255,9 @@ def merge(
     with Bars(UNCHANGED) as bars:
         done = merge_entries(datastore, keep, threads=run.threads, progress=bars)
     stay = len(done) - len(done.merged_away)
-    line = f"{stay:,} of {len(done):,} entries are in the index, and stand for the others"
+    line = f"all {stay:,} entries are in the index"
+    if stay < len(done):
+        line = f"{stay:,} of {len(done):,} entries are in the index, and stand for the others"
     content = {"entries": len(done), "kept": stay, **index_of(done)}
     answer(json, content, f"{done.folder}: {line} ({bars.seconds:.0f} s)", seconds=bars.seconds)
 

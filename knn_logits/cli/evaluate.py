@@ -20,6 +20,7 @@ from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
 from knn_logits.cli.terminal import print_json, say, tell
 from knn_logits.corpus.parsers import looks_like_a_file
+from knn_logits.corpus.reading import checked_paths
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
@@ -54,6 +55,7 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
             "no text given: pass one or more texts after the datastore"
             + (f" ({last} does not exist, so it was taken for a datastore)" if missing else "")
         )
+    checked_paths(texts)
     return stores, texts
 
 

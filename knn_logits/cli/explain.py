@@ -12,7 +12,7 @@ from knn_logits.cli.loading import Run, text_or_file
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, Stores, argument, command
 from knn_logits.cli.terminal import Output, doing, print_json, tell
-from knn_logits.errors import StorageError
+from knn_logits.errors import ConfigError, StorageError
 from knn_logits.settings.declaration import setting
 
 
@@ -67,6 +67,8 @@ def explain(
 ) -> None:
     """Show which passages support each word of an existing text."""
     text = text_or_file(text)
+    if not text.strip():
+        raise ConfigError("the text is empty: pass a text to explain")
     files.check()
     opened = memory.open(stores, scoring=True)
     loaded, tokenizer = run.load(model)

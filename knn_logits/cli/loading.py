@@ -90,7 +90,7 @@ def text_or_file(text: str) -> str:
     except (OSError, ValueError):  # the text is too long for a name, or no name has its characters
         is_file = is_folder = False
     if not is_file:
-        if is_folder:
+        if is_folder and text:  # Path takes an empty text for the current folder
             raise ConfigError(f"{text} is a folder: pass one of its files, or a text")
         if _FILE_NAME.fullmatch(text):
             raise ConfigError(f"there is no file {text}; pass an existing file, or a text")

@@ -14,6 +14,7 @@ from knn_logits.mixture.gates.gate import Gate, split_lmbda
 from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.mixture.trust import Trust
 from knn_logits.search.combined import check_document, check_shares
+from knn_logits.search.suffix_index import check_suffixes
 from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings, check_names
 from knn_logits.settings.registry import settings_for, settings_for_trust
 from knn_logits.store.datastore import Datastore
@@ -55,6 +56,8 @@ def resolve(
     config, gate = resolve_settings(stores[0], preset, **changes)
     for name in config.exclude:
         check_document(stores, name)
+    for store in stores if config.infini_gram else ():
+        check_suffixes(store)
     return config, gate
 
 

@@ -29,22 +29,27 @@ _LONG, _RUN = 4, 32
 _FEW, _LONG_RUN = 16, 256
 
 
+def check_suffixes(store: Datastore, *, make: bool = False) -> None:
+    """Refuses a datastore without a suffix index, or only one without a text to make it of."""
+    needs_text(store.manifest, store.folder, "the ∞-gram")
+    if store.suffixes is None and not make:
+        raise DatastoreError(
+            f"{store.folder} has no suffix index, which the ∞-gram needs: build it with "
+            f"`knn-logits index {store.folder} --suffixes`"
+        )
+
+
 class SuffixIndex:
     """Finds the longest suffix of a text in a datastore; `make` sorts one that has no index."""
 
     def __init__(
         self, store: Datastore, without: Array | None = None, *, make: bool = False
     ) -> None:
-        needs_text(store.manifest, store.folder, "the ∞-gram")
-        order = store.suffixes
-        if order is None and make:
-            order = suffix_order(np.asarray(store.tokens), store.documents.first)
-        if order is None:
-            raise DatastoreError(
-                f"{store.folder} has no suffix index, which the ∞-gram needs: build it with "
-                f"`knn-logits index {store.folder} --suffixes`"
-            )
+        check_suffixes(store, make=make)
         tokens = np.asarray(store.tokens)
+        order = store.suffixes
+        if order is None:
+            order = suffix_order(tokens, store.documents.first)
         # The token before each place; -1 at the beginning of a document.
         self._before = np.empty(len(tokens), np.int32)
         self._before[1:] = tokens[:-1]

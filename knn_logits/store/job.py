@@ -5,7 +5,9 @@ It writes files beside the datastore's, notes each in a journal, and replaces th
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -194,8 +196,7 @@ def begin(
         if not folder.is_dir():
             raise NotADirectoryError(20, "not a folder")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DatastoreError(f"{folder} cannot be used: {reason}; choose another folder") from error
+        raise _unusable(folder, error) from error
     job: Job | None = None
     try:
         with locked(folder):
@@ -258,10 +259,23 @@ def _names(manifest: Manifest) -> set[str]:
     return {file.name for file in manifest.files} | {layout.MANIFEST}
 
 
-def refuse_taken(folder: Path) -> None:
-    """Refuses the folder of a datastore before hours of work, unless a job may go on there."""
-    if (folder / layout.MANIFEST).exists() and not (folder / layout.JOURNAL).exists():
-        raise _taken(folder)
+def check_target(folder: Path, *, overwrite: bool) -> None:
+    """Refuses a folder that a build cannot write, before hours of work."""
+    try:
+        if folder.exists():
+            names = _refuse_foreign(folder)
+            if not overwrite and layout.MANIFEST in names and layout.JOURNAL not in names:
+                raise _taken(folder)
+        above = next(path for path in (folder, *folder.parents) if path.exists())
+        if not os.access(above, os.W_OK):
+            raise PermissionError(errno.EACCES, f"no permission to write into {above}")
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError | ValueError) -> DatastoreError:
+    reason = getattr(error, "strerror", None) or error
+    return DatastoreError(f"{folder} cannot be used: {reason}; choose another folder")
 
 
 def _taken(folder: Path) -> DatastoreError:

@@ -361,5 +361,6 @@ def test_the_command_line(tmp_path, run):
     assert answer["index"] == "IVF4,SQ8"
     assert "in the index" in run("info", folder).out
     assert "and stand for the others" in run("merge", folder).out
+    assert f"all {len(store):,} entries are in the index" in run("merge", folder, "--keep", 1).out
     failed = run.refused("merge", folder, "--keep", "2")
     assert failed.err.count("\n") == 1

@@ -91,6 +91,31 @@ def test_a_mistaken_path_is_said_before_the_model_is_loaded(run, folder, store, 
     assert "already contains a datastore" in done.line
 
 
+def test_what_a_build_cannot_read_or_write_is_said_before_the_model_is_loaded(
+    run, model_folder, folder, tmp_path, monkeypatch
+):
+    def never(*_):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("knn_logits.cli.loading.RunOptions.load", never)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "blank.txt").write_text("")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.md").write_text("Mine.")
+    out = tmp_path / "s"
+    for corpus, target, reason in (
+        (tmp_path / "empty", out, "empty: no readable document"),
+        (tmp_path / "blank.txt", out, "blank.txt: no readable document"),
+        (folder, tmp_path / "taken", "contains other files (notes.md)"),
+        (folder, tmp_path / "blank.txt", "cannot be used: Not a directory"),
+    ):
+        done = run.refused("build", model_folder, corpus, "--out", target, "--overwrite")
+        assert reason in done.err
+    monkeypatch.setattr("os.access", lambda *_: False)
+    done = run.refused("build", model_folder, folder, "--out", out)
+    assert f"no permission to write into {tmp_path}" in done.err
+
+
 @pytest.mark.parametrize(
     ("before", "plain"),
     [("\x1b[31mNote\x1b[0m \x07 ", TEXTS[0]), ("Safe \u202ewords\u202c ", "Safe")],

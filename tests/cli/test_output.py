@@ -151,6 +151,24 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
         assert (found.code, "cannot be written" in found.err) == (1, True), (command, found.err)
 
 
+def test_what_the_model_is_not_needed_for_is_refused_before_it_is_loaded(
+    run, model_folder, copied, monkeypatch
+):
+    monkeypatch.setattr("knn_logits.cli.loading.RunOptions.load", never)
+    for command, reason in (
+        (("explain", model_folder, copied, ""), "the text is empty"),
+        (("explain", model_folder, copied, " \n"), "the text is empty"),
+        (("eval", model_folder, copied, "none.txt"), "'none.txt' does not exist"),
+        (("tune", model_folder, copied, "none.txt"), "'none.txt' does not exist"),
+        (("explain", model_folder, copied, "Some text", "--infini-gram", 0.3), "no suffix index"),
+        (
+            ("generate", model_folder, copied, "--prompt", "Some", "--infini-gram", 0.3),
+            "--suffixes",
+        ),
+    ):
+        assert reason in run.refused(*command).line, command
+
+
 def test_results_are_printed_though_a_file_cannot_be_written(
     run, model_folder, copied, text, no_folder, monkeypatch
 ):
