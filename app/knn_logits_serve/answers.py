@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 
 from knn_logits import Answer as Asked
 from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
-from knn_logits_serve.request import GenerationRequest, Refusal
+from knn_logits_serve.bodies import GenerationBody
+from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.request import GenerationRequest
 
 # The most spans and the most documents of an answer, and the least share of a document.
 _SPANS, _DOCUMENTS, _LEAST = 32, 16, 0.01
@@ -175,7 +177,7 @@ class Answer:
             "id": self._id,
             "object": chat_kind if self._chat else "text_completion",
             "created": self._created,
-            "model": self.request.model,
+            "model": self.request.body.model,
             "choices": choices,
         }
 
@@ -228,7 +230,9 @@ class Answer:
 
     def last(self) -> dict[str, Any] | None:
         """Returns the last chunk of a stream, which has the usage; None if it is not wanted."""
-        return self._frame([]) | self._usage() if self.request.usage else None
+        options = self.request.body.stream_options
+        with_usage = options is not None and options.include_usage
+        return self._frame([]) | self._usage() if with_usage else None
 
     def _choice(
         self, number: int, content: dict[str, Any], logprobs: Any = None, end: End | None = None
@@ -271,7 +275,7 @@ def _with_bytes(text: str, logprob: float | None) -> dict[str, Any]:
 
 def message_json(model: str, text: str) -> dict[str, Any]:
     """Returns an answer to a chat that no model wrote."""
-    answer = Answer(GenerationRequest(model, True, ()))
+    answer = Answer(GenerationRequest(GenerationBody(model=model), True, ()))
     answer.note(Piece(0, text, ()))
     answer.note(End(0, "stop", 0, text))
     return answer.whole()

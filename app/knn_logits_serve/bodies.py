@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from knn_logits import check_settings
 from knn_logits_serve.messages import MOST_MESSAGES, Message, Name, Strict, Text
-from knn_logits_serve.request import Refusal
+from knn_logits_serve.refusals import Refusal
 
 _MOST_CHOICES = 128
 _MOST_BIASES = 1024

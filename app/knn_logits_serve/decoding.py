@@ -13,7 +13,8 @@ from knn_logits import LimitError, Memory, Pieces, explain
 from knn_logits_app.decoding import samplers
 from knn_logits_serve.answers import Token
 from knn_logits_serve.grammar import AfterPrompt
-from knn_logits_serve.request import GenerationRequest, Prompt, Refusal, Sampling
+from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 from knn_logits_serve.served import Served
 
 # The log-probability of an impossible token, since JSON has no infinity.

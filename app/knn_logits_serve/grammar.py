@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from knn_logits_serve.request import Refusal
+from knn_logits_serve.refusals import Refusal
 
 _ON_ONE_LINE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _FIELD = "response_format"

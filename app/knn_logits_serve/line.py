@@ -18,7 +18,8 @@ from typing import TypeAlias
 
 from knn_logits import Deadline, KNNLogitsError, SharedPasses
 from knn_logits_serve.answers import AnswerPart
-from knn_logits_serve.request import GenerationRequest, Refusal, refusal_of
+from knn_logits_serve.refusals import Refusal, refusal_of
+from knn_logits_serve.request import GenerationRequest
 
 logger = logging.getLogger("knn_logits.serve")
 # The seconds that a request is expected to take before any was answered.

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from knn_logits import ConfigError, chat_ids
-from knn_logits_serve.request import Refusal
+from knn_logits_serve.refusals import Refusal
 
 MOST_MESSAGES = 4096
 LONGEST_KIND = 40

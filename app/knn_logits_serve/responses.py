@@ -33,7 +33,8 @@ from knn_logits_serve.messages import (
     check_parts,
     text_of,
 )
-from knn_logits_serve.request import GenerationRequest, Refusal
+from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.request import GenerationRequest
 
 _Kind = Literal[
     "message", "function_call", "function_call_output", "custom_tool_call",
@@ -268,7 +269,7 @@ class ResponseAnswer:
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
-            "model": self.request.model,
+            "model": self.request.body.model,
             "output": [] if begun else [self._message(status)],
             "parallel_tool_calls": True,
             "previous_response_id": None,

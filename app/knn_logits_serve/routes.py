@@ -22,7 +22,7 @@ from knn_logits_serve.answers import Answer, AnswerPart, message_json
 from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
 from knn_logits_serve.line import Job, Line
 from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, without_numbers
-from knn_logits_serve.request import Refusal
+from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.responses import ResponseAnswer, ResponseBody
 from knn_logits_serve.served import Served
 from knn_logits_serve.writing import run, shares
@@ -145,7 +145,7 @@ class Routes:
         if answered is not None:
             return JSONResponse(message_json(chat.model, answered))
         generation = self.served.conversation(chat)
-        return OpenWebUIAnswer(self.served, replace(generation, drawn=generation.stream))
+        return OpenWebUIAnswer(self.served, replace(generation, drawn=bool(generation.body.stream)))
 
     async def health(self, _: Request) -> Response:
         counts = {"running": self.line.running, "waiting": self.line.waiting}
@@ -180,7 +180,7 @@ class Routes:
         stream = None
         try:
             first = await listening.next()
-            if generation.stream:
+            if generation.body.stream:
                 stream = Stream(first, listening, reply)
                 return stream
             while first is not None:

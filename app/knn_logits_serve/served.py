@@ -16,7 +16,8 @@ from knn_logits_app.library import by_name
 from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn
 from knn_logits_serve.grammar import Grammars
 from knn_logits_serve.messages import Chat, turns_of
-from knn_logits_serve.request import GenerationRequest, Prompt, Refusal, Sampling, too_long
+from knn_logits_serve.refusals import Refusal, too_long
+from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 
 # The number of tokens that a completion writes by default, as with OpenAI.
 _COMPLETION_TOKENS = 16
@@ -177,19 +178,15 @@ class Served:
         stores, settings = self._lookup(body.model, body.knn)
         schema = body.response_format and body.response_format.schema_of_answer
         return GenerationRequest(
-            body.model,
+            body,
             chat,
             prompts,
             stores,
             settings,
-            n=body.n or 1,
             new_tokens=new_tokens,
             sampling=self._sampling(body),
-            stops=body.stops,
             logprobs=logprobs,
             echo=echo,
-            stream=bool(body.stream),
-            usage=bool(body.stream_options and body.stream_options.include_usage),
             grammar=self.grammars.of(schema) if schema else None,
         )
 

@@ -33,7 +33,7 @@ from knn_logits_app.door import (
     read_body,
 )
 from knn_logits_serve.line import Line, log_failure
-from knn_logits_serve.request import Refusal, refusal_of
+from knn_logits_serve.refusals import Refusal, refusal_of
 from knn_logits_serve.routes import build_app
 from knn_logits_serve.served import Served
 

@@ -53,7 +53,7 @@ class AnswerWriter:
         self._choice, self._tell, self._overheard = choice, tell, overheard
         self._pieces = Pieces(served.tokenizer, prompt.ids)
         # Where nobody reads the text before its end, it is decoded once.
-        self._is_late = not request.stream and not request.stops and overheard is None
+        self._is_late = not request.body.stream and not request.body.stops and overheard is None
         self._late: list[int] = []
         self._texts: list[str] = []
         self._unsure: list[Token] = []
@@ -76,13 +76,13 @@ class AnswerWriter:
         if self._overheard is not None:
             scores = self._overheard.at(position, token, self._request.logprobs or 0)
             piece = scored(self._served.tokenizer, text, *scores)
-        if self._knn is not None and self._request.stream:
+        if self._knn is not None and self._request.body.stream:
             largest = next(iter(self._knn.documents(token)), None)
             if largest is not None and largest.share >= LEAST_SHARE:
                 piece = replace(piece, document=largest)
         self._unsure.append(piece)
         text = "".join(token.text for token in self._unsure)
-        stops = self._request.stops
+        stops = self._request.body.stops
         end = min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
         self.over = end is not None
         held = max((_overlap(text, stop) for stop in stops), default=0)
@@ -103,7 +103,7 @@ class AnswerWriter:
             trace = replace(trace, tokens=words)
         reason = "stop" if self.over or int(ids[0, -1]) in served.ends else "length"
         text = "".join(self._texts)
-        places = [at for stop in self._request.stops if (at := text.find(stop)) >= 0]
+        places = [at for stop in self._request.body.stops if (at := text.find(stop)) >= 0]
         text = text[: min(places, default=len(text))]
         offset = len(self._prompt.text) if self._request.echo else 0
         return End(self._choice, reason, self.written, text, trace, offset)
@@ -138,7 +138,7 @@ class AnswerWriter:
         piece = Piece(self._choice, text, tokens)
         # At each piece this thread and the event loop take turns, which costs more than the piece.
         # So only a stream is told of each.
-        if (text or tokens) and self._request.stream:
+        if (text or tokens) and self._request.body.stream:
             self._tell(piece)
         elif text or tokens:
             self._held.append(piece)

@@ -87,7 +87,7 @@ def _page():
 
 def requests(exact):
     """A target for each body that the server and the page read, over a datastore."""
-    from knn_logits_serve.request import Refusal
+    from knn_logits_serve.refusals import Refusal
 
     completion = [
         _body(prompt="The crane", stop=["a"], logit_bias={"1": 1}, n=2, seed=3, top_p=0.5),

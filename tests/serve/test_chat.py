@@ -12,7 +12,7 @@ from knn_logits_serve.answers import Piece
 from knn_logits_serve.bodies import ChatBody
 from knn_logits_serve.line import Turn
 from knn_logits_serve.messages import Message, plain_text, turns_of
-from knn_logits_serve.request import Refusal
+from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.writing import run
 from serve.conftest import PROMPT, serving
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import knn_logits
 from knn_logits import StorageError
 from knn_logits_serve import Settings, bodies
-from knn_logits_serve.request import refusal_of
+from knn_logits_serve.refusals import refusal_of
 from serve.conftest import PROMPT, serving
 from serve.malformed import malformed
 
