@@ -1,6 +1,6 @@
 """The registry of formats by suffix and first bytes, and what their parsers give.
 
-A reader with a dot is a module here and its function, which runs in the sandbox only. `files` reads
+A reader with a dot is a module here and its function, which runs in the sandbox only. `file_rows` reads
 the others.
 """
 
