@@ -1,7 +1,7 @@
 """The registry of formats by suffix and first bytes, and what their parsers give.
 
-A reader with a dot is a module here and its function, which runs in the sandbox only. `file_rows` reads
-the others.
+A reader with a dot is a module here and its function, which runs in the sandbox only. `file_rows`
+reads the others.
 """
 
 from __future__ import annotations
