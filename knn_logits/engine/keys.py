@@ -20,8 +20,9 @@ from knn_logits.settings.config import whole_number
 # The activations of a larger batch no longer fit the cache of a CPU.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
 _BUFFER_BYTES = 64 << 20
-# More batches would win little by their order, and an interruption loses all that are in work.
-_BATCHES_AT_ONCE = 4
+# An interruption loses all batches that are in work. Sorting fewer windows by size pads more: lines
+# of 20 tokens take 7% more tokens with all at once, 12% with 16 batches, and 32% with 4.
+_BATCHES_AT_ONCE = 16
 
 # Returns the sources of some contexts, given their numbers: int32 [source tokens] each.
 Sources = Callable[[Sequence[int]], list[Array]]
