@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -47,11 +47,7 @@ def chosen_factory(tried: Sequence[TriedRecord], config: IndexConfig) -> str:
     """Chooses the kind of index for a budget, for a recall, or for both, among those tried."""
     fitting = [kind for kind in tried if config.budget is None or kind.bytes <= config.budget]
     if not fitting:
-        smallest = tried[0]
-        raise ConfigError(
-            f"no index type fits in {config.budget:,} bytes; the smallest, {smallest.factory}, "
-            f"takes {smallest.bytes:,}: raise --budget, or store no keys (--no-keys)"
-        )
+        raise _too_small(config.budget, {kind.factory: kind.bytes for kind in tried})
     if config.target_recall is None:
         return max(fitting, key=lambda kind: (kind.recall, -kind.bytes)).factory
     enough = [kind for kind in fitting if kind.recall >= config.target_recall]
@@ -65,21 +61,40 @@ def chosen_factory(tried: Sequence[TriedRecord], config: IndexConfig) -> str:
     return min(enough, key=lambda kind: kind.bytes).factory
 
 
+def _too_small(budget: int | None, sizes: Mapping[str, int]) -> ConfigError:
+    smallest = min(sizes, key=lambda factory: sizes[factory])
+    return ConfigError(
+        f"no index type fits in {budget:,} bytes; the smallest, {smallest}, takes "
+        f"{sizes[smallest]:,}: raise --budget, or store no keys (--no-keys)"
+    )
+
+
 def measured_kinds(
-    store: Datastore, seed: int = 0, progress: Progress = no_progress
+    store: Datastore, config: IndexConfig | None = None, progress: Progress = no_progress
 ) -> tuple[TriedRecord, ...]:
-    """Builds each kind of index over a sample of keys, and measures it, the smallest first."""
+    """Builds the kinds of index within the budget over a sample of keys; the smallest first."""
     from knn_logits.index.faiss_backend import build_faiss
 
+    config = config or IndexConfig()
     dim, metric = store.manifest.dim, store.manifest.metric
-    keys = training_sample(store, _SAMPLE, seed)
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(keys))[:_QUERIES])
+    present = len(store) - len(store.merged_away)
+    sizes = {
+        whole: backend(whole, dim, metric).file_bytes(present, native=False)
+        for whole in kinds_for(dim, choose_lists(len(store)))
+    }
+    if config.budget is not None and min(sizes.values()) > config.budget:
+        raise _too_small(config.budget, sizes)
+    keys = training_sample(store, _SAMPLE, config.seed)
+    chosen = np.sort(np.random.default_rng(config.seed).permutation(len(keys))[:_QUERIES])
     queries = torch.from_numpy(keys[chosen])
     _, ids = ExactIndex(torch.from_numpy(keys), metric).search(queries, RECALL_AT + 1)
     truth = Truth(chosen, ids.numpy(), lambda entries: keys[entries], metric)
-    lists, all_lists = choose_lists(len(keys)), choose_lists(len(store))
-    kinds = list(zip(kinds_for(dim, lists), kinds_for(dim, all_lists), strict=True))
-    present = len(store) - len(store.merged_away)
+    lists = choose_lists(len(keys))
+    kinds = [
+        (small, whole)
+        for small, whole in zip(kinds_for(dim, lists), sizes, strict=True)
+        if config.budget is None or sizes[whole] <= config.budget
+    ]
     tried = []
     for number, (small, whole) in enumerate(kinds):
         progress("comparing indexes", number, len(kinds))
@@ -90,7 +105,7 @@ def measured_kinds(
         tried.append(
             TriedRecord(
                 factory=whole,
-                bytes=backend(whole, dim, metric).file_bytes(present, native=False),
+                bytes=sizes[whole],
                 recall=round(recall(index, truth), 4),
                 milliseconds=round(_milliseconds(index, queries), 3),
                 seconds=round(seconds * len(store) / len(keys), 1),

@@ -260,7 +260,7 @@ def make_index(
     if not config.measures:
         factory = automatic_factory(store) if config.factory == "auto" else config.factory
         return _made(store, config, factory, None, threads, progress, ray)
-    tried = measured_kinds(store, config.seed, progress)
+    tried = measured_kinds(store, config, progress)
     while True:
         factory = chosen_factory(tried, config)
         built, record = _made(store, config, factory, tried, threads, progress, ray)

@@ -47,7 +47,8 @@ class Report:
         self.skipped.append((name, reason))
         kind = _kind(reason)
         self._kinds[kind] += 1
-        self._reasons.setdefault(kind, reason)
+        if _digits_hidden(self._reasons.setdefault(kind, reason)) != _digits_hidden(reason):
+            self._reasons[kind] = _beginning(reason)  # the rest is of one file
         if self._kinds[kind] <= _SHOWN:
             tell(f"skipped {name}: {reason}")
 
@@ -71,7 +72,15 @@ class Report:
 
 def _kind(reason: str) -> str:
     """The part of a reason that does not differ from file to file."""
-    return re.sub(r"[\d.,]+", "#", reason.partition(" (")[0].partition(":")[0])
+    return _digits_hidden(_beginning(reason))
+
+
+def _beginning(reason: str) -> str:
+    return reason.partition(" (")[0].partition(":")[0]
+
+
+def _digits_hidden(text: str) -> str:
+    return re.sub(r"[\d.,]+", "#", text)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,15 @@ def test_for_a_recall_the_smallest_that_finds_enough(tried):
         assert next(one for one in tried if one.factory == factory).bytes == least
 
 
+def test_only_what_fits_is_measured(folder, tried, monkeypatch):
+    budget = tried[1].bytes
+    fitting = measured_kinds(Datastore(folder), IndexConfig(budget=budget))
+    assert [one.factory for one in fitting] == [one.factory for one in tried[:2]]
+    monkeypatch.setattr("knn_logits.building.choosing.training_sample", None)  # nothing is built
+    with pytest.raises(ConfigError, match="no index type fits in 1,000 bytes"):
+        measured_kinds(Datastore(folder), IndexConfig(budget=1000))
+
+
 def test_what_cannot_be_is_refused(tried):
     with pytest.raises(ConfigError, match="no index type fits in 1,000 bytes; the smallest") as one:
         chosen_factory(tried, IndexConfig(budget=1000))
@@ -87,7 +96,7 @@ def test_the_index_is_built_and_the_table_kept(folder, tried, tmp_path, run):
     budget = next(one for one in tried if one.factory.endswith("SQ4")).bytes
     result = run.good("index", copy, "--budget", str(budget), "--json")
     answer = json.loads(result.out)
-    assert len(answer["tried"]) == len(tried)
+    assert len(answer["tried"]) == sum(one.bytes <= budget for one in tried)
     done = Datastore(copy, full=True).manifest
     assert done.index.factory == answer["index"]
     assert [one.factory for one in done.index.tried] == [one["factory"] for one in answer["tried"]]

@@ -9,6 +9,7 @@ import pytest
 from conftest import TEXTS
 
 from knn_logits import Datastore
+from knn_logits.cli.corpus_options import Report
 
 
 @pytest.fixture
@@ -48,6 +49,15 @@ def test_what_was_passed_over_is_named_five_times_and_summed_up(
     assert len([line for line in named if line.endswith(": empty")]) == 5
     assert "8 skipped: 7 × empty; an image: it holds no text" in result.out.splitlines()
     assert "8 documents" in result.err
+
+
+def test_advice_for_one_file_is_not_summed_up_for_others(capsys):
+    report = Report()
+    for number in (1, 2):
+        report.skip(f"{number}.pdf", "encrypted: save it without its password")
+        report.skip(f"{number}.csv", f"damaged: row {number}")
+    report.skip("3.docx", "damaged: it is not a zip archive; download it again")
+    assert report.summary == ("5 skipped: 3 × damaged; 2 × encrypted: save it without its password")
 
 
 def test_a_small_folder_is_told_that_nothing_was_calibrated(run, model_folder, folder, tmp_path):
