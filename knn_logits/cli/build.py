@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
 
 KEY_HELP = "Where keys are read: ffn_input, layer_output, or a module path with :input or :output."
-# The first words of a document are taken from this many tokens.
-_OPENING = 24
+# The first sentence of a document is looked for in this many tokens.
+_OPENING = 96
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,9 @@ def _next_command(store: Datastore, model: str, tokenizer: Any) -> str:
     else:
         first = sum(store.documents[number].length for number in range(typical))
         ids = store.tokens[first : first + min(document.length, _OPENING)].tolist()
-        words = _plain_words(tokenizer.decode(ids, skip_special_tokens=True))
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        lines = (line for line in text.splitlines() if not line.startswith("#"))
+        words = _plain_words(next((line for line in lines if len(line.split()) > 5), text))
         # The document has to go on after these words.
         prompt = " ".join(words[: max(1, min(5, len(words) - 2))])
     call = ["knn-logits", "generate", model, str(store.folder), "--prompt", prompt]
