@@ -34,7 +34,7 @@ def build(server: Server, controls: Controls) -> None:
         controls,
         label=("A text to predict", "Their targets"),
         value=library.sample_text or library.first_texts(documents),
-        info="Use a text that is not in the datastore, which the memory knows verbatim.",
+        info="Use a text that is not in the datastore: the memory knows those word for word.",
         elem_id="evaluate-text",
         **box,
     )

@@ -162,11 +162,12 @@ class GenerationBody(Strict):
     @field_validator("logit_bias", mode="before")
     @classmethod
     def _tokens(cls, value: Any) -> Any:
-        if isinstance(value, dict) and (
-            len(value) > _MOST_BIASES
-            or not all(re.fullmatch(r"\d{1,9}", str(token)) for token in value)
-        ):
-            raise ValueError(f"at most {_MOST_BIASES:,} token ids are allowed")
+        if isinstance(value, dict):
+            if len(value) > _MOST_BIASES:
+                raise ValueError(f"at most {_MOST_BIASES:,} tokens are allowed")
+            wrong = next((key for key in value if not re.fullmatch(r"\d{1,9}", str(key))), None)
+            if wrong is not None:
+                raise ValueError(f"{str(wrong)[:40]!r} is not the id of a token")
         return value
 
     @model_validator(mode="after")

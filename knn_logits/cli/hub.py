@@ -169,7 +169,7 @@ def catalog(
     name: str | None = argument("NAME", "Show one recipe, with its commands.", None),
     json: Json = False,
 ) -> None:
-    """List the datastores that this project publishes.
+    """List recipes of datastores, which are not published yet.
 
     Shows how much of each is cached locally.
     """
@@ -183,12 +183,12 @@ def catalog(
         size = cached[item.name]
         lines.append(
             f"{item.name:26} {item.title}: {item.expected.entries:,} entries, "
-            f"{item.expected.download_bytes / 1e9:.1f} GB to download"
+            f"{item.expected.download_bytes / 1e9:.1f} GB without keys"
             + (f", {size / 1e6:,.1f} MB here" if size else "")
         )
         lines += [] if name is None else _details(item)
     if name is None:
-        lines.append("\n`knn-logits catalog NAME` shows how one is made, with all commands.")
+        lines.append("\n`knn-logits catalog NAME` shows the commands that make one.")
     answer(json, {"datastores": rows}, *lines)
 
 
@@ -196,8 +196,8 @@ def _details(recipe: Recipe) -> list[str]:
     expected = recipe.expected
     hours = expected.model_tokens / _TOKENS_A_SECOND / 3600
     lines = [
-        f"\npublished as   {recipe.repo}",
-        f"text           {recipe.source}\nlicence        {recipe.license}",
+        f"\nto publish as  {recipe.repo}",
+        f"text           {recipe.source}\nlicense        {recipe.license}",
         f"sizes          keys {expected.key_bytes / 1e9:.1f} GB, index "
         f"{expected.index_bytes / 1e9:.1f} GB",
         f"time           {expected.model_tokens:,} tokens through the model: {hours:.1f} h at "

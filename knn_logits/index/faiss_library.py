@@ -83,6 +83,13 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
             # Polysemous training numbers the centroids so that codes can be compared by their bits.
             # No search here needs that, and it takes nearly all the time of the training.
             ivf.do_polysemous_training = False
+    for transform in parts_of(index)[0]:
+        if isinstance(transform, faiss.OPQMatrix):
+            # The quantizer that it would make itself, but silent. It does not own this one.
+            quantizer = faiss.ProductQuantizer(transform.d_out, transform.M, 8)
+            quantizer.cp.min_points_per_centroid = 1
+            quantizer.this.disown()
+            transform.pq = quantizer
     return index
 
 

@@ -72,6 +72,7 @@ def test_the_command(run, monkeypatch, tmp_path):
     assert any("0.0 MB here" in line for line in lines)
     shown = run("catalog", "wikitext103-gpt2").out
     assert "14.84" in shown
+    assert "to publish as  knn-logits/wikitext103-gpt2" in shown
     assert "knn-logits build neulab/gpt2-finetuned-wikitext103" in shown
     failed = run("catalog", "nonsense")
     assert (failed.code, len(failed.err.splitlines())) == (1, 1)

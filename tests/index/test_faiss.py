@@ -20,6 +20,12 @@ def test_codes_are_not_trained_to_be_compared_by_their_bits():
     assert not make_empty("IVF4,PQ4x4", DIM, "l2").do_polysemous_training
 
 
+@pytest.mark.parametrize("factory", ["OPQ4,IVF4,PQ4", "IVF16,PQ4"])
+def test_training_on_few_keys_prints_nothing(factory, capfd):
+    make_empty(factory, DIM, "l2").train(vectors(300).numpy())
+    assert capfd.readouterr() == ("", "")
+
+
 def vectors(rows, seed=0):
     return torch.randn(rows, DIM, generator=torch.Generator().manual_seed(seed))
 
