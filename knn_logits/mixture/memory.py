@@ -348,7 +348,12 @@ class Memory:
 
     @property
     def expected_hits(self) -> float | None:
-        """How often text like the datastores' has a hit in them; None if none knows it."""
+        """How often text like the datastores' has a hit in them; None if none knows it.
+
+        It is unknown beside keys on demand, where `hits` could not search.
+        """
+        if any(store.manifest.on_demand is not None for store in self.stores):
+            return None
         records = [store.manifest.near for store in self.stores]
         return min((record.hits for record in records if record), default=None)
 

@@ -286,9 +286,10 @@ class Datastore:
             return
         records = self.manifest.key_shards
         if not records:
-            raise DatastoreError(
-                f"{self.folder} has an index but no keys; rebuild the datastore to get them"
-            )
+            what = "has an index but no keys: rebuild the datastore to get them"
+            if self.manifest.on_demand is not None:
+                what = "computes its keys on demand: rebuild it without --no-keys to store them"
+            raise DatastoreError(f"{self.folder} {what}")
         self._fetch(records, progress)
 
     def _fetch(self, records: list[FileRecord], progress: Progress) -> None:

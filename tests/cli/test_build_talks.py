@@ -134,7 +134,9 @@ def test_what_a_build_cannot_read_or_write_is_said_before_the_model_is_loaded(
         ("# The Harbour of Our Small Town\n\nIn short\n", TEXTS[0]),
     ],
 )
-def test_the_next_command_has_no_control_characters_and_no_heading(run, model_folder, tmp_path, before, plain):
+def test_the_next_command_has_no_control_characters_and_no_heading(
+    run, model_folder, tmp_path, before, plain
+):
     text = tmp_path / "text.txt"
     text.write_text(before + TEXTS[0])
     result = run("build", model_folder, text, "--out", tmp_path / "s")

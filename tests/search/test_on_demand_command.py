@@ -28,6 +28,8 @@ def test_the_command_line(run, model, tokenizer, tmp_path):
         run("generate", name, store, "--prompt", PROMPT, "--max-new-tokens", "8", "--json").out
     )
     assert text["tokens"]
+    refused = run.refused("generate", name, store, "--prompt", PROMPT, "--retomaton")
+    assert "on demand: rebuild it without --no-keys" in refused.line
     refused = run.refused(
         "build", name, corpus, "--out", store + "2", *given, "--index", "IVF4,Flat"
     )
