@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,7 +26,7 @@ from knn_logits.cli.loading import (
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.terminal import answer, in_bytes, in_time, picked, shell, tell
-from knn_logits.errors import ConfigError, KNNLogitsError
+from knn_logits.errors import ConfigError, KNNLogitsError, StorageError
 from knn_logits.printable import printable
 from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig
 from knn_logits.settings.declaration import setting
@@ -148,7 +150,7 @@ def build(
             return
         try:
             made |= {"skipped": report.skipped, "ray": cluster.ray, "torchrun": rank is not None}
-            made["on_estimate"] = lambda estimate: tell(_needed_before(estimate), style=None)
+            made["on_estimate"] = partial(_announce, Path(out).resolve())
             store = build_datastore(loaded, tokenizer, documents, out, **made, **output.record())
         except KNNLogitsError:
             if not rank:
@@ -184,9 +186,17 @@ def _counts(estimate: Estimate) -> str:
     return f"{numbers}, {estimate.entries:,} entries"
 
 
-def _needed_before(estimate: Estimate) -> str:
+def _announce(folder: Path, estimate: Estimate) -> None:
+    """Says what a build needs, and refuses one for which the disk has no room."""
     time = in_time(estimate.seconds or 0.0)
-    return f"{_counts(estimate)}: {_needed(estimate)}, about {time} from now"
+    tell(f"{_counts(estimate)}: {_needed(estimate)}, about {time} from now", style=None)
+    written = sum(path.stat().st_size for path in folder.iterdir())
+    room = shutil.disk_usage(folder).free + written
+    if room < estimate.bytes:
+        raise StorageError(
+            f"{folder} would take {in_bytes(estimate.bytes)}, but its disk has room for "
+            f"{in_bytes(room)}: free some space, then run the same command again"
+        )
 
 
 def _needed(estimate: Estimate) -> str:

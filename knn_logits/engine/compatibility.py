@@ -336,8 +336,8 @@ def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
     """Refuses a tokenizer that cuts text in another way than the datastore's."""
     if tokenizer_record(tokenizer).sha256 != store.manifest.tokenizer.sha256:
         raise MismatchError(
-            f"{store.folder} was built with a different tokenizer: load the tokenizer "
-            f"{store.manifest.tokenizer.id!r}"
+            f"{store.folder} was built with a different tokenizer: load the model "
+            f"{store.manifest.model.id!r}, with which it was built, and its tokenizer"
         )
 
 

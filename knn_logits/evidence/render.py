@@ -70,7 +70,8 @@ def _coloured(sequence: SequenceTrace) -> Text:
         style = _terminal_style(tokens)
         for token in tokens:
             text.append(printable(token.token), style=style)
-    return text
+    # Without a prompt nothing stands before the space of the first word.
+    return text if sequence.prompt else text[len(text.plain) - len(text.plain.lstrip(" ")) :]
 
 
 def _gap(sequence: SequenceTrace) -> str:

@@ -280,8 +280,8 @@ def _unusable(folder: Path, error: OSError | ValueError) -> DatastoreError:
 
 def _taken(folder: Path) -> DatastoreError:
     return DatastoreError(
-        f"{folder} already contains a datastore; pass --overwrite to replace it, or add to it with "
-        "`knn-logits add`"
+        f"{folder} already contains a datastore; pass --overwrite (overwrite=True) to replace it, "
+        "or add to it with `knn-logits add`"
     )
 
 

@@ -4,6 +4,7 @@ import copy
 import json
 import shlex
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from conftest import TEXTS
@@ -124,6 +125,16 @@ def test_what_a_build_cannot_read_or_write_is_said_before_the_model_is_loaded(
     monkeypatch.setattr("os.access", lambda *_: False)
     done = run.refused("build", model_folder, folder, "--out", out)
     assert f"no permission to write into {tmp_path}" in done.err
+
+
+def test_a_disk_without_room_is_said_before_the_keys_are_computed(
+    run, model_folder, folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=9000))
+    monkeypatch.setattr("knn_logits.building.steps.Steps.write_keys", None)
+    done = run.refused("build", model_folder, folder, "--out", tmp_path / "s")
+    assert "its disk has room for" in done.err
+    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,13 @@ def hostile(text):
     return Trace([SequenceTrace(text, [token])])
 
 
+def test_a_translation_begins_without_the_space_of_its_first_word(capsys):
+    tokens = [TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, []) for text in (" Ein", " Kran")]
+    for prompt, line in (("", "Ein Kran"), ("Das ist", "Das ist Ein Kran")):
+        show(Trace([SequenceTrace(prompt, tokens)]), 0)
+        assert capsys.readouterr().out.splitlines()[0] == line
+
+
 @pytest.mark.parametrize(
     "text", ["<script>alert(1)</script>", '" onmouseover="x', "'><img src=x onerror=y>", "&amp;"]
 )
