@@ -47,7 +47,8 @@ _BOUNDARY = re.compile(
 )
 # After an initial, a usual abbreviation or an item's number the sentence goes on.
 _ABBREVIATED = re.compile(
-    r"(?:^\d{1,3}|(?:^|[\s.(\[])(?:[A-Z]|e\.g|i\.e|cf|vs|ca|approx|Mr|Mrs|Ms|Dr|Prof|St|No|Fig|Vol|Ch|Sec))\.$"
+    r"(?:^\d{1,3}|(?:^|[\s.(\[])(?:[A-Z]|e\.g|i\.e|cf|vs|ca|approx|Mr|Mrs|Ms|Dr|Prof|St|No|Nr|Fig|Vol"
+    r"|Ch|Sec|Art|Ref|Qty|Tel))\.$"
 )
 _LONGEST_ABBREVIATION = 10
 _LISTED = re.compile(r"[-*+•|>#]|\d+[.)]\s|[A-Z]:\s")
