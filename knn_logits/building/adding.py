@@ -209,7 +209,7 @@ def key_plan(
     location = locate_key(model, store)
     batch = tokens_of_pass(model, batch_tokens)
     check_tokenizer(tokenizer, store)
-    check_model(model, store, location)
+    check_model(model, store, location, adds=True)
     if is_encoder_decoder(model) and store.manifest.pairs is None:
         raise DatastoreError(
             f"{store.folder} was imported without its sources, so documents cannot be added; "

@@ -220,8 +220,10 @@ def pair_tokenizer(
     return PairTokenizer(model, tokenizer, **settings)
 
 
-def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> None:
-    """Refuses a model whose keys are not the datastore's."""
+def check_model(
+    model: nn.Module, store: Datastore, location: KeyLocation, *, adds: bool = False
+) -> None:
+    """Refuses a model whose keys are not the datastore's, or too far from those to add more."""
     manifest = store.manifest
     size = vocabulary_size(model)
     largest = int(store.values.max()) if len(store) else -1
@@ -260,6 +262,12 @@ def check_model(model: nn.Module, store: Datastore, location: KeyLocation) -> No
     error = relative_error(keys, expected)
     mine, theirs = model_record(model), manifest.model
     if error > SAME and {mine.engine, theirs.engine} != {TRANSFORMERS} and store.has_keys:
+        if adds:
+            raise MismatchError(
+                f"{store.folder} has keys of {theirs.id} ({theirs.engine}, {theirs.dtype}), and "
+                f"those of {mine.id} ({mine.engine}, {mine.dtype}) differ by {error:.0%}: add "
+                "documents with the model that built it"
+            )
         _check_neighbors(model, store, keys, expected)
         return
     if not error <= SAME_WEIGHTS:

@@ -265,7 +265,7 @@ def test_a_datastore_says_which_engine_built_it(pair, store, tmp_path, tokenizer
 
 
 def test_a_datastore_serves_both_engines(pair, tmp_path, tokenizer, folder, caplog):
-    from knn_logits import Memory, build_datastore
+    from knn_logits import Memory, add_documents, build_datastore
 
     documents = [Document(text=text, id=text[:9]) for text in TEXTS]
     store = build_datastore(pair[0], tokenizer, documents, tmp_path / "store")
@@ -274,6 +274,8 @@ def test_a_datastore_serves_both_engines(pair, tmp_path, tokenizer, folder, capl
     assert "llama.gguf" not in caplog.text
     assert "q8.gguf (llama.cpp, Q8_0) share" in caplog.text
     assert "(transformers, float32)" in caplog.text
+    with pytest.raises(MismatchError, match="add documents with the model that built it"):
+        add_documents(small, small.tokenizer, store, [Document(text="More text.", id="more")])
     coarse = tiny("llama")
     for numbers in coarse.parameters():
         numbers.data += 0.6 * numbers.data.std() * torch.randn_like(numbers)
