@@ -94,7 +94,8 @@ class Answer:
         near: Whether a passage is about the question. If none is, the model answers alone.
         quoted: Whether the text is a sentence of a document, word for word.
         tokens: The answer's tokens.
-        passages: The passages that were found, those that the answer or `sentence` is from first.
+        passages: The best passages, three or as many as are read, first those that the answer or
+            `sentence` is from.
         passes: Forward passes of the model, those for the effects included.
         seconds: The time that it took.
         sentence: The sentence that was quoted, or the nearest one where passages are about the

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +16,7 @@ from knn_logits.ask.answer import NOT_SAID, Answer, AnswerToken, DocumentEffect,
 from knn_logits.ask.config import AskConfig
 from knn_logits.ask.effects import effects
 from knn_logits.ask.languages import ENGLISH, language_of
+from knn_logits.ask.meanings import Meanings
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.passages import Passage, passages_of, sentence_span
 from knn_logits.ask.prompting import Message, fitting, prompt_ids, reading_of
@@ -26,7 +28,7 @@ from knn_logits.ask.ranking import (
     content_words,
     has_pronoun,
     names_codes,
-    refers_back,
+    with_earlier,
 )
 from knn_logits.ask.spans import Span
 from knn_logits.engine.compatibility import check_tokenizer
@@ -46,6 +48,8 @@ from knn_logits.mixture.memory import Memory
 _EARLIER = 0.3
 # An answer that is likelier for the model than usual, in nats, needs fewer of the question's words.
 _SURE, _USUAL = 0.1, -2.0
+# So many passages are read to tell whether the documents are about a question, and are shown.
+_NEAR = _SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -123,12 +127,13 @@ class Asking:
         started = time.perf_counter()
         if not question.strip():
             raise ConfigError("the question is empty: enter one")
-        query = self._query(question, history)
+        query = with_earlier(question, history)
         ranked = self.find(query)
         choice = self._choose(question, query, ranked)
         if choice.sentence is not None:
             source = choice.sentence.source
             ranked = [source, *(row for row in ranked if row is not source)]
+        ranked = ranked[: max(_SHOWN, self.config.read)]
         wording = self._word(question, choice, ranked, history, streamer, settings)
         tokens, totals, proofs = self._prove(question, wording)
         quoted, answered = wording.quoted, choice.answered
@@ -207,13 +212,13 @@ class Asking:
 
     def _choose(self, question: str, query: str, ranked: Sequence[Ranked]) -> _Choice:
         """Chooses the sentence to quote, and whether it answers."""
-        language = language_of(query)
-        idf, words = self._ranking(query).idf, set(content_words(query, language))
+        ranking, language = self._ranking(query), language_of(query)
         if not ranked:
             return _Choice()
-        listed = candidates(query, ranked, idf)
-        share = self._share(listed, self._ranking(query).weight(query))
-        texts = [reading_of(row.passage) for row in ranked]
+        words, idf, alike = set(content_words(query, language)), ranking.idf, ranking.alike(query)
+        listed = candidates(query, ranked, idf, alike)
+        share = self._share(listed, ranking.weight(query))
+        texts = [reading_of(row.passage) for row in ranked[:_NEAR]]
         model, tokenizer, first = self.model, self.tokenizer, None
         with evaluating(model):
             near, scored, passes = is_near(
@@ -227,22 +232,16 @@ class Asking:
                 # It is about what the question before is about, and asks for something else.
                 last = set(content_words(question, language)) or words
                 weights = {word: idf(word) * (1 if word in last else _EARLIER) for word in words}
-                listed = candidates(query, ranked, weights.__getitem__)
+                listed = candidates(query, ranked, weights.__getitem__, alike)
                 latest = self._share(listed, sum(weights.values()))
                 share = max(share, latest) if has_pronoun(question) else latest
             sentence, span, further = best_sentence(model, tokenizer, question, listed, first)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
-        may = bool(words) and names_codes(question, ranked)
+        may = bool(words) and names_codes(question, ranked[:_NEAR])
         may = may and self._match(query, ranked, share) >= self.config.least_match
         answered = may and max(0.0, share + sure) >= self.config.least_shared
         return _Choice(True, answered, sentence, span, passes + further)
-
-    @staticmethod
-    def _query(question: str, history: Sequence[Message]) -> str:
-        """A question with the one before it, if it refers back."""
-        before = [message["content"] for message in history if message["role"] == "user"]
-        return f"{before[-1]} {question}" if before and refers_back(question) else question
 
     def find(self, query: str) -> list[Ranked]:
         """Finds the passages that fit a question best, the best first."""
@@ -254,7 +253,7 @@ class Asking:
         It takes no pass of the model. With `config.least_shared` a document may say the answer.
         """
         ranking = self._ranking(query)
-        listed = candidates(query, self.find(query), ranking.idf)
+        listed = candidates(query, self.find(query), ranking.idf, ranking.alike(query))
         return min(1.0, self._share(listed, ranking.weight(query)))
 
     def match(self, query: str) -> float:
@@ -284,7 +283,8 @@ class Asking:
 
         def ranking() -> Ranking:
             rows = (row for store in stores for row in passages_of(self.tokenizer, store))
-            return Ranking(passages or [*rows], language)
+            meanings = partial(Meanings, self.model, self.tokenizer, language)
+            return Ranking(passages or [*rows], language, meanings)
 
         names = ("ranking", language, *(str(store.folder) for store in stores))
         return self.memory.once(stores[0], names, ranking)

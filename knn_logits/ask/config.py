@@ -20,7 +20,7 @@ class AskConfig:
         "Quote the sentence that answers the question, or only the answering words, or have the "
         "model write an answer from passages.",
     )
-    passages: int = setting(3, "Number of passages searched for the answer.", least=1, most=64)
+    passages: int = setting(10, "Number of passages searched for the answer.", least=1, most=64)
     read: int = setting(
         1, "Number of passages in the model's context when it writes.", least=1, most=64
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.ask.languages import language_of
+from knn_logits.ask.meanings import Alike
 from knn_logits.ask.passages import DESCRIBED, GAP, sentence_span
 from knn_logits.ask.ranking import Ranked, content_words, words_of
 from knn_logits.ask.spans import Span, answer_spans
@@ -28,13 +29,13 @@ from knn_logits.engine.tokens import text_ids
 
 # The model scores this many sentences, the best by words and passage, in batches. One that is so
 # many nats behind the best by words is not scored: the model's score does not make up for it.
-_SCORED, _BATCH, _BEHIND = 16, 8, 6.0
+_SCORED, _BATCH, _BEHIND = 12, 8, 6.0
 # A batch has at most so many times the tokens of its texts: padding is computed too.
 _PADDED = 1.2
 # A sentence that gains so many times what a passage must gain is near without its passage.
 _CLEARLY = 2.0
 # Weights beside the query likelihood: of shared words, in nats, and of the passage's BM25 score.
-_SHARED, _PASSAGE = 0.7, 0.6
+_SHARED, _NAMED, _PASSAGE = 0.7, 0.2, 0.6
 # Of so many sentences, those with the best scores, the likeliest answer is weighed too.
 SPANS = 3
 # The part of a sentence's shared words that counts for the next.
@@ -68,6 +69,8 @@ _OPTIONS = re.compile(
     r"|^([ \t]*(?:`{3,}|:{3,})\{[\w:-]+\}.*)(?:\n[ \t]*:[\w-]+:.*)+",
     re.MULTILINE,
 )
+# The sentence that introduces a list is read before each item if it has at most so many characters.
+_LONGEST_OPENING = 200
 # A list or code that is quoted with the sentence before it has at most so many characters.
 _LONGEST_BLOCK = 600
 
@@ -81,14 +84,16 @@ class Sentence:
         source: Its passage.
         shared: The idf of the question's words that it has, with a part of those of the sentence
                 before it.
-        lead: What the model reads with it: the document's own question before it, or the first
-            row of its table.
+        lead: What the model reads with it: the document's own question before it, the first row of
+            its table, or the sentence that introduces its list.
+        named: The idf of the question's words that name its passage.
     """
 
     text: str
     source: Ranked
     shared: float
     lead: str = ""
+    named: float = 0.0
 
     @property
     def read(self) -> str:
@@ -139,34 +144,58 @@ def _cut(text: str) -> Iterator[str]:
 
 
 def candidates(
-    question: str, ranked: Sequence[Ranked], idf: Callable[[str], float]
+    question: str,
+    ranked: Sequence[Ranked],
+    idf: Callable[[str], float],
+    alike: Alike | None = None,
 ) -> list[Sentence]:
     """Lists the sentences of passages that may answer a question, the likeliest first.
 
     A question in a document is not an answer: what follows it is.
     """
     language = language_of(question)
-    weights = {word: idf(word) for word in set(content_words(question, language))}
+    weights: dict[str, Mapping[str, float]] = {}
+    for word in set(content_words(question, language)):
+        others = (alike or {}).get(word, {})
+        rare = idf(word)
+        weights[word] = {word: rare} | {like: rare * part for like, part in others.items()}
     listed = []
     for row in ranked:
         before, lead = 0.0, ""
+        opening, opened = "", 0.0  # the sentence that introduces a list, and what it shares
+        named = _shared(weights, set(words_of(row.passage.named, language)))
         names = _table_rows(row.passage.text)
         for text in sentences_of(row.passage.text):
             name = names.get(text, "")
             before = 0.0 if name else before  # the row above is about something else
             words = set(words_of(f"{name} {text}", language))
-            shared = sum(weight for word, weight in weights.items() if word in words)
+            shared = _shared(weights, words)
             is_question = text.endswith("?")
             title = row.passage.title
             headings = (*row.passage.over, row.passage.heading, title, f"Title: {title}")
             plain = " ".join(text.split())
             is_heading = bool(_HEADING.match(text) or DESCRIBED.match(text)) or plain in headings
+            if is_heading:
+                opening = ""
             if not is_question and not is_heading:
+                is_item = bool(opening and _MARKER.match(text))
+                before = max(before, opened) if is_item else before
                 total = max(shared, before) if lead else shared + _BEFORE * before
-                listed.append(Sentence(_without_marker(text), row, total, lead or name))
+                above = lead or name or (opening if is_item else "")
+                listed.append(Sentence(_without_marker(text), row, total, above, named))
+                if text.endswith(":") and len(text) <= _LONGEST_OPENING:
+                    opening, opened = text, shared
             before = shared if is_question or is_heading else shared + _BEFORE * before
             lead = text if is_question else ""
     return sorted(listed, key=lambda sentence: -sentence.shared)
+
+
+def _shared(weights: Mapping[str, Mapping[str, float]], words: Collection[str]) -> float:
+    """What words have of a question's: of each the word itself, or the best that is like it."""
+    return sum(
+        max((weight for word, weight in alike.items() if word in words), default=0.0)
+        for alike in weights.values()
+    )
 
 
 def _table_rows(text: str) -> dict[str, str]:
@@ -263,7 +292,7 @@ def is_near(
 
 def _by_words(sentence: Sentence) -> float:
     """The score of a sentence without the model."""
-    return _SHARED * sentence.shared + _PASSAGE * sentence.source.score
+    return _SHARED * sentence.shared + _NAMED * sentence.named + _PASSAGE * sentence.source.score
 
 
 def _completed(sentence: Sentence) -> Sentence:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.ask.languages import ENGLISH, bm25s, common_words, folded, language_of, stem
+from knn_logits.ask.meanings import Alike, Meanings
 from knn_logits.ask.passages import Passage
 
 _WORD = re.compile(r"\w+(?:[./:'’_-]\w+)*")
@@ -73,13 +74,20 @@ class Ranked:
 class Ranking:
     """An index of passages by their words."""
 
-    def __init__(self, passages: Sequence[Passage], language: str = ENGLISH) -> None:
+    def __init__(
+        self,
+        passages: Sequence[Passage],
+        language: str = ENGLISH,
+        meanings: Callable[[Sequence[str]], Meanings] | None = None,
+    ) -> None:
         self.passages, self._language = list(passages), language
         texts = [
             words_of(f"{passage.named}\n{passage.text}", language) for passage in self.passages
         ]
         self._words = [frozenset(words) for words in texts]
         self._counts = Counter(word for words in self._words for word in words)
+        letters = [word for word in self._counts if word.isalpha()]
+        self._meanings = meanings(letters) if meanings else None
         self._index: Any = None
         if any(texts):
             self._index = bm25s.BM25()
@@ -94,15 +102,23 @@ class Ranking:
         """The idf of a question's words together."""
         return sum(map(self.idf, set(content_words(question, self._language))))
 
+    def alike(self, question: str) -> Alike:
+        """The words of passages that mean nearly what the words of a question do."""
+        words = content_words(question, self._language)
+        return self._meanings.alike(words) if self._meanings else {}
+
     def rank(self, question: str, number: int, hidden: Collection[int] = ()) -> list[Ranked]:
         """Finds the passages that fit a question best, the best first, but for hidden rows."""
         content = set(content_words(question, self._language))
         every = words_of(question, self._language)
         words = [word for word in every if word in content or not word.isalpha()]
         query = [word for word in dict.fromkeys(words or every) if self._counts[word]]
-        if self._index is None or not query or number < 1:
+        alike = self.alike(question)
+        if self._index is None or not (query or any(alike.values())) or number < 1:
             return []
-        scores: Array = self._index.get_scores(query)
+        scores: Array = np.zeros(len(self.passages), np.float32)
+        for word in dict.fromkeys([*query, *alike]):
+            scores += self._scores(word, alike.get(word, {}))
         scores[list(hidden)] = 0.0
         best = np.argsort(-scores, kind="stable")[:number]
         return [
@@ -110,6 +126,15 @@ class Ranking:
             for row in best.tolist()
             if scores[row] > 0
         ]
+
+    def _scores(self, word: str, alike: Mapping[str, float]) -> Array:
+        """What each passage scores for a word, or for the best of those that are like it."""
+        parts = [
+            weight * self._index.get_scores([other])
+            for other, weight in {word: 1.0, **alike}.items()
+            if self._counts[other]
+        ]
+        return np.max(parts, axis=0) if parts else np.zeros(len(self.passages), np.float32)
 
 
 def refers_back(question: str) -> bool:
@@ -119,6 +144,12 @@ def refers_back(question: str) -> bool:
     goes_on = len(words) <= _FEW and not _GOES_ON.isdisjoint(begins)
     own = content_words(question, language_of(question))
     return goes_on or not own or has_pronoun(question)
+
+
+def with_earlier(question: str, history: Sequence[Mapping[str, str]]) -> str:
+    """A question with the one before it, if it refers back."""
+    before = [message["content"] for message in history if message["role"] == "user"]
+    return f"{before[-1]} {question}" if before and refers_back(question) else question
 
 
 def has_pronoun(question: str) -> bool:

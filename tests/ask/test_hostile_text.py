@@ -31,7 +31,7 @@ def hostile(build, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def asking(model, tokenizer, hostile):
-    config = knn_logits.AskConfig(least_gain=-1e9, passages=16, max_new_tokens=12)
+    config = knn_logits.AskConfig(least_gain=-1e9, passages=16, read=16, max_new_tokens=12)
     return knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, hostile), config)
 
 

@@ -23,7 +23,12 @@ QUOTING = "knn_logits.ask.quoting"
 def found(text, heading=""):
     return Ranked(
         SimpleNamespace(
-            text=text, heading=heading, title="Crane", above=f"Crane: {heading}", over=()
+            text=text,
+            heading=heading,
+            title="Crane",
+            above=f"Crane: {heading}",
+            named=f"Crane\n{heading}",
+            over=(),
         ),
         1.0,
     )
