@@ -164,10 +164,12 @@ def build(
 
 
 def _check_paths(corpus: list[str], out: str | None, *, overwrite: bool) -> None:
-    from knn_logits.corpus.reading import checked_paths
+    from knn_logits.corpus.reading import checked_paths, corpus_bytes, read_corpus
     from knn_logits.store.job import check_target
 
-    checked_paths(corpus)
+    names = checked_paths(corpus)
+    if all(Path(name).is_dir() for name in names) and not corpus_bytes(names):
+        next(read_corpus(names))  # raises, since nothing can be read there
     if out is not None:
         check_target(Path(out).resolve(), overwrite=overwrite)
 

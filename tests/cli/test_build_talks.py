@@ -100,6 +100,9 @@ def test_a_mistaken_path_is_said_before_the_model_is_loaded(run, folder, store, 
     assert "none' does not exist" in done.line
     done = run.refused("build", "/nowhere/model", folder, "--out", store.folder)
     assert "already contains a datastore" in done.line
+    (tmp_path / "empty").mkdir()
+    done = run.refused("build", "/nowhere/model", tmp_path / "empty", "--out", tmp_path / "s")
+    assert "no readable document: no file is there" in done.line
 
 
 def test_what_a_build_cannot_read_or_write_is_said_before_the_model_is_loaded(
