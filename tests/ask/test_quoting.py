@@ -91,6 +91,22 @@ def test_a_document_s_question_is_no_answer_but_leads_to_it():
 SENTENCE = "To move the crane to the far side of the harbour before winter, do this:"
 
 
+def test_an_item_is_read_after_the_sentence_that_introduces_its_list():
+    text = "Each month you pay for insurance:\n\n* Alone: $96\n* Family: $287\n\nIt ends in May."
+    listed = candidates("What do I pay for my family?", [found(text)], lambda word: 1.0)
+    leads = {row.text: (row.lead, row.shared) for row in listed}
+    opening = "Each month you pay for insurance:"
+    assert leads["Alone: $96"] == (opening, pytest.approx(0.3))
+    assert leads["Family: $287"] == (opening, pytest.approx(1.3))
+    assert leads["It ends in May."][0] == "" == leads[opening][0]
+
+
+def test_the_names_of_a_passage_count_for_its_sentences():
+    question = "How often is the crane oiled?"
+    (row,) = candidates(question, [found("It needs it monthly.", "Oil")], lambda word: 1.0)
+    assert (row.shared, row.named) == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("block", "quoted"),
     [
