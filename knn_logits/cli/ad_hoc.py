@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from knn_logits.cli.bars import Bars, exits_on_sigterm
-from knn_logits.cli.corpus_options import CorpusOptions, Report
+from knn_logits.cli.corpus_options import CorpusOptions, Report, refuse_empty
 from knn_logits.cli.loading import RunOptions
-from knn_logits.cli.terminal import in_time, tell
+from knn_logits.cli.terminal import in_documents, in_time, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import printable
 
@@ -45,6 +45,7 @@ def opened_with_model(
         opened = opening(list(names))
         yield (opened, *run.load(model))
         return
+    refuse_empty(corpus)
     loaded, tokenizer = run.load(model)
     if loaded.config.is_encoder_decoder:
         raise ConfigError(
@@ -111,5 +112,5 @@ def _build(
             store_keys=False, calibrate=False, lmbda=lmbda,
         )  # fmt: skip
     manifest = store.manifest
-    count = f"{manifest.documents:,} document{'s' * (manifest.documents != 1)}"
+    count = in_documents(manifest.documents)
     return f"{count}, {manifest.entries:,} entries in {in_time(bars.seconds)}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from knn_logits.cli.bars import AGAIN, Bars
-from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report
+from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report, refuse_empty
 from knn_logits.cli.loading import (
     RunOptions,
     compared_kinds,
@@ -25,7 +25,7 @@ from knn_logits.cli.loading import (
 )
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, command
-from knn_logits.cli.terminal import answer, in_bytes, in_time, picked, shell, tell
+from knn_logits.cli.terminal import answer, in_bytes, in_documents, in_time, picked, shell, tell
 from knn_logits.errors import ConfigError, KNNLogitsError, StorageError
 from knn_logits.printable import printable
 from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig
@@ -164,12 +164,9 @@ def build(
 
 
 def _check_paths(corpus: list[str], out: str | None, *, overwrite: bool) -> None:
-    from knn_logits.corpus.reading import checked_paths, corpus_bytes, read_corpus
     from knn_logits.store.job import check_target
 
-    names = checked_paths(corpus)
-    if all(Path(name).is_dir() for name in names) and not corpus_bytes(names):
-        next(read_corpus(names))  # raises, since nothing can be read there
+    refuse_empty(corpus)
     if out is not None:
         check_target(Path(out).resolve(), overwrite=overwrite)
 
@@ -184,7 +181,7 @@ def _device_of_rank(device: str) -> str:
 
 
 def _counts(estimate: Estimate) -> str:
-    numbers = f"{estimate.documents:,} documents, {estimate.tokens:,} tokens"
+    numbers = f"{in_documents(estimate.documents)}, {estimate.tokens:,} tokens"
     return f"{numbers}, {estimate.entries:,} entries"
 
 
@@ -250,7 +247,7 @@ def _answer_built(
                 "follows the passages more closely"
             )
     line = (
-        f"{store.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents in "
+        f"{store.folder}: {manifest.entries:,} entries of {in_documents(manifest.documents)} in "
         f"{in_time(seconds)} ({manifest.entries / seconds:,.0f} a second), "
         f"{in_bytes(size_of(store))}, index {manifest.index.factory}{recall_words(store)}"
     )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +33,15 @@ Corpus = Annotated[
         "or two parallel text files, SOURCES::TARGETS.",
     ),
 ]
+
+
+def refuse_empty(corpus: Sequence[str]) -> None:
+    """Refuses paths that do not exist and folders without a file that can be read, at once."""
+    from knn_logits.corpus.reading import checked_paths, corpus_bytes, read_corpus
+
+    names = checked_paths(corpus)
+    if all(Path(name).is_dir() for name in names) and not corpus_bytes(names):
+        next(read_corpus(names))
 
 
 @dataclass

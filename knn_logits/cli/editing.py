@@ -28,7 +28,7 @@ from knn_logits.cli.loading import (
 )
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
-from knn_logits.cli.terminal import answer, picked, tell
+from knn_logits.cli.terminal import answer, in_documents, picked, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import one_line
 from knn_logits.settings.config import IndexConfig
@@ -79,7 +79,7 @@ def add(
     line = f"{done.folder}: nothing was added; `knn-logits sync` replaces changed documents"
     if done.manifest != before:
         line = (
-            f"{done.folder}: {new_documents:,} documents and {new_entries:,} entries added in "
+            f"{done.folder}: {in_documents(new_documents)} and {new_entries:,} entries added in "
             f"{bars.seconds:.0f} s, now {entries:,} entries{recall_words(done)}"
         )
     index = index_words(done, before.index.factory)
@@ -210,7 +210,7 @@ def remove(
     answer(
         json,
         {"entries": entries, "documents": documents, "removed": removed},
-        f"{done.folder}: {entries:,} entries of {documents:,} documents are left; `knn-logits "
+        f"{done.folder}: {entries:,} entries of {in_documents(documents)} are left; `knn-logits "
         f"compact {store}` deletes the rest from the disk",
     )
 
@@ -229,7 +229,7 @@ def compact(store: Store, run: Threads, json: Json = False) -> None:
     answer(
         json,
         picked(manifest, "entries", "documents") | {"bytes": size, **index_of(done)},
-        f"{done.folder}: {manifest.entries:,} entries of {manifest.documents:,} documents, "
+        f"{done.folder}: {manifest.entries:,} entries of {in_documents(manifest.documents)}, "
         f"{size / 1e6:,.1f} MB",
         index_words(done, before),
     )

@@ -10,7 +10,7 @@ from knn_logits.cli.bars import Bars
 from knn_logits.cli.loading import folder_of, open_datastore, prepare, recall_words, size_of
 from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Store, command
-from knn_logits.cli.terminal import picked, print_json, say, tell
+from knn_logits.cli.terminal import in_documents, picked, print_json, say, tell
 from knn_logits.printable import one_line
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.registry import settings_line
@@ -64,13 +64,13 @@ def _rows(datastore: Datastore) -> dict[str, object]:
     return {
         "datastore": f"{datastore.folder} ({size_of(datastore) / 1e6:,.1f} MB)",
         "revision": datastore.revision,
-        "entries": f"{manifest.entries:,} of {manifest.documents:,} documents",
+        "entries": f"{manifest.entries:,} of {in_documents(manifest.documents)}",
         "learned": _learned(manifest.learned),
-        "removed": f"{removed} documents, {len(datastore.removed_entries):,} entries; "
+        "removed": f"{in_documents(removed)}, {len(datastore.removed_entries):,} entries; "
         "`knn-logits compact` deletes them from the disk"
         if removed
         else None,
-        "skipped": f"{manifest.skipped} documents" if manifest.skipped else None,
+        "skipped": in_documents(manifest.skipped) if manifest.skipped else None,
         "model": f"{manifest.model.id} ({manifest.model.type}, {manifest.model.dtype}{engine})",
         "key": f"{manifest.key.module}:{manifest.key.side} ({manifest.key.name})",
         "keys": f"{manifest.dim} numbers in {manifest.dtype}, {manifest.metric}"
@@ -125,7 +125,7 @@ def _say_documents(
         names = (row["id"], row["title"], row["uri"] if row["uri"] != row["id"] else None)
         say(f"{row['tokens']:>{width},} tokens  {' · '.join(one_line(x) for x in names if x)}")
     fitting = f" with {search!r}" if search is not None else ""
-    line = f"{datastore.folder}: {len(listed):,} documents{fitting}"
+    line = f"{datastore.folder}: {in_documents(len(listed))}{fitting}"
     if len(shown) < len(listed):
         line += f", the first {len(shown):,} of them here; --limit 0 lists all"
     say(line)

@@ -195,6 +195,10 @@ def stdout_table(table: Any) -> None:
         say(line.rstrip())
 
 
+def in_documents(number: int) -> str:
+    return f"{number:,} document{'s' * (number != 1)}"
+
+
 def in_bytes(size: int) -> str:
     """Formats a size for people: 512 bytes, 3.1 MB."""
     for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):

@@ -178,3 +178,11 @@ def test_within_a_job_it_is_a_phase(bars, monkeypatch):
     monkeypatch.setattr(terminal.status, "bars", lambda *step: phases.append(step))
     terminal.doing("loading the model")
     assert phases == [("loading the model", 0, None)]
+
+
+def test_one_document_is_no_plural():
+    assert [terminal.in_documents(number) for number in (0, 1, 2000)] == [
+        "0 documents",
+        "1 document",
+        "2,000 documents",
+    ]
