@@ -34,7 +34,7 @@ class Meanings:
 
     def __init__(self, model: Any, tokenizer: Any, language: str, words: Sequence[str]) -> None:
         self._model, self._tokenizer, self._language = model, tokenizer, language
-        self._given = words
+        self._listed = words
 
     @cached_property
     def _tokens(self) -> dict[str, int]:
@@ -48,7 +48,7 @@ class Meanings:
 
     @cached_property
     def _words(self) -> list[str]:
-        return [word for word in self._given if word in self._tokens]
+        return [word for word in self._listed if word in self._tokens]
 
     def _embeddings(self, words: Sequence[str]) -> Tensor:
         table: Tensor = self._model.get_input_embeddings().weight
@@ -72,7 +72,7 @@ class Meanings:
         return torch.nn.functional.normalize(vectors - vectors @ components @ components.T, dim=-1)
 
     @cached_property
-    def _known(self) -> Tensor:
+    def _passage_directions(self) -> Tensor:
         return self._directions(self._words)
 
     @torch.no_grad()
@@ -82,19 +82,19 @@ class Meanings:
         # llama.cpp keeps the embeddings to itself.
         if table is None or table.device.type == "meta":
             return {}
-        asked = [word for word in dict.fromkeys(words) if word in self._tokens]
-        if not asked or len(self._words) <= _COMPONENTS:
+        words = [word for word in dict.fromkeys(words) if word in self._tokens]
+        if not words or len(self._words) <= _COMPONENTS:
             return {}
-        cosines = self._directions(asked) @ self._known.T
+        cosines = self._directions(words) @ self._passage_directions.T
         limits = _UNUSUAL * cosines.square().median(dim=-1).values.sqrt() / 0.6745
         best = cosines.topk(min(_MOST + 1, len(self._words)))
         return {
             word: {
                 self._words[row]: cosine
-                for row, cosine in zip(at, found, strict=True)
+                for row, cosine in zip(rows, values, strict=True)
                 if cosine >= limit and self._words[row] != word
             }
-            for word, at, found, limit in zip(
-                asked, best.indices.tolist(), best.values.tolist(), limits.tolist(), strict=True
+            for word, rows, values, limit in zip(
+                words, best.indices.tolist(), best.values.tolist(), limits.tolist(), strict=True
             )
         }

@@ -34,6 +34,7 @@ _NUMBERED = re.compile(r"\s*\d{1,2}(?:(\.\d{1,2})+\.?|[.)]?)[ \t]+(?=[^\W\d_])")
 _PROSE = re.compile(r"[^.]*$|.*\.(?:docx|epub|html?|markdown|md|pdf|rst|rtf|txt)\b", re.IGNORECASE)
 _PREAMBLE = re.compile(r"\.\. |:\w|\([\w-]+\)=|<|\[?!\[|---\n")
 _FIELDS = re.compile(r"---\n(?:.*\n)*?---\n")
+_TITLE = re.compile(r"^title:[ \t]*(\S.*)", re.MULTILINE | re.IGNORECASE)
 _UNDERLINE = re.compile(r"[=\-~^\"'`#*+]{3,}")
 # The name of what a reStructuredText directive describes: ".. py:data:: DEBUG".
 DESCRIBED = re.compile(
@@ -337,8 +338,15 @@ def _numbered_heading(before: str, paragraph: str, after: str) -> str | None:
 
 
 def _opening_of(name: str, texts: Iterable[str]) -> str:
-    """The heading that a document opens with, which is its title where none was given."""
+    """The heading that a document opens with, which is its title where none was given.
+
+    The field `title` at the top of Markdown counts as one.
+    """
     for text in texts if _PROSE.match(name) else ():
+        fields = _FIELDS.match(text.lstrip())
+        title = _TITLE.search(fields[0]) if fields else None
+        if title is not None:
+            return title[1].strip(" \t\"'")
         text = _FIELDS.sub("", text.lstrip(), count=1)
         heading = _heading_of(text) if text else None
         if heading or (text and not _PREAMBLE.match(text)):

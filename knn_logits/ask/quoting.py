@@ -63,10 +63,15 @@ _FIELD = re.compile(r"\w[\w.-]*(?: [\w.-]+){0,3}:\s")
 # What stands before an item of a list or an answer, and is no part of what it says.
 _MARKER = re.compile(r"(?:[-*+•>]|\d+[.)]|[QA]:)\s+")
 _HEADING = re.compile(r"#{1,6}\s")
-# The options of a directive of rST or MyST, such as ":align: center", which are no sentences.
+# An entry of a table of contents, and what the fields at the top of Markdown say of a site.
+_LINK = re.compile(r"(?:[-*+]\s+|\d+[.)]\s+)?\[[^\]]*\]\(#[^)]*\)$")
+_OF_SITE = re.compile(r"(?:aliases|categories|keywords|layout|permalink|redirect_from|slug|tags):")
+# The options of a directive of rST or MyST, such as ":align: center", and a line of a template of
+# Jekyll, such as "{% include note %}", which are no sentences.
 _OPTIONS = re.compile(
     r"^([ \t]*\.\. [\w:-]+::.*)(?:\n[ \t]+:[\w-]+:.*)+"
-    r"|^([ \t]*(?:`{3,}|:{3,})\{[\w:-]+\}.*)(?:\n[ \t]*:[\w-]+:.*)+",
+    r"|^([ \t]*(?:`{3,}|:{3,})\{[\w:-]+\}.*)(?:\n[ \t]*:[\w-]+:.*)+"
+    r"|^[ \t]*\{%.*%\}[ \t]*$",
     re.MULTILINE,
 )
 # The sentence that introduces a list is read before each item if it has at most so many characters.
@@ -172,9 +177,11 @@ def candidates(
             shared = _shared(weights, words)
             is_question = text.endswith("?")
             title = row.passage.title
-            headings = (*row.passage.over, row.passage.heading, title, f"Title: {title}")
+            headings = {*row.passage.over, row.passage.heading, title, f"Title: {title}"}
             plain = " ".join(text.split())
-            is_heading = bool(_HEADING.match(text) or DESCRIBED.match(text)) or plain in headings
+            is_heading = plain in headings | {f"title: {title}"} or any(
+                names_others.match(text) for names_others in (_HEADING, DESCRIBED, _LINK, _OF_SITE)
+            )
             if is_heading:
                 opening = ""
             if not is_question and not is_heading:

@@ -132,6 +132,7 @@ def test_the_heading_of_the_last_passage(build, tokenizer, tmp_path, text, headi
     [
         ("lease.docx", "The lease\n\nRent\n\nIt is due.", "The lease"),
         ("guide.md", "---\nauthor: Haas\n---\n# The oven\n\nIt is hot.", "The oven"),
+        ("leave.md", '---\ntitle: "The leave"\nlayout: page\n---\n\nIt is paid.', "The leave"),
         ("a/guide.rst", ".. _oven:\n\nThe oven\n========\n\nIt is hot.", "The oven"),
         ("notes.txt", "It is hot.\n\nThe oven\n\nIt is large.", "notes.txt"),
         ("oven.py", "# Copyright Haas\n\nx = 1\n", "oven.py"),

@@ -70,6 +70,8 @@ def found(text, heading=""):
          "Pump, for the water under the harbour         7 crowns",
          ["Crane, which lifts crates of all sizes  12 crowns",
           "Pump, for the water under the harbour  7 crowns"]),
+        ('{% alert %}\nOil the crane.\n{% endalert %}\n\n{% image "crane.png" %}',
+         ["Oil the crane."]),
         (".. image:: crane.png\n   :alt: The crane.\n   :align: center\n\n:param tons: The load.",
          [".. image:: crane.png", ":param tons: The load."]),
     ],
@@ -86,6 +88,15 @@ def test_a_document_s_question_is_no_answer_but_leads_to_it():
     assert listed[0].text == "It reaches 74 decibels."
     assert listed[0].lead == "Q: How loud is the crane?"
     assert all(not row.text.endswith("?") for row in listed)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["* [Oil the crane](#oil)", "keywords: crane, oil, winch", "redirect_from:", "## The oil"],
+)
+def test_a_line_that_leads_to_others_is_no_answer(line):
+    listed = candidates("Who oils the crane?", [found(f"{line}\n\nOda does.")], lambda word: 1.0)
+    assert [row.text for row in listed] == ["Oda does."]
 
 
 SENTENCE = "To move the crane to the far side of the harbour before winter, do this:"
