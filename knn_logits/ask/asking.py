@@ -213,29 +213,28 @@ class Asking:
     def _choose(self, question: str, query: str, ranked: Sequence[Ranked]) -> _Choice:
         """Chooses the sentence to quote, and whether it answers."""
         ranking, language = self._ranking(query), language_of(query)
-        if not ranked:
+        # Every general question has words that are like some of the documents'.
+        plain = ranking.rank(query, _NEAR, self._hidden)
+        if not plain:
             return _Choice()
         words, idf, alike = set(content_words(query, language)), ranking.idf, ranking.alike(query)
         listed = candidates(query, ranked, idf, alike)
         share = self._share(listed, ranking.weight(query))
-        texts = [reading_of(row.passage) for row in ranked[:_NEAR]]
-        model, tokenizer, first = self.model, self.tokenizer, None
+        shown = candidates(query, plain, idf), [reading_of(row.passage) for row in plain]
+        model, tokenizer, least = self.model, self.tokenizer, self.config.least_gain
         with evaluating(model):
-            near, scored, passes = is_near(
-                model, tokenizer, query, listed, texts, self.config.least_gain
-            )
+            near, scored, passes = is_near(model, tokenizer, query, *shown, least)
             if not near:
                 return _Choice(passes=passes)
-            if query == question:
-                first = scored
-            else:
+            if query != question:
+                scored = {}
                 # It is about what the question before is about, and asks for something else.
                 last = set(content_words(question, language)) or words
                 weights = {word: idf(word) * (1 if word in last else _EARLIER) for word in words}
                 listed = candidates(query, ranked, weights.__getitem__, alike)
                 latest = self._share(listed, sum(weights.values()))
                 share = max(share, latest) if has_pronoun(question) else latest
-            sentence, span, further = best_sentence(model, tokenizer, question, listed, first)
+            sentence, span, further = best_sentence(model, tokenizer, question, listed, scored)
         sure = _SURE * (span.score - _USUAL) if span and not asks_whether(question) else 0.0
         # A question without a word of its own is answered by nothing.
         may = bool(words) and names_codes(question, ranked[:_NEAR])
@@ -245,7 +244,8 @@ class Asking:
 
     def find(self, query: str) -> list[Ranked]:
         """Finds the passages that fit a question best, the best first."""
-        return self._ranking(query).rank(query, self.config.passages, self._hidden)
+        ranking, most = self._ranking(query), self.config.passages
+        return ranking.rank(query, most, self._hidden, alike=ranking.alike(query))
 
     def shared(self, query: str) -> float:
         """The largest share of a query's words, weighed by idf, that a sentence has, in [0, 1].

@@ -280,10 +280,10 @@ def is_near(
     listed: Sequence[Sentence],
     passages: Sequence[str],
     least: float,
-) -> tuple[bool, float, int]:
+) -> tuple[bool, dict[str, float], int]:
     """Whether a passage, or clearly the best sentence by words, makes a question likelier.
 
-    Returns that, the sentence's log p(question | sentence), and the number of forward passes.
+    Returns that, log p(question | sentence) by sentence, and the number of forward passes.
     """
     texts = ["", max(listed, key=_by_words).read if listed else ""]
     (alone, first), count = query_likelihoods(model, tokenizer, question, texts)
@@ -294,7 +294,7 @@ def is_near(
         if batch and not near:
             likelihoods, further = query_likelihoods(model, tokenizer, question, batch)
             near, count = max(likelihoods) - alone >= total, count + further
-    return bool(near), float(first), count
+    return bool(near), {texts[1]: float(first)}, count
 
 
 def _by_words(sentence: Sentence) -> float:
@@ -323,21 +323,22 @@ def best_sentence(
     tokenizer: Any,
     question: str,
     listed: Sequence[Sentence],
-    first: float | None = None,
+    scored: Mapping[str, float] | None = None,
 ) -> tuple[Sentence | None, Span | None, int]:
     """Chooses the sentence to quote and its words that answer, and counts the forward passes.
 
-    `first` is log p(question | sentence) of the best sentence by words, if it is known.
+    `scored` has log p(question | sentence) of the sentences for which it is known.
     """
     if not listed:
         return None, None, 0
     listed = sorted(listed, key=_by_words, reverse=True)[:_SCORED]
     least = _by_words(listed[0]) - _BEHIND
     listed = [row for row in listed if _by_words(row) >= least]
-    scored = [] if first is None else [first]
-    texts = [row.read for row in listed[len(scored) :]]
+    scored = scored or {}
+    texts = [row.read for row in listed if row.read not in scored]
     likelihoods, passes = query_likelihoods(model, tokenizer, question, texts)
-    scores = np.array([*scored, *likelihoods]) + list(map(_by_words, listed))
+    scored = {**scored, **dict(zip(texts, likelihoods, strict=True))}
+    scores = np.array([scored[row.read] + _by_words(row) for row in listed])
     order = (-scores).argsort()[:SPANS]
     best, highest = [listed[row] for row in order], scores[order].tolist()
     spans, further = answer_spans(

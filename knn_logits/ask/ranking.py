@@ -107,13 +107,23 @@ class Ranking:
         words = content_words(question, self._language)
         return self._meanings.alike(words) if self._meanings else {}
 
-    def rank(self, question: str, number: int, hidden: Collection[int] = ()) -> list[Ranked]:
-        """Finds the passages that fit a question best, the best first, but for hidden rows."""
+    def rank(
+        self,
+        question: str,
+        number: int,
+        hidden: Collection[int] = (),
+        *,
+        alike: Alike | None = None,
+    ) -> list[Ranked]:
+        """Finds the passages that fit a question best, the best first, but for hidden rows.
+
+        Words that are like one of the question's count in part.
+        """
+        alike = alike or {}
         content = set(content_words(question, self._language))
         every = words_of(question, self._language)
         words = [word for word in every if word in content or not word.isalpha()]
         query = [word for word in dict.fromkeys(words or every) if self._counts[word]]
-        alike = self.alike(question)
         if self._index is None or not (query or any(alike.values())) or number < 1:
             return []
         scores: Array = np.zeros(len(self.passages), np.float32)

@@ -75,7 +75,7 @@ def near():
         return [row for row in find(self, query) if word in row.passage.text]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("knn_logits.ask.asking.is_near", lambda *_: (True, None, 1))
+        patch.setattr("knn_logits.ask.asking.is_near", lambda *_: (True, {}, 1))
         patch.setattr(Asking, "find", with_the_word)
         yield
 

@@ -102,7 +102,7 @@ def test_a_stopped_question_ends_and_its_thread_too(asked, name, monkeypatch, wr
     def slow(*arguments):
         running.set()
         go.wait(60)
-        return True, None, 1
+        return True, {}, 1
 
     def until_stopped(self, value, put=TokenStream.put):
         put(self, value)
@@ -128,7 +128,7 @@ def test_a_stopped_question_ends_and_its_thread_too(asked, name, monkeypatch, wr
 
 def test_a_question_ends_when_its_time_is_up(asked, name, monkeypatch):
     go = threading.Event()
-    monkeypatch.setattr("knn_logits.ask.asking.is_near", lambda *_: (go.wait(60), None, 1))
+    monkeypatch.setattr("knn_logits.ask.asking.is_near", lambda *_: (go.wait(60), {}, 1))
     _, replies = steps(asked, stores=[name], deadline=Deadline(0.05))
     next(replies)
     assert next(replies).stopped == "the time is up"

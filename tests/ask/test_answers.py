@@ -11,6 +11,7 @@ import knn_logits
 from knn_logits.ask.answer import ALONE, NOT_SAID
 from knn_logits.ask.naming import sources_of_words
 from knn_logits.ask.prompting import reading_of
+from knn_logits.ask.ranking import Ranking
 from knn_logits.ask.spans import Span
 from knn_logits.cli.ask import answer_text
 
@@ -168,6 +169,13 @@ def test_a_passage_is_near_that_makes_the_question_likelier(asking, model, token
     assert not asking(least_gain=gain + 0.01).answer(QUESTION).near
 
 
+def test_words_that_are_like_others_make_no_passage_near(asking, monkeypatch):
+    monkeypatch.setattr(Ranking, "alike", lambda *_: {"photosynthesi": {"queen": 1.0}})
+    asked = asking(max_new_tokens=1)
+    assert asked.find("Explain photosynthesis")
+    assert not asked.answer("Explain photosynthesis").near
+
+
 def test_the_model_answers_alone_where_no_passage_is_near(asking, model, tokenizer):
     question = "Explain photosynthesis"
     answer = asking(evidence=False).answer(question)
@@ -207,7 +215,7 @@ def test_a_follow_up_question_is_answered_for_its_own_words(asking, monkeypatch)
     chosen = []
 
     def first(model, tokenizer, question, listed, known):
-        assert known is None
+        assert not known
         chosen.append((question, listed))
         return listed[0], None, 1
 

@@ -65,18 +65,18 @@ def test_a_model_that_keeps_its_embeddings_knows_no_such_words():
 def test_a_passage_is_found_by_a_word_that_means_the_same():
     question = "Who pays for my teeth?"
     ranking = ranking_of(*meanings_of())
-    ranked = ranking.rank(question, 3)
+    ranked = ranking.rank(question, 3, alike=ranking.alike(question))
     assert [row.passage.text for row in ranked] == TEXTS[:1]
     named = ranking.rank("dental", 1)[0].score
     assert ranked[0].score == pytest.approx(named * ranking.alike(question)["teeth"]["dental"])
-    assert ranking_of(None, []).rank(question, 3) == []
+    assert ranking.rank(question, 3) == ranking_of(None, []).rank(question, 3) == []
 
 
 def test_a_sentence_shares_a_word_that_means_the_same_in_part():
     question = "Who pays for my teeth?"
     ranking = ranking_of(*meanings_of())
     alike = ranking.alike(question)
-    ranked = ranking.rank(question, 1)
+    ranked = ranking.rank(question, 1, alike=alike)
     (sentence,) = candidates(question, ranked, lambda word: 2.0, alike)
     assert sentence.shared == pytest.approx(2 * alike["teeth"]["dental"])
     (plain,) = candidates(question, ranked, lambda word: 2.0)

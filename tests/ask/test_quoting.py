@@ -214,16 +214,17 @@ def test_a_passage_is_read_only_where_the_best_sentence_is_not_clearly_near(
     monkeypatch.setattr("knn_logits.ask.quoting._question_ids", lambda *_: [0, 0])
     listed = candidates("red", [found("It is old. It is red.")], lambda word: 1.0)
     result = is_near(model, tokenizer, "red", listed, ["a", "b"], 0.9)
-    assert result == (near, gains[0], passes)
+    assert result == (near, {max(listed, key=lambda row: row.shared).read: gains[0]}, passes)
 
 
 def test_what_is_known_of_the_best_sentence_is_not_scored_again(model, tokenizer):
     listed = candidates("red", [found("It is old. It is red.")], lambda word: 1.0)
-    _, first, _ = is_near(model, tokenizer, "red", listed, [], 0.0)
-    known = best_sentence(model, tokenizer, "red", listed, first)
-    assert known[0] == best_sentence(model, tokenizer, "red", listed)[0]
-    assert best_sentence(model, tokenizer, "red", listed, 1e9)[0].text == "It is red."
-    assert best_sentence(model, tokenizer, "red", listed, -1e9)[0].text == "It is old."
+    _, scored, _ = is_near(model, tokenizer, "red", listed, [], 0.0)
+    chosen = best_sentence(model, tokenizer, "red", listed, scored)
+    assert chosen[0] == best_sentence(model, tokenizer, "red", listed)[0]
+    (red,) = scored
+    assert best_sentence(model, tokenizer, "red", listed, {red: 1e9})[0].text == "It is red."
+    assert best_sentence(model, tokenizer, "red", listed, {red: -1e9})[0].text == "It is old."
 
 
 @pytest.mark.parametrize("cell", [" | ", "\t", "    "])

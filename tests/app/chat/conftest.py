@@ -16,7 +16,7 @@ from knn_logits_app.library import Library
 def near():
     """Lets every ranked passage be about the question, which a model of random weights denies."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("knn_logits.ask.asking.is_near", lambda *_: (True, None, 1))
+        patch.setattr("knn_logits.ask.asking.is_near", lambda *_: (True, {}, 1))
         yield
 
 
