@@ -124,8 +124,9 @@ class CorpusOptions:
         total = corpus_bytes(corpus, follow_links=self.follow_links)
         how = {"on_skip": report.skip, "on_note": report.note, "pairs": pairs}
         rows = self._read(corpus, **how, on_bytes=lambda done: bars("bytes read", done, total))
-        # A corpus without a document is refused here, before the model is loaded.
-        return chain([next(rows)], rows)
+        # A corpus without a document is refused here, before the model is loaded. That texts are no
+        # pairs is said once it is known that the model fits.
+        return rows if pairs else chain([next(rows)], rows)
 
     def texts(self, names: Sequence[str], *, pairs: bool = False) -> dict[str, Any]:
         """A lazy reader of each text's documents, which may be pairs, by the text's name."""
