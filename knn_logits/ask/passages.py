@@ -343,11 +343,12 @@ def _opening_of(name: str, texts: Iterable[str]) -> str:
     The field `title` at the top of Markdown counts as one.
     """
     for text in texts if _PROSE.match(name) else ():
-        fields = _FIELDS.match(text.lstrip())
+        text = text.lstrip()
+        fields = _FIELDS.match(text)
         title = _TITLE.search(fields[0]) if fields else None
         if title is not None:
             return title[1].strip(" \t\"'")
-        text = _FIELDS.sub("", text.lstrip(), count=1)
+        text = text[fields.end() :] if fields else text
         heading = _heading_of(text) if text else None
         if heading or (text and not _PREAMBLE.match(text)):
             return heading or ""

@@ -170,17 +170,17 @@ def candidates(
         opening, opened = "", 0.0  # the sentence that introduces a list, and what it shares
         named = _shared(weights, set(words_of(row.passage.named, language)))
         names = _table_rows(row.passage.text)
+        title = row.passage.title
+        headings = {title, f"Title: {title}", f"title: {title}"}
+        headings |= {row.passage.heading, *row.passage.over}
         for text in sentences_of(row.passage.text):
             name = names.get(text, "")
             before = 0.0 if name else before  # the row above is about something else
             words = set(words_of(f"{name} {text}", language))
             shared = _shared(weights, words)
             is_question = text.endswith("?")
-            title = row.passage.title
-            headings = {*row.passage.over, row.passage.heading, title, f"Title: {title}"}
-            plain = " ".join(text.split())
-            is_heading = plain in headings | {f"title: {title}"} or any(
-                names_others.match(text) for names_others in (_HEADING, DESCRIBED, _LINK, _OF_SITE)
+            is_heading = " ".join(text.split()) in headings or any(
+                pattern.match(text) for pattern in (_HEADING, DESCRIBED, _LINK, _OF_SITE)
             )
             if is_heading:
                 opening = ""
