@@ -49,7 +49,6 @@ for name, function in {
     "explain": explain.explain,
     "eval": evaluate.evaluate,
     "tune": tune.tune,
-    "ablate": lab.ablate,
     "distill": lab.distill,
     "info": info.info,
     "app": serve.page,

@@ -1,9 +1,7 @@
-"""Commands for research: `ablate`, `distill` and `import`."""
+"""Commands for research: `distill` and `import`."""
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,8 +14,7 @@ from knn_logits.cli.corpus_options import CorpusOptions, Report
 from knn_logits.cli.loading import Run, RunOptions, index_of, open_datastore, recall_words, size_of
 from knn_logits.cli.options import Json, Model, Settable, Without, argument, command
 from knn_logits.cli.terminal import answer, in_bytes, in_time, picked, tell
-from knn_logits.errors import ConfigError
-from knn_logits.settings.config import DEFAULT_K, IndexConfig
+from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig, WindowConfig
 from knn_logits.settings.registry import settings_line
@@ -26,44 +23,6 @@ from knn_logits.store.layout import MANIFEST
 if TYPE_CHECKING:
     from knn_logits.corpus.documents import Document
     from knn_logits.store.datastore import Datastore
-
-
-@command
-def ablate(
-    model: Model,
-    fields: Annotated[
-        CorpusOptions, Without(("source_field", "target_field", "id_field", "title_field"))
-    ],
-    run: RunOptions,
-    corpus: str = argument("CORPUS", "Text of the datastore, as for build."),
-    text: str = argument("EVALTEXT", "Held-out text of the same kind."),
-    out: str = setting(..., "Folder of the report.", metavar="FOLDER"),
-    entries: int = setting(100_000, "Maximum number of tokens of the corpus.", least=256),
-    tokens: int = setting(20_000, "Maximum number of tokens of the text.", least=256),
-    k: int = setting(DEFAULT_K, "Maximum number of neighbors per query.", least=1),
-    study: tuple[str, ...] = setting((), "Run only this study; repeatable.", metavar="NAME"),
-    json: Json = False,
-) -> None:
-    """Run the papers' ablation studies on your model and texts.
-
-    Covers datastore size, k, lmbda, temperature, key location, metric, precision,
-    approximation, the oracle, and which tokens benefit, in one report. Run the same command
-    again to resume.
-    """
-    if corpus == text:
-        raise ConfigError("EVALTEXT is the corpus itself: use held-out text of the same kind")
-    documents = fields.texts([corpus, text])
-    loaded, tokenizer = run.load(model)
-    from knn_logits.lab.ablation.running import ablate as make_ablation
-
-    with Bars("finished studies are kept; run the same command again to resume") as bars:
-        how: dict[str, Any] = {"entries": entries, "tokens": tokens, "k": k, "studies": study}
-        how |= {"command": shlex.join(["knn-logits", *sys.argv[1:]]), "progress": bars}
-        texts = (documents[corpus], documents[text])
-        done = make_ablation(loaded, tokenizer, *texts, out, seed=run.seed, **how)
-    holds, findings = {True: "holds", False: "does not hold", None: "-"}, done.findings.values()
-    lines = [f"{finding.title}: {holds[finding.holds]}. {finding.here}" for finding in findings]
-    answer(json, done.to_dict(), *lines, f"written: {done.files[0]}")
 
 
 @command

@@ -83,67 +83,55 @@ def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[s
 
 def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]) -> Tensor:
     """Computes the keys of a batch, without running the layers after them."""
-    return states_at(model, [location], inputs)[0]
-
-
-def states_at(
-    model: nn.Module, locations: Sequence[KeyLocation], inputs: Mapping[str, Tensor]
-) -> list[Tensor]:
-    """Computes the keys of a batch at several places in one pass, as `key_states` does for one."""
-    states, _ = _run(model, locations, inputs, until_keys=not hasattr(model, "hf_device_map"))
-    return states
+    return _run(model, location, inputs, until_keys=not hasattr(model, "hf_device_map"))[0]
 
 
 def key_states_and_logits(
     model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Computes the keys of a batch together with the model's own scores."""
-    states, output = _run(model, [location], inputs, until_keys=False)
-    return states[0], output.logits
+    states, output = _run(model, location, inputs, until_keys=False)
+    return states, output.logits
 
 
 def _run(
     model: nn.Module,
-    locations: Sequence[KeyLocation],
+    location: KeyLocation,
     inputs: Mapping[str, Tensor],
     *,
     until_keys: bool,
-) -> tuple[list[Tensor], Any]:
+) -> tuple[Tensor, Any]:
     owner = threading.get_ident()
-    taken: dict[KeyLocation, Tensor] = {}
+    taken: list[Tensor] = []
 
-    def take(location: KeyLocation, value: Any) -> None:
+    def take(value: Any) -> None:
         # Another thread may be generating with the same model.
         if threading.get_ident() != owner:
             return
         # A module that several layers share runs several times. Its first run gives the key, as in
         # `hooks`.
-        if location in taken:
+        if taken:
             return
         if not isinstance(value, Tensor):
             raise ModelError(f"no tensor passes through {location}; choose another key with --key")
-        taken[location] = value
-        if until_keys and len(taken) == len(set(locations)):
+        taken.append(value)
+        if until_keys:
             raise _Reached
 
-    def hooked(location: KeyLocation) -> Any:
-        # PyTorch calls this without `kwargs` in another thread's pass, where that pass listed its
-        # hooks before this one was removed.
-        def on_input(
-            _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-        ) -> None:
-            if kwargs is not None:
-                take(location, first_tensor(args, kwargs))
+    # PyTorch calls this without `kwargs` in another thread's pass, where that pass listed its hooks
+    # before this one was removed.
+    def on_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if kwargs is not None:
+            take(first_tensor(args, kwargs))
 
-        def on_output(_: nn.Module, __: Any, output: Any) -> None:
-            take(location, output[0] if isinstance(output, (tuple, list)) else output)
+    def on_output(_: nn.Module, __: Any, output: Any) -> None:
+        take(output[0] if isinstance(output, (tuple, list)) else output)
 
-        module = model.get_submodule(location.module)
-        if location.side == "input":
-            return module.register_forward_pre_hook(on_input, with_kwargs=True)
-        return module.register_forward_hook(on_output)
-
-    handles = [hooked(location) for location in locations]
+    module = model.get_submodule(location.module)
+    if location.side == "input":
+        handle = module.register_forward_pre_hook(on_input, with_kwargs=True)
+    else:
+        handle = module.register_forward_hook(on_output)
     output = None
     accepted = inspect.signature(model.forward).parameters
     extra: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
@@ -157,13 +145,11 @@ def _run(
         pass
     finally:
         _thread.passes -= 1
-        for handle in handles:
-            handle.remove()
-    missing = next((location for location in locations if location not in taken), None)
-    if missing is not None:
-        raise ModelError(f"{missing} did not run in a forward pass; choose another key with --key")
+        handle.remove()
+    if not taken:
+        raise ModelError(f"{location} did not run in a forward pass; choose another key with --key")
     rows_tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
-    return [as_rows(taken[location], rows_tokens, location) for location in locations], output
+    return as_rows(taken[0], rows_tokens, location), output
 
 
 def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> Tensor:
