@@ -29,7 +29,7 @@ QUICK := building/test_given_documents.py corpus/test_corpus_hub.py corpus/test_
     generation/test_generate_constraints.py hub/test_card.py hub/test_catalog.py \
     index/test_choice.py index/test_demand.py index/test_exact.py lab/test_csr_pickle.py \
     lab/test_legacy.py measure/test_likelihood.py measure/test_texts.py \
-    mixture/gates/test_distance.py mixture/test_distribution_edges.py \
+    mixture/gates/test_gate.py mixture/test_distribution_edges.py \
     mixture/test_presets.py settings/test_config.py settings/test_given_numbers.py \
     store/test_files.py store/test_job.py store/test_manifest.py store/test_reading.py \
     store/test_writer.py test_no_unsafe_calls.py test_printable.py test_swaps.py

@@ -2,9 +2,9 @@
 
 python benchmarks/infini_gram.py MODEL --set NAME STORE TEXT [--set NAME STORE TEXT]
 
-The texts are cut into documents of at most `--tokens` tokens. k, λ, temperature and the shares of
-the ∞-gram are chosen on half of them, and every perplexity is of the other half. The datastores are
-copied first. Each result is added to those of earlier runs with the same settings.
+The texts are cut into documents of at most `--tokens` tokens. k, λ and temperature are chosen on
+half of them, and every perplexity is of the other half. The ∞-gram has its default shares. The
+datastores are copied first. Each result is added to those of earlier runs with the same settings.
 """
 
 import shutil
@@ -116,33 +116,27 @@ def measure(model, tokenizer, folder, documents, args):
         common = {"window": window, "check": False, "allow_overlap": True}
         tuned = knn_logits.tune(model, tokenizer, store, documents, **common)
         names = ("k", "temperature", "lmbda", "suffix_weight")
-        chosen = {name: getattr(tuned, name) for name in names}
-        found = knn_logits.fit_infini_gram(
-            model, tokenizer, store, documents, write=True, force=True, **chosen, **common
-        )
-        held_out = [documents[number] for number in found.held_out_documents]
-        store = knn_logits.Datastore(copy)
-        preset = store.manifest.model_copy(update={"infini_gram": None})
-        untuned, untuned.manifest = knn_logits.Datastore(copy), preset
-        given = knn_logits.evaluate(
-            model, tokenizer, untuned, held_out, infini_gram="auto", samples=0, **chosen, **common
-        )
+        chosen = {name: getattr(tuned.chosen, name) for name in names}
+        held_out = [documents[number] for number in tuned.held_out_documents]
+
+        def measured(**settings):
+            settings = {**chosen, **settings, **common, "samples": 0}
+            found = knn_logits.evaluate(model, tokenizer, store, held_out, **settings)
+            return found.total.perplexity.interpolated
+
         memory = knn_logits.Memory(model, store, check=False, **chosen)
         return {
             "tokens_of_the_corpus": store.manifest.tokens,
             "index_bytes_a_token": store.manifest.file("suffixes").bytes / store.manifest.tokens,
             "index_seconds": seconds,
-            "tokens_held_out": found.held_out,
+            "tokens_held_out": tuned.held_out.tokens,
             "knn": chosen,
             "perplexity": {
-                "model": found.perplexity["lm"],
-                "model_and_infini_gram": found.perplexity["without_knn"],
-                "model_and_knn": found.perplexity["without"],
-                "all_three": found.perplexity["with"],
-                "all_three_with_shares_not_fitted": given.total.perplexity.interpolated,
+                "model": tuned.held_out.lm,
+                "model_and_infini_gram": measured(lmbda=0.0, infini_gram="auto"),
+                "model_and_knn": measured(),
+                "all_three": measured(infini_gram="auto"),
             },
-            "shares": found.to_dict()["infini_gram"],
-            "all_three_against_model_and_knn": found.verdict.to_dict(),
             "plain_count": equality(store, tokenizer, documents, args.seed),
             "milliseconds_a_step": steps(model, tokenizer, memory, held_out[0], args.rounds),
         }

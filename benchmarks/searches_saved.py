@@ -1,10 +1,10 @@
-"""Compares perplexity with the share of searches saved, and λ for each token with one λ for all.
+"""Compares RetoMaton's perplexity with the share of searches that it saves.
 
 python benchmarks/searches_saved.py MODEL --set NAME STORE TEXT [--set NAME STORE TEXT]
 
-The texts are cut into documents of at most `--tokens` tokens. `tune` chooses k, temperature, λ and
-the gates on half of them, and every number is of the other half. RetoMaton is measured without
-clusters, and with them if the datastore has any.
+The texts are cut into documents of at most `--tokens` tokens. `tune` chooses k, temperature and λ
+on half of them, and every number is of the other half. RetoMaton is measured without clusters, and
+with them if the datastore has any.
 """
 
 import argparse
@@ -21,28 +21,11 @@ import torch
 from common import RESULTS, load, record
 
 import knn_logits
-from knn_logits import ConfidenceSkip, LearnedSkip
-from knn_logits.mixture.gates.skipping import skip_features
 
-SHARES = (0.2, 0.4, 0.6, 0.8)
 LEAST = (1, 4, 8, 64, 512, 10**9)
 # How many times as much a pointer counts: by the paper, and by default.
 PAPERS, OURS = ("", 1.0), (", pointers count 20 times", 20.0)
 TITLE = re.compile(r"^ = [^=].* = $", re.MULTILINE)
-
-
-class Recorder:
-    """A gate that skips every search, and records the features that rules for skipping use."""
-
-    def __init__(self):
-        self.features = []
-
-    def searches(self, log_p_lm):
-        self.features.append(skip_features(log_p_lm))
-        return torch.zeros(len(log_p_lm), dtype=torch.bool)
-
-    def lmbda(self, neighbors, metric, log_p_lm):  # noqa: ARG002
-        return torch.zeros(neighbors.rows)
 
 
 def documents_of(text, tokenizer, documents, tokens):
@@ -86,16 +69,9 @@ def measure(model, tokenizer, folder, bare, documents, window, keep):
     store = knn_logits.Datastore(folder)
     common = {"window": window, "check": False}
     started = time.perf_counter()
-    gates = {}
-    for kind, more in (("distance", {}), ("learned", {"skip": 0.0})):
-        gates[kind] = knn_logits.tune(
-            model, tokenizer, store, documents, gate=kind, **more, **common
-        )
-        print(kind, gates[kind].gate.to_dict(), flush=True)
-    tuned = gates["learned"]
-    chosen = {"k": tuned.k, "temperature": tuned.temperature}
+    tuned = knn_logits.tune(model, tokenizer, store, documents, **common)
+    chosen = {name: getattr(tuned, name) for name in ("k", "temperature", "lmbda")}
     held_out = [documents[number] for number in tuned.held_out_documents]
-    fitting = [one for one in documents if one not in held_out]
     result = {
         "entries": len(store),
         "clusters": None if store.clusters is None else int(np.max(store.clusters)) + 1,
@@ -103,16 +79,13 @@ def measure(model, tokenizer, folder, bare, documents, window, keep):
         "documents_held_out": len(held_out),
         "tokens_held_out": tuned.held_out.tokens,
         **chosen,
-        "lmbda": tuned.lmbda,
         "perplexity_lm": tuned.held_out.lm,
-        "gates": {kind: one.gate.to_dict() for kind, one in gates.items()},
-        "seconds_of_tune": {kind: one.seconds for kind, one in gates.items()},
         "points": [],
     }
 
-    def add(method, setting, where, lmbda, **more):
+    def add(method, setting, where, **more):
         found = knn_logits.evaluate(
-            model, tokenizer, where, held_out, lmbda=lmbda, samples=0, **chosen, **more, **common
+            model, tokenizer, where, held_out, samples=0, **chosen, **more, **common
         )
         result["points"].append(
             {
@@ -126,7 +99,7 @@ def measure(model, tokenizer, folder, bare, documents, window, keep):
         result["seconds"] = time.perf_counter() - started
         keep(result)
 
-    add("kNN-LM", None, store, tuned.lmbda)
+    add("kNN-LM", None, store)
     kinds = [("RetoMaton", bare)]
     if store.clusters is not None:
         kinds.append(("RetoMaton with clusters", store))
@@ -134,24 +107,7 @@ def measure(model, tokenizer, folder, bare, documents, window, keep):
         for method, where in kinds:
             for name, weight in PAPERS, OURS:
                 how = {"retomaton": True, "min_knns": least, "pointer_weight": weight}
-                add(f"{method}{name}", least, where, tuned.lmbda, **how)
-    skip = tuned.gate.gate
-    recorder = Recorder()
-    knn_logits.evaluate(
-        model, tokenizer, store, fitting, lmbda=recorder, samples=0, **chosen, **common
-    )
-    features = torch.cat(recorder.features)
-    expected, surest = skip.expected(features).numpy(), features[:, 0].exp().numpy()
-    for share in SHARES:
-        threshold = float(np.quantile(expected, share))
-        gate = LearnedSkip(tuned.lmbda, threshold, skip.skip_arrays())
-        add("learned skipping", share, store, gate)
-    for share in SHARES[1::2]:
-        limit = float(np.quantile(surest, 1.0 - share))
-        add("skipping by confidence", share, store, ConfidenceSkip(tuned.lmbda, limit))
-    by_distance = gates["distance"].gate.gate
-    for least in (1, 8):
-        add("RetoMaton, λ by distance", least, where, by_distance, retomaton=True, min_knns=least)
+                add(f"{method}{name}", least, where, **how)
 
 
 def plot(results, path):
@@ -170,8 +126,6 @@ def plot(results, path):
                 if one["method"] == method
             )
             axes.plot(*zip(*points, strict=True), "o-", markersize=3, linewidth=1, label=method)
-        level = found["gates"]["learned"]["perplexity"]
-        axes.axhline(level, linestyle=":", linewidth=1, color="black", label="learned λ")
         axes.set_title(name)
         axes.set_xlabel("searches saved, %")
         axes.set_ylabel("perplexity")

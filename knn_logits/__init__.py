@@ -34,7 +34,6 @@ _MODULES = {
     "measure.translation": "translate evaluate_translations Translations",
     "measure.tune.tuner": "tune",
     "measure.tune.result": "Tuning",
-    "measure.tune.infini_gram_shares": "fit_infini_gram InfiniGramFit",
     "corpus.documents": "Document Place",
     "corpus.reading": "read_corpus",
     "building.estimate": "estimate_build Estimate Need forecast",
@@ -56,11 +55,7 @@ _MODULES = {
     "engine.forward": "use_fastest_dtype",
     "limits": "Limits Deadline",
     "mixture.gates.gate": "Gate",
-    "mixture.gates.distance": "DistanceGate fit_distance_gate",
-    "mixture.gates.learned": "LearnedGate fit_learned_gate gate_features",
-    "mixture.gates.skipping": "ConfidenceSkip LearnedSkip",
     "mixture.gates.meta_k": "MetaKGate",
-    "mixture.gates.rescorer": "RescorerGate",
     "mixture.gates.stored": "load_gate save_gate",
     "evidence.trace": "Trace SequenceTrace TokenTrace NeighborTrace DocumentShare Rival Candidate",
     "evidence.sources": "Source contradiction main_sources word_sources",
@@ -71,8 +66,8 @@ __all__ = ["KNNLogitsProcessor", "Datastore", "build_datastore", "build_index", 
 __all__ += ["add_documents", "sync_documents", "Sync", "remove_documents", "compact", "cluster"]
 __all__ += ["merge_entries", "distill", "import_datastore", "push_to_hub", "pull", "explain"]
 __all__ += ["evaluate", "Evaluation", "pair_tokenizer", "text_ids", "chat_ids", "translate"]
-__all__ += ["evaluate_translations", "Translations", "tune", "Tuning", "fit_infini_gram"]
-__all__ += ["InfiniGramFit", "Document", "Place", "read_corpus", "estimate_build", "Estimate"]
+__all__ += ["evaluate_translations", "Translations", "tune", "Tuning", "Document"]
+__all__ += ["Place", "read_corpus", "estimate_build", "Estimate"]
 __all__ += ["Need", "forecast", "RayIndexes", "KNNConfig", "IndexConfig", "WindowConfig", "Setting"]
 __all__ += ["SharedPasses", "settings_for", "check_settings", "settings_line", "Neighbors"]
 __all__ += [
@@ -86,8 +81,7 @@ __all__ += [
     "PassageEffect",
 ]
 __all__ += ["Vote", "generation_settings", "use_fastest_dtype", "Limits", "Deadline", "Gate"]
-__all__ += ["DistanceGate", "fit_distance_gate", "LearnedGate", "fit_learned_gate", "gate_features"]
-__all__ += ["ConfidenceSkip", "LearnedSkip", "MetaKGate", "RescorerGate", "load_gate", "save_gate"]
+__all__ += ["MetaKGate", "load_gate", "save_gate"]
 __all__ += ["Trace", "SequenceTrace", "TokenTrace", "NeighborTrace", "DocumentShare", "Rival"]
 __all__ += ["Candidate", "Source", "contradiction", "main_sources", "word_sources"]
 __all__ += ["KNNLogitsError", "ConfigError", "CorpusError", "ModelError", "DatastoreError"]
@@ -153,15 +147,10 @@ if TYPE_CHECKING:
     from knn_logits.measure.perplexity import evaluate
     from knn_logits.measure.results import Evaluation
     from knn_logits.measure.translation import Translations, evaluate_translations, translate
-    from knn_logits.measure.tune.infini_gram_shares import InfiniGramFit, fit_infini_gram
     from knn_logits.measure.tune.result import Tuning
     from knn_logits.measure.tune.tuner import tune
-    from knn_logits.mixture.gates.distance import DistanceGate, fit_distance_gate
     from knn_logits.mixture.gates.gate import Gate
-    from knn_logits.mixture.gates.learned import LearnedGate, fit_learned_gate, gate_features
     from knn_logits.mixture.gates.meta_k import MetaKGate
-    from knn_logits.mixture.gates.rescorer import RescorerGate
-    from knn_logits.mixture.gates.skipping import ConfidenceSkip, LearnedSkip
     from knn_logits.mixture.gates.stored import load_gate, save_gate
     from knn_logits.mixture.memory import Memory
     from knn_logits.mixture.presets import generation_settings

@@ -1,7 +1,6 @@
 """Fixtures of copies, gates and traces, which `conftest` offers to all tests."""
 
 import shutil
-from functools import partial
 
 import pytest
 
@@ -20,16 +19,13 @@ def pair_copy(pair_store, tmp_path):
 
 @pytest.fixture
 def short_training(monkeypatch):
-    """Trains gates with a tenth of the steps, for tests that only need some gate."""
-    from knn_logits.mixture.gates import learned, meta_k, network, rescorer, skipping
+    """Trains a gate with a tenth of the steps, for tests that only need some gate."""
+    from knn_logits.mixture.gates import meta_k, network
 
     def short(*given, steps, **settings):
         return network.trained(*given, steps=steps // 10, **settings)
 
-    for module in (learned, meta_k, skipping):
-        monkeypatch.setattr(module, "trained", short)
-    trained_rescorer = partial(rescorer.trained_rescorer, steps=40)
-    monkeypatch.setattr(rescorer, "trained_rescorer", trained_rescorer)
+    monkeypatch.setattr(meta_k, "trained", short)
 
 
 @pytest.fixture

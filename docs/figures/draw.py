@@ -105,36 +105,6 @@ def knn_lm():
     return d
 
 
-def gates():
-    """λ as a curve over the nearest distance, and what a learned gate reads."""
-    d = Drawing(860, 300)
-    d.text(200, 28, "DistanceGate: λ over the nearest distance", 15, SOFT, weight="bold")
-    d.arrow(60, 250, 360, 250)
-    d.arrow(60, 250, 60, 50)
-    d.text(44, 62, "λ", 15)
-    d.text(330, 274, "distance", 13, SOFT)
-    d.curve("M62 76 C130 80 150 110 185 165 C220 222 270 238 350 242", "#2c7a64", 3)
-    d.text(96, 66, "near: 0.9", 12, SOFT, "start")
-    d.text(352, 232, "far: 0", 12, SOFT, "end")
-    d.text(640, 28, "LearnedGate: λ by a small network", 15, SOFT, weight="bold")
-    for number, line in enumerate(
-        (
-            "distance of the nearest",
-            "how far neighbors agree",
-            "how sure the model is",
-            "entropy of p_LM",
-        )
-    ):
-        y = 50 + number * 50
-        d.box(440, y, 200, 38, [line], KEY)
-        d.arrow(640, y + 19, 702, 144)
-    d.box(704, 122, 60, 46, ["tanh"], MODEL)
-    d.arrow(764, 145, 806, 145)
-    d.box(808, 122, 40, 46, ["λ"], VOTE, 16)
-    d.text(640, 276, "some 260 weights, fitted on other text than the datastore's", 13, SOFT)
-    return d
-
-
 def retomaton():
     """Pointers from the entries whose token was chosen."""
     d = Drawing(860, 310)
@@ -290,7 +260,6 @@ def layers():
 
 FIGURES = {
     "knn-lm": knn_lm,
-    "gates": gates,
     "retomaton": retomaton,
     "infini-gram": infini_gram,
     "knn-mt": knn_mt,

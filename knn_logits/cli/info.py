@@ -60,7 +60,6 @@ def _rows(datastore: Datastore) -> dict[str, object]:
     joined = ", documents joined" if windows.concatenate else ""
     engine = "" if manifest.model.engine == "transformers" else f", {manifest.model.engine}"
     scored = "" if manifest.writing is None else "text is scored and "
-    fitted = " (shares fitted to text)" if manifest.infini_gram is not None else ""
     return {
         "datastore": f"{datastore.folder} ({size_of(datastore) / 1e6:,.1f} MB)",
         "revision": datastore.revision,
@@ -81,7 +80,7 @@ def _rows(datastore: Datastore) -> dict[str, object]:
         "merged": f"{away:,} entries are not in the index, since another one stands for each"
         if away
         else None,
-        "suffixes": f"of {manifest.tokens:,} tokens, for --infini-gram{fitted}"
+        "suffixes": f"of {manifest.tokens:,} tokens, for --infini-gram"
         if manifest.file("suffixes") is not None
         else None,
         "settings": settings_line(settings) + _state(settings),

@@ -14,14 +14,13 @@ from knn_logits.cli.evaluate import OVERLAP_HELP, Paths, check_files, json_at_la
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
 from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Model, Settable, command
-from knn_logits.cli.terminal import answer, say
+from knn_logits.cli.terminal import say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
 from knn_logits.settings.registry import check_settings, settings_line
 
 if TYPE_CHECKING:
-    from knn_logits.measure.tune.infini_gram_shares import InfiniGramFit
     from knn_logits.measure.tune.result import Tuning
 
 
@@ -31,12 +30,8 @@ class SearchOptions:
 
     k: int | None = setting(None, "Largest k to try.")
     gate: str | None = setting(
-        None,
-        "Also fit a gate: distance, learned, meta-k, rescorer, or constant with --skip; none "
-        "removes the stored gate.",
+        None, "Also fit a gate: meta-k; none removes the stored gate.", metavar="KIND"
     )
-    skip: float | None = setting(None, "Fraction of searches that the gate skips.", metavar="SHARE")
-    skip_by: str = setting("learned", "Skip by a learned rule or by the model's confidence.")
     bleu: int | None = setting(
         None,
         "For encoder-decoder models: translate with the N best settings and choose by BLEU.",
@@ -45,17 +40,11 @@ class SearchOptions:
     )
     num_beams: int = setting(1, "Number of beams for --bleu.", least=1)
 
-    def check(self, infini_gram: bool, plots: str | None) -> None:
-        from knn_logits.measure.tune.gates import GateRequest
+    def check(self) -> None:
+        from knn_logits.measure.tune.gates import check_gate
 
         check_settings({"k": self.k})
-        GateRequest.of(self.gate, self.skip, self.skip_by)
-        gate_options = (self.k, self.gate, self.skip, self.bleu, plots)
-        if infini_gram and gate_options != (None,) * len(gate_options):
-            raise ConfigError(
-                "--infini-gram fits shares with the stored settings: remove --k, --gate, --skip, "
-                "--bleu and --plots"
-            )
+        check_gate(self.gate)
         if self.bleu is not None:
             from knn_logits.measure.translation import sacrebleu
 
@@ -82,9 +71,6 @@ def tune(
     passes: PassConfig,
     run: RunOptions,
     native_index: bool = setting(False, NATIVE_HELP),
-    infini_gram: bool = setting(
-        False, "Fit only the weights of the ∞-gram, with the stored settings."
-    ),
     plots: str | None = setting(
         None, "Save a heat map, plots and the raw numbers.", metavar="FOLDER"
     ),
@@ -97,7 +83,7 @@ def tune(
     """
     from knn_logits.mixture.presets import resolve
 
-    search.check(infini_gram, plots)
+    search.check()
     stores, names = stores_and_texts(paths)
     if storing.write and len(stores) > 1:
         raise ConfigError(
@@ -111,35 +97,24 @@ def tune(
     # How the texts are read and searched, and when the choice is written.
     how: dict[str, Any] = {**settings, **passes.keywords(), **vars(storing), "seed": run.seed}
     how |= {"native_index": native_index, "threads": run.threads, "device": str(loaded.device)}
+    how |= vars(search)
+    from knn_logits.measure.tune.tuner import tune as tune_settings
+
     with Bars("the datastore keeps its settings") as bars:
-        if infini_gram:
-            from knn_logits.measure.tune.infini_gram_shares import fit_infini_gram
+        result = tune_settings(loaded, tokenizer, datastores, texts, progress=bars, **how)
+    for line in () if json else _lines(result, stores[0]):
+        say(line)
+    with json_at_last(json, result.to_dict()) as files:
+        if plots is not None:
+            from knn_logits.measure.tune.result import write_plots
 
-            fit = fit_infini_gram(loaded, tokenizer, datastores, texts, progress=bars, **how)
-        else:
-            from knn_logits.measure.tune.tuner import tune as tune_settings
-
-            how |= vars(search)
-            result = tune_settings(loaded, tokenizer, datastores, texts, progress=bars, **how)
-    if infini_gram:
-        written = storing.write and fit.refused is None
-        answer(json, fit.to_dict(), *_shares(fit, stores[0], written=written))
-        refused = fit.refused
-    else:
-        for line in () if json else _lines(result, stores[0], search.skip is not None):
-            say(line)
-        refused = result.refused
-        with json_at_last(json, result.to_dict()) as files:
-            if plots is not None:
-                from knn_logits.measure.tune.result import write_plots
-
-                files += write_plots(result, plots)
-    if refused is not None:
+            files += write_plots(result, plots)
+    if result.refused is not None:
         # A warning has said why.
         raise typer.Exit(1)
 
 
-def _lines(result: Tuning, store: str, skips: bool) -> Iterator[str]:
+def _lines(result: Tuning, store: str) -> Iterator[str]:
     held = result.held_out
     yield (
         f"{settings_line(result.chosen)}: the best of {result.grid.settings:,} settings on "
@@ -157,14 +132,12 @@ def _lines(result: Tuning, store: str, skips: bool) -> Iterator[str]:
             f"datastore's settings {scores['before']:.2f}, without kNN {scores['lm']:.2f}"
         )
     if result.gate is not None:
-        gate = result.gate
-        low, high = gate.interval or (None, None)
+        gate, verdict = result.gate, result.gate.verdict
+        low, high = verdict.interval or (None, None)
         between = f", 95% interval {low - 1:+.1%} to {high - 1:+.1%}" if low and high else ""
-        sample = f", on {gate.tokens:,} of these tokens" if gate.tokens < held.tokens else ""
-        skipped = f"; {gate.skipped:.1%} of the searches left out" if skips else ""
         yield (
-            f"gate ({gate.kind}): {gate.perplexity:.2f}, {gate.ratio - 1:+.1%} of the best "
-            f"number's {gate.constant:.2f}{between}{sample}{skipped}"
+            f"gate: {gate.perplexity:.2f}, {verdict.ratio - 1:+.1%} of the best number's "
+            f"{gate.constant:.2f}{between}"
         )
     for name in result.at_the_edge:
         yield f"the best {name} is at the edge of the grid; a value beyond it may be better"
@@ -174,32 +147,9 @@ def _lines(result: Tuning, store: str, skips: bool) -> Iterator[str]:
         yield _advice(result)
 
 
-def _shares(fit: InfiniGramFit, store: str, *, written: bool) -> Iterator[str]:
-    shares = ", ".join(
-        f"{share:g} from {length}"
-        for length, share in zip(fit.record.lengths, fit.record.shares, strict=True)
-    )
-    yield f"share of the ∞-gram by the tokens that match: {shares}; from {fit.tokens:,} tokens"
-    p = fit.perplexity
-    yield (
-        f"perplexity on {fit.held_out:,} other tokens: {p['with']:.2f}; without the ∞-gram "
-        f"{p['without']:.2f}, without the neighbors {p['without_knn']:.2f}, without both "
-        f"{p['lm']:.2f}"
-    )
-    if written:
-        yield f"{store}: shares written; --infini-gram auto takes them"
-    elif fit.refused is None and fit.overlap is not None and fit.overlap.held:
-        yield _OVERLAPS
-    elif fit.refused is None:
-        yield "add --write to store them in the datastore, for --infini-gram auto"
-
-
-_OVERLAPS = "tune on text that is not in the datastore"
-
-
 def _advice(result: Tuning) -> str:
     if result.overlap is not None and result.overlap.held:
-        return _OVERLAPS
+        return "tune on text that is not in the datastore"
     verdict = result.verdict
     if verdict is None or verdict.better or result.bleu is not None:
         return "add --write to store them in the datastore"

@@ -140,7 +140,7 @@ class _Reading:
             queries = states[start : start + _QUERIES_AT_ONCE].unsqueeze(0)
             scores = log_p_lm[start : start + _QUERIES_AT_ONCE]
             begin, end = first + start, first + start + len(scores)
-            neighbors = memory.neighbors(queries, text[:, : end - 1], scores)
+            neighbors = memory.neighbors(queries, text[:, : end - 1])
             targets = text[0, begin:end].to(scores.device)
             if neighbors.rarity is None:
                 hit = hits(neighbors, targets).cpu()

@@ -251,7 +251,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         is_first = not window.answers
         self._follow(call, window, input_ids)
         log_p_lm = torch.log_softmax(scores.float(), dim=-1)
-        neighbors = self._neighbors(window, position, input_ids, log_p_lm)
+        neighbors = self._neighbors(window, position, input_ids)
         if self.loop_size is not None and self._course is not None:
             end = LoopEnd(self.loop_size, self.memory.retriever.locate, self._ends)
             ended = end(input_ids, self._course.start, scores, neighbors)
@@ -286,15 +286,12 @@ class KNNLogitsProcessor(LogitsProcessor):
         """The generation of this thread's latest call."""
         return next(iter(getattr(self._current, "courses", ())), None)
 
-    def _neighbors(
-        self, window: Window, position: int, input_ids: Tensor, log_p_lm: Tensor
-    ) -> Neighbors:
+    def _neighbors(self, window: Window, position: int, input_ids: Tensor) -> Neighbors:
         if position not in window.answers:
             # Assisted decoding asks for the positions from here on one by one. They are searched
-            # together, unless a gate skips some, which needs the model's scores at each.
+            # together.
             states = self._capture.states(window, position)
-            reads_model = getattr(self.gate, "searches", None) is not None
-            if reads_model or self.memory.retriever.follows_text:
+            if self.memory.retriever.follows_text:
                 states = states[:, :1]
             rows, positions, _ = states.shape
             texts = input_ids
@@ -305,7 +302,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             if sources is not None:
                 # Another source makes another text. A number that no token has tells them apart.
                 texts = torch.cat([-1 - sources.unsqueeze(1), texts], dim=-1)
-            neighbors = self.memory.neighbors(states, texts, log_p_lm if reads_model else None)
+            neighbors = self.memory.neighbors(states, texts)
             if positions == 1:
                 window.answers[position] = neighbors
                 return neighbors

@@ -24,7 +24,7 @@ from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.results import Evaluation, Resampling, Tally, TextResult, join
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, score_pieces, texts_by_name
 from knn_logits.mixture.distribution import log_p_knn_of, mix_row, second_vote_of
-from knn_logits.mixture.gates.gate import gate_name, rows_to_search, weigh_rows
+from knn_logits.mixture.gates.gate import gate_name, weigh_rows
 from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
@@ -57,10 +57,6 @@ class TokenLikelihoods:
     knn: Tensor
     mixed: Tensor  # float32 [rows], log p of the mixture
     searches: int  # for how many of the tokens a search was made
-    without_expert: Tensor  # float32 [rows], log p of the mixture without the ∞-gram
-    # Log p by the ∞-gram, float32 [rows], and the number of tokens of the end that occurs, int64
-    # [rows]; None if the ∞-gram takes no part.
-    expert: tuple[Tensor, Tensor] | None = None
 
 
 def evaluate(
@@ -149,33 +145,28 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
         if neighbors is None or bench.memory is None:
             nothing = torch.full_like(scored.log_p_lm, float("-inf"))
             lm = scored.log_p_lm
-            yield TokenLikelihoods(scored.places, lm, nothing, lm, 0, lm)
+            yield TokenLikelihoods(scored.places, lm, nothing, lm, 0)
             continue
         lmbdas, weights = _weighed(bench.memory, scored, neighbors)
         targets = scored.targets.to(weights.device)
         knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
-        mixed = without = mix_row(scored.log_p_lm, knn, lmbdas)
-        expert = None
-        for voter in bench.memory.experts:
-            log_p, lengths, shares = _scores_of(voter, scored)
-            expert = log_p, lengths
-            knn, lmbdas = second_vote_of(knn, lmbdas, log_p, shares)
-            mixed = mix_row(scored.log_p_lm, knn, lmbdas)
+        for expert in bench.memory.experts:
+            knn, lmbdas = second_vote_of(knn, lmbdas, *_scores_of(expert, scored))
+        mixed = mix_row(scored.log_p_lm, knn, lmbdas)
         searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
-        yield TokenLikelihoods(
-            scored.places, scored.log_p_lm, knn, mixed, searches, without, expert
-        )
+        yield TokenLikelihoods(scored.places, scored.log_p_lm, knn, mixed, searches)
 
 
-def _scores_of(expert: Expert, scored: TokenScores) -> tuple[Tensor, ...]:
-    """An expert's log p of each token, float32 [rows], its suffix's length, int64, and share."""
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+def _scores_of(expert: Expert, scored: TokenScores) -> tuple[Tensor, Tensor]:
+    """An expert's log p of each token, float32 [rows], and its share."""
+    parts: list[tuple[Tensor, Tensor]] = []
     for first in range(0, len(scored.targets), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
         votes = expert.find(scored.prefixes[rows])
         log_p = log_p_knn_of(votes.log_weights, votes.values, scored.targets[rows].cpu())
-        parts.append((log_p, votes.lengths, votes.shares))
-    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+        parts.append((log_p, votes.shares))
+    log_ps, shares = zip(*parts, strict=True)
+    return torch.cat(log_ps), torch.cat(shares)
 
 
 def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
@@ -200,14 +191,6 @@ def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple
     return lmbda, weights
 
 
-def _needed(memory: Memory, scored: TokenScores) -> Tensor | None:
-    """Selects the tokens that the gate wants neighbors for, bool [rows]; None means all."""
-    if getattr(memory.gate, "searches", None) is None:
-        return None
-    answers = [rows_to_search(memory.gate, log_p) for _, log_p in scored.distributions.parts()]
-    return torch.cat([answer for answer in answers if answer is not None])
-
-
 def searched(
     bench: Bench, pieces: Iterable[Piece]
 ) -> Iterator[tuple[TokenScores, Neighbors | None]]:
@@ -215,21 +198,18 @@ def searched(
     memory = bench.memory
     for scored in score_pieces(bench.model, bench.location, pieces, bench.batch_tokens):
         if memory is not None and memory.retriever.follows_text:
-            yield from followed(memory.retriever, scored, _needed(memory, scored))
+            yield from followed(memory.retriever, scored)
             continue
         for first in range(0, len(scored.targets), _QUERIES_AT_ONCE):
             part = scored[first : first + _QUERIES_AT_ONCE]
             if memory is None:
                 yield part, None
             else:
-                needed = _needed(memory, part)
-                yield part, memory.retriever.search_rows(part.states, needed, part.prefixes)
+                yield part, memory.retriever.search(part.states, part.prefixes)
 
 
-def followed(
-    retriever: Retriever, scored: TokenScores, needed: Tensor | None = None
-) -> Iterator[tuple[TokenScores, Neighbors]]:
-    """Steps through windows in parallel, each a text of its own; `needed` is bool [tokens]."""
+def followed(retriever: Retriever, scored: TokenScores) -> Iterator[tuple[TokenScores, Neighbors]]:
+    """Steps through windows in parallel, each a text of its own."""
     lengths = torch.tensor(scored.lengths)
     starts = torch.cumsum(lengths, 0) - lengths
     longest = int(lengths.max())
@@ -252,11 +232,7 @@ def followed(
         places = (starts[rows].unsqueeze(0) + steps.unsqueeze(1)).reshape(-1)
         rows_of_states = places.to(scored.states.device)
         states = scored.states[rows_of_states].reshape(len(steps), len(rows), -1).transpose(0, 1)
-        needed_steps = None if needed is None else needed[places].reshape(len(steps), len(rows)).T
-        yield (
-            scored[places],
-            retriever.search_steps(states, ids[rows, : before + end - 1], needed_steps),
-        )
+        yield scored[places], retriever.search_steps(states, ids[rows, : before + end - 1])
         first = end
 
 

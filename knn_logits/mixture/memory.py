@@ -23,7 +23,7 @@ from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
 from knn_logits.mixture.distribution import drop_impossible, second_vote
-from knn_logits.mixture.gates.gate import rows_to_search, weigh_rows
+from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.presets import (
     MemorySettings,
     MixtureSettings,
@@ -252,21 +252,16 @@ class Memory:
         if self._weights is not None:
             self._weights.again(self.stores)
 
-    def neighbors(self, states: Tensor, ids: Tensor, log_p_lm: Tensor | None = None) -> Neighbors:
+    def neighbors(self, states: Tensor, ids: Tensor) -> Neighbors:
         """Finds the neighbors of one or several consecutive steps of a batch of texts.
 
         Args:
             states: [rows, positions, dim], the states at the last positions of the texts.
             ids: int64 [rows, length], the texts up to the last of these positions.
-            log_p_lm: [rows * positions, vocabulary], for a gate that skips searches. All rows of
-                the first position come first. None searches for all rows.
 
         Returns:
-            The neighbors of `rows * positions` queries, in the same order.
+            The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
-        needed = None if log_p_lm is None else rows_to_search(self.gate, log_p_lm)
-        if needed is not None:
-            needed = needed.reshape(states.shape[1], states.shape[0]).T
         texts = ids
         if self.experts or self.retriever.reads_text:
             texts = without_padding(ids, getattr(self.model, "generation_config", None))
@@ -275,7 +270,7 @@ class Memory:
             marks = torch.isin(texts, self._marks.to(texts.device))
             texts = texts.masked_fill(marks & (texts >= 0), -1)
         read = texts if self.retriever.reads_text else ids
-        neighbors = self.retriever.search_steps(states, read, needed)
+        neighbors = self.retriever.search_steps(states, read)
         if not self.experts:
             return neighbors
         prefixes = Prefixes.of_steps(texts, states.shape[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,10 +14,10 @@ from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
-# The default share of the ∞-gram for a suffix of at least so many tokens. The shares lie between
+# The share of the ∞-gram for a suffix of at least so many tokens. The shares lie between
 # those that are best for PEPs and for WikiText-2 (LOG.md).
-LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13)
-SHARES = (0.02, 0.2, 0.22, 0.25, 0.28, 0.35, 0.5, 0.7)
+_LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13)
+_SHARES = (0.02, 0.2, 0.22, 0.25, 0.28, 0.35, 0.5, 0.7)
 
 
 class InfiniGram:
@@ -40,7 +39,10 @@ class InfiniGram:
             index = indexes.once(store, ("suffixes", config.exclude), make)
             self._opened.append((index, first))
             first += len(store)
-        self._lengths, self._shares = shares_by_length(stores[0], config.infini_gram)
+        given = config.infini_gram
+        # Ascending lengths, the share below all lengths, and that from each on.
+        lengths, shares = (_LENGTHS, _SHARES) if given == "auto" else ((1,), (float(given or 0.0),))
+        self._lengths, self._shares = torch.tensor(lengths), torch.tensor([0.0, *shares])
 
     def find(self, prefixes: Prefixes) -> Occurrences:
         """The occurrences of the longest suffix of each text, in all datastores."""
@@ -51,19 +53,3 @@ class InfiniGram:
         """The ∞-gram's share in the mixture for suffixes of these lengths, float32 [rows]."""
         places = torch.bucketize(lengths, self._lengths, right=True)
         return self._shares[places]
-
-
-def shares_by_length(
-    store: Datastore, share: float | Literal["auto"] | None
-) -> tuple[Tensor, Tensor]:
-    """Ascending lengths [n] and shares [n + 1]: that below all lengths, and from each on."""
-    record = store.manifest.infini_gram
-    lengths: tuple[int, ...]
-    shares: tuple[float, ...]
-    if share != "auto":
-        lengths, shares = (1,), (float(share or 0.0),)
-    elif record is not None:
-        lengths, shares = record.lengths, record.shares
-    else:
-        lengths, shares = LENGTHS, SHARES
-    return torch.tensor(lengths), torch.tensor([0.0, *shares])

@@ -147,26 +147,6 @@ class Neighbors:
             every_row=False,
         )
 
-    def among(self, rows: Tensor) -> Neighbors:
-        """Spreads these neighbors over the rows of a larger batch.
-
-        Args:
-            rows: bool [rows of the batch]. The rows that are True get these neighbors, in order.
-                A row that is False has padding only, and counts as not searched.
-        """
-        places = rows.to(self.ids.device)
-        searched = rows.cpu().clone()
-        if self.searched is not None:
-            searched[rows.cpu()] = self.searched
-
-        def spread(field: Tensor, padding: float) -> Tensor:
-            whole = field.new_full((len(rows), self.k), padding)
-            whole[places] = field
-            return whole
-
-        every_row = self.every_row and self.rows == len(rows)
-        return self.mapped(spread, every_row=every_row, searched=searched)
-
     def to(self, device: torch.device | str) -> Neighbors:
         """The same neighbors with all tensors on `device`. `searched` stays on the CPU."""
         if self.ids.device == torch.device(device):

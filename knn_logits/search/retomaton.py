@@ -134,10 +134,10 @@ class RetomatonRetriever(Retriever):
         """Begins a new text. An earlier text may have contained the new text's prompt."""
         self._thread.steps = deque(maxlen=_STEPS_CACHED)
 
-    def search_steps(self, states: Tensor, ids: Tensor, needed: Tensor | None = None) -> Neighbors:
+    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
         """`Retriever.search_steps` with the pointers of each text's last step."""
         # Beams are reordered, doubled and dropped. So a row takes the pointers of the row that it
-        # continues, or searches. A step that is not needed follows no pointers and leaves none.
+        # continues, or searches. An attention sink follows no pointers and leaves none.
         positions = states.shape[1]
         if not hasattr(self._thread, "steps"):
             self.begin_text()
@@ -148,12 +148,9 @@ class RetomatonRetriever(Retriever):
             prefixes_of_rows = ids[:, :length]
             pointers = self._pointers_of(prefixes_of_rows, steps)
             queries = states[:, position]
-            rows = None if needed is None else needed[:, position].tolist()
-            if self._sink is not None:
-                real = (~self._sink.holds(queries)).cpu()
-                rows = (real if needed is None else real & needed[:, position].cpu()).tolist()
+            real = None if self._sink is None else (~self._sink.holds(queries)).tolist()
             texts = Prefixes.of_steps(prefixes_of_rows, 1) if self.reads_text else None
-            neighbors, candidates = self._step(queries, pointers, rows, texts)
+            neighbors, candidates = self._step(queries, pointers, real, texts)
             steps.append(_Step(prefixes_of_rows, candidates))
             steps_neighbors.append(neighbors)
         return _stacked(steps_neighbors)
@@ -186,21 +183,21 @@ class RetomatonRetriever(Retriever):
         self,
         queries: Tensor,
         pointers: list[Array],
-        needed: list[bool] | None,
+        real: list[bool] | None,
         texts: Prefixes | None,
     ) -> tuple[Neighbors, list[Candidates]]:
         """Makes one step of all rows, with one search for the rows that need it."""
         config = self.config
-        if needed is not None:
+        if real is not None:
             nothing = np.empty(0, np.int64)
             pointers = [
                 entries if follows else nothing
-                for entries, follows in zip(pointers, needed, strict=True)
+                for entries, follows in zip(pointers, real, strict=True)
             ]
         searching = [
             row
             for row, entries in enumerate(pointers)
-            if len(entries) < config.min_knns and (needed is None or needed[row])
+            if len(entries) < config.min_knns and (real is None or real[row])
         ]
         followed = [self._pointers.extended(entries) for entries in pointers]
         distances = self._distances(queries, followed)

@@ -110,39 +110,19 @@ class Retriever:
         """Returns the datastore of an entry that a search found, and the entry's number there."""
         return self.store, entry
 
-    def search_steps(self, states: Tensor, ids: Tensor, needed: Tensor | None = None) -> Neighbors:
+    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
         """Finds the neighbors of one or several consecutive steps of a batch of texts.
 
         Args:
             states: [rows, positions, dim], the states at the last positions of the texts.
             ids: int64 [rows, length], the texts up to the last of these positions.
-            needed: bool [rows, positions], False where no neighbors are needed; None if all are.
 
         Returns:
             The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
         queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
         texts = Prefixes.of_steps(ids, states.shape[1]) if self.reads_text else None
-        return self.search_rows(queries, None if needed is None else needed.T.reshape(-1), texts)
-
-    def search_rows(
-        self, queries: Tensor, needed: Tensor | None, texts: Prefixes | None = None
-    ) -> Neighbors:
-        """Searches the neighbors of some queries at once. The other queries get padding.
-
-        Args:
-            queries: [rows, dim], any floating type and device.
-            needed: bool [rows], the queries to search for; None for all.
-            texts: The text before each query, where `reads_text` says that it is needed.
-        """
-        if needed is None:
-            return self.search(queries, texts)
-        if bool(needed.any()):
-            prefixes = None if texts is None else texts[needed]
-            neighbors = self.search(queries[needed.to(queries.device)], prefixes)
-        else:
-            neighbors = Neighbors.nothing(0)
-        return neighbors.among(needed)
+        return self.search(queries, texts)
 
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """Finds the neighbors of a batch of queries, in one search.

@@ -21,7 +21,6 @@ from knn_logits.store.records import (
     Count,
     FileRecord,
     IndexRecord,
-    InfiniGramRecord,
     KeyRecord,
     LearnedRecord,
     ModelRecord,
@@ -46,7 +45,7 @@ _LONGEST_KEY = 1 << 16
 class Manifest(Record):
     """The whole of `datastore.json`."""
 
-    omitted = dict.fromkeys(("writing", "near", "infini_gram", "learned", "on_demand"))
+    omitted = dict.fromkeys(("writing", "near", "learned", "on_demand"))
     long = ("removed", "files")
 
     format: Literal["knn-logits datastore"] = FORMAT
@@ -71,7 +70,6 @@ class Manifest(Record):
     settings: SettingsRecord
     writing: WritingRecord | None = None  # None where `settings` hold for writing, too
     near: NearRecord | None = None
-    infini_gram: InfiniGramRecord | None = None
     learned: LearnedRecord | None = None  # None for a datastore of text
     on_demand: OnDemandRecord | None = None  # None where the keys are stored
     license: str | None = None

@@ -201,21 +201,6 @@ class NearRecord(Record):
         return float(as_distance(self.distance, metric))
 
 
-class InfiniGramRecord(Record):
-    """The ∞-gram's share by the length of the text's end, each up to the next length."""
-
-    lengths: tuple[int, ...] = Field(min_length=1, max_length=64, strict=False)
-    shares: tuple[Share, ...] = Field(strict=False)
-
-    @model_validator(mode="after")
-    def _has_a_share_for_each_length(self) -> InfiniGramRecord:
-        ascending = self.lengths == tuple(sorted({1, *self.lengths}))
-        fits = ascending and len(self.lengths) == len(self.shares)
-        if not fits or self.lengths[-1] > LARGEST_NUMBER:
-            raise ValueError("the ∞-gram needs a share for each of some lengths from 1")
-        return self
-
-
 class LearnedRecord(Record):
     """How the rows of a learned memory were learnt; `tokens.npy` holds their tokens, ascending."""
 

@@ -118,28 +118,12 @@ def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):
     assert "(calibrated)" in run("info", tmp_path / "c").out
 
 
-def test_shares_of_the_infini_gram(run, model_folder, copied, text):
-    refused = run.refused("tune", model_folder, copied, text, "--infini-gram")
-    assert "knn-logits index" in refused.err
-    made = run.good("index", copied, "--suffixes", "--json")
-    assert made.json["bytes"] <= 4 * made.json["tokens"] + 128
-    found = run.good(
-        "tune", model_folder, copied, text, "--infini-gram", "--json", "--allow-overlap"
-    )
-    assert set(found.json["perplexity"]) == {"lm", "without", "without_knn", "with"}
-    written = run.good(
-        "tune", model_folder, copied, text, "--infini-gram", "--write", "--force", "--allow-overlap"
-    )
-    assert "shares written" in written.out
-    both = run.refused("tune", model_folder, copied, text, "--infini-gram", "--gate", "learned")
-    assert "remove --k" in both.err
-
-
 @pytest.mark.parametrize("command", [("eval",), ("explain",), ("generate", "--prompt")])
 def test_the_infini_gram_is_asked_for(run, model_folder, copied, text, command):
     name, *option = command
     words = [*option, TEXTS[1]] if name != "eval" else [text]
-    run.good("index", copied, "--suffixes")
+    made = run.good("index", copied, "--suffixes", "--json")
+    assert made.json["bytes"] <= 4 * made.json["tokens"] + 128
     plain = run(name, model_folder, copied, *words, "--json")
     with_it = run.good(name, model_folder, copied, *words, "--infini-gram", "0.4", "--json")
     part = "perplexity" if name == "eval" else "tokens"

@@ -30,13 +30,12 @@ import numpy as np
 import stores
 import torch
 from folders import read_content, write_content
-from gate_cases import random_learned
+from gate_cases import random_meta_k
 from legacy_files import faiss_index, knn_transformers, stored_keys
 from torch import nn
 
 from knn_logits import (
     Datastore,
-    DistanceGate,
     Document,
     IndexConfig,
     KNNConfig,
@@ -66,7 +65,6 @@ RESIDENT, RESIDENT_OF_LARGE = 256 << 20, 2 << 30
 MEMORY = 3 << 30
 SECONDS = 120
 INDEXES = ("IVF4,SQ8", "IVF4,PQ8x4", "exact", "Flat", "HNSW8", "PCA16,IVF2,Flat")
-GATES = [DistanceGate("l2", [2.0, 8.0], [0.9, 0.1]), random_learned()]
 COSINE = IndexConfig("IVF2,SQ8", "cosine")
 TEXT = "When error code E42 appears, the pump has run dry. Close the valve and wait."
 
@@ -224,7 +222,7 @@ def build(base):
         jobs[kind] = stores.Jobs(6, 6000, kind)
         jobs[kind].build(folder)
         cluster(folder, 4)
-        save_gate(GATES[number % 2], folder / "gate.safetensors")
+        save_gate(random_meta_k(), folder / "gate.safetensors")
         content = read_content(folder)
         content["files"].append(record_file(folder / "gate.safetensors").model_dump(mode="json"))
         write_content(folder, content)

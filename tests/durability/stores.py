@@ -16,6 +16,7 @@ sys.path.insert(2, str(Path(__file__).parents[1] / "hub"))
 import torch
 from conftest import TEXTS, make_gpt2
 from folders import hashes, names
+from gate_cases import random_meta_k
 from legacy_files import faiss_index, knn_transformers, stored_keys
 from tuned import write_settings
 
@@ -27,7 +28,6 @@ from knn_logits.building.merging import merge_entries
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.building.syncing import sync_documents
 from knn_logits.lab.importing import import_datastore
-from knn_logits.mixture.gates.distance import DistanceGate
 from knn_logits.store import layout
 
 DOCUMENTS = [
@@ -124,8 +124,7 @@ class Jobs:
 
     def gate(self, folder):
         """The same with a gate."""
-        gate = DistanceGate("l2", [2.0, 8.0], [0.9, 0.1])
-        write_settings(Datastore(folder), 8, 0.5, 3.0, gate)
+        write_settings(Datastore(folder), 8, 0.5, 3.0, random_meta_k())
 
     def run(self, kind, folder):
         return getattr(self, kind)(folder)

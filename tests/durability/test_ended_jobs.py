@@ -82,7 +82,7 @@ def test_another_job_of_the_kind_is_done(jobs, stopped, tmp_path, kind):
     elif kind == "cluster":
         stores.cluster(folder, 5)
     else:
-        gate = stores.DistanceGate("l2", [2.0, 8.0], [0.9, 0.2])
+        gate = stores.random_meta_k(seed=1)
         stores.write_settings(Datastore(folder), 8, 0.5, 3.0, gate)
     again = Datastore(folder).manifest
     assert again.generation == first.generation + 1

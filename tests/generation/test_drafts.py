@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
+from gate_cases import Curve
 from transformers import (
     GenerationConfig,
     OpenAIGPTConfig,
@@ -15,7 +16,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 import knn_logits
-from knn_logits import DistanceGate, KNNLogitsProcessor
+from knn_logits import KNNLogitsProcessor
 from knn_logits.generation.arguments import can_draft
 from knn_logits.generation.drafts import Drafter
 
@@ -60,7 +61,7 @@ def memory(request, build, store, tmp_path):
     if request.param == "retomaton":
         return {"datastore": store, **settings, "retomaton": True}
     if request.param == "gate":
-        gate = DistanceGate("l2", [0.0, 20.0, 80.0], [0.9, 0.5, 0.1])
+        gate = Curve("l2", [0.0, 20.0, 80.0], [0.9, 0.5, 0.1])
         return {"datastore": store, **settings, "lmbda": gate}
     if request.param == "two":
         other = build(TEXTS[:3], tmp_path / "o", k=4)

@@ -2,6 +2,7 @@
 
 import pytest
 from conftest import TEXTS
+from gate_cases import Curve
 
 import knn_logits
 from knn_logits import ConfigError, KNNLogitsProcessor, Memory
@@ -91,7 +92,7 @@ def test_a_processor_outside_a_list_says_where_it_belongs(own, model, ids):
 
 
 def test_a_gate_rules_with_the_settings_for_scoring(own):
-    gate = knn_logits.DistanceGate("l2", [1.0, 2.0], [0.5, 0.1])
+    gate = Curve("l2", [1.0, 2.0], [0.5, 0.1])
     config, found = resolve_settings(own, "writing", lmbda=gate)
     assert found is gate
     assert config.temperature == own.manifest.settings.temperature

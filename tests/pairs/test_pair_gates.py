@@ -1,4 +1,4 @@
-"""Gates, RetoMaton with clusters, and approximate indexes, over pairs."""
+"""A gate, RetoMaton with clusters, and approximate indexes, over pairs."""
 
 import math
 import shutil
@@ -37,27 +37,15 @@ def probabilities(trace):
     return [(one.token_id, one.p, one.lmbda) for sequence in trace for one in sequence.tokens]
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"gate": "distance"},
-        {"gate": "learned"},
-        {"gate": "constant", "skip": 0.3, "skip_by": "confidence"},
-    ],
-    ids=lambda wanted: "-".join(map(str, wanted.values())),
-)
-def test_a_gate_fitted_on_pairs_is_kept_and_used(
-    marian, pair_tokenizer, clustered, tmp_path, wanted
-):
+def test_a_gate_fitted_on_pairs_is_kept_and_used(marian, pair_tokenizer, clustered, tmp_path):
     folder = shutil.copytree(clustered.folder, tmp_path / "s")
     tuned = knn_logits.tune(
-        marian, pair_tokenizer, folder, OTHERS, **wanted, samples=20, write=True, force=True
+        marian, pair_tokenizer, folder, OTHERS, gate="meta-k", samples=20, write=True, force=True
     )
     assert tuned.gate is not None
     store = knn_logits.Datastore(folder)
     result = knn_logits.evaluate(marian, pair_tokenizer, store, OTHERS, samples=0)
     assert math.isfinite(result.total.perplexity.interpolated)
-    assert (result.searches < result.total.tokens) == ("skip" in wanted)
     together = traces(marian, pair_tokenizer, store, SOURCES[:4])
     alone = [traces(marian, pair_tokenizer, store, [source]) for source in SOURCES[:4]]
     for number, one in enumerate(alone):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import PAIRS, make_marian, pair_documents
+from gate_cases import Curve
 from languages import model_of, nllb
 from pair_mixtures import LMBDA, SOURCES, TEMPERATURE, K, ended, mixtures
 
@@ -114,10 +115,7 @@ def test_pointers_are_those_of_the_rows_own_source(marian, pair_tokenizer, pair_
     "search",
     [
         pytest.param(RETOMATON, id="retomaton"),
-        pytest.param({"lmbda": knn_logits.DistanceGate("l2", *CURVE)}, id="distance gate"),
-        pytest.param(
-            {"lmbda": knn_logits.ConfidenceSkip(0.4, 0.3), **RETOMATON}, id="skipping, retomaton"
-        ),
+        pytest.param({"lmbda": Curve("l2", *CURVE)}, id="gate"),
     ],
 )
 def test_beams_of_a_batch_are_those_of_each_source(marian, pair_tokenizer, pair_store, search):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, pair_documents
+from gate_cases import Curve
 from handmade import make_store
 from mixture_reference import assert_shares, encode
 
@@ -344,7 +345,7 @@ def test_drafts_change_nothing(model, tokenizer, texts):
 
 
 def test_with_a_gate_and_an_encoder(marian, pair_store, texts, explain):
-    gate = knn_logits.DistanceGate("l2", [2.0, 8.0], [0.9, 0.1])
+    gate = Curve("l2", [2.0, 8.0], [0.9, 0.1])
     trace = explain(texts, TEXTS[2], lmbda=gate, infini_gram="auto")[0]
     for token in trace.tokens:
         own = (1 - token.lmbda) * token.p_lm / token.p

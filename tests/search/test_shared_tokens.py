@@ -230,8 +230,8 @@ def test_a_window_that_follows_pointers_knows_the_text_before_it(
 ):
     seen, followed = [], perplexity.followed
 
-    def watched(retriever, scored, wanted=None):
-        for part, neighbors in followed(retriever, scored, wanted):
+    def watched(retriever, scored):
+        for part, neighbors in followed(retriever, scored):
             seen.append((part.prefixes, neighbors))
             yield part, neighbors
 

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from gate_cases import Curve
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
-from knn_logits import DistanceGate, explain
+from knn_logits import explain
 from knn_logits.mixture.presets import resolve_settings
 from knn_logits_app.decoding import PositionSampler
 from knn_logits_serve import Served
@@ -191,7 +192,7 @@ def test_the_noise_of_a_position_draws_from_the_distribution():
 
 
 def test_an_echo_is_scored_with_the_servers_gate(model, tokenizer, explain, store):
-    gate = DistanceGate(store.manifest.metric, [0.0, 1e6], [0.9, 0.1])
+    gate = Curve(store.manifest.metric, [0.0, 1e6], [0.9, 0.1])
     served = Served("tiny", model, tokenizer, {"texts": store}, lmbda=gate)
     ids = tokenizer(PROMPT)["input_ids"]
     body = {"model": "tiny+texts", "prompt": PROMPT, "max_tokens": 0, "echo": True, "logprobs": 1}

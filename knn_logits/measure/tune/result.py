@@ -20,7 +20,8 @@ from knn_logits.measure.overlap import Overlap
 from knn_logits.measure.tune.confidence import Verdict
 from knn_logits.measure.tune.gates import GateTuning
 from knn_logits.measure.tune.translating import BleuTuning
-from knn_logits.mixture.gates.stored import StoredGate, gate_arrays
+from knn_logits.mixture.gates.fitted import FittedGate
+from knn_logits.mixture.gates.stored import gate_arrays
 from knn_logits.settings.registry import settings_line, stored_names
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import locked
@@ -217,7 +218,7 @@ def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
         )
     if gate is not None:
         if not gate.verdict.better:
-            return gate.verdict.reason(f"the gate ({gate.kind})", gate.against) + forced
+            return gate.verdict.reason("the gate", "the best number") + forced
         if verdict.ratio <= 1.0:
             return None
     if verdict.better or result.place == before:
@@ -226,7 +227,7 @@ def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
 
 
 def write_settings(
-    store: Datastore, record: SettingsRecord, gate: StoredGate | None = None, *, keep_gate: bool
+    store: Datastore, record: SettingsRecord, gate: FittedGate | None = None, *, keep_gate: bool
 ) -> None:
     """Stores settings in a datastore, and a gate with them."""
     folder = store.folder.resolve()

@@ -30,10 +30,9 @@ from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.perplexity import describe, searched
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, texts_by_name
 from knn_logits.measure.tune.confidence import HeldOut
-from knn_logits.measure.tune.gates import GateRequest, Gathered, fit
+from knn_logits.measure.tune.gates import NO_GATE, Gathered, check_gate, fit
 from knn_logits.measure.tune.result import Part, Tuning, refusal, write_settings
 from knn_logits.measure.tune.translating import choose_by_bleu
-from knn_logits.mixture.gates.learned import FEW
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress, no_progress
@@ -51,8 +50,6 @@ class TuneSettings(BenchSettings, total=False):
     """The keyword arguments of `tune`, which documents them."""
 
     gate: str | None
-    skip: float | None
-    skip_by: str
     bleu: int | None
     num_beams: int
     samples: int
@@ -67,8 +64,6 @@ class _Options:
     """The keyword arguments of `tune` itself, within their ranges."""
 
     gate: str | None = None
-    skip: float | None = None
-    skip_by: str = "learned"
     bleu: int | None = None
     num_beams: int = 1
     samples: int = 1000
@@ -82,16 +77,14 @@ class _Options:
         whole_number("seed", self.seed, 0, MOST_SEED)
         if self.bleu is not None:
             whole_number("bleu", self.bleu, 1)
+        check_gate(self.gate)
+        if self.bleu is not None and self.fits_gate:
+            raise ConfigError("a gate is fitted by likelihood: omit bleu, or the gate")
 
     @property
-    def request(self) -> GateRequest | None:
-        """The gate that is requested."""
-        request = GateRequest.of(self.gate, self.skip, self.skip_by)
-        if self.bleu is not None and request is not None:
-            raise ConfigError(
-                "a gate is fitted by likelihood: omit bleu, or both the gate and skip"
-            )
-        return request
+    def fits_gate(self) -> bool:
+        """Whether a gate is fitted."""
+        return self.gate not in (None, NO_GATE)
 
 
 def tune(
@@ -118,15 +111,9 @@ def tune(
         texts: Documents that resemble those the model will meet, and are not in the datastore.
             They are read once.
         progress: A callback that is told how many of the tokens read so far are scored.
-        gate: A kind of gate to fit at the chosen k and temperature: "distance" or "learned".
-            "meta-k" and "rescorer" read the neighbors of the largest k that is tried. "constant" is
-            the best number, for a gate that skips. "none" removes a stored gate. Fitting keeps
-            about 400 bytes for each token. A rescorer keeps 10 bytes for each neighbor as well,
-            10 kB a token at k 1,024, and at most 256 MB for each half of the text. A longer text is
-            sampled, and the gate is then fitted and judged on the sample.
-        skip: Share of the tokens that the gate does not search for, at least 0 and below 1.
-        skip_by: How these tokens are chosen: by a "learned" network, or by the model's
-            "confidence".
+        gate: "meta-k" also fits a `MetaKGate` at the chosen temperature. It reads the neighbors of
+            the largest k that is tried. "none" removes a stored gate. Fitting keeps about 400 bytes
+            for each token.
         bleu: For an encoder-decoder model, the number of likeliest settings to translate with. The
             setting with the highest BLEU is taken.
         num_beams: Number of beams for these translations; 1 is greedy search.
@@ -173,25 +160,22 @@ def _tuned(
         raise ConfigError(
             "write can store settings in only one datastore: tune each datastore separately"
         )
-    request, stored = options.request, stores[0].manifest.settings
+    stored = stores[0].manifest.settings
     # With a number for λ, the datastore's own gate is not used.
     preset = {"k": max(DEFAULT_K, stored.k), "lmbda": stored.lmbda}
     bench = open_bench(model, tokenizer, datastore, **{**preset, **overrides})
     assert bench.memory is not None
     if options.bleu is not None and bench.pairs is None:
         raise ConfigError("a causal model does not translate, so it has no BLEU: omit bleu")
-    if request is not None and request.reads_all and bench.memory.retriever.weights is not None:
-        raise ConfigError(
-            f"a gate of the kind {request.kind} ignores the weights of datastores: omit the "
-            "weights, or fit another gate"
-        )
+    if options.fits_gate and bench.memory.retriever.weights is not None:
+        raise ConfigError("a gate ignores the weights of datastores: omit the weights, or the gate")
     started = time.monotonic()
     rows: list[Document] = []
     if options.bleu is not None:
         rows = list(chain.from_iterable(texts.values()))
         texts = texts_by_name(rows)
     check = None if options.allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
-    passed = _Pass(bench, stored, request, options.seed, progress)
+    passed = _Pass(bench, stored, options.fits_gate, progress)
     passed.read(texts, check)
     overlap = None if check is None else check.result()
     result = replace(_choose(passed, options, rows, started), overlap=overlap)
@@ -202,18 +186,16 @@ def _tuned(
 
 def _choose(passed: _Pass, options: _Options, rows: list[Document], started: float) -> Tuning:
     """Chooses settings on the first half, and measures them on the other."""
-    bench, request, (first, other) = passed.bench, passed.request, passed.halves
+    bench, (first, other) = passed.bench, passed.halves
     assert bench.memory is not None
-    # A gate reads features of so many nearest neighbors, and needs as many as it was fitted on.
-    least = 1 if request is None else first.grid.ks[-1] if request.reads_all else FEW
-    best = first.best(least_k=min(least, first.grid.ks[-1]))
+    # A gate needs as many neighbors as it was fitted on.
+    best = first.best(least_k=first.grid.ks[-1] if passed.gathered else 1)
     bootstrap = {"samples": options.samples, "seed": options.seed}
     gate, bleu, held_out = None, None, passed.assigned.held_out()
-    if request is not None:
+    if passed.gathered:
         passed.progress("gate", 0, None)
-        metric = bench.memory.retriever.metric
         chosen, held = passed.gathered
-        gate = fit(chosen, held, metric, best, progress=passed.progress, **bootstrap)
+        gate = fit(chosen, held, bench.memory.retriever.metric, best, **bootstrap)
     if options.bleu is not None:
         best, bleu = choose_by_bleu(
             bench,
@@ -276,7 +258,7 @@ def _stored(store: Datastore, result: Tuning, options: _Options, passed: _Pass) 
     if keep_gate:
         logger.warning(
             "%s keeps its gate, which was fitted to the old settings and applies unless lmbda is "
-            "set: refit it with --gate KIND, or remove it with --gate none",
+            "set: refit it with --gate meta-k, or remove it with --gate none",
             store.folder,
         )
     return replace(result, written=True)
@@ -288,20 +270,17 @@ class _Pass:
     halves: tuple[GridLikelihood, HeldOut]
     stored: tuple[GridLikelihood, HeldOut]  # `halves` where the grid has the datastore's settings
     assigned: Halves
-    gathered: list[Gathered]
+    gathered: tuple[Gathered, Gathered] | None = None  # for a gate
 
     def __init__(
         self,
         bench: Bench,
         stored_settings: SettingsRecord,
-        request: GateRequest | None,
-        seed: int,
+        fits_gate: bool,
         progress: Progress,
     ) -> None:
         self.bench, self.stored_settings, self.progress = bench, stored_settings, progress
-        self.request, self.gathered = request, []
-        if request is not None:
-            self.gathered = [Gathered(request, seed), Gathered(request, seed)]
+        self.fits_gate = fits_gate
 
     def read(self, texts: Texts, check: OverlapCheck | None) -> None:
         """Scores the texts under all settings, and under the datastore's own."""
@@ -338,13 +317,14 @@ class _Pass:
         """Makes the grids; the first neighbors decide which temperatures are tried."""
         stored, largest = self.stored_settings, memory.config.k
         stored_k = min(largest, stored.k)
-        first = FEW if self.request is not None and not self.request.reads_all else 1
         grid = Grid(
-            tuple(sorted({*powers_up_to(largest, first), stored_k})),
+            tuple(sorted({*powers_up_to(largest), stored_k})),
             temperatures_around(spread(neighbors), stored.temperature),
             tuple(sorted({*LMBDAS, stored.lmbda})),
         )
         self.halves = GridLikelihood(grid, memory.weighing), HeldOut(grid, memory.weighing)
+        if self.fits_gate:
+            self.gathered = Gathered(grid.ks), Gathered(grid.ks)
         self.stored = self.halves
         weighing = Weighing.of(
             memory.config.with_given(**self._ungridded()), memory.weighing.shares
@@ -364,10 +344,8 @@ class _Pass:
         inside = scored.places - np.array(text.starts)[documents]
         keep: Callable[[torch.Tensor], None] | None = None
         if self.gathered:
-            gathered = self.gathered[number]
-            weighing, ks = self.halves[0].weighing, self.halves[0].grid.ks
-            gathered.add(scored, neighbors, weighing, documents, ks)
-            keep = gathered.keep
+            self.gathered[number].add(scored, neighbors, documents)
+            keep = self.gathered[number].keep
         for parts in (self.halves,) if self.stored is self.halves else (self.halves, self.stored):
             if number == 0:
                 parts[0].add(neighbors, scored.targets, scored.log_p_lm, keep)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from knn_logits.errors import ConfigError
@@ -22,10 +21,6 @@ class Gate(Protocol):
 
     Any object with this method can be given as `lmbda`. A gate that was fitted for a metric has an
     attribute `metric`, and is refused with another metric.
-
-    A gate may also have a method `searches(log_p_lm)`. It takes the model's log-probabilities and
-    returns bool [rows]: False where no search is needed. Such a row has λ 0. He et al. (2021),
-    "Efficient Nearest Neighbor Language Models", section 4.1.
 
     A gate may also have a method `weigh(neighbors, log_weights, metric, log_p_lm)`, which is then
     called instead of `lmbda`. It also chooses the weight of each neighbor. It takes log w_i
@@ -50,7 +45,7 @@ class Gate(Protocol):
 
 
 def gate_name(gate: Gate) -> str:
-    """A gate's name in results: "learned", "distance", "learned, skips by confidence"."""
+    """A gate's name in results: "meta-k", "trust"."""
     return str(getattr(gate, "kind", type(gate).__name__))
 
 
@@ -75,26 +70,6 @@ def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | Non
             "fit a gate on this datastore, or set lmbda to a number"
         )
     return None, lmbda
-
-
-def rows_to_search(gate: Gate | None, log_p_lm: Tensor) -> Tensor | None:
-    """bool [rows] on the CPU: where a gate needs neighbors; None for everywhere."""
-    searches = getattr(gate, "searches", None)
-    if searches is None:
-        return None
-    answers = searches(log_p_lm)
-    rows = len(log_p_lm)
-    if not isinstance(answers, Tensor) or answers.shape != (rows,) or answers.dtype != torch.bool:
-        kind = (
-            f"{answers.dtype} {tuple(answers.shape)}"
-            if isinstance(answers, Tensor)
-            else type(answers)
-        )
-        raise ConfigError(
-            f"{type(gate).__name__}.searches must return a bool tensor of shape ({rows},), one "
-            f"value per row, not {kind}"
-        )
-    return answers.cpu()
 
 
 def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor) -> Tensor:

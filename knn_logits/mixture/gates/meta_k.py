@@ -10,17 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.arrays import Array, Floats
+from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
-from knn_logits.metrics import Metric, check_metric
-from knn_logits.mixture.gates.fitted import FittedGate, GateTokens, usable_tokens
+from knn_logits.metrics import Metric, as_distance, check_metric
+from knn_logits.mixture.gates.fitted import FittedGate
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
-from knn_logits.mixture.gates.learned import FEATURES, gate_features
 from knn_logits.mixture.gates.network import Network, trained
-from knn_logits.progress import Progress, no_progress
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
 
 _LARGEST_KS = 64
+_FEATURES = (
+    "distance of the nearest",
+    "mean distance of the nearest few",
+    "share of the nearest few that vote as the nearest does",
+    "log p_LM of the nearest one's value",
+    "log p_LM of the likeliest token",
+    "entropy of p_LM",
+)
+_FEW = 16
+_LEAST_LOG_P = -20.0
 
 
 def meta_k_features(
@@ -31,8 +39,8 @@ def meta_k_features(
     *,
     order: Tensor | None = None,
 ) -> Tensor:
-    """`gate_features`, and for each k the k-th distance and ln of the number of values up to it."""
-    plain = gate_features(neighbors, metric, log_p_lm)
+    """`_FEATURES`, and for each k the k-th distance and ln of the number of values up to it."""
+    plain = _token_features(neighbors, metric, log_p_lm)
     rows = neighbors.rows
     if not neighbors.k:
         return torch.cat([plain, plain.new_zeros(rows, 2 * len(ks))], dim=-1)
@@ -61,11 +69,48 @@ def nearest_first(neighbors: Neighbors) -> Tensor:
     return by_entry.gather(-1, order)
 
 
+def _token_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
+    """float32 [rows, features], finite; the neighbors' features are 0 for a row without any."""
+    rows = neighbors.rows
+    features = torch.zeros(rows, 4, dtype=torch.float32, device=log_p_lm.device)
+    if neighbors.k:
+        few = min(_FEW, neighbors.k)
+        nearness, columns = neighbors.nearness.topk(few, dim=-1)
+        distances = as_distance(nearness, metric)
+        values = neighbors.values.gather(-1, columns)
+        present = neighbors.ids.gather(-1, columns) >= 0
+        number = present.sum(-1).clamp(min=1)
+        first = values[:, :1]
+        log_p = log_p_lm.gather(-1, first)[:, 0].clamp(min=_LEAST_LOG_P)
+        features = torch.stack(
+            [
+                distances[:, 0],
+                distances.masked_fill(~present, 0.0).sum(-1) / number,
+                ((values == first) & present).sum(-1) / number,
+                log_p,
+            ],
+            dim=-1,
+        )
+        features = features.masked_fill(~present[:, :1], 0.0)
+    model = torch.stack([log_p_lm.amax(-1), _entropy(log_p_lm)], dim=-1)
+    limit = torch.finfo(torch.float32).max
+    return torch.cat([features.float(), model.float()], dim=-1).clamp(-limit, limit)
+
+
+def _entropy(log_p: Tensor) -> Tensor:
+    """Each row's entropy in nats, [rows]."""
+    p = log_p.exp()
+    entropy = -(p * log_p).sum(-1)
+    if bool(entropy.isnan().any()):  # 0 * -inf is NaN
+        entropy = torch.special.entr(p).sum(-1)
+    return entropy
+
+
 class MetaKGate(FittedGate):
     """A network that chooses the shares of the model and of the nearest 1, 2, 4, ..., k neighbors.
 
-    `fit_meta_k_gate` makes a gate. λ is at most 0.999, so that the model's share is never 0. A row
-    without neighbors has λ 0.
+    `tune` fits a gate. λ is at most 0.999, so that the model's share is never 0. A row without
+    neighbors has λ 0.
 
     Args:
         metric: The metric of the distances that the gate was fitted for.
@@ -77,7 +122,6 @@ class MetaKGate(FittedGate):
     """
 
     kind = "meta-k"
-    reads_all = True
 
     def __init__(self, metric: Metric, ks: Sequence[int], arrays: Mapping[str, Any]) -> None:
         self.metric: Metric = check_metric(metric)
@@ -92,7 +136,7 @@ class MetaKGate(FittedGate):
         ):
             raise ConfigError("the ks of a MetaKGate must be ascending whole numbers above 0")
         self.ks: tuple[int, ...] = tuple(numbers.astype(int).tolist())
-        inputs = len(FEATURES) + 2 * len(self.ks)
+        inputs = len(_FEATURES) + 2 * len(self.ks)
         self._network = Network("MetaKGate", inputs, arrays, outputs=1 + len(self.ks))
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
@@ -152,29 +196,6 @@ class MetaKGate(FittedGate):
         sets = torch.log_softmax(shares[:, 1:], dim=-1) + torch.log1p(-model.exp())
         return torch.cat([model, sets], dim=-1)
 
-    @classmethod
-    def features(
-        cls, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, ks: Sequence[int]
-    ) -> Tensor:
-        """See `FittedGate.features`."""
-        return meta_k_features(neighbors, metric, log_p_lm, ks)
-
-    @classmethod
-    def fit(
-        cls, tokens: GateTokens, metric: Metric, seed: int, progress: Progress = no_progress
-    ) -> MetaKGate:
-        """See `FittedGate.fit`."""
-        return fit_meta_k_gate(
-            tokens.with_distance, tokens.ks, tokens.lm, tokens.by_k, metric, seed=seed
-        )
-
-    def log_p(self, tokens: GateTokens, progress: Progress = no_progress) -> Floats:
-        """See `FittedGate.log_p`."""
-        shares = self.at(torch.from_numpy(tokens.features)).double().numpy()
-        sides = np.column_stack([tokens.lm, tokens.by_k])
-        log_p = np.logaddexp.reduce(shares + sides, axis=1)
-        return np.where(np.isfinite(tokens.nearest), log_p, tokens.lm)
-
     def to_arrays(self) -> dict[str, Array]:
         """See `FittedGate.to_arrays`."""
         return {"ks": np.array(self.ks, np.float32), **self._network.to_arrays()}
@@ -191,40 +212,38 @@ def fit_meta_k_gate(
     log_p_lm: Array,
     log_p_knn: Array,
     metric: Metric,
-    *,
-    units: int = 32,
-    steps: int = 300,
-    decay: float = 0.3,
     seed: int = 0,
 ) -> MetaKGate:
-    """Minimises -log(a_0 p_LM + Σ a_j p_kNN of the nearest k_j); `log_p_knn` is [tokens, ks]."""
-    # It has many more weights than a `LearnedGate`: longer training would memorise the tokens.
-    inputs, number = len(FEATURES) + 2 * len(ks), len(ks)
-    if np.ndim(features) != 2 or np.shape(features)[1] != inputs:
-        raise ConfigError(f"features must have the shape [tokens, {inputs}]")
-    if np.ndim(log_p_knn) != 2 or np.shape(log_p_knn)[1] != number:
-        raise ConfigError(f"log_p_knn must have the shape [tokens, {number}]")
+    """Minimises -log(a_0 p_LM + Σ a_j p_kNN of the nearest k_j) over tokens with neighbors.
+
+    Args:
+        features: float32 [tokens, features], the result of `meta_k_features`.
+        ks: The values of k, ascending.
+        log_p_lm: [tokens], log p_LM of the text's tokens.
+        log_p_knn: [tokens, ks], log p_kNN of the nearest k_j, -inf where none of them votes.
+        metric: The metric of the distances.
+        seed: Seed of the first weights and of the batches.
+
+    Returns:
+        The gate.
+
+    Raises:
+        ConfigError: when no token is left.
+    """
     sides = np.column_stack([log_p_lm, log_p_knn]).astype(np.float64)
-    # `usable_tokens` drops tokens that nothing gives a probability. It compares two columns, so the
-    # best of the neighbors' columns stands for them all.
-    places = np.arange(len(sides), dtype=np.float64)
-    columns, _, _ = usable_tokens(
-        [*np.asarray(features).T, places], sides[:, 0], sides[:, 1:].max(-1)
-    )
-    *read, usable = columns
-    sides = sides[usable.astype(np.int64)]
+    # A token that nothing gives a probability is left out.
+    usable = sides.max(-1) > -np.inf
+    if not usable.any():
+        raise ConfigError(
+            "no token has a neighbor: fit the gate on text similar to the datastore's"
+        )
+    sides = sides[usable]
     log_p = torch.from_numpy(np.maximum(sides, sides.max(-1, keepdims=True) - 60.0)).float()
 
     def loss(logits: Tensor, batch: Tensor) -> Tensor:
         return -torch.logsumexp(torch.log_softmax(logits, -1) + log_p[batch], -1).mean()
 
-    arrays = trained(
-        np.stack(read, -1),
-        loss,
-        units=units,
-        steps=steps,
-        decay=decay,
-        seed=seed,
-        outputs=1 + number,
-    )
+    # Longer training would memorise the tokens.
+    how: Any = {"units": 32, "steps": 300, "decay": 0.3}
+    arrays = trained(features[usable], loss, **how, seed=seed, outputs=1 + len(ks))
     return MetaKGate(metric, ks, arrays)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ class Network:
     def __init__(
         self, owner: str, inputs: int, arrays: Mapping[str, Any], *, outputs: int | None = None
     ) -> None:
-        units = length(owner, arrays, "hidden_bias")
+        weights = {name: _numbers(owner, name, arrays[name]) for name in ARRAYS}
+        units = weights["hidden_bias"].numel()
         expected = {
             "mean": (inputs,),
             "scale": (inputs,),
@@ -35,12 +36,13 @@ class Network:
             "out": _out_shape(units, outputs),
             "out_bias": (outputs or 1,),
         }
-        self._weights = checked_arrays(owner, arrays, expected, {"scale"})
-
-    @property
-    def scaling(self) -> tuple[Tensor, Tensor]:
-        """The mean and the scale of the features, float32 [features] each."""
-        return self._weights["mean"], self._weights["scale"]
+        for name, shape in expected.items():
+            have = tuple(weights[name].shape)
+            if have != shape:
+                raise ConfigError(f"{name} of a {owner} must have the shape {shape}, not {have}")
+        if not bool((weights["scale"] > 0.0).all()):
+            raise ConfigError(f"scale of a {owner} must be above 0")
+        self._weights = weights
 
     def __call__(self, features: Tensor) -> Tensor:
         """[n] or [n, outputs] of features [n, features]."""
@@ -95,28 +97,6 @@ def trained(
             schedule.step()
     arrays = {name: weight.detach() for name, weight in zip(ARRAYS[2:], weights, strict=True)}
     return {"mean": mean, "scale": scale, **arrays}
-
-
-def checked_arrays(
-    owner: str,
-    arrays: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
-    positive: Collection[str],
-) -> dict[str, Tensor]:
-    """Checks the arrays of a gate, and returns them as tensors."""
-    checked = {name: _numbers(owner, name, arrays[name]) for name in shapes}
-    for name, shape in shapes.items():
-        have = tuple(checked[name].shape)
-        if have != shape:
-            raise ConfigError(f"{name} of a {owner} must have the shape {shape}, not {have}")
-        if name in positive and not bool((checked[name] > 0.0).all()):
-            raise ConfigError(f"{name} of a {owner} must be above 0")
-    return checked
-
-
-def length(owner: str, arrays: Mapping[str, Any], name: str) -> int:
-    """Returns how many numbers an array of a gate has."""
-    return _numbers(owner, name, arrays[name]).numel()
 
 
 def _out_shape(units: int, outputs: int | None) -> tuple[int, ...]:

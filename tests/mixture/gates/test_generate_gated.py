@@ -4,13 +4,11 @@ The reference scores the finished sequence in one forward pass without a cache, 
 in float64 with NumPy, and works the gate out in float64.
 """
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from gate_cases import naive_rescored, naive_vote, random_meta_k, random_rescorer
+from gate_cases import Curve, naive_vote, random_meta_k
 from mixture_reference import (
     PROMPTS,
     SETTINGS,
@@ -25,10 +23,9 @@ from mixture_reference import (
     reference,
 )
 
-from knn_logits import ConfidenceSkip, ConfigError, DistanceGate, KNNLogitsProcessor, explain
+from knn_logits import ConfigError, KNNLogitsProcessor, explain
 
 # Distances of the nearest neighbors here lie between 0 and 80.
-LIMIT = 0.045
 CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
 
 
@@ -44,7 +41,6 @@ class Unsure:
 # is nobody's promise: so no small sets, and no eye for the nearest one's value.
 UNCLEAR = 1e-3
 META_K = random_meta_k(ks=(4, 8, 16, 32), seed=23, blind=(2, 3))
-RESCORER = random_rescorer(k=48, seed=5, blind=(2, 3, *range(6, 20)), near_blind=(2,))
 
 
 def by_distance(distances, values, log_p_lm):
@@ -56,27 +52,20 @@ def by_unsure(distances, values, log_p_lm):
     return lmbda, level(distances)
 
 
-def by_skipping(distances, values, log_p_lm):
-    lmbda, weights = by_distance(distances, values, log_p_lm)
-    return 0.0 if log_p_lm.max() > np.log(LIMIT) else lmbda, weights
-
-
-def by_neighbors(gate, ks, naive, distances, values, log_p_lm):
-    """λ is NaN where rounding decides who belongs to the nearest k, for one of `ks`."""
-    if any(distances[k] - distances[k - 1] < UNCLEAR for k in ks if k < len(distances)):
+def by_neighbors(distances, values, log_p_lm):
+    """λ is NaN where rounding decides who belongs to the nearest k."""
+    if any(distances[k] - distances[k - 1] < UNCLEAR for k in META_K.ks if k < len(distances)):
         return np.nan, level(distances)
     ids = [0] * len(distances)
     row = (ids, distances.tolist(), values.tolist(), "l2", log_p_lm.tolist())
-    lmbda, weights = naive(gate, *row, TEMPERATURE)
+    lmbda, weights = naive_vote(META_K, *row, TEMPERATURE)
     return lmbda, np.array(weights)
 
 
 GATES = {
-    "distance": (DistanceGate("l2", *CURVE), by_distance),
+    "distance": (Curve("l2", *CURVE), by_distance),
     "own": (Unsure(), by_unsure),
-    "meta-k": (META_K, partial(by_neighbors, META_K, META_K.ks, naive_vote)),
-    "rescorer": (RESCORER, partial(by_neighbors, RESCORER, [RESCORER.k], naive_rescored)),
-    "skips": (ConfidenceSkip(DistanceGate("l2", *CURVE), LIMIT), by_skipping),
+    "meta-k": (META_K, by_neighbors),
 }
 
 
@@ -135,7 +124,7 @@ def test_explain(model, tokenizer, explain, memory, gated):
 def test_a_level_gate_is_a_number(model, tokenizer, store):
     inputs = encode(tokenizer, PROMPTS)
     found = []
-    for lmbda in (0.4, DistanceGate("l2", [1.0], [0.4])):
+    for lmbda in (0.4, Curve("l2", [1.0], [0.4])):
         with KNNLogitsProcessor(model, store, k=K, lmbda=lmbda, temperature=TEMPERATURE) as knn:
             output = model.generate(**inputs, **SETTINGS, num_beams=2, logits_processor=[knn])
             found.append((output, knn.trace(output, tokenizer)))
@@ -151,7 +140,7 @@ def test_a_level_gate_is_a_number(model, tokenizer, store):
 def test_a_closed_gate_changes_nothing(model, tokenizer, store):
     inputs = encode(tokenizer, PROMPTS)
     plain = model.generate(**inputs, **SETTINGS, do_sample=False)
-    shut = DistanceGate("l2", [1.0], [0.0])
+    shut = Curve("l2", [1.0], [0.0])
     with KNNLogitsProcessor(model, store, k=K, lmbda=shut) as knn:
         output = model.generate(**inputs, **SETTINGS, do_sample=False, logits_processor=[knn])
         trace = knn.trace(output, tokenizer)
@@ -163,7 +152,7 @@ def test_a_closed_gate_changes_nothing(model, tokenizer, store):
 
 
 def test_a_gate_of_another_metric_is_refused_at_once(model, tokenizer, store):
-    gate = DistanceGate("cosine", [0.5], [0.4])
+    gate = Curve("cosine", [0.5], [0.4])
     with pytest.raises(ConfigError, match="fitted for the metric cosine"):
         KNNLogitsProcessor(model, store, lmbda=gate)
     with pytest.raises(ConfigError, match="fitted for the metric cosine"):

@@ -7,20 +7,30 @@ import pytest
 import torch
 from gate_cases import (
     KS,
+    Curve,
+    naive_meta_k_features,
+    naive_vote,
     neighbors_of,
     random_meta_k,
+    rows_of_neighbors,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from knn_logits import (
     ConfigError,
+    DamagedError,
+    KNNLogitsProcessor,
     MetaKGate,
-    fit_learned_gate,
+    load_gate,
+    save_gate,
 )
+from knn_logits.mixture.distribution import influences, log_p_knn_of, mix, mix_row
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.gates.meta_k import fit_meta_k_gate, meta_k_features
-from knn_logits.mixture.gates.stored import gate_arrays
+from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays
 from knn_logits.mixture.weights import log_weights
-from knn_logits.search.neighbors import Neighbors
+from knn_logits.search.neighbors import Neighbors, powers_up_to
 
 
 def constant(shares, ks=KS, metric="l2"):
@@ -29,6 +39,76 @@ def constant(shares, ks=KS, metric="l2"):
     arrays["out"] = np.zeros_like(arrays["out"])
     arrays["out_bias"] = np.log(np.array(shares, np.float32))
     return MetaKGate(metric, ks, arrays)
+
+
+@given(rows_of_neighbors())
+def test_features(case):
+    metric, rows = case
+    log_p_lm = torch.tensor([row[3] for row in rows])
+    got = meta_k_features(neighbors_of(rows, metric), metric, log_p_lm, KS)
+    assert bool(got.isfinite().all())
+    expected = [naive_meta_k_features(*row[:3], metric, row[3]) for row in rows]
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+@given(
+    rows_of_neighbors(),
+    st.integers(0, 99),
+    st.sampled_from([1, 6, 16, 64]),
+    st.sampled_from([1.0, 10.0, 100.0]),
+)
+def test_the_mixture(case, seed, k, temperature):
+    metric, rows = case
+    gate, neighbors = random_meta_k(metric, powers_up_to(k), seed=seed), neighbors_of(rows, metric)
+    log_p_lm = torch.tensor([row[3] for row in rows])
+    weights = log_weights(neighbors, temperature)
+    lmbda, votes = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
+    torch.testing.assert_close(lmbda, gate.lmbda(neighbors, metric, log_p_lm))
+    assert votes.dtype == weights.dtype
+    assert not bool(votes.isnan().any())
+    mixed = mix(log_p_lm, votes, neighbors.values, lmbda)
+    for number, row in enumerate(rows):
+        share, expected = naive_vote(gate, *row[:3], metric, row[3], temperature)
+        assert float(lmbda[number]) == pytest.approx(share, abs=1e-3)
+        np.testing.assert_allclose(votes[number].exp().numpy(), expected, atol=1e-3)
+        if sum(expected):
+            assert float(votes[number].exp().sum()) == pytest.approx(1.0, abs=1e-5)
+        p = [(1 - share) * math.exp(one) for one in row[3]]
+        for value, vote in zip(row[2], expected, strict=True):
+            p[value] += share * vote
+        np.testing.assert_allclose(mixed[number].exp().numpy(), p, atol=2e-3)
+        assert float(mixed[number].exp().sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+@given(rows_of_neighbors(), st.integers(0, 99))
+def test_influences_sum_to_one(case, seed):
+    metric, rows = case
+    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows, metric)
+    log_p_lm = torch.tensor([row[3] for row in rows])
+    weights = log_weights(neighbors, 10.0)
+    lmbda, votes = (one.double() for one in weigh_rows(gate, neighbors, weights, metric, log_p_lm))
+    for token in range(log_p_lm.shape[1]):
+        chosen = torch.full((len(rows),), token)
+        own = log_p_lm[:, token].double()
+        log_p = mix_row(own, log_p_knn_of(votes, neighbors.values, chosen), lmbda)
+        found = influences(votes, neighbors.values, chosen, log_p, lmbda).sum(-1)
+        rest = (1 - lmbda) * (own - log_p).exp()
+        for total, p in zip((found + rest).tolist(), log_p.tolist(), strict=True):
+            assert p == -math.inf or total == pytest.approx(1.0, abs=1e-6)
+
+
+@given(rows_of_neighbors(), st.integers(0, 19))
+def test_the_order_of_the_neighbors_says_nothing(case, seed):
+    metric, rows = case
+    gate, neighbors = random_meta_k(metric, (1, 2, 4, 8), seed=seed), neighbors_of(rows, metric)
+    log_p_lm = torch.tensor([row[3] for row in rows])
+    places = torch.from_numpy(np.random.default_rng(seed).permutation(neighbors.k))
+    moved = neighbors.columns(places.expand(neighbors.rows, -1))
+    weights = log_weights(neighbors, 10.0)
+    one = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
+    other = weigh_rows(gate, moved, weights[:, places], metric, log_p_lm)
+    torch.testing.assert_close(one[0], other[0])
+    torch.testing.assert_close(one[1][:, places], other[1], equal_nan=True)
 
 
 def test_by_hand():
@@ -88,28 +168,6 @@ def test_a_set_without_weight_leaves_its_share_to_the_others():
     torch.testing.assert_close(votes, weights)
 
 
-def test_what_a_gate_of_ones_own_gives_is_checked():
-    class Own:
-        def lmbda(self, neighbors, metric, log_p_lm):
-            return torch.zeros(neighbors.rows)
-
-        def weigh(self, neighbors, log_weights, metric, log_p_lm):
-            return self.answer
-
-    neighbors = neighbors_of([([5, 6], [3.0, 8.0], [1, 2], None)])
-    weights, log_p_lm = log_weights(neighbors, 10.0), torch.log(torch.full((1, 4), 0.25))
-    own = Own()
-    for answer, message in (
-        ((torch.full((1,), 0.5), weights[:, :1]), r"weights of shape \(1, 2\), not \(1, 1\)"),
-        ((torch.full((1,), 0.5), None), "not NoneType"),
-        ((torch.full((2,), 0.5), weights), r"Own.weigh must return a tensor of shape \(1,\)"),
-        ((torch.full((1,), 1.5), weights), "between 0 and 1"),
-    ):
-        own.answer = answer
-        with pytest.raises(ConfigError, match=message):
-            weigh_rows(own, neighbors, weights, "l2", log_p_lm)
-
-
 def text_where_the_number_of_values_decides(count, seed=0):
     """Where the nearest few disagree, many neighbors are right; else the nearest one is."""
     rng = np.random.default_rng(seed)
@@ -122,35 +180,83 @@ def text_where_the_number_of_values_decides(count, seed=0):
 
 
 def test_it_learns_which_set_to_trust():
-    text = text_where_the_number_of_values_decides(3_000)
-    gate = fit_meta_k_gate(*text, "l2", steps=300)
+    gate = fit_meta_k_gate(*text_where_the_number_of_values_decides(3_000), "l2")
     features, _, lm, knn = text_where_the_number_of_values_decides(800, seed=1)
     shares = gate.at(torch.from_numpy(features).float()).double().numpy()
     log_p = np.logaddexp.reduce(shares + np.column_stack([lm, knn]), axis=1)
+    # No single k does that, whatever λ: 0.9 for one half of the tokens, and 0.05 for the other.
     assert log_p.mean() > np.log(0.8)
-    # No single k does that, whatever λ.
-    one_k = fit_learned_gate(text[0][:, :6], text[2], text[3][:, 0], "l2", steps=300)
-    lmbda = one_k.at(torch.from_numpy(features[:, :6]).float()).double().numpy()
-    other = np.log((1 - lmbda) * np.exp(lm) + lmbda * np.exp(knn[:, 0]))
-    assert log_p.mean() > other.mean() + 0.5
 
 
-def test_tokens_without_a_neighbor_or_a_vote_do_no_harm():
+@pytest.mark.usefixtures("short_training")
+def test_tokens_without_a_vote_do_no_harm():
     features, ks, lm, knn = text_where_the_number_of_values_decides(200)
-    features[:20, 0] = math.inf
     knn[20:60], knn[60:70, 0], lm[60:80] = -math.inf, -math.inf, -math.inf
     knn[80:90], lm[80:90] = -math.inf, -math.inf
     one, again, other = (
-        fit_meta_k_gate(features, ks, lm, knn, "l2", steps=20, seed=seed).to_arrays()
-        for seed in (1, 1, 2)
+        fit_meta_k_gate(features, ks, lm, knn, "l2", seed).to_arrays() for seed in (1, 1, 2)
     )
     assert all(np.isfinite(array).all() for array in one.values())
     assert all(np.array_equal(one[name], again[name]) for name in one)
     assert not np.array_equal(one["hidden"], other["hidden"])
-    features[:, 0] = math.inf
     with pytest.raises(ConfigError, match="no token has a neighbor"):
-        fit_meta_k_gate(features, ks, lm, knn, "l2")
-    with pytest.raises(ConfigError, match="features must have the shape"):
-        fit_meta_k_gate(features[:, :3], ks, lm, knn, "l2")
-    with pytest.raises(ConfigError, match="log_p_knn must have the shape"):
-        fit_meta_k_gate(features, ks, lm, knn[:, :2], "l2")
+        fit_meta_k_gate(features[:0], ks, lm[:0], knn[:0], "l2")
+
+
+def test_a_gate_for_another_metric_is_refused(model, store):
+    with pytest.raises(ConfigError, match="metric cosine"):
+        random_meta_k("cosine").lmbda(Neighbors.nothing(1), "l2", torch.zeros(1, 3))
+    with pytest.raises(ConfigError, match="fitted for the metric cosine"):
+        KNNLogitsProcessor(model, store, lmbda=random_meta_k("cosine"))
+
+
+def test_a_file_gives_the_gate_back(tmp_path):
+    gate = random_meta_k("ip")
+    save_gate(gate, tmp_path / "gate.safetensors")
+    assert [file.name for file in tmp_path.iterdir()] == ["gate.safetensors"]
+    again = load_gate(tmp_path / "gate.safetensors")
+    assert (again.metric, again.ks) == (gate.metric, gate.ks)
+    for name, array in gate.to_arrays().items():
+        np.testing.assert_array_equal(again.to_arrays()[name], array)
+
+
+def test_a_file_that_is_no_gate_is_refused(tmp_path):
+    with pytest.raises(DamagedError, match=r"there is no such file\): use a file written by"):
+        load_gate(tmp_path / "none.safetensors")
+    (tmp_path / "text.safetensors").write_text("text")
+    with pytest.raises(DamagedError, match=r"not a \.safetensors file\): use a file written by"):
+        load_gate(tmp_path / "text.safetensors")
+    with pytest.raises(ConfigError, match="a Curve is not a gate of this package"):
+        save_gate(Curve("l2", [1.0], [0.5]), tmp_path / "gate.safetensors")
+
+
+DAMAGED = [
+    {"mean": np.zeros(3)},
+    {"scale": np.zeros(6 + 2 * len(KS))},
+    {"out_bias": np.full(1 + len(KS), math.nan)},
+    {"out_bias": np.full(1 + len(KS), 1e19)},
+    {"hidden_bias": np.zeros((4, 1))},
+    {"hidden_bias": np.zeros(0)},
+    {"ks": np.array([1, 2, 4, 4, 8], np.float32)},
+    {"ks": np.array([0, 2, 4, 8, 16], np.float32)},
+    {"ks": np.array([1, 2, 4, 8, 16.5], np.float32)},
+    {"ks": np.array([1, 2, 4, 8, math.inf], np.float32)},
+    {"ks": np.array([1, 2, 4, 8], np.float32)},
+    {"ks": np.array([[1, 2, 4, 8, 16]], np.float32)},
+    {"ks": np.zeros(0, np.float32)},
+    {"ks": np.arange(1, 200, dtype=np.float32)},
+    {"out": np.zeros(4, np.float32)},
+    {"out_bias": np.zeros(1, np.float32)},
+    {"hidden": np.zeros((4, 6), np.float32)},
+]
+
+
+def test_damaged_arrays_are_refused():
+    arrays, metadata = gate_arrays(random_meta_k())
+    damaged = [(arrays | change, metadata) for change in DAMAGED]
+    damaged += [({one: arrays[one] for one in arrays if one != name}, metadata) for name in arrays]
+    for change in ({"gate": "other"}, {"version": "2"}, {"metric": "hamming"}):
+        damaged.append((arrays, metadata | change))
+    for content, notes in damaged:
+        with pytest.raises(DamagedError, match="refit it"):
+            gate_from_arrays(content, notes)
