@@ -93,11 +93,10 @@ docs: $(VENV)/.docs ## Build the documentation's site into site/, and check its 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo 'site/index.html; with search: $(BIN)/python -m http.server --directory site'
 
-demo: $(VENV)/.package ## Ask a small model and SmolLM2-135M-Instruct about texts that they never saw
-	$(BIN)/python datastores/demo/demo.py
-	$(BIN)/python datastores/sqlite/ask.py
+demo: $(VENV)/.package ## Continue sentences and answer questions with the documentation of SQLite
+	$(BIN)/python datastores/sqlite/demo.py
 
-app: $(VENV)/.package ## Open the page with the demo (or MODEL=... DATASTORES=...): http://127.0.0.1:7860
+app: $(VENV)/.package ## Open the page with SQLite's documentation (or MODEL=... DATASTORES=...): http://127.0.0.1:7860
 	$(BIN)/python app/app.py
 
 # uv resolves for a Python that is not here. pip would read the markers for the one that it runs in.
@@ -115,7 +114,7 @@ space: ## Write the files of a Hub Space into build/space
 	$(PYTHON) space/make.py build/space
 
 clean: ## Remove caches and build output, keep the virtual environment
-	rm -rf build dist site *.egg-info .coverage .demo .grimp_cache .hypothesis .import_linter_cache \
+	rm -rf build dist site *.egg-info .coverage .grimp_cache .hypothesis .import_linter_cache \
 	    .mypy_cache .pytest_cache .ruff_cache
 	find . -path './$(VENV)' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 

@@ -12,16 +12,21 @@ import asyncio
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import httpx
-from common import record
+from common import load, record
+
+import knn_logits
 
 ROOT = Path(__file__).parents[1]
+TINY = ROOT / "tests" / "tiny_model"
 API = "/gradio_api"
 
 
@@ -38,7 +43,7 @@ class Visitor:
         self.client, self.number, self.fact = client, number, fact
         self.session = f"visitor{number}x{random.randrange(10**8)}"
         by_inputs = {len(one["inputs"]): one["id"] for one in config["dependencies"]}
-        self.write_event, self.build_event = by_inputs[15], by_inputs[9]
+        self.write_event, self.build_event = by_inputs[14], by_inputs[8]
         # Each visitor has an address of its own, since one address gets only a part of the queue.
         self.headers = {"x-forwarded-for": f"198.51.{number // 250}.{number % 250 + 1}"}
         self.latencies, self.errors, self.mixed, self.full = [], [], 0, 0
@@ -66,7 +71,7 @@ class Visitor:
         raise RuntimeError("the answer ended early")
 
     async def ask(self, store, prompt, expected, document):
-        controls = ["demo", [store], 0.6, 1024, 0.03, True]
+        controls = [TINY.name, [store], 0.6, 1024, 0.03]
         data = [*controls, prompt, True, False, 40, True, False, 1, 1, 0]
         started = time.perf_counter()
         found = await self.event(self.write_event, data)
@@ -97,17 +102,27 @@ class Visitor:
                 if self.number % 8 == 0 and own is None:
                     own = f"{random.randrange(1000, 10_000)}"
                     text = f"The lighthouse of visitor {self.number} was painted in {own}."
-                    controls = ["demo", ["manual"], 0.6, 1024, 0.03, True]
+                    controls = [TINY.name, ["manual"], 0.6, 1024, 0.03]
                     await self.event(self.build_event, [*controls, None, text, None])
                 if own:
                     prompt = f"The lighthouse of visitor {self.number} was painted in"
                     await self.ask("your text", prompt, own, None)
                 else:
-                    row = self.fact
-                    await self.ask("manual", row["seen"], row["answer"], row["document"])
+                    await self.ask("manual", *self.fact)
             except (httpx.HTTPError, RuntimeError, ValueError) as error:
                 self.errors.append(f"{type(error).__name__}: {error}"[:200])
                 await asyncio.sleep(0.5)
+
+
+def facts_of(corpus):
+    """Returns the beginning of a sentence about a number, its last words and its document."""
+    found = []
+    for line in corpus.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        sentences = [one.rsplit(" ", 2) for one in re.findall(r"[^.]+(?=\.)", row["text"])]
+        begun, *last = next(one for one in sentences if re.search(r"\d", one[0]))
+        found.append((begun.strip(), " ".join(last), row["id"]))
+    return found
 
 
 async def visit(args, server, facts):
@@ -135,12 +150,16 @@ def main():
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--port", type=int, default=7895)
     args = parser.parse_args()
-    questions = ROOT / "datastores" / "demo" / "questions" / "manual.jsonl"
-    facts = [json.loads(line) for line in questions.read_text().splitlines()]
+    facts = facts_of(TINY / "manual.jsonl")
+    store = Path(tempfile.mkdtemp()) / "manual"
+    corpus = knn_logits.read_corpus([str(TINY / "manual.jsonl")])
+    index = knn_logits.IndexConfig(metric="cosine")
+    settings = {"index": index, "k": 1024, "lmbda": 0.8, "temperature": 0.03}
+    knn_logits.build_datastore(*load(TINY), corpus, store, **settings)
     server = subprocess.Popen(
-        [sys.executable, "app/app.py", "--demo", "--port", str(args.port)],
+        [sys.executable, "app/app.py", "--port", str(args.port)],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MODEL": str(TINY), "DATASTORES": str(store)},
     )  # fmt: skip
     try:
         for _ in range(600):

@@ -57,13 +57,7 @@ def speed_of(library, prompt, tokens):
             pass
 
     ids = library.tokenizer(prompt, return_tensors="pt")["input_ids"]
-    with KNNLogitsProcessor(
-        library.model,
-        library.stores["manual"],
-        threads=1,
-        check=False,
-        lmbda=library.gates["manual"],
-    ) as knn:
+    with KNNLogitsProcessor(library.model, library.store, threads=1, check=False) as knn:
         library.model.generate(
             ids, max_new_tokens=tokens, do_sample=False, pad_token_id=0, logits_processor=[knn],
             streamer=Clock(),
@@ -106,7 +100,7 @@ def main():
         )
         starts, used = [], []
         for number in range(3):
-            server, started = start(["app/app.py", "--demo"], args.port)
+            server, started = start(["app/app.py"], args.port)
             page = browser.new_page()
             page.goto(f"http://127.0.0.1:{args.port}/")
             page.wait_for_selector("#answers .kl-text", timeout=60_000)
@@ -117,7 +111,7 @@ def main():
                 server.terminate()
                 server.wait()
         try:
-            library = runpy.run_path(str(ROOT / "app" / "app.py"))["demo_library"]()
+            library = runpy.run_path(str(ROOT / "app" / "app.py"))["sqlite_library"]()
             page.get_by_label("Compare with the model alone").uncheck()
             write_whole_texts(page, args.new_tokens)
             page.evaluate(WATCH)

@@ -5,16 +5,13 @@
 It measures tokens per forward pass and per second. Prompts are 48 tokens from random places of a
 corpus. Each prompt is continued in all ways, in random order, so that a slow moment of the machine
 affects all ways alike. The settings are the datastore's for writing, and `--lmbda`, `--k` and
-`--temperature` change them. With `--questions` the corpus has questions, as those of the demo, and
-each question is a prompt. With `--same` only texts with and without drafts are written, to count
+`--temperature` change them. With `--same` only texts with and without drafts are written, to count
 how many are the same.
 """
 
 import argparse
-import json
 import random
 import time
-from pathlib import Path
 
 import torch
 from common import add_model_options, load, record
@@ -43,16 +40,6 @@ def prompts_of(corpus, tokenizer, number, seed):
     return found
 
 
-def questions_of(file, tokenizer, number, seed):
-    """Takes questions from a file of JSON lines, by their `prompt` or `new`."""
-    rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
-    texts = [row.get("prompt") or row["new"] for row in rows]
-    return [
-        tokenizer(text, return_tensors="pt")["input_ids"]
-        for text in random.Random(seed).choices(texts, k=number)
-    ]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_model_options(parser)
@@ -60,7 +47,6 @@ def main():
     parser.add_argument(
         "corpus", nargs="?", help="the corpus of the prompts (default: random tokens)"
     )
-    parser.add_argument("--questions", action="store_true")
     parser.add_argument("--same", action="store_true")
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--new-tokens", type=int, default=96)
@@ -73,8 +59,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = load(args.model, args.dtype, args.device)
-    find = questions_of if args.questions else prompts_of
-    prompts = find(args.corpus, tokenizer, args.prompts, args.seed)
+    prompts = prompts_of(args.corpus, tokenizer, args.prompts, args.seed)
     prompts = [ids.to(args.device) for ids in prompts]
     settings = {
         "max_new_tokens": args.new_tokens,

@@ -37,8 +37,8 @@ import knn_logits
 PROMPT, NEW, CONTEXT, LEAST = 48, 48, 64, 0.2
 
 
-def texts_of(model, tokenizer, memory, held_out, number, seed, *, whole=False):
-    """Writes texts with the memory, from random places of documents or after whole documents.
+def texts_of(model, tokenizer, memory, held_out, number, seed):
+    """Writes texts with the memory, from random places of documents.
 
     Returns:
         The texts, and for each of them the number of its first token that is measured.
@@ -48,14 +48,12 @@ def texts_of(model, tokenizer, memory, held_out, number, seed, *, whole=False):
         tokenizer(one.text, verbose=False)["input_ids"]
         for one in knn_logits.read_corpus([held_out])
     ]
-    if not whole:
-        documents = [ids for ids in documents if len(ids) > 2 * PROMPT]
+    documents = [ids for ids in documents if len(ids) > 2 * PROMPT]
     found = {}
     with knn_logits.KNNLogitsProcessor(model, memory, record=False) as knn:
         for place in numbers.integers(0, len(documents), number):
-            start = 0 if whole else int(numbers.integers(0, len(documents[place]) - PROMPT))
-            end = None if whole else start + PROMPT
-            ids = torch.tensor([documents[place][start:end]])
+            start = int(numbers.integers(0, len(documents[place]) - PROMPT))
+            ids = torch.tensor([documents[place][start : start + PROMPT]])
             output = knn.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -63,8 +61,7 @@ def texts_of(model, tokenizer, memory, held_out, number, seed, *, whole=False):
                 do_sample=False,
                 pad_token_id=tokenizer.eos_token_id,
             )
-            # The first word after a question is its answer.
-            found[tokenizer.decode(output[0])] = len(documents[place]) if whole else PROMPT + 1
+            found[tokenizer.decode(output[0])] = PROMPT + 1
     return found
 
 
@@ -163,9 +160,7 @@ def measure(model, tokenizer, folder, held_out, options):
     own = memory.config
     weight = own.lmbda if memory.gate is None else memory.gate
     asked = {"k": own.k, "lmbda": weight, "temperature": own.temperature}
-    texts = texts_of(
-        model, tokenizer, memory, held_out, options.prompts, options.seed, whole=options.questions
-    )
+    texts = texts_of(model, tokenizer, memory, held_out, options.prompts, options.seed)
     scores = Scores(tokenizer, store)
     number = {id: place for place, id in enumerate(scores.ids)}
 
@@ -319,7 +314,6 @@ def main():
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--halves", type=int, default=64)
     parser.add_argument("--facts", type=int, default=20)
-    parser.add_argument("--questions", action="store_true", help="each text is a prompt, whole")
     parser.add_argument("--name", default="evidence", help="of the file of results")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

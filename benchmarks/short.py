@@ -1,7 +1,7 @@
 """Measures the most important ratios of speed in a few minutes. `make bench` runs it.
 
 Each row times two things in turn, so that a slow moment of the machine affects both. If the ratio
-is above 1, the second is faster. By default the demo's model and manual are used. They are small,
+is above 1, the second is faster. By default the tests' model and manual are used. They are small,
 so every microsecond of overhead shows.
 
     python benchmarks/short.py [--model MODEL --store STORE --texts TEXTS]
@@ -19,7 +19,7 @@ from rich.table import Table
 
 import knn_logits
 
-DEMO = Path(__file__).parents[1] / "datastores" / "demo"
+TINY = Path(__file__).parents[1] / "tests" / "tiny_model"
 PROMPT, NEW = 32, 48
 
 
@@ -131,9 +131,9 @@ def scoring(table, model, tokenizer, store, texts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default=str(DEMO / "model"))
+    parser.add_argument("--model", default=str(TINY))
     parser.add_argument("--store", help="a datastore (default: a new one of the texts)")
-    parser.add_argument("--texts", default=str(DEMO / "manual.jsonl"))
+    parser.add_argument("--texts", default=str(TINY / "manual.jsonl"))
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     torch.set_num_threads(1)

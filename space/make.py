@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 # The parts of the repository that the page needs, and the licence.
-PARTS = ("app", "knn_logits", "datastores/demo", "datastores/sqlite", "requirements.txt", "LICENSE")
+PARTS = ("app", "knn_logits", "datastores/sqlite", "requirements.txt", "LICENSE")
 _NOT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*")
 
 

@@ -275,18 +275,6 @@ def marian_folder(pair_tokenizer, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def demo_folder(tmp_path_factory):
-    """The folder of the demo's datastores, which all processes share.
-
-    Whoever opens them does so under `FileLock(f"{demo_folder}.lock")`, since the first builds them.
-    """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "demo"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-@pytest.fixture(scope="session")
 def instruct_folder():
     """A folder with SmolLM2-135M-Instruct, a model that people use. Never change it."""
     smollm2 = runpy.run_path(str(DATASTORES / "sqlite" / "smollm2.py"))
@@ -379,12 +367,11 @@ def near_passages(monkeypatch):
 
 @pytest.fixture(scope="module")
 def scripts():
-    """The demos' modules by name. They are removed from `sys.modules` afterwards."""
-    folders = [DATASTORES / "demo", DATASTORES / "sqlite"]
-    names = [file.stem for folder in folders for file in folder.glob("*.py")]
+    """The demo's modules by name. They are removed from `sys.modules` afterwards."""
+    folder = DATASTORES / "sqlite"
+    names = [file.stem for file in folder.glob("*.py")]
     with pytest.MonkeyPatch.context() as patch:
-        for folder in folders:
-            patch.syspath_prepend(str(folder))
+        patch.syspath_prepend(str(folder))
         yield {name: importlib.import_module(name) for name in names}
         for name in names:
             sys.modules.pop(name, None)

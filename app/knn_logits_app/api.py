@@ -93,7 +93,6 @@ class Endpoints:
         lookup = lookup_of(
             values["stores"] or [next(iter(self._library.stores))],
             {name: values[name] for name in SETTINGS},
-            values["lmbda"] is None,
             max_neighbors=whole(values.get("max_neighbors", 1), "max_neighbors", 1, MOST_PASSAGES),
         )
         self._session.stores(self._library, lookup)

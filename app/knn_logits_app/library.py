@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -49,26 +49,19 @@ class Library:
         model: A causal or encoder-decoder model of transformers, in evaluation mode.
         tokenizer: The tokenizer of the model.
         stores: The datastores by name. The model built each of them.
-        gates: Gates by the names of their datastores. A gate chooses λ until a visitor moves the
-            slider.
         examples: Prompts that the page offers.
         about: One sentence for the top of the page.
         questions: Questions that the chat offers about the first datastore. Without any, it offers
             those that the documents ask themselves.
-        sample_text: A text to measure. It is similar to the datastores' texts, but not in them.
-        single_sentence: Whether an answer ends with its first sentence by default.
     """
 
     name: str
     model: Any
     tokenizer: Any
     stores: Mapping[str, Datastore]
-    gates: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()
     about: str = ""
     questions: tuple[str, ...] = ()
-    single_sentence: bool = False
-    sample_text: str = ""
 
     @classmethod
     def of(
@@ -142,8 +135,8 @@ class Library:
 
     @property
     def chosen(self) -> list[str]:
-        """The datastores that the page chooses at first: all, unless a gate rules one alone."""
-        return list(self.stores)[: 1 if self.gates else MOST_STORES]
+        """The datastores that the page chooses at first."""
+        return list(self.stores)[:MOST_STORES]
 
     @cached_property
     def memory(self) -> Memory:

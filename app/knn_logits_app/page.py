@@ -90,7 +90,6 @@ def _tab_row(tabs: dict[str, tuple[str, Any]]) -> str:
 
 def _controls(server: Server) -> Controls:
     libraries, library = server.session.libraries, server.session.first
-    first = next(iter(library.stores))
     gr.Markdown("### The memory", elem_classes="kl-side")
     model = gr.Dropdown(list(libraries), value=library.name, label="Model", interactive=True)
     stores = gr.CheckboxGroup(
@@ -109,27 +108,19 @@ def _controls(server: Server) -> Controls:
         name: setting_control(declared, values[name], entries if name == "k" else None)
         for name, declared in SETTINGS.items()
     }
-    gate = gr.Checkbox(
-        first in library.gates,
-        label="Let a gate set λ for each word",
-        info="The gate was fitted for this datastore and applies to it only.",
-        visible=any(each.gates for each in libraries.values()),
-        elem_id="gate",
-    )
     reset = gr.Button("Back to the datastore’s own settings", size="sm", elem_id="reset")
-    controls = Controls(model, stores, settings, gate)
+    controls = Controls(model, stores, settings)
 
-    to_stores = {"inputs": [model, stores], "outputs": controls.knobs, **INSTANT}
+    sliders = list(settings.values())
+    to_stores = {"inputs": [model, stores], "outputs": sliders, **INSTANT}
     for event in (reset.click, stores.input):
         event(js="(...chosen) => knnLogits.own(...chosen)", **to_stores)
     model.input(
         inputs=[model],
-        outputs=[stores, *controls.knobs],
+        outputs=[stores, *sliders],
         js="(model) => knnLogits.ownOfModel(model)",
         **INSTANT,
     )
-    # A visitor who moves the slider wants to see its effect, so the gate is switched off.
-    settings["lmbda"].input(outputs=[gate], js="() => false", **INSTANT)
     return controls
 
 
@@ -159,7 +150,6 @@ def _follow(page: Any, row: Any, controls: Controls, server: Server) -> None:
 def _library_settings(library: Library) -> dict[str, Any]:
     """What the browser knows of a model's datastores, to set the controls by itself."""
     return {
-        "gates": list(library.gates),
         "chosen": library.chosen,
         "stores": {
             title: {

@@ -65,19 +65,13 @@ class Controls:
     model: Any
     stores: Any
     settings: dict[str, Any]
-    gate: Any
     use: Any = None
     prompt: Any = None
 
     @property
     def lookup(self) -> list[Any]:
         """The controls whose values `split` turns into a request."""
-        return [self.model, self.stores, *self.knobs]
-
-    @property
-    def knobs(self) -> list[Any]:
-        """The controls of the settings, without the choice of the model and its datastores."""
-        return [*self.settings.values(), self.gate]
+        return [self.model, self.stores, *self.settings.values()]
 
 
 def stop_button(label: str, name: str) -> Any:
@@ -119,11 +113,11 @@ def split(
     server: Server, values: Sequence[Any], *, scores: bool = False
 ) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
     """Splits the values of a handler, which are those of `Controls.lookup`, followed by others."""
-    size = len(SETTINGS) + 3
-    (model, stores, *settings, gate), rest = values[:size], values[size:]
+    size = len(SETTINGS) + 2
+    (model, stores, *settings), rest = values[:size], values[size:]
 
     def lookup() -> Lookup:
-        changed = lookup_of(stores, dict(zip(SETTINGS, settings, strict=True)), gate)
+        changed = lookup_of(stores, dict(zip(SETTINGS, settings, strict=True)))
         library = server.session.library(model)
         # A control that was not changed sets nothing, so that all of the datastore's own settings
         # hold. A visitor's text has those of the model's first datastore.
@@ -139,11 +133,11 @@ def split(
 
 def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:
     """Refuses values that a visitor cannot enter on the page."""
-    model, stores, *settings, gate = values[: len(SETTINGS) + 3]
+    model, stores, *settings = values[: len(SETTINGS) + 2]
     server.session.library(model)
     if stores is not None and not isinstance(stores, list):
         raise RequestError("The datastores must be a list of names.")
-    lookup_of(stores or [""], dict(zip(SETTINGS, settings, strict=True)), gate)
+    lookup_of(stores or [""], dict(zip(SETTINGS, settings, strict=True)))
     if any(text is not None and (not isinstance(text, str) or len(text) > most) for text in texts):
         raise LimitError(f"the text exceeds the limit of {most:,} characters: shorten it")
 

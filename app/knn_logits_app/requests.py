@@ -34,7 +34,6 @@ class Lookup:
 
     stores: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
-    gate: bool = False  # whether the datastore's gate, if it has one, chooses λ at each token
     without: tuple[str, ...] = ()  # the ids or titles of documents that are ignored
     max_neighbors: int = 3
 
@@ -115,7 +114,7 @@ def _setting(name: str, value: Any) -> Any:
         raise RequestError(str(error).replace(name, sign, 1)[:_MOST_LINE]) from None
 
 
-def lookup_of(stores: Any, settings: Mapping[str, Any], gate: Any = False, **rest: Any) -> Lookup:
+def lookup_of(stores: Any, settings: Mapping[str, Any], **rest: Any) -> Lookup:
     """Checks the datastores to search, and the settings. A setting that is None is left out."""
     if isinstance(stores, str):
         stores = [stores]
@@ -128,7 +127,7 @@ def lookup_of(stores: Any, settings: Mapping[str, Any], gate: Any = False, **res
             f"{len(stores)} datastores are chosen, but only {MOST_STORES} are allowed: choose fewer"
         )
     checked = {name: _setting(name, value) for name, value in settings.items() if value is not None}
-    return Lookup(tuple(dict.fromkeys(stores)), checked, gate is True, **rest)
+    return Lookup(tuple(dict.fromkeys(stores)), checked, **rest)
 
 
 _WRITING: dict[str, Callable[[Any], Any]] = {

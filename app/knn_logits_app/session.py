@@ -162,7 +162,7 @@ class Session:
         reader.check_text(text, source, self.limits)
         memory = library.memory.over(self.stores(library, lookup, private))
         started = time.monotonic()
-        memory = memory.asked(scoring=True, **settings_of(library, lookup))
+        memory = memory.asked(scoring=True, **settings_of(lookup))
         live = Live(memory, greedy=False)
         trace = explain(
             library.model,
@@ -193,11 +193,9 @@ class Session:
         )
 
 
-def settings_of(library: Library, lookup: Lookup) -> dict[str, Any]:
-    """Returns a request's settings for a memory, with the gate in place of λ if it is on."""
-    gate = library.gates.get(lookup.stores[0]) if len(lookup.stores) == 1 else None
-    ruled = {"lmbda": gate} if gate is not None and lookup.gate else {}
-    return {**lookup.settings, **ruled, "exclude": list(lookup.without) or None}
+def settings_of(lookup: Lookup) -> dict[str, Any]:
+    """Returns a request's settings for a memory."""
+    return {**lookup.settings, "exclude": list(lookup.without) or None}
 
 
 def _write(
@@ -214,7 +212,7 @@ def _write(
     with ExitStack() as stack:
         knn, live = None, None
         if memory is not None and lookup is not None:
-            settings = settings_of(library, lookup)
+            settings = settings_of(lookup)
             knn = KNNLogitsProcessor(library.model, memory, candidates=CANDIDATES, **settings)
             stack.enter_context(knn)
             live = Live(knn.memory, greedy=not writing.sample)

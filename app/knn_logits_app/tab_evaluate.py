@@ -33,7 +33,7 @@ def build(server: Server, controls: Controls) -> None:
         server,
         controls,
         label=("A text to predict", "Their targets"),
-        value=library.sample_text or library.first_texts(documents),
+        value=library.first_texts(documents),
         info="Use a text that is not in the datastore: the memory knows those word for word.",
         elem_id="evaluate-text",
         **box,

@@ -131,11 +131,10 @@ def build(server: Server, controls: Controls) -> Any:
 def _sampling(server: Server) -> list[Any]:
     """Adds the controls of the length and the sampling."""
     most = server.session.limits.new_tokens
-    sentences = server.session.first.single_sentence
     with gr.Row(elem_id="sampling"):
         return [
             gr.Slider(1, most, min(60, most), step=1, label="Maximum new tokens"),
-            gr.Checkbox(sentences, label="End with the sentence"),
+            gr.Checkbox(False, label="End with the sentence"),
             gr.Checkbox(False, label="Sample", info="Off: greedy decoding."),
             gr.Slider(0.05, 3, 1, step=0.05, label="Sampling temperature"),
             gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p"),
@@ -152,7 +151,7 @@ def first_answer(server: Server) -> str:
     # These are the first values of the page's form.
     values = [
         library.name, library.chosen, *page_parts.values_of(library.store).values(),
-        library.chosen[0] in library.gates, example.prompt, True, True,
+        example.prompt, True, True,
         min(40, server.session.limits.new_tokens),
         # The target of a source may have several sentences.
         not library.reader.sources, False, 1, 0.95, 0,

@@ -65,7 +65,7 @@ def build(server: Server, controls: Controls) -> None:
     start.click(
         on_build,
         [*controls.lookup, source, pasted, files],
-        [output, delete, controls.stores, *controls.knobs],
+        [output, delete, controls.stores, *controls.settings.values()],
         validator=page_parts.validator(
             lambda *values: page_parts.check(server, values, *values[-3:-1], most=most)
         ),
@@ -146,16 +146,15 @@ def _built(
                 phase = _PHASES.get(step.phase, step.phase)
                 yield _only(views.progress_html(phase, step.done, step.total))
             else:
-                # The sliders may stand where the visitor moved them for another text, and the gate
-                # was fitted for another text.
-                knobs = [*page_parts.values_of(step).values(), False]
+                # The sliders may stand where the visitor moved them for another text.
+                sliders = page_parts.values_of(step).values()
                 choices = _choices(server, library, visitor, [YOUR_TEXT])
-                yield _result(step, library, skipped), _able(True), choices, *knobs
+                yield _result(step, library, skipped), _able(True), choices, *sliders
 
 
 def _only(output: str) -> tuple[Any, ...]:
     """The values of the outputs when only the first changes."""
-    return output, *[gr.skip()] * (len(SETTINGS) + 3)
+    return output, *[gr.skip()] * (len(SETTINGS) + 2)
 
 
 def _able(yes: bool) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ask import STORE
+from demo import STORE
 from smollm2 import load, make
 
 from knn_logits import Document, build_datastore, read_corpus

@@ -36,7 +36,7 @@ _WRONG = "The intent of the developers is to support SQLite through the year 204
 
 @contextmanager
 def served(url: str | None = None) -> Iterator[str]:
-    """The address of the page with both demos."""
+    """The address of the page with SQLite's documentation."""
     if url is not None:
         yield url
         return
@@ -45,7 +45,7 @@ def served(url: str | None = None) -> Iterator[str]:
     import app
     from knn_logits_app import launch
 
-    page, server = launch(app.libraries(), block=False, quiet=True)
+    page, server = launch([app.sqlite_library()], block=False, quiet=True)
     try:
         yield page.local_url
     finally:
@@ -147,7 +147,7 @@ def chat(page: Any, path: Path) -> None:
 def main() -> None:
     """Takes the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--url", help="of a page with both demos that runs already")
+    parser.add_argument("--url", help="of such a page that runs already")
     options = parser.parse_args()
     chromium = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as playwright, served(options.url) as url:

@@ -1,4 +1,4 @@
-"""The page with the demo model, and a browser, which all tests of the page share."""
+"""The page of a small trained model, and a browser, which all tests of the page share."""
 
 import contextlib
 import sys
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import missing
 import pytest
-from filelock import FileLock
 
 ROOT = Path(__file__).parents[2]
+# A model of 2.3 million parameters that answers from two invented texts, which it never saw.
+TINY = ROOT / "tests" / "tiny_model"
 # A checkout that is not installed needs these paths.
 for folder in (ROOT, ROOT / "app"):
     if str(folder) not in sys.path:
@@ -19,6 +20,14 @@ for folder in (ROOT, ROOT / "app"):
 # The seconds until a test stops waiting for a page. An answer ends the wait at once.
 PATIENCE = 180
 
+# They ask for facts of the texts in other words.
+EXAMPLES = (
+    ("manual", "What helps against E529 is this:"),
+    ("chronicle", "Travellers thank Bishop Korrin for"),
+    ("manual", "The fault that raises E976 is called"),
+    ("chronicle", "Question: When did Narwold gain its freedom? Answer:"),
+    ("manual", "The right position of K-5750 is"),
+)
 HOSTILE_SOURCE = "<img src=x onerror=window.pwned=1> A sign."
 
 # Whoever runs other tests only need not import gradio, which takes seconds.
@@ -27,20 +36,42 @@ if find_spec("gradio") is None:
 
 
 @pytest.fixture(scope="package")
-def library(demo_folder):
-    """The demo's model with both its datastores."""
-    from importlib.util import module_from_spec, spec_from_file_location
+def library(tmp_path_factory):
+    """The small model with a datastore of each text, of which the page chooses the first."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    spec = spec_from_file_location("knn_logits_space", ROOT / "app" / "app.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with FileLock(f"{demo_folder}.lock"):
-        return module.demo_library(demo_folder)
+    from knn_logits import IndexConfig, build_datastore, read_corpus
+    from knn_logits_app.library import Example, Library
+
+    class OneChosen(Library):
+        @property
+        def chosen(self):
+            return super().chosen[:1]
+
+    model = AutoModelForCausalLM.from_pretrained(TINY).eval()
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    folder = tmp_path_factory.mktemp("tiny")
+    stores = {
+        name: build_datastore(
+            model,
+            tokenizer,
+            read_corpus([str(TINY / f"{name}.jsonl")]),
+            folder / name,
+            index=IndexConfig("exact", "cosine"),
+            k=1024,
+            lmbda=0.8,
+            temperature=0.03,
+            license="Apache-2.0",
+        )
+        for name in ("manual", "chronicle")
+    }
+    examples = [Example(prompt, (name,)) for name, prompt in EXAMPLES]
+    return OneChosen("small", model, tokenizer, stores, examples=tuple(examples))
 
 
 @pytest.fixture(scope="package")
 def session(library):
-    """The demo's model without a server."""
+    """The small model without a server."""
     from knn_logits import Limits
     from knn_logits_app.session import Session
 
@@ -60,7 +91,7 @@ def serving(*libraries, **settings):
 
 @pytest.fixture(scope="package")
 def served(library):
-    """The demo's page."""
+    """The small model's page."""
     with serving(library) as found:
         yield found
 

@@ -20,6 +20,14 @@ from knn_logits_app.work import Measured, measure
 from knn_logits_app.your_text import Progress, build_for, build_steps, documents_of
 
 TEXT = "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper is Mara Tolliver."
+# Facts of the manual in words that it does not contain.
+MEASURED = (
+    "What helps against E529 is this: adjust the front hose. The right position of K-5750 is "
+    "opposite the front filter. The manual's advice on E647 reads: test the lower blade. Whoever "
+    "wants to be rid of E490 should fasten the upper blade. A machine down with E761 needs a new "
+    "K-2084. The fault that raises E976 is called a noisy inner roller. An operator who meets E335 "
+    "is looking at a rusty right clamp. The firm that delivers K-7909 is Yelgear."
+)
 
 
 @pytest.fixture
@@ -259,8 +267,7 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
 
 
 def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
-    text = library.sample_text
-    found = measure(session, library, text, Lookup(("manual",)), None, Deadline(60))
+    found = measure(session, library, MEASURED, Lookup(("manual",)), None, Deadline(60))
     assert found.interpolated < found.lm
     assert found.oracle <= found.interpolated
     row, column = found.heat.best
@@ -276,7 +283,7 @@ def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
     assert short.tokens < 4
     assert "kl-figures" in measured_html(short)
     with pytest.raises(LimitError):
-        measure(session, library, text, Lookup(("manual",)), None, Deadline(0.0))
+        measure(session, library, MEASURED, Lookup(("manual",)), None, Deadline(0.0))
 
 
 @pytest.mark.parametrize(

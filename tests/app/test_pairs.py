@@ -258,7 +258,7 @@ def test_the_boxes_follow_the_kind_of_model(visit, library, pair_memory):
         page = one.page
         for name, label, boxes in (
             ("marian", "a sentence to translate", 1),
-            ("demo", "Begin a text", 0),
+            ("small", "Begin a text", 0),
             ("marian", "a sentence to translate", 1),
         ):
             one.tab("Generate")

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gate_cases import random_meta_k
 
 from knn_logits import (
     Candidate,
@@ -42,24 +41,19 @@ def run(session, prompt=PROMPT, lookup=MANUAL, **settings):
     return last(session.write(session.first, wanted, Deadline(60)))
 
 
-def by_the_library(library, prompt, **settings):
+def by_the_library(library, prompt):
     """What the library alone writes."""
     ids = library.tokenizer(prompt, return_tensors="pt")["input_ids"]
-    with KNNLogitsProcessor(library.model, library.stores["manual"], **settings) as knn:
+    with KNNLogitsProcessor(library.model, library.stores["manual"]) as knn:
         output = library.model.generate(
             ids, do_sample=False, max_new_tokens=12, pad_token_id=0, logits_processor=[knn]
         )
         return knn.trace(output, library.tokenizer)[0]
 
 
-@pytest.mark.parametrize("gated", [None, "own", "meta-k"])
-def test_the_answer_and_its_shares_are_the_librarys(session, library, monkeypatch, gated):
-    if gated == "meta-k":
-        gate = random_meta_k(library.stores["manual"].manifest.metric)
-        monkeypatch.setitem(library.gates, "manual", gate)
-    found = run(session, lookup=Lookup(("manual",), gate=gated is not None))["knn"]
-    settings = {"lmbda": library.gates["manual"]} if gated else {}
-    expected = by_the_library(library, PROMPT, **settings)
+def test_the_answer_and_its_shares_are_the_librarys(session, library):
+    found = run(session)["knn"]
+    expected = by_the_library(library, PROMPT)
     tokens = [one for one in expected.tokens if one.token_id != 0]
     assert found.text == "".join(one.token for one in tokens)
     assert found.trace[0].text == found.text
@@ -268,8 +262,9 @@ def test_ten_answers_open_no_index_again(session, library, monkeypatch):
     monkeypatch.setattr("knn_logits.index.opening.open_index", lambda *_, **__: opened.append(1))
     for number in range(10):
         run(session, f"For E{number}")
-    session.explain(library, "The remedy for E272 is to test the main fuse.", MANUAL)
-    measure(session, library, library.sample_text, MANUAL, None, Deadline(60))
+    text = "The remedy for E272 is to test the main fuse."
+    session.explain(library, text, MANUAL)
+    measure(session, library, text, MANUAL, None, Deadline(60))
     assert not opened
 
 

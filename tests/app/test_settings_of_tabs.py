@@ -20,7 +20,6 @@ def memory(store):
 @pytest.fixture(scope="module")
 def page(model, tokenizer, memory, windows):
     library = Library.of("tiny", model, tokenizer, [memory], [TEXTS[1][:30]])
-    library = Library(**{**vars(library), "sample_text": " ".join(TEXTS)})
     with serving(library) as (url, _):
         yield url
 

@@ -144,25 +144,21 @@ def test_without_the_package_the_work_is_done_here(session):
     assert type(work_for(session)) is Work
 
 
-def test_without_the_second_model_the_entry_opens_the_small_demo(monkeypatch, capsys):
+def test_without_its_model_the_entry_says_so(monkeypatch):
     space = runpy.run_path(str(ROOT / "app" / "app.py"))
-    names = space["libraries"].__globals__
 
     def missing():
         raise ConnectionError("the model is missing")
 
     monkeypatch.delenv("MODEL", raising=False)
     monkeypatch.delenv("DATASTORES", raising=False)
-    monkeypatch.setitem(names, "demo_library", lambda: "demo")
-    monkeypatch.setitem(names, "sqlite_library", lambda: "sqlite")
-    assert space["libraries"]() == ["sqlite", "demo"]
-    monkeypatch.setitem(names, "sqlite_library", missing)
-    assert space["libraries"]() == ["demo"]
-    assert capsys.readouterr().err == "the model is missing\n"
+    monkeypatch.setitem(space["library"].__globals__, "sqlite_library", missing)
+    with pytest.raises(SystemExit, match="the model is missing"):
+        space["library"]()
 
 
 @pytest.mark.instruct
-def test_the_entry_opens_the_second_model_with_its_datastore(instruct_folder):
+def test_the_entry_opens_the_model_with_its_datastore(instruct_folder):
     space = runpy.run_path(str(ROOT / "app" / "app.py"))
     library = space["sqlite_library"]()
     assert library.name == Path(instruct_folder).name

@@ -218,8 +218,8 @@ def test_what_was_not_uploaded_is_no_file(client, path):
     if path == "http://127.0.0.1:1/x":
         path = f"http://127.0.0.1:{inner.server_port}/x"
     file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
-    (build,) = events(client, 9)
-    settings = ["demo", ["manual"], 0.6, 1024, 0.03, False, None, ""]
+    (build,) = events(client, 8)
+    settings = ["small", ["manual"], 0.6, 1024, 0.03, None, ""]
     for data in ([*settings, [file]], [*settings, file]):
         body = {"data": data, "fn_index": build, "session_hash": "intruder2"}
         refused(client.post(f"{API}/queue/join", json=body), 400)
@@ -234,8 +234,8 @@ def test_what_was_not_uploaded_is_no_file(client, path):
 
 def shown(client, session, address, text="The keeper counts the seals."):
     """What a page at an address is shown when it has built a text."""
-    (build,) = events(client, 9)
-    data = ["demo", ["manual"], 0.6, 1024, 0.03, False, None, text, None]
+    (build,) = events(client, 8)
+    data = ["small", ["manual"], 0.6, 1024, 0.03, None, text, None]
     body = {"data": data, "fn_index": build, "session_hash": session}
     answer = client.post(f"{API}/queue/join", json=body, headers={"x-forwarded-for": address})
     assert answer.status_code == 200, answer.text

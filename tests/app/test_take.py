@@ -72,7 +72,7 @@ def test_the_link_of_an_answer_leads_to_it_and_its_text_has_footnotes(visit):
     asked = parse_qs(parts.query)
     assert asked["q"] == [FIRST]
     assert asked["store"] == ["manual"]
-    assert "lmbda" not in asked  # a gate chooses it
+    assert asked["lmbda"] == ["0.8"]
     one.open(page.evaluate("copied[0]"))
     opened = page.locator("#answers .kl-w[aria-expanded=true]")
     expect(opened).to_have_text("hose")

@@ -1,5 +1,6 @@
-"""The demo on a model that people use: documents, datastore, and what `make demo` prints."""
+"""The demo: its documents, its datastore, and what `make demo` prints."""
 
+import re
 import runpy
 import subprocess
 import sys
@@ -16,7 +17,7 @@ FOLDER = ROOT / "datastores" / "sqlite"
 
 @pytest.fixture(scope="module")
 def store(scripts):
-    return Datastore(scripts["ask"].STORE, full=True)
+    return Datastore(scripts["demo"].STORE, full=True)
 
 
 def test_the_datastore_holds_the_pages_and_is_small(scripts, store):
@@ -26,7 +27,7 @@ def test_the_datastore_holds_the_pages_and_is_small(scripts, store):
         assert (record.title, record.uri) == (page.title, page.uri)
         assert page.uri == f"https://www.sqlite.org/{page.id.removesuffix('.md')}.html"
     assert store.manifest.license == "public domain"
-    assert sum(file.stat().st_size for file in scripts["ask"].STORE.iterdir()) < 1_000_000
+    assert sum(file.stat().st_size for file in scripts["demo"].STORE.iterdir()) < 1_000_000
 
 
 @pytest.mark.instruct
@@ -39,7 +40,7 @@ def test_the_datastores_tokens_are_those_of_the_pages(scripts, store, instruct):
 
 def test_what_a_question_expects_stands_in_a_page(scripts):
     pages = " ".join(page.text for page in scripts["build"].documents())
-    rows = scripts["ask"].questions()
+    rows = scripts["demo"].questions()
     assert 6 <= len(rows) <= 8
     assert all(row["answer"] in pages for row in rows if row["answer"] is not None)
     assert [row["answer"] for row in rows].count(None) == 2
@@ -47,17 +48,21 @@ def test_what_a_question_expects_stands_in_a_page(scripts):
 
 
 @pytest.mark.instruct
-def test_the_script_shows_each_answer_its_source_and_whether_it_is_right(scripts, instruct_folder):
+def test_the_script_continues_sentences_and_marks_each_answer(scripts, instruct_folder):
     def script():
-        sys.argv = ["ask.py"]
-        runpy.run_path(str(FOLDER / "ask.py"), run_name="__main__")
+        sys.argv = ["demo.py"]
+        runpy.run_path(str(FOLDER / "demo.py"), run_name="__main__")
 
     with Fork(script) as done:
         out, errors = done.ended()
     assert done.returncode == 0, errors
-    rows = scripts["ask"].questions()
+    rows = scripts["demo"].questions()
     head, *answers = out.split("\n> ")
     assert "13 pages of SQLite's" in " ".join(head.split())
+    # Each beginning is continued twice, and the words of the memory have their documents.
+    for text in scripts["demo"].BEGINNINGS:
+        assert len(re.findall(f"^{text} ", head, re.MULTILINE)) == 2
+    assert "brought by the memory, its share in the word" in head
     right = 0
     for row, answer in zip(rows, answers, strict=True):
         question, text = answer.split("\n", 1)
@@ -77,8 +82,8 @@ def test_the_script_says_what_is_missing_where_pypi_is_out_of_reach(tmp_path, mo
         failed = subprocess.CompletedProcess([], 1, "", "WARNING: no\nERROR: not found\n")
         monkeypatch.setattr(subprocess, "run", lambda *given, **named: failed)
         monkeypatch.setattr(sys, "prefix", str(tmp_path))
-        monkeypatch.setattr(sys, "argv", ["ask.py"])
-        runpy.run_path(str(FOLDER / "ask.py"), run_name="__main__")
+        monkeypatch.setattr(sys, "argv", ["demo.py"])
+        runpy.run_path(str(FOLDER / "demo.py"), run_name="__main__")
 
     with Fork(script) as done:
         out, errors = done.ended()

@@ -12,11 +12,11 @@ from conftest import PAIRS, TEXTS
 import knn_logits
 
 ROOT = Path(__file__).parents[2]
-DEMO = ROOT / "datastores" / "demo"
+TINY = ROOT / "tests" / "tiny_model"
 
 
 def rows_of(name, first, last):
-    lines = (DEMO / f"{name}.jsonl").read_text("utf-8").splitlines()[first:last]
+    lines = (TINY / f"{name}.jsonl").read_text("utf-8").splitlines()[first:last]
     return [json.loads(line) for line in lines]
 
 
@@ -24,8 +24,7 @@ def rows_of(name, first, last):
 def world(build, model_folder, marian_folder, tmp_path_factory):
     """A folder with the models, documents and datastores that the examples name.
 
-    A folder has precedence over a name on the Hub, so `gpt2` is a tiny model here. The demo has the
-    same path as in the repository.
+    A folder has precedence over a name on the Hub, so `gpt2` is a tiny model here.
     """
     folder = tmp_path_factory.mktemp("world")
     (folder / "gpt2").symlink_to(model_folder)

@@ -69,7 +69,7 @@ def lines_of(text):
 
 
 def test_the_readme_shows_answers_of_the_gallery():
-    """The gallery is what `make demo` printed: all of its questions, right and wrong."""
+    """The gallery has all questions of `make demo`, answered right and wrong."""
     (shown,) = [block for block in blocks_of("README.md") if block.language == "text"]
     (gallery,) = [block for block in blocks_of("docs/gallery.md") if block.language == "text"]
     answers = gallery.code.split("\n\n> ")

@@ -1,7 +1,5 @@
 """The site's parts say what the code says: made pages, figures, lists, and the README's bounds."""
 
-import json
-import re
 from pathlib import PurePosixPath
 
 import pytest
@@ -18,20 +16,6 @@ def test_the_readme_is_short_and_begins_with_its_title():
     assert text.startswith("# knn-logits\n")
     assert len(text.splitlines()) <= 150
     assert len(text.split()) <= 1200
-
-
-def test_the_readmes_figures_of_the_demo_are_those_counted():
-    rows = json.loads((ROOT / "datastores" / "demo" / "free.json").read_text("utf-8"))
-    free = {
-        (row["corpus"], row["knn"]): row["right"] for row in rows if row["sort"] == "a stranger's"
-    }
-    text = (ROOT / "README.md").read_text("utf-8")
-    found = re.search(r"answers (\d+)% and (\d+)% of a stranger's questions", text)
-    assert [int(one) for one in found.groups()] == [
-        round(100 * free["manual", True]),
-        round(100 * free["chronicle", True]),
-    ]
-    assert free["manual", False] == free["chronicle", False] == 0.0
 
 
 def test_every_page_has_a_place_in_the_navigation():
@@ -74,7 +58,7 @@ def test_links_out_of_the_documentation_lead_into_the_site(hook):
     back = repository.rewritten("[f](docs/quickstart.md)", "repository/CONTRIBUTING.md")
     assert back == "[f](../quickstart.md)"
     linked = repository.linked()
-    assert {"LOG.md", "datastores/demo/README.md"} <= set(linked)
+    assert {"LOG.md", "datastores/sqlite/README.md"} <= set(linked)
     assert all((ROOT / path).is_file() for path in linked)
 
 

@@ -31,7 +31,7 @@ const alone = () => {
     slider.addEventListener("input", () => {
       told.textContent = short(Number(slider.value));
       const settings = values.slice(0, names.length).with(place, Number(slider.value));
-      controls(model, stores, ...settings, false, true);
+      controls(model, stores, ...settings, true);
     });
     element.prepend(h("p", { class: "kl-slider" }, "λ, weight of the memory ", slider, " ", told));
   }

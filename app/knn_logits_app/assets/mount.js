@@ -2,18 +2,16 @@
 
 // The settings that the browser mixes by itself.
 const MIXED = ["lmbda", "k", "temperature"];
-// Names the values of a form: model, datastores, settings, gate, and others.
+// Names the values of a form: model, datastores, settings, and others.
 const formOf = (values) => ({
-  model: values[0], stores: values[1], gate: values[names.length + 2], rest: values.slice(names.length + 3),
+  model: values[0], stores: values[1], rest: values.slice(names.length + 2),
   settings: Object.fromEntries(names.map((name, place) => [name, values[place + 2]])),
 });
 // The current values of the controls. The others say whether kNN is on.
 let form = null;
 const views = [];
-const ruled = (one) => Boolean(one.gate) && hasGate(one);
 const controls = (...values) => {
   form = formOf(values);
-  document.documentElement.classList.toggle("kl-no-gate", !hasGate(form));
   // The examples are hidden while the visitor's own text is the datastore.
   document.documentElement.classList.toggle("kl-own", String(form.stores) === "your text");
   views.forEach((view) => view.follow());
@@ -47,16 +45,13 @@ const mount = (element, props, trigger, watch) => {
     if (form.model !== asked.model || JSON.stringify(form.stores) !== JSON.stringify(asked.stores))
       return { settings: null, stale: "another memory is chosen now" };
     const off = form.rest[0] === false && view.data.kind !== "explain";
-    const gate = ruled(form);
     const moved = names.filter((name) => form.settings[name] !== asked.settings[name]);
     // What was not moved is as it was written, also where a gate or the memory's trust chose λ.
-    if (!moved.length && !off && gate === ruled(asked)) return { settings: null, stale: null };
+    if (!moved.length && !off) return { settings: null, stale: null };
     if (!live && view.known.side.trust)
       return { settings: null, stale: "trust chose where the memory speaks, so what is moved counts when it is written again" };
     if (!live || moved.some((name) => !MIXED.includes(name)))
       return { settings: null, stale: "other settings are chosen now" };
-    if (gate && live.gate) return { settings: null, stale: off ? "the memory is off now" : null };
-    if (gate && !ruled(asked)) return { settings: null, stale: "a gate chooses λ now" };
     const settings = Object.fromEntries(MIXED.map((name) => [name, moved.includes(name) ? form.settings[name] : live[name]]));
     if (off) settings.lmbda = 0;
     const valid = settings.temperature > 0 && settings.k >= 1 && settings.lmbda >= 0 && settings.lmbda <= 1;
@@ -206,7 +201,7 @@ const mount = (element, props, trigger, watch) => {
     writing(true);
     trigger("ask", { kind, values, begun: asked.begun ?? [], without: asked.without ?? [], note: [], ...more });
   };
-  const now = (values) => [form.model, form.stores, ...Object.values(form.settings), form.gate, ...formOf(values).rest];
+  const now = (values) => [form.model, form.stores, ...Object.values(form.settings), ...formOf(values).rest];
   view.choose = (number, candidate) => {
     const before = view.known.side.trace.tokens.slice(0, number).map((one) => one.token_id);
     const { live } = view.known;

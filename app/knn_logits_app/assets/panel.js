@@ -187,8 +187,7 @@ const panelOf = (word, view) => {
     objection(word, view),
     h("p", { class: "kl-with" }, word.against ? [shareLine(word, view.known.states), " "] : null,
       span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.whole).join("").trim()), "”. "] : null,
-      !view.gated ? `λ ${short(lmbda)} here.` : view.data.asked?.values && ruled(formOf(view.data.asked.values))
-        ? `The gate gave λ ${short(lmbda)} here.` : `The memory is trusted with λ ${short(lmbda)} here.`),
+      view.gated ? `The gate gave λ ${short(lmbda)} here.` : `λ ${short(lmbda)} here.`),
     turning(word, view),
     h("div", { class: "kl-cols" },
       comes && h("div", {}, h("h4", {}, "Where it comes from"), comes),

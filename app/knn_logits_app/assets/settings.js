@@ -1,13 +1,10 @@
 // Sets the controls to the datastores' own settings, of which some are for writing and others for
 // scoring a text that exists.
 
-// By model: its datastores' own settings, those that have a gate, and those that are chosen at first.
+// By model: its datastores' own settings, and those that are chosen at first.
 let libraries = {};
 // The names of the settings among the values of a form.
 let names = ["lmbda", "k", "temperature"];
-
-// A gate holds only where its datastore is the only one.
-const hasGate = ({ model, stores }) => stores?.length === 1 && (libraries[model]?.gates ?? []).includes(stores[0]);
 
 // What the tab that is open uses.
 const SCORES = ["open-explain", "open-evaluate"];
@@ -22,12 +19,12 @@ const memoryOf = (model, stores) => {
   const titles = Object.keys(mine.stores);
   const chosen = stores?.[0];
   const first = titles.includes(chosen) ? chosen : titles[0];
-  return { mine, first, gated: mine.gates.includes(first) && titles.includes(chosen ?? first) };
+  return { mine, first };
 };
 const own = (model, stores) => {
-  const { mine, first, gated } = memoryOf(model, stores);
+  const { mine, first } = memoryOf(model, stores);
   shownFor = purpose();
-  return [...mine.stores[first][shownFor], gated];
+  return [...mine.stores[first][shownFor]];
 };
 const ownOfModel = (model) => {
   const { mine } = memoryOf(model);

@@ -25,10 +25,10 @@ const asBefore = (settings, now) => {
   const values = JSON.parse(keptLast() ?? "{}").asked?.values;
   if (!values) return now;
   const same = form?.model === values[0] && !values[1].includes("your text");
-  return [values[settings.length + 3], ...(same ? values.slice(1, settings.length + 3) : now.slice(1))];
+  return [values[settings.length + 2], ...(same ? values.slice(1, settings.length + 2) : now.slice(1))];
 };
 
-// Returns the values of the form that the address asks for: prompt, datastores, settings, gate.
+// Returns the values of the form that the address asks for: prompt, datastores, settings.
 const fromLink = (settings, ...now) => {
   const prompt = address.get("q");
   linked.kind = ["q", "explain", "ask"].find((name) => address.get(name));
@@ -39,8 +39,7 @@ const fromLink = (settings, ...now) => {
   const asked = address.getAll("store");
   const chosen = asked.length ? asked : now[1];
   const usual = settingsFor(linked.kind === "explain" ? "scoring" : "writing", form?.model, chosen, now.slice(2));
-  return [prompt || now[0], chosen, ...settings.map((name, place) => given(name, usual[place])),
-    address.has("lmbda") ? false : now.at(-1)];
+  return [prompt || now[0], chosen, ...settings.map((name, place) => given(name, usual[place]))];
 };
 const runLink = () => {
   if (!linked.run) return;
@@ -64,11 +63,10 @@ const linkable = ({ kind, asked }) => !asked.values?.[1].includes("your text")
 const addressWith = (parameters) => `${location.origin}${location.pathname}?${new URLSearchParams(parameters)}`;
 const linkOf = (view) => {
   const { kind, asked } = view.data;
-  const { stores, settings, rest, ...others } = formOf(asked.values);
+  const { stores, settings, rest } = formOf(asked.values);
   const parameters = new URLSearchParams(kind === "write" ? { q: rest[0] } : { explain: rest[1] });
   stores.forEach((one) => parameters.append("store", one));
-  for (const [name, value] of Object.entries(settings))
-    if (name !== "lmbda" || !ruled({ stores, ...others })) parameters.set(name, value);
+  for (const [name, value] of Object.entries(settings)) parameters.set(name, value);
   if (view.opened !== null) parameters.set("word", view.opened);
   return addressWith(parameters);
 };

