@@ -85,9 +85,9 @@ class Visitor:
         rows, tokens = sequence["documents"], sequence["tokens"]
         text = "".join(token["token"] for token in tokens)
         named = [token["documents"] for token in tokens if token["documents"]]
-        stores = {rows[number][0] for shares in named for number, _ in shares}
+        stores = {rows[share["document"]][0] for shares in named for share in shares}
         documents = {
-            rows[token["documents"][0][0]][1]
+            rows[token["documents"][0]["document"]][1]
             for token in tokens
             if token["documents"] and token["influence"] > 0.9
         }

@@ -1,6 +1,6 @@
 """Measures when the page is usable after `make app`, and how fast it streams beside the library.
 
-python benchmarks/app_speed.py --rounds 7
+python benchmarks/app_speed.py MODEL STORE --rounds 7
 
 The benchmark needs chromium and Playwright (requirements-dev.txt). The page and the library take
 turns at writing the same text with the same settings. The library runs in this process, and both
@@ -9,7 +9,6 @@ have one thread.
 
 import argparse
 import os
-import runpy
 import shutil
 import statistics
 import time
@@ -20,7 +19,9 @@ from browsing import start, write_whole_texts
 from common import record
 from playwright.sync_api import sync_playwright
 
-ROOT = Path(__file__).parents[1]
+from knn_logits import KNNLogitsProcessor
+from knn_logits_app import Library
+
 # This JavaScript records when new text appears on the page, and how long the text is then.
 WATCH = """() => {
   window.frames_seen = [];
@@ -45,8 +46,6 @@ def cpu_seconds(server):
 
 def speed_of(library, prompt, tokens):
     """Returns tokens per second of the library alone, and the number of tokens."""
-    from knn_logits import KNNLogitsProcessor
-
     times = []
 
     class Clock:
@@ -88,6 +87,8 @@ def in_the_page(page, prompt):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("store")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--prompt", default="The")
@@ -100,9 +101,11 @@ def main():
         )
         starts, used = [], []
         for number in range(3):
-            server, started = start(["app/app.py"], args.port)
+            server, started = start(["-m", "knn_logits", "app", args.model, args.store], args.port)
             page = browser.new_page()
             page.goto(f"http://127.0.0.1:{args.port}/")
+            page.wait_for_selector("html[data-ready]", timeout=60_000)
+            page.locator("#open-generate").click()
             page.wait_for_selector("#answers .kl-text", timeout=60_000)
             starts.append(time.perf_counter() - started)
             used.append(cpu_seconds(server))
@@ -111,7 +114,7 @@ def main():
                 server.terminate()
                 server.wait()
         try:
-            library = runpy.run_path(str(ROOT / "app" / "app.py"))["sqlite_library"]()
+            library = Library.open(args.model, [args.store])
             page.get_by_label("Compare with the model alone").uncheck()
             write_whole_texts(page, args.new_tokens)
             page.evaluate(WATCH)

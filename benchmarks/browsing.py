@@ -37,6 +37,6 @@ def write_whole_texts(page, tokens):
     """Lets the page write so many tokens, over the ends of sentences."""
     page.get_by_role("button", name="Length and sampling").click()
     page.get_by_label("End with the sentence").uncheck()
-    length = page.get_by_label("number input for New tokens, at most")
+    length = page.get_by_label("number input for Maximum new tokens")
     length.fill(str(tokens))
     length.press("Tab")
