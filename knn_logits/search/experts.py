@@ -16,18 +16,22 @@ from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
 
-class Expert(Protocol):
-    """Reads the text, and votes beside the neighbors with a share of its own."""
+class Finder(Protocol):
+    """Reads the text, and finds entries that vote beside the neighbors."""
+
+    def find(self, prefixes: Prefixes) -> Occurrences:
+        """The votes after each text; entries are numbered through all datastores, -1 is none."""
+        ...
+
+
+class Expert(Finder, Protocol):
+    """A finder whose votes have a share that the settings give."""
 
     @classmethod
     def opened(
         cls, stores: Sequence[Datastore], config: KNNConfig, indexes: Indexes
     ) -> Expert | None:
         """The expert of some datastores; None where the settings do not ask for it."""
-        ...
-
-    def find(self, prefixes: Prefixes) -> Occurrences:
-        """The votes after each text; entries are numbered through all datastores, -1 is none."""
         ...
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from knn_logits.index.opening import Indexes
-from knn_logits.search.occurrences import Occurrences, Prefixes, join
-from knn_logits.search.suffix_index import SuffixIndex
+from knn_logits.search.matches import Matches
+from knn_logits.search.occurrences import Occurrences, Prefixes
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
@@ -31,14 +30,7 @@ class InfiniGram:
         return cls(stores, config, indexes) if config.infini_gram else None
 
     def __init__(self, stores: Sequence[Datastore], config: KNNConfig, indexes: Indexes) -> None:
-        self._opened: list[tuple[SuffixIndex, int]] = []
-        first = 0
-        for store in stores:
-            without = store.entries_of(config.exclude) if config.exclude else None
-            make = partial(SuffixIndex, store, without)
-            index = indexes.once(store, ("suffixes", config.exclude), make)
-            self._opened.append((index, first))
-            first += len(store)
+        self._matches = Matches.of_stores(stores, indexes, config.exclude)
         given = config.infini_gram
         # Ascending lengths, the share below all lengths, and that from each on.
         lengths, shares = (_LENGTHS, _SHARES) if given == "auto" else ((1,), (float(given or 0.0),))
@@ -46,7 +38,7 @@ class InfiniGram:
 
     def find(self, prefixes: Prefixes) -> Occurrences:
         """The occurrences of the longest suffix of each text, in all datastores."""
-        occurrences = join([index.find(prefixes, first) for index, first in self._opened])
+        occurrences = self._matches.find(prefixes)
         return occurrences.weighed(self.shares(occurrences.lengths))
 
     def shares(self, lengths: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ PADDING: dict[str, float] = {
     "pointed": 0.0,
     "matched": 0,
 }
-_BY_ROW = ("searched", "rarity")
+_BY_ROW = ("searched",)
 # How many of the nearest entries count for `hits`. Text like a datastore's has many hits, which
 # tells it from other text better than distances do (LOG.md).
 NEAREST = 64
@@ -55,8 +55,6 @@ class Neighbors:
             before it that it shares with the text, and 0 for an entry that a search found. None if
             a search found all entries. An occurrence that the ∞-gram found has the nearness -inf,
             since its key was not compared.
-        rarity: float32 [rows], how rare the end of the text is that all entries of a row share:
-            the sum of -ln of its tokens' frequencies, and 0 for no entry; None for other entries.
     """
 
     ids: Tensor
@@ -70,7 +68,6 @@ class Neighbors:
     pointed: Tensor | None = None
     occurrences: tuple[Occurrences, ...] = ()
     matched: Tensor | None = None
-    rarity: Tensor | None = None
 
     @classmethod
     def from_distances(
@@ -152,8 +149,7 @@ class Neighbors:
         if self.ids.device == torch.device(device):
             return self
         moved = tuple(part.to(device) for part in self.occurrences)
-        rarity = None if self.rarity is None else self.rarity.to(device)
-        return self.mapped(lambda field, _: field.to(device), occurrences=moved, rarity=rarity)
+        return self.mapped(lambda field, _: field.to(device), occurrences=moved)
 
     def split(self, parts: int) -> list[Neighbors]:
         """The neighbors of several datastores that stand side by side in equally many columns."""

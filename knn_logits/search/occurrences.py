@@ -49,6 +49,17 @@ class Occurrences:
     lengths: Tensor  # int64 [rows], the number of tokens of the suffix; 0 if nothing occurs
     counts: Tensor  # int64 [rows], how often the suffix occurs
     shares: Tensor  # float32 [rows], the share of these votes in the mixture
+    rarity: Tensor  # float32 [rows], the sum of -ln of the frequencies of the suffix's tokens
+    coverage: Tensor  # float32 [rows], the share of the text's tokens that are in the suffix
+
+    @classmethod
+    def none(cls, rows: int) -> Occurrences:
+        """No occurrences for any of the rows."""
+        ids = torch.empty(rows, 0, dtype=torch.int64)
+        logs = torch.empty(rows, 0, dtype=torch.float32)
+        nothing = torch.zeros(rows, dtype=torch.int64)
+        shares = (torch.zeros(rows, dtype=torch.float32) for _ in range(3))
+        return cls(ids, ids, logs, nothing, nothing, *shares)
 
     def __getitem__(self, rows: Tensor | slice) -> Occurrences:
         """Returns the occurrences of some rows."""
@@ -58,6 +69,24 @@ class Occurrences:
     def to(self, device: torch.device | str) -> Occurrences:
         """Returns the same with all tensors on `device`."""
         return Occurrences(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    def replaced(self, row: int, length: int, entries: list[int], value: int) -> Occurrences:
+        """Returns the same with other occurrences in a row, which all have the same value."""
+        missing = max(0, len(entries) - self.ids.shape[1])
+        columns = (("ids", -1), ("values", 0), ("log_weights", _NOTHING))
+        padded = {
+            name: torch.nn.functional.pad(getattr(self, name), (0, missing), value=padding)
+            for name, padding in columns
+        }
+        changed = replace(self, **{name: column.clone() for name, column in padded.items()})
+        changed.log_weights[row] = _NOTHING
+        changed.ids[row], changed.values[row] = -1, 0
+        place = slice(len(entries))
+        changed.ids[row, place] = torch.tensor(entries)
+        changed.values[row, place] = value
+        changed.log_weights[row, place] = -float(np.log(len(entries)))
+        changed.lengths[row], changed.counts[row] = length, len(entries)
+        return changed
 
     def weighed(self, shares: Tensor) -> Occurrences:
         """Returns the same with other shares in the mixture, float32 [rows]."""
@@ -86,6 +115,8 @@ def join(parts: list[Occurrences]) -> Occurrences:
         longest,
         total,
         parts[0].shares,
+        parts[0].rarity,
+        parts[0].coverage,
     )
 
 

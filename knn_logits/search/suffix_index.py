@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +49,7 @@ class SuffixIndex:
     ) -> None:
         check_suffixes(store, make=make)
         tokens = np.asarray(store.tokens)
-        order = store.suffixes
+        order: Any = store.suffixes
         if order is None:
             order = suffix_order(tokens, store.documents.first)
         # The token before each place; -1 at the beginning of a document.
@@ -56,17 +58,30 @@ class SuffixIndex:
         self._before[store.documents.first] = -1
         self._tokens = tokens
         self._first = store.contexts.first
-        hidden = hidden_entries(store, without)
-        if len(hidden):
-            shown = np.ones(len(store), bool)
-            shown[hidden] = False
-            order = np.asarray(order)
-            order = order[shown[self._entries(order)]]
-        self._order = np.asarray(order)
         self._vocabulary = int(tokens.max(initial=-1)) + 1
-        counts = np.bincount(self._before[self._order], minlength=self._vocabulary)
+        self._size = len(store)
+        self._sort(self._shown(np.asarray(order), hidden_entries(store, without)))
+
+    def _sort(self, order: Array) -> None:
+        """Takes the places of the suffixes in their order."""
+        self._order = order
+        counts = np.bincount(self._before[order], minlength=self._vocabulary)
         self._bounds = np.concatenate([[0], np.cumsum(counts)])
         self._samples: Recent[tuple[int, int], tuple[Array, Array, Array]] = Recent(_CACHED)
+
+    def _shown(self, order: Array, hidden: Array) -> Array:
+        """The order without hidden entries."""
+        if not len(hidden):
+            return order
+        shown = np.ones(self._size, bool)
+        shown[hidden] = False
+        return order[shown[self._entries(order)]]
+
+    def without(self, hidden: Array) -> SuffixIndex:
+        """Returns the same index without some more entries, int64 [hidden]."""
+        other = copy.copy(self)
+        other._sort(self._shown(self._order, hidden))
+        return other
 
     def _entries(self, places: Array) -> Array:
         """Returns the entries of the tokens at some places, int64."""
@@ -217,7 +232,7 @@ class SuffixIndex:
             torch.from_numpy(logs),
             torch.from_numpy(lengths),
             torch.from_numpy(counts),
-            torch.zeros(len(listed)),
+            *(torch.zeros(len(listed), dtype=torch.float32) for _ in range(3)),
         )
 
     def _listed(self, low: int, high: int) -> tuple[Array, Array, Array]:

@@ -226,7 +226,7 @@ def test_explain_names_the_datastore(explain, halves):
 
 def test_a_mapping_names_the_datastores(model, tokenizer, halves):
     memory = Memory(model, {"a": halves[0], "b": halves[1]}, check=False)
-    assert memory.names == memory.asked(scoring=True).names == ("a", "b")
+    assert memory.names == memory.asked().names == ("a", "b")
     assert memory.over({"c": halves[1]}).names == ("c",)
     assert memory.over(halves).names == ("first", "second")
     _, tokens = generated(model, tokenizer, memory)

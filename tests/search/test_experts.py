@@ -25,8 +25,9 @@ class Constant:
     def find(self, prefixes):
         column = torch.zeros(len(prefixes), 1, dtype=torch.int64)
         ones = torch.ones(len(prefixes), dtype=torch.int64)
+        shares, nothing = torch.full((len(prefixes),), SHARE), torch.zeros(len(prefixes))
         return Occurrences(
-            column, column + TOKEN, column.float(), ones, ones, torch.full((len(prefixes),), SHARE)
+            column, column + TOKEN, column.float(), ones, ones, shares, nothing, nothing
         )
 
 
@@ -85,4 +86,4 @@ def test_an_expert_is_scored(evaluate, store, constant):
 def test_the_retriever_is_the_first_that_serves(model, store):
     memory = Memory(model, store, retomaton=True)
     assert type(memory.retriever) is RetomatonRetriever
-    assert type(memory.asked(scoring=False, retomaton=False).retriever) is RETRIEVERS[-1]
+    assert type(memory.asked(retomaton=False).retriever) is RETRIEVERS[-1]

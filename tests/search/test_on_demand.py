@@ -64,20 +64,18 @@ def written(model, tokenizer, memory, prompts=(PROMPT,), **settings):
         return output.sequences, knn.trace(output, tokenizer)
 
 
-def test_it_writes_beside_a_datastore_that_follows_passages(model, tokenizer, bare, tmp_path):
+def test_it_writes_beside_a_datastore_with_keys(model, tokenizer, bare, tmp_path):
     whole = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "whole")
-    assert whole.manifest.writing.retomaton
     near = NearRecord(distance=1.0, hits=0.5)
     whole.manifest = whole.manifest.model_copy(update={"near": near})
     for stores in ([whole, bare], [bare, whole]):
         assert not Memory(model, stores).config.retomaton
-        assert not Memory(model, stores, retomaton=None).config.retomaton
         assert written(model, tokenizer, stores)[0].shape[1] > 12
     with pytest.raises(ConfigError, match="remove --retomaton"):
         Memory(model, [whole, bare], retomaton=True)
     assert Memory(model, whole).expected_hits == 0.5
     assert Memory(model, [whole, bare]).expected_hits is None
-    assert Memory(model, whole).config.retomaton
+    assert Memory(model, whole, retomaton=True).config.retomaton
 
 
 @pytest.mark.parametrize(
@@ -229,7 +227,7 @@ def test_documents_that_are_left_out_or_removed_are_not_found(model, tokenizer, 
         return {one.document for token in trace[0].tokens for one in token.documents}
 
     assert "1" in documents(memory)
-    without = memory.asked(scoring=True, exclude=["1"])
+    without = memory.asked(exclude=["1"])
     assert "1" not in documents(without)
     knn_logits.remove_documents(folder, "1")
     assert "1" not in documents(Memory(model, folder, **SETTINGS))
@@ -285,7 +283,7 @@ def test_settings_are_chosen_on_documents_that_are_left_out(model, tokenizer, tm
         **dict.fromkeys(SETTINGS),
     )
     assert store.manifest.settings.calibrated
-    assert store.manifest.writing is None or not store.manifest.writing.retomaton
+    assert store.manifest.gate is None
     assert "calibration" in {phase for phase, _, _ in told}
     again = built(
         model, tokenizer, tmp_path / "t", texts, store_keys=False, **dict.fromkeys(SETTINGS)

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 import knn_logits
 from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain
 from knn_logits.building.calibration import calibrate
-from knn_logits.building.writing_settings import with_suffixes
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.measure import perplexity
 from knn_logits.measure.likelihood import Grid, p_knn_table
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Prefixes, without_padding
 from knn_logits.search.shared_tokens import LONGEST, SharedTokens
-from knn_logits.store.records import SettingsRecord, WritingRecord
+from knn_logits.store.records import SettingsRecord
 
 # Documents that repeat each other word for word, so that shared ends have many lengths.
 ALIKE = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
@@ -29,7 +28,7 @@ WEIGHT, K, LMBDA, TEMPERATURE = 3.0, 48, 0.4, 2.0
 
 @pytest.fixture(scope="module")
 def alike(build, tmp_path_factory):
-    return build(ALIKE, tmp_path_factory.mktemp("alike") / "s", index="exact")
+    return build(ALIKE, tmp_path_factory.mktemp("alike") / "s", index="exact", lmbda=0.8)
 
 
 def by_hand(documents, entry, text):
@@ -160,7 +159,7 @@ def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns
 
 
 def test_a_build_chooses_the_weight_that_predicts_better(model, alike):
-    memory = Memory(model, alike, scoring=True)
+    memory = Memory(model, alike)
     index = memory.retriever.index
     chosen = calibrate(model, memory.location, alike, index)
     assert chosen.calibrated
@@ -173,16 +172,6 @@ def test_the_settings_are_kept_and_old_ones_stay_as_they_were(alike):
     assert "suffix_weight" not in plain.model_dump()
     weighed = SettingsRecord(k=4, lmbda=0.5, temperature=2.0, suffix_weight=4.0)
     assert SettingsRecord.model_validate(weighed.model_dump()) == weighed
-    writing = WritingRecord(k=4, lmbda=0.7, temperature=1.0)
-    assert with_suffixes(writing, plain) == writing
-    assert with_suffixes(None, weighed) is None
-    # A shared token outweighs the same difference of distances at the sharper temperature.
-    assert with_suffixes(writing, weighed).suffix_weight == pytest.approx(4.0**2.0)
-    sharp = writing.model_copy(update={"temperature": 0.01})
-    assert with_suffixes(sharp, weighed).suffix_weight == pytest.approx(1e8)
-    less = weighed.model_copy(update={"suffix_weight": 0.5})
-    assert with_suffixes(writing, less).suffix_weight == pytest.approx(0.25)
-    assert with_suffixes(sharp, less).suffix_weight == pytest.approx(1e-8)
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, "much"])
@@ -191,7 +180,7 @@ def test_a_weight_that_is_none_is_refused(model, alike, weight):
         Memory(model, alike, suffix_weight=weight)
 
 
-def test_a_weight_as_large_as_for_writing_can_be_tuned_with(evaluate, tune, alike):
+def test_a_large_weight_can_be_tuned_with(evaluate, tune, alike):
     texts = [f"{TEXTS[place]} {TEXTS[place + 1]}" for place in range(4)]
     settings = {"suffix_weight": 1e8, "samples": 0, "allow_overlap": True, "k": K}
     found = tune(alike, texts, **settings)
@@ -265,15 +254,10 @@ def test_settings_that_are_given_decide_which_weight_holds(model, alike):
     settings = alike.manifest.settings
     own = {"k": settings.k, "lmbda": settings.lmbda, "temperature": settings.temperature}
     assert settings.suffix_weight == 4.0
-    assert Memory(model, alike, scoring=True).config.suffix_weight == 4.0
-    assert Memory(model, alike, scoring=True, **own).config.suffix_weight == 4.0
+    assert Memory(model, alike).config.suffix_weight == 4.0
+    assert Memory(model, alike, **own).config.suffix_weight == 4.0
     assert Memory(model, alike, preset="paper").config.suffix_weight == 1.0
-    given = Memory(model, alike, scoring=True, **own, suffix_weight=2.0)
+    given = Memory(model, alike, **own, suffix_weight=2.0)
     assert given.config.suffix_weight == 2.0
-    writing = alike.manifest.writing
-    other = Memory(model, alike, temperature=2 * writing.temperature)
-    assert other.config.suffix_weight == pytest.approx(writing.suffix_weight**0.5)
-    # At a temperature so sharp, the power is beyond a float.
-    assert Memory(model, alike, temperature=1e-9).config.suffix_weight == pytest.approx(1e8)
-    given = Memory(model, alike, temperature=1e-9, suffix_weight=2.0)
-    assert given.config.suffix_weight == 2.0
+    other = Memory(model, alike, temperature=2 * settings.temperature)
+    assert other.config.suffix_weight == 4.0

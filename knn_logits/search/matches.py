@@ -1,0 +1,146 @@
+"""Finds the longest verbatim match of a text in one or several datastores, and what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from knn_logits.arrays import Array
+from knn_logits.index.opening import Indexes, hidden_entries
+from knn_logits.search.occurrences import Occurrences, Prefixes, join
+from knn_logits.search.suffix_index import SuffixIndex
+from knn_logits.store.datastore import Datastore
+
+# The number of last tokens of a document that are looked up at once, and the maximum number that
+# are compared.
+_TAIL_TOKENS, _MAX_TAIL = 4, 256
+
+
+class Matches:
+    """Finds entries after the longest suffix of a text that occurs in the datastores.
+
+    Args:
+        suffixes: The suffix index of each datastore, and the number of its first entry.
+        counts: How often each token occurs in each datastore, int64 [vocabulary].
+        tails: The ends of documents of each datastore, and the number of its first entry.
+        end_token: The token that follows the end of a document.
+    """
+
+    def __init__(
+        self,
+        suffixes: Sequence[tuple[SuffixIndex, int]],
+        counts: Sequence[Array],
+        tails: Sequence[tuple[_Tails, int]] = (),
+        end_token: int = 0,
+    ) -> None:
+        self._suffixes, self._tails, self._end_token = suffixes, tails, end_token
+        self._rarity = _rarities(counts)
+
+    @classmethod
+    def of_stores(
+        cls,
+        stores: Sequence[Datastore],
+        indexes: Indexes,
+        exclude: tuple[str, ...] = (),
+        *,
+        shares: Sequence[float] | None = None,
+        make: bool = False,
+        end_token: int | None = None,
+    ) -> Matches:
+        """Opens the matches of datastores, which are read as one corpus.
+
+        Args:
+            stores: The datastores. A learned memory has no text.
+            indexes: Keeps what belongs to a datastore.
+            exclude: Names of documents to leave out.
+            shares: The share of each datastore in the vote; one with share 0 is left out.
+            make: Whether to sort the suffixes of a datastore that has no suffix index, which takes
+                a second for a million tokens. Otherwise such a datastore is refused.
+            end_token: The token that follows the end of a document; None if ends do not count.
+        """
+        suffixes: list[tuple[SuffixIndex, int]] = []
+        counts: list[Array] = []
+        tails: list[tuple[_Tails, int]] = []
+        first = 0
+        for number, store in enumerate(stores):
+            has_text = store.manifest.learned is None or not make
+            if has_text and (shares is None or shares[number] > 0.0):
+                without = store.entries_of(exclude) if exclude else None
+                index = partial(SuffixIndex, store, without, make=make)
+                suffixes.append((indexes.once(store, ("suffixes", exclude), index), first))
+                count = partial(np.bincount, np.asarray(store.tokens))
+                counts.append(indexes.once(store, "token counts", count))
+                if end_token is not None:
+                    ends = partial(_Tails, store, without)
+                    tails.append((indexes.once(store, ("tails", exclude), ends), first))
+            first += len(store)
+        return cls(suffixes, counts, tails, end_token or 0)
+
+    def find(self, prefixes: Prefixes) -> Occurrences:
+        """Finds the occurrences of the longest suffix of each text, with share 0.
+
+        At the end of a document that ends like the text, `end_token` follows its last entry.
+        """
+        if not self._suffixes:
+            return Occurrences.none(len(prefixes))
+        found = join([index.find(prefixes, first) for index, first in self._suffixes])
+        for row in range(len(prefixes)) if self._tails else ():
+            text = prefixes.tokens[prefixes.first[row] : prefixes.end[row]]
+            length, entries = self._at_document_end(text, int(found.lengths[row]))
+            if len(entries):
+                found = found.replaced(row, length, entries, self._end_token)
+        for row, length in enumerate(found.lengths.tolist()):
+            end = int(prefixes.end[row])
+            found.coverage[row] = length / max(1, end - int(prefixes.first[row]))
+            found.rarity[row] = float(self._rarity[prefixes.tokens[end - length : end]].sum())
+        return found
+
+    def _at_document_end(self, text: Array, length: int) -> tuple[int, list[int]]:
+        """The longest document's end above `length`, and the last entries of such documents."""
+        best, entries = length, list[int]()
+        for tails, first in self._tails:
+            for entry, longest in tails.ending(text, length):
+                if longest > best:
+                    best, entries = longest, []
+                if longest == best:
+                    entries.append(entry + first)
+        return best, entries
+
+
+def _rarities(counts: Sequence[Array]) -> Array:
+    """-ln of each token's frequency, float32 [vocabulary of the corpus]."""
+    total = np.zeros(max(1, *map(len, counts)) if counts else 1, np.int64)
+    for part in counts:
+        total[: len(part)] += part
+    rarity: Array = -np.log(np.maximum(total, 1) / max(1, total.sum())).astype(np.float32)
+    return rarity
+
+
+class _Tails:
+    """The ends of a datastore's documents, without those that are left out."""
+
+    def __init__(self, store: Datastore, without: Array | None) -> None:
+        self._tokens = np.asarray(store.tokens)
+        first, length = np.asarray(store.documents.first), np.asarray(store.documents.length)
+        # Documents that were joined do not end.
+        long = (length > _TAIL_TOKENS) & (not store.manifest.windows.concatenate)
+        self._first, self._end = first[long], (first + length)[long]
+        self._entries = self._end - 2 - np.flatnonzero(long)
+        shown = ~np.isin(self._entries, hidden_entries(store, without))
+        self._first, self._end = self._first[shown], self._end[shown]
+        self._entries = self._entries[shown]
+        self._tails = self._tokens[self._end[:, None] - np.arange(_TAIL_TOKENS, 0, -1)]
+
+    def ending(self, text: Array, length: int) -> Iterator[tuple[int, int]]:
+        """Yields the last entry of each document with a longer end of the text, and that length."""
+        if len(text) < _TAIL_TOKENS or not len(self._tails):
+            return
+        for place in np.flatnonzero((self._tails == text[-_TAIL_TOKENS:]).all(axis=1)).tolist():
+            first, end = int(self._first[place]), int(self._end[place])
+            most = min(len(text), end - first, max(_MAX_TAIL, length + 1))
+            same = text[len(text) - most :][::-1] == self._tokens[end - most : end][::-1]
+            longest = most if same.all() else int(same.argmin())
+            if longest > length:
+                yield int(self._entries[place]), longest

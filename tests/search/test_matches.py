@@ -1,0 +1,132 @@
+"""`Matches`: the longest verbatim match against plain loops, its rarity, and ends of documents."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from knn_logits import Datastore
+from knn_logits.index.opening import Indexes
+from knn_logits.search.matches import Matches
+from knn_logits.search.occurrences import Prefixes
+
+END = 0
+
+
+@pytest.fixture(scope="module")
+def matches(store):
+    return Matches.of_stores([store], Indexes(), make=True, end_token=END)
+
+
+def documents_of(store):
+    spans = zip(store.documents.first, store.documents.length, strict=True)
+    return [store.tokens[first : first + length].tolist() for first, length in spans]
+
+
+def prefixes_of(texts):
+    ends = np.cumsum([len(text) for text in texts])
+    return Prefixes(
+        np.concatenate([np.array(text, np.int64) for text in texts]),
+        np.concatenate([[0], ends[:-1]]),
+        ends,
+    )
+
+
+def naive(documents, text):
+    """The longest suffix of a text with a token after it, or at an end of a document, and these."""
+    best, followers = 0, Counter()
+    for tokens in documents:
+        for place in range(1, len(tokens) + 1):
+            length = 0
+            while (
+                length < min(place, len(text)) and tokens[place - 1 - length] == text[-1 - length]
+            ):
+                length += 1
+            at_end = place == len(tokens)
+            if not length or (at_end and length < 4) or length < best:
+                continue
+            if length > best:
+                best, followers = length, Counter()
+            # Where a document goes on after as long a match, its end does not count.
+            followers[END if at_end else tokens[place]] += 1 if not at_end else 1e-9
+    inner = {token: n for token, n in followers.items() if n >= 1}
+    return best, inner or dict.fromkeys(followers, 1)
+
+
+@st.composite
+def texts(draw, documents):
+    tokens = draw(st.sampled_from(documents))
+    first = draw(st.integers(0, len(tokens) - 2))
+    last = draw(st.integers(first + 1, len(tokens)))
+    before = draw(st.lists(st.integers(1, 383), max_size=3))
+    return before + tokens[first:last]
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_the_longest_match_and_what_follows(store, matches, data):
+    documents = documents_of(store)
+    drawn = data.draw(st.lists(texts(documents), min_size=1, max_size=4))
+    found = matches.find(prefixes_of(drawn))
+    counts = Counter(store.tokens.tolist())
+    for row, text in enumerate(drawn):
+        length, followers = naive(documents, text)
+        assert int(found.lengths[row]) == length
+        votes = Counter()
+        for value, log in zip(
+            found.values[row].tolist(), found.log_weights[row].tolist(), strict=True
+        ):
+            votes[value] += math.exp(log)
+        total = sum(followers.values())
+        for value, number in followers.items():
+            assert votes[value] == pytest.approx(number / total, abs=1e-5)
+        assert float(found.coverage[row]) == pytest.approx(length / len(text))
+        rarity = -sum(
+            math.log(counts[token] / len(store.tokens)) for token in text[len(text) - length :]
+        )
+        assert float(found.rarity[row]) == pytest.approx(rarity, rel=1e-4, abs=1e-4)
+
+
+def test_the_end_of_a_document_is_an_entry_with_the_end_token(store, matches):
+    document = documents_of(store)[2]
+    found = matches.find(prefixes_of([document, document[:-1]]))
+    first, second = (set(found.values[row][found.ids[row] >= 0].tolist()) for row in (0, 1))
+    assert first == {END}
+    assert second == {document[-1]}
+    entry = int(found.ids[0][found.ids[0] >= 0][0])
+    assert int(store.values[entry]) == document[-1]
+
+
+def test_a_document_that_is_left_out_has_no_match(store):
+    document = documents_of(store)[2]
+    every, without = (
+        Matches.of_stores([store], Indexes(), exclude, make=True, end_token=END)
+        for exclude in ((), ("2",))
+    )
+    prefixes = prefixes_of([document[:12]])
+    assert int(every.find(prefixes).lengths[0]) == 12
+    assert int(without.find(prefixes).lengths[0]) < 12
+
+
+def test_entries_are_numbered_through_all_datastores(store):
+    again = Datastore(store.folder)
+    prefixes = prefixes_of([documents_of(store)[4][:9]])
+    both = Matches.of_stores([store, again], Indexes(), make=True).find(prefixes)
+    ids = both.ids[0][both.ids[0] >= 0]
+    assert set((ids % len(store)).tolist()) == {int(ids.min())}
+    assert sorted(ids.tolist()) == [int(ids.min()), int(ids.min()) + len(store)]
+    second = Matches.of_stores([store, again], Indexes(), make=True, shares=[0.0, 1.0]).find(
+        prefixes
+    )
+    assert second.ids[0][second.ids[0] >= 0].tolist() == [int(ids.max())]
+
+
+def test_nothing_matches_a_new_token(matches):
+    found = matches.find(prefixes_of([[383, 382, 1]]))
+    if int(found.lengths[0]) == 0:
+        assert not bool(torch.isfinite(found.log_weights).any())
+        assert float(found.rarity[0]) == 0.0
