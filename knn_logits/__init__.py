@@ -55,6 +55,7 @@ _MODULES = {
     "engine.forward": "use_fastest_dtype",
     "limits": "Limits Deadline",
     "mixture.gates.gate": "Gate",
+    "mixture.gates.adaptive": "AdaptiveGate",
     "mixture.gates.meta_k": "MetaKGate",
     "mixture.gates.stored": "load_gate save_gate",
     "evidence.trace": "Trace SequenceTrace TokenTrace NeighborTrace DocumentShare Rival Candidate",
@@ -81,7 +82,7 @@ __all__ += [
     "PassageEffect",
 ]
 __all__ += ["Vote", "generation_settings", "use_fastest_dtype", "Limits", "Deadline", "Gate"]
-__all__ += ["MetaKGate", "load_gate", "save_gate"]
+__all__ += ["AdaptiveGate", "MetaKGate", "load_gate", "save_gate"]
 __all__ += ["Trace", "SequenceTrace", "TokenTrace", "NeighborTrace", "DocumentShare", "Rival"]
 __all__ += ["Candidate", "Source", "contradiction", "main_sources", "word_sources"]
 __all__ += ["KNNLogitsError", "ConfigError", "CorpusError", "ModelError", "DatastoreError"]
@@ -149,6 +150,7 @@ if TYPE_CHECKING:
     from knn_logits.measure.translation import Translations, evaluate_translations, translate
     from knn_logits.measure.tune.result import Tuning
     from knn_logits.measure.tune.tuner import tune
+    from knn_logits.mixture.gates.adaptive import AdaptiveGate
     from knn_logits.mixture.gates.gate import Gate
     from knn_logits.mixture.gates.meta_k import MetaKGate
     from knn_logits.mixture.gates.stored import load_gate, save_gate

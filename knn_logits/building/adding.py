@@ -16,10 +16,10 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.indexing import automatic_factory, same_kind, write_index, write_suffixes
+from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.steps import Cut, Steps, cut_documents
-from knn_logits.building.writing_settings import near_record, nearness_of
 from knn_logits.corpus.documents import Document, as_documents, several, unique_id
 from knn_logits.engine.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.engine.forward import evaluating

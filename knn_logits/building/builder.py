@@ -16,26 +16,26 @@ from typing_extensions import Unpack
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import calibrate, warn_of_repeats
 from knn_logits.building.estimate import TextSample, estimated
+from knn_logits.building.gate_fitting import stored_search, write_gate
 from knn_logits.building.indexing import check_index, make_index, write_index
+from knn_logits.building.nearness import (
+    like_temperature,
+    near_record,
+    nearness_of,
+    unrepeated_ngram,
+)
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
 from knn_logits.building.steps import Steps
-from knn_logits.building.trust_settings import Sample, with_trust, word_marks
-from knn_logits.building.writing_settings import (
-    choose_writing,
-    like_temperature,
-    near_record,
-    nearness_of,
-    with_suffixes,
-)
 from knn_logits.corpus.documents import Document, several
-from knn_logits.engine.compatibility import CANARY_KEYS, check_model, vocabulary_size
+from knn_logits.engine.compatibility import CANARY_KEYS, check_model
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
+from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import begin
@@ -91,8 +91,8 @@ def build_datastore(
         lmbda: Weight of the neighbors, in [0, 1].
         temperature: Temperature of the softmax over the neighbors, above 0. Where None is not
             calibrated, it takes 10 for the metric "l2" and what corresponds to it for another.
-        calibrate: Choose those of the settings that are not given (True): for scoring by the
-            likelihood of a sample of the corpus, and for writing by the nearness of its entries.
+        calibrate: Choose those of the settings that are not given (True) by the likelihood of a
+            sample of the corpus, and fit an `AdaptiveGate` where `lmbda` is not given.
         store_keys: Compute the keys now and store them (True). Otherwise the datastore holds the
             text and its suffix index, eight bytes a token, and the model computes the keys of the
             passages that matter where it is used. This needs a causal model.
@@ -244,7 +244,7 @@ class _Build:
                 factory="exact" if plan.on_demand is None else ON_DEMAND,
                 requested=plan.index.factory,
             ),
-            settings=SettingsRecord(**plan.settings.values("scoring")),
+            settings=SettingsRecord(**plan.settings.stored_values()),
             license=self.settings.get("license"),
             source=self.settings.get("source"),
             on_demand=plan.on_demand,
@@ -275,35 +275,30 @@ class _Build:
             store, plan.index, threads=plan.threads, ray=ray, progress=progress
         )
         search = partial(nearness_of, store, index, seed)
-        nearness = while_running(progress, "settings for writing", lambda: 1.0, search)
-        settings, writing, fixed = manifest.settings, None, plan.fixed
-        sample = Sample()
+        nearness = while_running(progress, "settings", lambda: 1.0, search)
+        settings, gate = manifest.settings, None
         if plan.calibrate:
-            if plan.keys.pairs is None:
-                writing = choose_writing(store, nearness, fixed, seed=seed)
             settings = calibrate(
                 steps.model,
                 plan.keys.location,
                 store,
                 index,
-                fixed=fixed,
+                fixed=plan.fixed,
                 pairs=plan.keys.pairs,
                 seed=seed,
                 progress=progress,
-                observe=sample.add,
             )
-            writing = with_suffixes(writing, settings)
-            if plan.chooses_trust:
-                progress("settings for trust", 0, None)
-                words = word_marks(steps.tokenizer, vocabulary_size(steps.model))
-                writing = with_trust(writing, steps.model, steps.tokenizer, store, sample, words)
-                if writing is not None and writing.trust is not None:
-                    steps.job.write("words", words)
+            if plan.keys.pairs is None:
+                ngram = unrepeated_ngram(store, seed)
+                settings = settings.model_copy(update={"no_repeat_ngram_size": ngram})
+        if plan.fits_gate:
+            opened = stored_search(store, KNNConfig.of(settings), index)
+            gate = write_gate(steps, plan, store, settings, opened)
         write_index(steps.job, store, index, record, self.canary)
         steps.job.commit(
             manifest,
             index=record,
             settings=settings,
-            writing=writing,
+            gate=gate,
             near=near_record(store, nearness),
         )

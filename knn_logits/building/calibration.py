@@ -61,7 +61,7 @@ class Choice:
     def __init__(self, store: Datastore, fixed: StoredSettings) -> None:
         # These hold if nothing is chosen.
         config = KNNConfig.of(store.manifest.settings, **fixed)
-        self.default = SettingsRecord(**config.values("scoring"))
+        self.default = SettingsRecord(**config.stored_values())
         self.largest = fixed.get("k") or DEFAULT_K
         self._fixed, self._store = fixed, store
         self._shared = SharedTokens(store.tokens, store.documents.first, store.contexts.first)
@@ -112,7 +112,6 @@ def calibrate(
     pairs: PairTokenizer | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
-    observe: Callable[[TokenScores], None] = lambda _: None,
 ) -> SettingsRecord:
     """Chooses the settings that are not fixed so that a datastore predicts its text best."""
     choice = Choice(store, fixed)
@@ -125,7 +124,6 @@ def calibrate(
     retriever = Retriever(store, KNNConfig(k=k), index=index)
     parts = part_of_entries(store)
     for scores in score_blocks(model, location, pieces, _QUERIES_AT_ONCE, progress):
-        observe(scores)
         query_parts = torch.from_numpy(parts[entry_of_places(store, scores.places)])
         neighbors = retriever.search(scores.states).to("cpu")
         choice.add(without_part(neighbors, query_parts, parts), scores)

@@ -17,11 +17,11 @@ from typing_extensions import Unpack
 from knn_logits.arrays import Array
 from knn_logits.building import costs
 from knn_logits.building.costs import Extent, Speed
+from knn_logits.building.gate_fitting import gate_tokens
 from knn_logits.building.indexing import check_index
 from knn_logits.building.on_demand import calibrated_tokens
 from knn_logits.building.planning import BuildPlan, KeyPlan, PlanSettings, check_keywords, planned
 from knn_logits.building.steps import cut_documents, document_fields
-from knn_logits.building.trust_settings import trust_seconds
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.compatibility import (
     canary_keys,
@@ -196,7 +196,7 @@ def forecast(
     check_keywords("forecast", settings, PlanSettings)
     tokens = whole_number("tokens", tokens, 2)
     progress("measuring the speed", 0, None)
-    canary, trust = 0, 0.0
+    canary, fits_gate = 0, False
     if model is not None:
         build = planned(model, tokenizer, settings)
         keys = build.keys
@@ -209,7 +209,7 @@ def forecast(
         total = costs.tokens_read(tokens, size, stride)
         scale = total / sum(window.size for window in windows)
         speed = costs.measured_speed(model, keys, sample, windows, dim, scale, total)
-        trust = _trust(model, tokenizer, build, speed)
+        fits_gate = build.fits_gate
     else:
         dim = whole_number("dim", dim, 1)
         speed = costs.supposed_speed(tokens, dim, layers, settings.get("window"))
@@ -217,7 +217,7 @@ def forecast(
     dtype, metric = settings.get("keys_dtype", "float16"), config.metric or DEFAULT_METRIC
     extent = Extent(tokens - 1, tokens, 1, dim, dtype, metric, 0, canary)
     k, chooses = settings.get("k"), settings.get("calibrate", True)
-    estimator = _Estimator(extent, speed, k, chooses, settings.get("threads"), trust)
+    estimator = _Estimator(extent, speed, k, chooses, settings.get("threads"), fits_gate)
     return estimator.all(config, compare)
 
 
@@ -247,7 +247,7 @@ def estimated(
     )
     if build.on_demand is None:
         chosen = (build.fixed.get("k"), build.chooses, build.threads)
-        estimator = _Estimator(extent, speed, *chosen, _trust(model, tokenizer, build, speed))
+        estimator = _Estimator(extent, speed, *chosen, build.fits_gate)
         return estimator.all(build.index, compare)
     size = costs.text_store_bytes(extent)
     seconds = costs.suffix_seconds(text.tokens, tokens) + size / costs.WRITTEN
@@ -263,9 +263,9 @@ class _Estimator:
     extent: Extent
     speed: Speed
     k: int | None
-    chooses: bool  # whether the build chooses settings for scoring
+    chooses: bool  # whether the build chooses settings
     threads: int | None
-    trust: float  # seconds to choose when the memory is trusted
+    fits_gate: bool  # whether the build fits a gate
 
     def all(self, index: IndexConfig, compare: bool) -> Estimate:
         """The estimate with the index of a build first, and with other kinds on request."""
@@ -289,7 +289,9 @@ class _Estimator:
         seconds = None
         if speed.keys is not None:
             idle = kind.building_seconds(entries, config.train_size, self.threads)
-            idle += costs.recall_seconds(kind, entries) + self.trust
+            idle += costs.recall_seconds(kind, entries)
+            if self.fits_gate:
+                idle += gate_tokens(entries) * speed.token
             if self.chooses:
                 idle += costs.calibration_seconds(entries, speed.token, speed.head, self.k)
             seconds = speed.keys + speed.slowed * idle + size / costs.WRITTEN
@@ -352,10 +354,6 @@ def _with_sources(windows: list[TextWindow], keys: KeyPlan, sources: list[str]) 
     sample = [window for window in windows if window.context < len(sources)]
     read = keys.pairs.sources([sources[window.context] for window in sample])
     return [replace(window, source=ids) for window, ids in zip(sample, read, strict=True)]
-
-
-def _trust(model: nn.Module, tokenizer: Any, build: BuildPlan, speed: Speed) -> float:
-    return trust_seconds(model, tokenizer, speed.token) if build.chooses_trust else 0.0
 
 
 def _key_shape(model: nn.Module, tokenizer: Any, keys: KeyPlan) -> tuple[int, int]:

@@ -12,15 +12,8 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.choosing import FEWEST, chosen_factory, measured_kinds
+from knn_logits.building.nearness import like_temperature, near_record, nearness_of
 from knn_logits.building.recall import ENOUGH_RECALL, measured
-from knn_logits.building.writing_settings import (
-    Nearness,
-    choose_writing,
-    like_temperature,
-    near_record,
-    nearness_of,
-    with_suffixes,
-)
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.backend import Backend, Fill
@@ -36,7 +29,7 @@ from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest, read_manifest
-from knn_logits.store.records import IndexRecord, SettingsRecord, TriedRecord, WritingRecord
+from knn_logits.store.records import IndexRecord, SettingsRecord, TriedRecord
 from knn_logits.store.suffixes import suffix_order
 
 logger = logging.getLogger(__name__)
@@ -89,43 +82,32 @@ def build_index(
         store.manifest = old.model_copy(update={"metric": metric})
         built, record = make_index(store, index, threads=threads, ray=ray, progress=progress)
         nearness = nearness_of(store, built, index.seed)
-        settings, writing = _settings_after(store, old, nearness)
+        settings, gate = _settings_after(store, old), old.gate
         gone: list[layout.Kind] = ["index", "native"]
         if metric != old.metric:
             gone.append("gate")  # it was fitted to distances under the old metric
+            gate = None
         write_index(job, store, built, record, store.checks)
         job.commit(
             store.manifest,
             without=gone,
             index=record,
             settings=settings,
-            writing=writing,
+            gate=gate,
             near=near_record(store, nearness),
         )
     return Datastore(store.folder)
 
 
-def _settings_after(
-    store: Datastore, old: Manifest, nearness: Nearness | None
-) -> tuple[SettingsRecord, WritingRecord | None]:
-    """The settings for scoring and for writing that fit a new index."""
-    settings, writing = old.settings, old.writing
+def _settings_after(store: Datastore, old: Manifest) -> SettingsRecord:
+    """The settings that fit a new index."""
+    settings = old.settings
     if store.manifest.metric != old.metric:
         temperature = like_temperature(store, settings.temperature, old.metric)
-        settings = settings.model_copy(update={"temperature": temperature, "stale": True})
-        if writing is not None:
-            trust = writing.trust
-            writing = choose_writing(store, nearness, {"k": writing.k, "lmbda": writing.lmbda})
-            writing = with_suffixes(writing, settings)
-            if writing is not None:
-                writing = writing.model_copy(update={"trust": trust})
-    elif old.file("gate") is not None:
-        settings = settings.model_copy(update={"stale": True})
-    if writing is None and old.pairs is None and settings.calibrated and not settings.tuned:
-        # The datastore was built before there were settings for writing. Where its user tuned
-        # the only ones that it has, these stay the only ones.
-        writing = with_suffixes(choose_writing(store, nearness, {}), settings)
-    return settings, writing
+        return settings.model_copy(update={"temperature": temperature, "stale": True})
+    if old.file("gate") is not None:
+        return settings.model_copy(update={"stale": True})
+    return settings
 
 
 def build_suffixes(

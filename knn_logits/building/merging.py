@@ -14,7 +14,7 @@ import torch
 
 from knn_logits.arrays import Array, Ints
 from knn_logits.building.indexing import same_kind, write_index
-from knn_logits.building.writing_settings import near_record, nearness_of
+from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.engine.compatibility import needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.base import prepared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from knn_logits.building.calibration import (
     Choice,
@@ -14,16 +13,15 @@ from knn_logits.building.calibration import (
     score_blocks,
 )
 from knn_logits.building.indexing import write_suffixes
+from knn_logits.building.nearness import unrepeated_ngram
 from knn_logits.building.planning import BuildPlan, complete
 from knn_logits.building.steps import Steps
-from knn_logits.building.writing_settings import Nearness, choose_writing, with_suffixes
 from knn_logits.engine.keys import KeySource
 from knn_logits.engine.windows import Piece, TextWindow
-from knn_logits.search.neighbors import NEAREST, hits
 from knn_logits.search.on_demand import OnDemandRetriever
 from knn_logits.settings.config import FEWEST_CALIBRATED, KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.records import OnDemandRecord, SettingsRecord, WritingRecord
+from knn_logits.store.records import OnDemandRecord, SettingsRecord
 
 # What a manifest names in place of an index.
 ON_DEMAND = "on-demand"
@@ -38,11 +36,14 @@ def finish_on_demand(steps: Steps, plan: BuildPlan, store: Datastore) -> None:
     """Makes the suffix index of a datastore without keys, chooses its settings, ends the job."""
     job, manifest = steps.job, store.manifest
     write_suffixes(job, store, steps.progress)
-    settings, writing = manifest.settings, None
+    settings = manifest.settings
     if plan.calibrate:
         indexed = manifest.model_copy(update={"files": job.files})
-        settings, writing = _calibrated(steps, plan, Datastore.unfinished(job.folder, indexed))
-    job.commit(manifest, settings=settings, writing=writing)
+        store = Datastore.unfinished(job.folder, indexed)
+        settings = _calibrated(steps, plan, store)
+        ngram = unrepeated_ngram(store, plan.index.seed)
+        settings = settings.model_copy(update={"no_repeat_ngram_size": ngram})
+    job.commit(manifest, settings=settings)
 
 
 def calibrated_tokens(settings: OnDemandRecord, entries: int) -> int:
@@ -54,34 +55,21 @@ def calibrated_tokens(settings: OnDemandRecord, entries: int) -> int:
     return int(2 * scored + read) if entries >= FEWEST_CALIBRATED else 0
 
 
-def _calibrated(
-    steps: Steps, plan: BuildPlan, store: Datastore
-) -> tuple[SettingsRecord, WritingRecord | None]:
+def _calibrated(steps: Steps, plan: BuildPlan, store: Datastore) -> SettingsRecord:
     """Leaves documents out of the search, and chooses what predicts windows of them best."""
     fixed, seed, location = plan.fixed, plan.index.seed, plan.keys.location
     choice = Choice(store, fixed)
     if complete(fixed):
-        return choice.default, None
+        return choice.default
     pieces, hidden = _held_out(store, seed)
     if predicted_tokens(pieces) < FEWEST_CALIBRATED:
-        return choice.default, None
+        return choice.default
     retriever = OnDemandRetriever(
         store, KNNConfig(k=choice.largest), source=KeySource(steps.model, location), without=hidden
     )
-    nearest, matches = [], []
     for scores in score_blocks(steps.model, location, pieces, _QUERIES_AT_ONCE, steps.progress):
-        neighbors = retriever.search(scores.states, scores.prefixes).to("cpu")
-        choice.add(neighbors, scores)
-        padded = neighbors.padded(max(NEAREST, neighbors.k))
-        nearest.append(padded.nearest(NEAREST).nearness)
-        matches.append(hits(neighbors, scores.targets))
-    settings = choice.best()
-    nearness = Nearness(torch.cat(nearest), torch.cat(matches))
-    writing = choose_writing(store, nearness, fixed, seed=seed)
-    if writing is not None:
-        # Pointers lead to entries whose keys nobody has computed.
-        writing = writing.model_copy(update={"retomaton": False})
-    return settings, with_suffixes(writing, settings)
+        choice.add(retriever.search(scores.states, scores.prefixes).to("cpu"), scores)
+    return choice.best()
 
 
 def _held_out(store: Datastore, seed: int) -> tuple[list[Piece], np.ndarray]:

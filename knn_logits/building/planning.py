@@ -138,14 +138,14 @@ class BuildPlan:
 
     @property
     def chooses(self) -> bool:
-        """Whether settings for scoring are left to choose."""
+        """Whether settings are left to choose."""
         return self.calibrate and not complete(self.fixed)
 
     @property
-    def chooses_trust(self) -> bool:
-        """Whether it is left to choose when the memory is trusted while text is written."""
-        weighs = self.calibrate and self.fixed.get("lmbda") is None
-        return weighs and self.keys.pairs is None and self.on_demand is None
+    def fits_gate(self) -> bool:
+        """Whether a gate is fitted. With keys on demand that would read the corpus many times."""
+        chooses = self.calibrate and self.fixed.get("lmbda") is None
+        return chooses and self.keys.pairs is None and self.on_demand is None
 
     def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
         """Returns the plan as text, to compare it with the plan of an unfinished job."""

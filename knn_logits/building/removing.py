@@ -147,7 +147,7 @@ def compact(
         _write_groups(job, store, entries)
         manifest = job.manifest(
             old,
-            without=set(layout.KINDS) - {"gate", "words"},
+            without=set(layout.KINDS) - {"gate"},
             entries=int(entries.sum()),
             documents=int(documents.sum()),
             tokens=tokens,

@@ -6,7 +6,6 @@ import json as json_module
 import re
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,8 +51,7 @@ def ask(
 ) -> None:
     """Answer a question from documents, with the source of every word."""
     stores, rows = _asked(words, questions)
-    opening = partial(memory.open, scoring=False)
-    with opened_with_model(stores, model, run, opening) as (opened, loaded, tokenizer):
+    with opened_with_model(stores, model, run, memory.open) as (opened, loaded, tokenizer):
         from knn_logits.ask.asking import Asking
         from knn_logits.mixture.memory import Memory
 

@@ -222,7 +222,7 @@ def _answer_built(
     store: Datastore, report: Report, seconds: float, tokenizer: Any, model: str, json: bool
 ) -> None:
     manifest = store.manifest
-    scoring, writing = manifest.settings, manifest.writing
+    settings = manifest.settings
     kinds, table = compared_kinds(store)
     content = {
         **picked(manifest, "entries", "documents", "skipped"),
@@ -230,22 +230,13 @@ def _answer_built(
         **index_of(store),
         "tried": kinds,
         "keys": manifest.on_demand is None,
-        **picked(scoring, *stored_names("scoring"), "calibrated"),
-        "writing": writing.model_dump() if writing else None,
+        **picked(settings, *stored_names(), "calibrated"),
+        "gate": manifest.gate.model_dump() if manifest.gate else None,
         "store": str(store.folder),
     }
-    how = "chosen by likelihood" if scoring.calibrated else "not calibrated"
-    chosen = f"settings for scoring ({how}): {settings_line(scoring, symbols=True)}"
-    note = None
-    if writing is not None:
-        chosen += f"; for writing: {settings_line(writing, symbols=True)}"
-        chosen += ", following passages" if writing.retomaton else ""
-        chosen += ", silent elsewhere" if writing.trust is not None else ""
-        if writing.lmbda != scoring.lmbda:
-            note = (
-                "λ for scoring minimizes perplexity; generation uses a different λ, which "
-                "follows the passages more closely"
-            )
+    how = "chosen by likelihood" if settings.calibrated else "not calibrated"
+    chosen = f"settings ({how}): {settings_line(settings, symbols=True)}"
+    gate = None if manifest.gate is None else f"gate for λ: {manifest.gate}"
     line = (
         f"{store.folder}: {manifest.entries:,} entries of {in_documents(manifest.documents)} in "
         f"{in_time(seconds)} ({manifest.entries / seconds:,.0f} a second), "
@@ -253,7 +244,7 @@ def _answer_built(
     )
     following = None if json else _next_command(store, model, tokenizer)
     few = _few(manifest.entries)
-    lines = (*table, line, report.summary, few, chosen, note, following)
+    lines = (*table, line, report.summary, few, chosen, gate, following)
     answer(json, content, *lines, seconds=seconds)
 
 
@@ -262,9 +253,8 @@ def _few(entries: int) -> str | None:
     if entries >= FEWEST_CALIBRATED:
         return None
     return (
-        f"{entries:,} entries are too few to calibrate the settings for scoring "
-        f"(at least {FEWEST_CALIBRATED} are needed), so the defaults apply; the settings for "
-        "writing are derived from the distances between entries and need no calibration"
+        f"{entries:,} entries are too few to calibrate the settings (at least "
+        f"{FEWEST_CALIBRATED} are needed), so their defaults apply"
     )
 
 

@@ -6,7 +6,6 @@ import io
 import shlex
 import sys
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from knn_logits.ask.config import AskConfig, Words
@@ -110,7 +109,7 @@ class Chat:
         from knn_logits.cli.ask import answer_text, notes_of
 
         exclude = tuple(self.without) or None
-        memory = self.memory.asked(scoring=False, **{**self.settings, "exclude": exclude})
+        memory = self.memory.asked(**{**self.settings, "exclude": exclude})
         config = AskConfig(
             words=self.words, max_new_tokens=self.tokens, sample=self.sample, draft=self.draft
         )
@@ -229,7 +228,7 @@ class Chat:
                 "usage: /without DOCUMENT, with its id or title; /why lists the titles"
             )
         # This refuses an id that no datastore has.
-        self.memory.asked(scoring=False, exclude=(*self.without, document))
+        self.memory.asked(exclude=(*self.without, document))
         self.without.append(document)
         if self.messages:
             self.messages.clear()
@@ -258,14 +257,14 @@ class Chat:
                 raise ConfigError("/set tokens must be an integer of at least 1")
             self.tokens = number
         else:
-            self.memory.asked(scoring=False, **{**self.settings, name: number})
+            self.memory.asked(**{**self.settings, name: number})
             self.settings[name] = number
         self._on_settings()
 
     def _on_settings(self) -> None:
         from knn_logits.mixture.gates.gate import gate_line
 
-        memory = self.memory.asked(scoring=False, **self.settings)
+        memory = self.memory.asked(**self.settings)
         parts = settings_words(memory.config)
         if memory.gate is not None:
             chosen = f"lmbda by {gate_line(memory.gate)}"
@@ -333,9 +332,8 @@ def chat(
 
     /help lists the commands, /why shows the sources of each word.
     """
-    opening = partial(memory.open, scoring=False)
     with (
-        opened_with_model(stores, model, run, opening) as (opened, loaded, tokenizer),
+        opened_with_model(stores, model, run, memory.open) as (opened, loaded, tokenizer),
         opened.searching(),
     ):
         if loaded.config.is_encoder_decoder:

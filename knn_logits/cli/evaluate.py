@@ -134,7 +134,7 @@ def evaluate(
     scored by BLEU and chrF (sacrebleu).
     """
     stores, names = stores_and_texts(paths)
-    opened = memory.open(stores, scoring=True)
+    opened = memory.open(stores)
     pairs = reads_pairs(model)
     texts = fields.texts(names, pairs=pairs)
     translates = pairs and translation.bleu

@@ -70,7 +70,7 @@ def explain(
     if not text.strip():
         raise ConfigError("the text is empty: pass a text to explain")
     files.check()
-    opened = memory.open(stores, scoring=True)
+    opened = memory.open(stores)
     loaded, tokenizer = run.load(model)
     from knn_logits.evidence.explanation import explain as explain_text
     from knn_logits.evidence.render import show

@@ -145,7 +145,7 @@ def generate(
         raise ConfigError("the prompt is empty: pass --prompt some text to continue")
     settings = decoding.keywords()
     files.check()
-    opened = memory.open(stores, scoring=False)
+    opened = memory.open(stores)
     loaded, tokenizer = run.load(model)
     from knn_logits.evidence.render import show
     from knn_logits.generation.processor import KNNLogitsProcessor

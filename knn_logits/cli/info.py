@@ -18,7 +18,7 @@ from knn_logits.settings.registry import settings_line
 if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
     from knn_logits.store.manifest import Manifest
-    from knn_logits.store.records import LearnedRecord, SettingsRecord, WritingRecord
+    from knn_logits.store.records import LearnedRecord, SettingsRecord
 
 
 @command
@@ -38,9 +38,10 @@ def info(
     if json:
         content: dict[str, Any] = {"ok": True, "store": str(datastore.folder)}
         content |= {"revision": datastore.revision, "bytes": size_of(datastore)}
-        content |= manifest.model_dump(mode="json")
+        content |= {"gate": None, **manifest.model_dump(mode="json")}
         content["settings"]["tuned"] = manifest.settings.tuned
-        content["gate"] = _kind_of_gate(datastore)
+        kind = _kind_of_gate(datastore)
+        content["gate"] = None if kind is None else {"kind": kind, **(content["gate"] or {})}
         if listed is not None:
             content |= {"found": len(listed), "listed": listed[: limit or None]}
         print_json(content)
@@ -54,12 +55,13 @@ def info(
 
 def _rows(datastore: Datastore) -> dict[str, object]:
     manifest = datastore.manifest
-    settings, windows, gate = manifest.settings, manifest.windows, _kind_of_gate(datastore)
+    settings, windows = manifest.settings, manifest.windows
+    gate = manifest.gate or _kind_of_gate(datastore)
+    ngram = settings.no_repeat_ngram_size
     away, removed = len(datastore.merged_away), len(manifest.removed)
     probes = f", nprobe {manifest.index.nprobe}" if manifest.index.nprobe else ""
     joined = ", documents joined" if windows.concatenate else ""
     engine = "" if manifest.model.engine == "transformers" else f", {manifest.model.engine}"
-    scored = "" if manifest.writing is None else "text is scored and "
     return {
         "datastore": f"{datastore.folder} ({size_of(datastore) / 1e6:,.1f} MB)",
         "revision": datastore.revision,
@@ -84,8 +86,8 @@ def _rows(datastore: Datastore) -> dict[str, object]:
         if manifest.file("suffixes") is not None
         else None,
         "settings": settings_line(settings) + _state(settings),
-        "for writing": _writing(manifest.writing),
-        "gate": f"{gate}; weighs the neighbors where {scored}no lmbda is given" if gate else None,
+        "gate": f"{gate}; it sets λ where none is given" if gate else None,
+        "loops": f"answers end where {ngram} tokens go round in circles" if ngram else None,
         "source": manifest.source,
         "license": manifest.license,
     }
@@ -157,16 +159,6 @@ def _on_demand(manifest: Manifest) -> str:
         f"; none stored: computed for passages of {record.passage} entries, of which {record.found}"
         f" are found every {record.every} tokens"
     )
-
-
-def _writing(writing: WritingRecord | None) -> str:
-    if writing is None:
-        return "the same settings"
-    line = settings_line(writing) + (", following passages" if writing.retomaton else "")
-    if writing.trust is not None:
-        line += f", silent unless at least {writing.trust.limit:g} nats of the text match"
-    ngram = writing.no_repeat_ngram_size
-    return f"{line}, ended where {ngram} tokens go round in circles" if ngram else line
 
 
 @command

@@ -13,7 +13,6 @@ from knn_logits.cli.terminal import tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting, settings_of
-from knn_logits.settings.registry import settings_for_trust
 
 if TYPE_CHECKING:
     from knn_logits.ray.searching import RayIndexes
@@ -65,18 +64,16 @@ class MemoryOptions:
     native_index: bool = setting(False, NATIVE_HELP)
     cluster: ClusterOptions = ClusterOptions()
 
-    def open(self, stores: Sequence[str], *, scoring: bool) -> OpenStores:
+    def open(self, stores: Sequence[str]) -> OpenStores:
         """Opens datastores and checks the settings against them, before a model is loaded."""
         keys = bool(self.settings.get("refine") or self.settings.get("retomaton"))
         indexes = self.cluster.indexes()
-        opened = self.over([open_datastore(name, keys=keys) for name in stores], indexes, scoring)
-        for line in _without_effect(opened, scoring):
+        opened = self.over([open_datastore(name, keys=keys) for name in stores], indexes)
+        for line in _without_effect(opened):
             tell(line)
         return opened
 
-    def over(
-        self, stores: list[Datastore], indexes: RayIndexes | None, scoring: bool
-    ) -> OpenStores:
+    def over(self, stores: list[Datastore], indexes: RayIndexes | None) -> OpenStores:
         """Does what `open` does, for datastores that are open."""
         from knn_logits.mixture.presets import resolve
 
@@ -87,27 +84,18 @@ class MemoryOptions:
             from knn_logits.mixture.gates.stored import load_gate
 
             settings["lmbda"] = load_gate(self.gate)
-        resolve(stores, scoring, settings)
+        resolve(stores, settings)
         return OpenStores(stores, settings, self.native_index, indexes)
 
 
-def _without_effect(opened: OpenStores, scoring: bool) -> Iterator[str]:
+def _without_effect(opened: OpenStores) -> Iterator[str]:
     """Says of options that change nothing, given the others and these datastores."""
     from knn_logits.index.opening import backend_of
     from knn_logits.mixture.presets import resolve
-    from knn_logits.mixture.trust import Trust
 
     settings: Any = opened.settings
-    config, gate = resolve(opened.stores, scoring, settings)
+    config, _ = resolve(opened.stores, settings)
     kinds = ", ".join(dict.fromkeys(store.manifest.index.factory for store in opened.stores))
-    if isinstance(gate, Trust):
-        unused = [name for name in settings_for_trust("ignores") if settings.get(name)]
-        if unused:
-            yield (
-                f"{_options(unused)}: no effect with trust, which continues verbatim matches "
-                "only; --lmbda or --retomaton disables trust"
-            )
-        return
     unused = [name for name in _POINTING if settings.get(name) is not None]
     if unused and not config.retomaton:
         yield f"{_options(unused)}: no effect without --retomaton"

@@ -114,7 +114,7 @@ def serve(
 
     def opening(places: list[str]) -> tuple[dict[str, Datastore], OpenStores]:
         datastores = _opened(places)
-        return datastores, memory.over(list(datastores.values()), indexes, scoring=False)
+        return datastores, memory.over(list(datastores.values()), indexes)
 
     with (
         opened_with_model(stores, model, run, opening, votes=False) as (result, loaded, tokenizer),

@@ -90,7 +90,7 @@ def tune(
             "--write can store settings in only one datastore: tune each datastore separately"
         )
     datastores = [open_datastore(store) for store in stores]
-    resolve(datastores, True, settings)
+    resolve(datastores, settings)
     texts = fields.texts(names, pairs=reads_pairs(model))
     check_files(plots)
     loaded, tokenizer = run.load(model)

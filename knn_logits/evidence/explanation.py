@@ -84,7 +84,7 @@ def explain(
         checked_text(source, "the source")
     max_neighbors = whole_number("max_neighbors", max_neighbors, 0)
     candidates = whole_number("candidates", candidates, 0)
-    memory = Memory.of(model, datastore, scoring=True, **settings)
+    memory = Memory.of(model, datastore, **settings)
     check_tokenizer(tokenizer, memory.stores[0])
     pairs = pair_tokenizer(model, tokenizer, memory.stores[0])
     source_ids = _source_ids(pairs, source)
@@ -142,12 +142,9 @@ class _Reading:
             begin, end = first + start, first + start + len(scores)
             neighbors = memory.neighbors(queries, text[:, : end - 1])
             targets = text[0, begin:end].to(scores.device)
-            if neighbors.rarity is None:
-                hit = hits(neighbors, targets).cpu()
-                searched = neighbors.searched
-                self._hits += (hit if searched is None else hit[searched]).tolist()
-            else:  # these are not the nearest entries
-                self._hits += memory.hits(queries[0], targets).tolist()
+            hit = hits(neighbors, targets).cpu()
+            searched = neighbors.searched
+            self._hits += (hit if searched is None else hit[searched]).tolist()
             vote = memory.vote(neighbors, scores)
             if self._on_vote is not None:
                 self._on_vote(vote, targets.tolist())

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from knn_logits.engine.protocol import rounds_by_pass
 from knn_logits.evidence.trace import LEAST_INFLUENCE
+from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.memory import Memory
-from knn_logits.mixture.trust import Trust
 from knn_logits.mixture.vote import Vote
 
 # The most tokens of a draft.
@@ -70,14 +70,16 @@ class Drafter:
     """Makes drafts for one text. At each step the first source that has a draft gives it.
 
     In half precision or quantised, a pass over several tokens rounds otherwise than passes over
-    one, which changes a text every few hundred tokens. So a text that is the model's own, where the
-    memory is trusted with nothing, gets no drafts there: it stays the same token by token.
+    one, which changes a text every few hundred tokens. So a text that is the model's own, where λ
+    is about 0, gets no drafts there: it stays the same token by token.
     """
 
     def __init__(self, memory: Memory | None) -> None:
         self._memory = memory
         self._only_followed = (
-            memory is not None and isinstance(memory.gate, Trust) and rounds_by_pass(memory.model)
+            memory is not None
+            and isinstance(memory.gate, AdaptiveGate)
+            and rounds_by_pass(memory.model)
         )
         self._sources = {"memory": Source(0.7), "text": Source(0.4)}
         self._latest: tuple[Source, int] | None = None

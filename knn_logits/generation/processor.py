@@ -61,7 +61,7 @@ class KNNLogitsProcessor(LogitsProcessor):
     Args:
         model: A causal or encoder-decoder language model of transformers.
         datastore: A `Memory` of this model, or one or several datastores or their folders. Several
-            are searched as one. Settings that are not given are the first datastore's for writing.
+            are searched as one. Settings that are not given are the first datastore's.
         record: Whether to keep what `trace` needs, about 24 * k bytes for each generated token.
         candidates: How many of the likeliest tokens of each step a trace names.
         settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
@@ -70,7 +70,7 @@ class KNNLogitsProcessor(LogitsProcessor):
     Attributes:
         loop_size: An answer ends where it goes round in circles and has repeated so many tokens,
             unless it follows a passage that does so itself. None switches this off. It is the
-            datastore's setting for writing.
+            datastore's setting.
 
     Raises:
         KNNLogitsError: as `Memory` explains.
@@ -88,7 +88,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         **settings: Unpack[MemorySettings],
     ) -> None:
         self._candidates = whole_number("candidates", candidates, 0)
-        self.memory = Memory.of(model, datastore, scoring=False, **settings)
+        self.memory = Memory.of(model, datastore, **settings)
         self.loop_size = self.memory.loop_size
         self._record = record
         self._warned = self._closed = False
@@ -145,9 +145,9 @@ class KNNLogitsProcessor(LogitsProcessor):
 
         With drafts one forward pass gives several tokens, and the text stays the same in float32.
         In half precision or quantised, such passes round otherwise, which changes a text every few
-        hundred tokens; where trust decides, it gets them only while a passage is followed. Drafts
-        work for one text at a time, greedy or sampled, as `arguments.can_draft` explains. Otherwise
-        this is the same as `generate()`.
+        hundred tokens; where an `AdaptiveGate` decides, it gets them only while a passage is
+        followed. Drafts work for one text at a time, greedy or sampled, as `arguments.can_draft`
+        explains. Otherwise this is the same as `generate()`.
 
         Args:
             inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.

@@ -12,9 +12,9 @@ import numpy as np
 from torch import nn
 from typing_extensions import Unpack
 
+from knn_logits.building.nearness import unrepeated_ngram
 from knn_logits.building.planning import KeyPlan, PlanSettings, check_keywords, planned
 from knn_logits.building.steps import Steps
-from knn_logits.building.writing_settings import unrepeated_ngram
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import CANARY_KEYS, check_model, check_tokenizer, locate_key
 from knn_logits.engine.forward import evaluating
@@ -30,7 +30,7 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest, needs_text
-from knn_logits.store.records import IndexRecord, SettingsRecord, WritingRecord
+from knn_logits.store.records import IndexRecord, SettingsRecord
 
 _MOST_ROWS = 1000.0
 # The id of the only document.
@@ -241,7 +241,7 @@ def _write(job: Job, manifest: Manifest, learnt: Learnt, ngram: int | None) -> N
     job.write("tokens", np.concatenate([learnt.tokens[:1], learnt.tokens]))
     title = f"learned from {learnt.record.documents:,} documents"
     job.write("documents", [DocumentRecord(0, number + 1, DOCUMENT, title)])
-    settings = learnt.settings
+    settings = learnt.settings.model_copy(update={"no_repeat_ngram_size": ngram})
     job.commit(
         manifest,
         entries=number,
@@ -249,11 +249,5 @@ def _write(job: Job, manifest: Manifest, learnt: Learnt, ngram: int | None) -> N
         tokens=number + 1,
         metric=LEARNED_METRIC,
         settings=settings,
-        writing=WritingRecord(
-            k=settings.k,
-            lmbda=settings.lmbda,
-            temperature=settings.temperature,
-            no_repeat_ngram_size=ngram,
-        ),
         learned=learnt.record,
     )

@@ -198,7 +198,7 @@ class _Conversion:
             dtype=dtype,
             metric=old.metric if old else DEFAULT_METRIC,
             index=IndexRecord(factory="exact", requested="import"),
-            settings=SettingsRecord(**config.values("scoring")),
+            settings=SettingsRecord(**config.stored_values()),
             files=job.files,
             license=settings.get("license"),
             source=settings.get("source_text"),

@@ -85,7 +85,7 @@ def open_bench(
     if datastore is None:
         location = find_key(model, DEFAULT_KEY)
     else:
-        memory = Memory.of(model, datastore, scoring=True, **settings)
+        memory = Memory.of(model, datastore, **settings)
         for opened in memory.stores:
             check_tokenizer(tokenizer, opened)
             if memory.config.retomaton and memory.config.min_knns == 1 and opened.clusters is None:

@@ -23,20 +23,17 @@ from knn_logits.measure.bench import Bench, BenchSettings, open_bench
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.results import Evaluation, Resampling, Tally, TextResult, join
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, score_pieces, texts_by_name
-from knn_logits.mixture.distribution import log_p_knn_of, mix_row, second_vote_of
-from knn_logits.mixture.gates.gate import gate_name, weigh_rows
+from knn_logits.mixture.distribution import log_p_knn_of, mix_row
+from knn_logits.mixture.gates.gate import gate_name
 from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
-from knn_logits.search.experts import Expert
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.retriever import Retriever
 from knn_logits.search.shared_tokens import LONGEST
 from knn_logits.settings.config import MOST_SEED, whole_number
 from knn_logits.settings.registry import changed_settings
 
-# The ∞-gram's occurrences of this many tokens are in memory at once.
-_ROWS_AT_ONCE = 128
 logger = logging.getLogger(__name__)
 
 # The most queries of one search. With k 1024 their neighbors take 20 MB.
@@ -89,7 +86,7 @@ def evaluate(
         progress: A callback that is told how many of the tokens read so far are scored.
         settings: `window`, `concatenate` and `batch_tokens`, which `open_bench` explains; `k`,
             `lmbda`, `temperature`, `weights`, `retomaton` and so on, which `Memory` explains. The
-            default of each is the datastore's setting for scoring.
+            default of each is the datastore's setting.
 
     Returns:
         The measures of each text and of all texts together.
@@ -147,48 +144,31 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
             lm = scored.log_p_lm
             yield TokenLikelihoods(scored.places, lm, nothing, lm, 0)
             continue
-        lmbdas, weights = _weighed(bench.memory, scored, neighbors)
-        targets = scored.targets.to(weights.device)
-        knn = log_p_knn_of(weights, neighbors.values, targets).cpu()
-        for expert in bench.memory.experts:
-            knn, lmbdas = second_vote_of(knn, lmbdas, *_scores_of(expert, scored))
+        knn, lmbdas = _log_p_knn(bench.memory, scored, neighbors)
         mixed = mix_row(scored.log_p_lm, knn, lmbdas)
         searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
         yield TokenLikelihoods(scored.places, scored.log_p_lm, knn, mixed, searches)
 
 
-def _scores_of(expert: Expert, scored: TokenScores) -> tuple[Tensor, Tensor]:
-    """An expert's log p of each token, float32 [rows], and its share."""
+def _log_p_knn(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
+    """log p_kNN of each token and λ, which is 0 without neighbors, float32 [rows] each."""
+    if memory.gate is None and not memory.experts:
+        # A constant λ needs no distribution of the model.
+        lmbdas = torch.full_like(scored.log_p_lm, memory.config.lmbda)
+        if not neighbors.every_row:
+            lmbdas = lmbdas.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
+        weights = memory.weighing.log_weights(neighbors)
+        targets = scored.targets.to(weights.device)
+        return log_p_knn_of(weights, neighbors.values, targets).cpu(), lmbdas
     parts: list[tuple[Tensor, Tensor]] = []
-    for first in range(0, len(scored.targets), _ROWS_AT_ONCE):
-        rows = slice(first, first + _ROWS_AT_ONCE)
-        votes = expert.find(scored.prefixes[rows])
-        log_p = log_p_knn_of(votes.log_weights, votes.values, scored.targets[rows].cpu())
-        parts.append((log_p, votes.shares))
+    for rows, log_p in scored.distributions.parts():
+        found = memory.with_occurrences(neighbors[rows], scored.prefixes[rows])
+        vote = memory.vote(found, log_p)
+        targets = scored.targets[rows].to(log_p.device)
+        log_p_knn = log_p_knn_of(vote.log_weights, vote.neighbors.values, targets)
+        parts.append((log_p_knn.cpu(), vote.lmbdas.cpu()))
     log_ps, shares = zip(*parts, strict=True)
     return torch.cat(log_ps), torch.cat(shares)
-
-
-def _weighed(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
-    """λ of each token, 0 without neighbors, float32 [rows], and log w_i, [rows, k]."""
-    weights = memory.weighing.log_weights(neighbors)
-    if memory.gate is not None:
-        parts = [
-            weigh_rows(
-                memory.gate,
-                neighbors[rows].to(log_p.device),
-                weights[rows].to(log_p.device),
-                memory.retriever.metric,
-                log_p,
-            )
-            for rows, log_p in scored.distributions.parts()
-        ]
-        shares, gate_weights = (torch.cat(part) for part in zip(*parts, strict=True))
-        return shares.cpu(), gate_weights.to(weights.device)
-    lmbda = torch.full_like(scored.log_p_lm, memory.config.lmbda)
-    if not neighbors.every_row:
-        lmbda = lmbda.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
-    return lmbda, weights
 
 
 def searched(

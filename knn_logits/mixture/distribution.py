@@ -31,19 +31,6 @@ def second_vote(
     return torch.cat(parts, dim=-1), total
 
 
-def second_vote_of(
-    log_p_knn: Tensor, lmbda: Tensor, second: Tensor, shares: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`second_vote` of one token a row: log p of both votes and their weight, [rows] each."""
-    first = (1.0 - shares) * lmbda
-    total = first + shares
-    parts = [
-        part + (share / total).log().nan_to_num(nan=_NOTHING, neginf=_NOTHING)
-        for part, share in ((log_p_knn, first), (second, shares))
-    ]
-    return torch.logaddexp(*parts), total
-
-
 def _votes(weights: Tensor) -> Tensor:
     """bool [rows], whether anything has a weight."""
     return (weights > _NOTHING).any(dim=-1)

@@ -23,15 +23,13 @@ from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
 from knn_logits.mixture.distribution import drop_impossible, second_vote
+from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.presets import (
     MemorySettings,
     MixtureSettings,
-    loop_size,
-    preset_of,
     resolve,
 )
-from knn_logits.mixture.trust import Trust
 from knn_logits.mixture.vote import Vote
 from knn_logits.mixture.weights import Weighing
 from knn_logits.search.combined import (
@@ -41,8 +39,8 @@ from knn_logits.search.combined import (
     open_retriever,
     open_stores,
 )
-from knn_logits.search.endings import Endings
-from knn_logits.search.experts import open_experts
+from knn_logits.search.experts import Finder, open_experts
+from knn_logits.search.matches import Matches
 from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
 from knn_logits.search.occurrences import Prefixes, without_padding
 from knn_logits.search.retriever import Retriever
@@ -61,14 +59,13 @@ class Memory:
             ...
         explain(model, tokenizer, memory, text)
 
-    Settings that are given here hold wherever the memory is asked. For every other setting the
-    datastore has two values: one for scoring and one for writing.
+    Settings that are given here hold wherever the memory is asked. Every other setting is the
+    datastore's.
 
     Args:
         model: A causal or encoder-decoder language model of transformers.
         datastore: One or several datastores or their folders. Several are searched as one. This
             model must have built each of them. The keys of a mapping are their names in a trace.
-        scoring: Whether the memory scores texts. Otherwise it writes texts.
         key: The place of the key; None takes the datastore's. Another place is refused.
         device: The device to search on. None takes the model's device if the index supports it.
         threads: OpenMP threads for searches; None takes one for small batches.
@@ -77,13 +74,13 @@ class Memory:
         check: Compute the keys of a short text and compare them with the datastore's.
         indexes: Opens the datastores' indexes, such as one that is spread over machines; None
             opens them in this process, on `device` and with `threads`.
-        preset: Where settings come from that are not given: "writing", "scoring" or "paper", as
-            `knn_logits.mixture.presets` explains. None takes what `scoring` says.
+        preset: "paper" is the papers' kNN-LM with the datastore's k, λ and temperature, without
+            its gate. None and "default" take the datastore's settings with its gate.
         weights: The share of each of several datastores in the vote; None merges neighbors by
             distance.
         k: Neighbors of each query; None takes the datastore's setting.
         lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token.
-            None takes the datastore's setting. For scoring this is its gate, if it has one.
+            None takes the datastore's gate, or its number if it has no gate.
         temperature: Temperature of the softmax over the neighbors, above 0; None takes the
             datastore's setting.
         settings: The other settings of `KNNConfig`, which say how neighbors are found.
@@ -92,7 +89,6 @@ class Memory:
         model: The model.
         location: The place of the key in the model.
         stores: The datastores.
-        scoring: Whether the memory scores texts.
         config: The settings that are numbers.
         gate: The gate that decides on λ; None if λ is the number in `config`.
         retriever: The retriever that searches the datastores.
@@ -111,7 +107,6 @@ class Memory:
         model: nn.Module,
         datastore: Stores,
         *,
-        scoring: bool = False,
         key: str | None = None,
         device: torch.device | str | None = None,
         threads: int | None = None,
@@ -124,7 +119,7 @@ class Memory:
         self.model = model
         self.stores, self._store_names = open_stores(datastore), names_of(datastore)
         # Wrong settings are refused before the model computes anything.
-        resolve(self.stores, scoring, settings)
+        resolve(self.stores, settings)
         self.location = locate_key(model, self.stores[0], key)
         if check:
             for store in self.stores:
@@ -136,7 +131,7 @@ class Memory:
         if indexes is not None and not isinstance(indexes, Indexes):
             raise ConfigError(f"indexes must be an Indexes or None, not {type(indexes).__name__}")
         self._indexes = indexes or Indexes(device, threads, native=native_index)
-        self._ask_under(scoring, settings)
+        self._ask_under(settings)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -149,8 +144,6 @@ class Memory:
         cls,
         model: nn.Module,
         datastore: Memory | Stores,
-        *,
-        scoring: bool = False,
         **settings: Unpack[MemorySettings],
     ) -> Memory:
         """Opens a memory of datastores, or takes an open memory with other settings.
@@ -158,7 +151,6 @@ class Memory:
         Args:
             model: The model. It must be the model of an open memory.
             datastore: An open memory, or datastores to open one from.
-            scoring: Whether the memory scores texts.
             settings: The settings that `Memory` explains. For an open memory only those of
                 `MixtureSettings` are allowed.
 
@@ -167,7 +159,7 @@ class Memory:
                 when a memory is opened.
         """
         if not isinstance(datastore, Memory):
-            return cls(model, datastore, scoring=scoring, **settings)
+            return cls(model, datastore, **settings)
         if datastore.model is not model:
             raise ConfigError(
                 "this memory was opened with another model: pass the model it was opened with"
@@ -179,16 +171,15 @@ class Memory:
                     f"{name} cannot be changed on an open memory: set it when opening the memory"
                 )
         datastore.check_again()
-        return datastore.asked(scoring=scoring, **changes)
+        return datastore.asked(**changes)
 
-    def asked(self, *, scoring: bool, **settings: Unpack[MixtureSettings]) -> Memory:
-        """Returns the same memory for another purpose or with other settings.
+    def asked(self, **settings: Unpack[MixtureSettings]) -> Memory:
+        """Returns the same memory with other settings.
 
         Args:
-            scoring: Whether the memory scores texts. Otherwise it writes texts.
             settings: The settings that change; None leaves a setting as it is.
         """
-        return self._sibling(self.stores, self._store_names, scoring, settings)
+        return self._sibling(self.stores, self._store_names, settings)
 
     def over(self, datastore: Stores, **settings: Unpack[MixtureSettings]) -> Memory:
         """Returns a memory of the same model with other datastores. Open indexes stay open.
@@ -198,13 +189,12 @@ class Memory:
             settings: The settings that change; None leaves a setting as it is.
         """
         stores, names = open_stores(datastore), names_of(datastore)
-        return self._sibling(stores, names, self.scoring, settings)
+        return self._sibling(stores, names, settings)
 
     def _sibling(
         self,
         stores: list[Datastore],
         names: tuple[str, ...] | None,
-        scoring: bool,
         settings: MixtureSettings,
     ) -> Memory:
         changed = {name: value for name, value in settings.items() if value is not None}
@@ -212,27 +202,28 @@ class Memory:
         other.model, other.stores, other.location = self.model, stores, self.location
         other._store_names = names
         other._indexes, other._weights = self._indexes, self._weights
-        other._ask_under(scoring, {**self._overrides, **changed})  # type: ignore[typeddict-item]
+        other._ask_under({**self._overrides, **changed})  # type: ignore[typeddict-item]
         return other
 
-    def _ask_under(self, scoring: bool, settings: MixtureSettings) -> None:
-        self.scoring = scoring
+    def _ask_under(self, settings: MixtureSettings) -> None:
         self._overrides = settings
-        self.config, self.gate = resolve(self.stores, scoring, settings)
+        self.config, self.gate = resolve(self.stores, settings)
         self.retriever = self._open_retriever(self.config)
-        self._marks: Tensor | None = None
         self.weighing = Weighing.of(self.config, self.retriever.weights)
-        if isinstance(self.gate, Trust):
+        self.experts: tuple[Finder, ...] = open_experts(self.stores, self.config, self._indexes)
+        if isinstance(self.gate, AdaptiveGate):
             vocabulary = vocabulary_size(self.model)
+            self.gate = self.gate.with_control(tuple(control_tokens(self.model, vocabulary)))
             defaults = getattr(self.model, "generation_config", None) or self.model.config
-            self._marks = torch.tensor(control_tokens(self.model, vocabulary))
-            ends = end_tokens(defaults, vocabulary)
-            self.gate = replace(self.gate, ends=tuple(ends))
-            self.retriever = Endings(
-                self.retriever, self._indexes, self.gate.record.limit, next(iter(ends), None)
+            matches = Matches.of_stores(
+                self.stores,
+                self._indexes,
+                self.config.exclude,
+                shares=self.retriever.weights,
+                make=True,
+                end_token=next(iter(end_tokens(defaults, vocabulary)), None),
             )
-            self.weighing = Weighing(self.config.temperature)
-        self.experts = open_experts(self.stores, self.config, self._indexes)
+            self.experts = (matches, *self.experts)
 
     def _open_retriever(self, config: KNNConfig) -> Retriever:
         return open_retriever(
@@ -265,15 +256,14 @@ class Memory:
         texts = ids
         if self.experts or self.retriever.reads_text:
             texts = without_padding(ids, getattr(self.model, "generation_config", None))
-        if self._marks is not None:
-            # What stands before a chat template's marks is not the answer's own text.
-            marks = torch.isin(texts, self._marks.to(texts.device))
-            texts = texts.masked_fill(marks & (texts >= 0), -1)
         read = texts if self.retriever.reads_text else ids
         neighbors = self.retriever.search_steps(states, read)
+        return self.with_occurrences(neighbors, Prefixes.of_steps(texts, states.shape[1]))
+
+    def with_occurrences(self, neighbors: Neighbors, prefixes: Prefixes) -> Neighbors:
+        """Adds what the experts find for the text before each query."""
         if not self.experts:
             return neighbors
-        prefixes = Prefixes.of_steps(texts, states.shape[1])
         votes = [expert.find(prefixes).to(neighbors.ids.device) for expert in self.experts]
         return replace(neighbors, occurrences=tuple(votes))
 
@@ -290,16 +280,20 @@ class Memory:
             neighbors = neighbors.to(log_p_lm.device)
         weights = self.weighing.log_weights(neighbors)
         lmbda: float | Tensor = self.config.lmbda
-        if self.gate is not None:
+        occurrences = neighbors.occurrences
+        if isinstance(self.gate, AdaptiveGate):
+            lmbda, share = self.gate.shares(neighbors, weights, log_p_lm)
+            occurrences = (occurrences[0].weighed(share), *occurrences[1:])
+        elif self.gate is not None:
             lmbda, weights = weigh_rows(
                 self.gate, neighbors, weights, self.retriever.metric, log_p_lm
             )
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
         every_row = neighbors.every_row and votes is weights
-        for part in neighbors.occurrences:
+        for part in occurrences:
             occurrence_votes = drop_impossible(part.log_weights, part.values, log_p_lm)
             votes, lmbda = second_vote(votes, lmbda, occurrence_votes, part.shares)
-        if neighbors.occurrences:
+        if occurrences:
             neighbors, every_row = with_occurrences(neighbors), False
         return Vote(
             neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within
@@ -311,8 +305,8 @@ class Memory:
 
     @property
     def loop_size(self) -> int | None:
-        """The fewest tokens that an answer repeats where it loops; None if loops are not ended."""
-        return loop_size(self.stores[0], preset_of(self.scoring, self._overrides.get("preset")))
+        """The least number of tokens that a looping answer repeats; None does not end loops."""
+        return self.stores[0].manifest.settings.no_repeat_ngram_size
 
     @property
     def voting(self) -> list[Datastore]:

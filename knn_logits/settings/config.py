@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
@@ -22,7 +21,7 @@ from knn_logits.settings.values import read_bytes, read_share, read_shares
 from knn_logits.settings.values import whole_number as whole_number
 
 # Where settings come from that are not given: `knn_logits.mixture.presets` explains each.
-Preset: TypeAlias = Literal["writing", "scoring", "paper"]
+Preset: TypeAlias = Literal["default", "paper"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 # With fewer entries there is too little text to choose settings on.
@@ -34,10 +33,7 @@ DEFAULT_TEMPERATURE = 10.0
 # FAISS keeps a seed in 32 bits, and some of its seeds are one more than the number given.
 MOST_SEED = 2**31 - 2
 MOST_THREADS = 1024
-# A larger bonus of a shared token changes nothing: it outweighs all distances (LOG.md).
-_LARGEST_BONUS = math.log(1e8)
 
-_BOTH = ("scoring", "writing")
 _EVERYWHERE: tuple[Place, ...] = ("build", "serve", "chat", "request", "page")
 
 
@@ -54,7 +50,7 @@ class KNNConfig:
         limit=4096,
         symbol="k",
         set_by=_EVERYWHERE,
-        stored=_BOTH,
+        stored=True,
         reported=True,
     )
     lmbda: float = setting(
@@ -65,9 +61,8 @@ class KNNConfig:
         most=1,
         symbol="λ",
         set_by=_EVERYWHERE,
-        stored=_BOTH,
+        stored=True,
         reported=True,
-        trust="ends",
     )
     temperature: float = setting(
         DEFAULT_TEMPERATURE,
@@ -77,7 +72,7 @@ class KNNConfig:
         limit=1e6,
         symbol="τ",
         set_by=_EVERYWHERE,
-        stored=_BOTH,
+        stored=True,
         reported=True,
     )
     refine: bool = setting(
@@ -89,7 +84,6 @@ class KNNConfig:
             "searches. A product-quantised index may gain from it."
         ),
         set_by=("tune",),
-        trust="ignores",
     )
     nprobe: int | None = setting(
         None,
@@ -97,39 +91,30 @@ class KNNConfig:
         details="None keeps the number of the index.",
         least=1,
         set_by=("tune",),
-        trust="ignores",
     )
     retomaton: bool = setting(
         False,
         "RetoMaton: follow pointers through the corpus, and search only when too few remain.",
         details="Alon et al. (2022), section 3.",
         option="--retomaton/--no-retomaton",
-        stored=("writing",),
         reported=True,
-        trust="ends",
     )
     min_knns: int = setting(
         1,
         "Search when fewer pointers than this remain.",
         least=1,
-        stored=("writing",),
-        trust="ignores",
     )
-    max_knns: int = setting(
-        1024, "Maximum number of pointers and cluster members.", least=1, trust="ignores"
-    )
+    max_knns: int = setting(1024, "Maximum number of pointers and cluster members.", least=1)
     pointer_weight: float = setting(
         20.0,
         "Boost for entries reached by a pointer (1 in the paper).",
         details="LOG.md has what the default brings.",
         above=0,
-        trust="ignores",
     )
     pointer_distances: Literal["keys", "index"] = setting(
         "keys",
         "What pointer distances are computed from.",
         details="The index needs no stored keys, and is as approximate as a search.",
-        trust="ignores",
     )
     suffix_weight: float = setting(
         1.0,
@@ -138,9 +123,8 @@ class KNNConfig:
         above=0,
         limit=1e8,
         set_by=("build", "tune", "serve", "chat", "request"),
-        stored=_BOTH,
+        stored=True,
         reported=True,
-        trust="ignores",
     )
     exclude: tuple[str, ...] = setting(
         (),
@@ -164,7 +148,6 @@ class KNNConfig:
         metavar="SHARE|auto",
         read=read_share,
         reported=True,
-        trust="ends",
     )
 
     def __post_init__(self) -> None:
@@ -172,7 +155,7 @@ class KNNConfig:
 
     @classmethod
     def of(cls, record: Any, **changes: Any) -> KNNConfig:
-        """Makes the settings that a record of a manifest keeps: those for scoring or for writing.
+        """Makes the settings that a record of a manifest keeps.
 
         Args:
             record: The record. What it does not keep has its default.
@@ -184,10 +167,10 @@ class KNNConfig:
         values = {name: getattr(record, name) for name in settings_of(cls) if hasattr(record, name)}
         return cls(**values).with_given(**changes)
 
-    def values(self, record: Literal["scoring", "writing"]) -> dict[str, Any]:
-        """The values that a record of a manifest keeps: `SettingsRecord(**x.values("scoring"))`."""
+    def stored_values(self) -> dict[str, Any]:
+        """The values that a manifest keeps: `SettingsRecord(**config.stored_values())`."""
         declared = settings_of(type(self))
-        return {name: getattr(self, name) for name in declared if record in declared[name].stored}
+        return {name: getattr(self, name) for name in declared if declared[name].stored}
 
     def with_given(self, **settings: Any) -> KNNConfig:
         """Returns a copy in which the given settings are replaced; None leaves a setting as it is.
@@ -207,22 +190,6 @@ class KNNConfig:
         """Returns a copy in which shared tokens do not count."""
         return replace(self, suffix_weight=1.0)
 
-    def at_temperature(self, temperature: float | None) -> KNNConfig:
-        """Returns a copy at another temperature, at which a shared token is worth as much distance.
-
-        Args:
-            temperature: The temperature; None keeps it.
-
-        Raises:
-            ConfigError: when it is out of its range.
-        """
-        other = self.with_given(temperature=temperature)
-        if other.temperature == self.temperature:
-            return other
-        bonus = math.log(self.suffix_weight) * (self.temperature / other.temperature)
-        bonus = max(-_LARGEST_BONUS, min(bonus, _LARGEST_BONUS))
-        return replace(other, suffix_weight=math.exp(bonus))
-
 
 @documented
 @dataclass(frozen=True)
@@ -231,8 +198,8 @@ class MixtureConfig:
 
     preset: Preset | None = setting(
         None,
-        "Defaults for the other settings: the datastore's for writing or scoring, or the papers' "
-        "kNN-LM. Depends on the command if not set.",
+        "Where the other settings come from: the datastore, with its gate, or the papers' kNN-LM, "
+        "whose λ is a constant.",
         set_by=("serve", "request"),
     )
     weights: tuple[float, ...] | None = setting(
@@ -249,7 +216,7 @@ class MixtureConfig:
 
 
 class StoredSettings(TypedDict, total=False):
-    """The settings that a datastore keeps for scoring, as keyword arguments."""
+    """The settings that a datastore keeps, as keyword arguments."""
 
     k: int | None
     lmbda: float | None

@@ -41,9 +41,8 @@ class Setting:
             most members.
         symbol: Its short name in lines of text, such as λ.
         set_by: Who may set it. Python and the commands that ask a memory may set all settings.
-        stored: The records of a manifest that keep it.
+        stored: Whether a manifest keeps it.
         reported: Whether the JSON of an answer names it.
-        trust: Whether trust "ends" where it is given, or "ignores" it.
         option: Its option of the command line; None derives it from the name, and "" has none.
         metavar: What stands for its value in the help of the command line.
         read: Turns the text of the command line into the value; None converts by the type.
@@ -60,9 +59,8 @@ class Setting:
     limit: float | None = None
     symbol: str = ""
     set_by: tuple[Place, ...] = ()
-    stored: tuple[str, ...] = ()
+    stored: bool = False
     reported: bool = False
-    trust: Literal["ends", "ignores"] | None = None
     option: str | None = None
     metavar: str | None = None
     read: Callable[[str], Any] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from knn_logits.settings.config import KNNConfig, MixtureConfig, StoredSettings
 from knn_logits.settings.declaration import Place, Setting, settings_of
@@ -49,22 +49,15 @@ def check_settings(values: Mapping[str, Any], place: Place | None = None) -> dic
     }
 
 
-def stored_names(record: Literal["scoring", "writing"]) -> list[str]:
-    """The settings that a record of a manifest keeps, in the order of their declaration."""
-    return [name for name, declared in settings_of(KNNConfig).items() if record in declared.stored]
+def stored_names() -> list[str]:
+    """The settings that a manifest keeps, in the order of their declaration."""
+    return [name for name, declared in settings_of(KNNConfig).items() if declared.stored]
 
 
 def stored_settings(values: Mapping[str, Any]) -> StoredSettings:
-    """Picks the settings that a datastore keeps for scoring, of those that are given."""
-    chosen = {
-        name: values[name] for name in stored_names("scoring") if values.get(name) is not None
-    }
+    """Picks the settings that a datastore keeps, of those that are given."""
+    chosen = {name: values[name] for name in stored_names() if values.get(name) is not None}
     return cast(StoredSettings, chosen)
-
-
-def settings_for_trust(effect: Literal["ends", "ignores"]) -> list[str]:
-    """The settings that end trust where they are given, or that it ignores."""
-    return [name for name, setting in settings_of(KNNConfig).items() if setting.trust == effect]
 
 
 def changed_settings(config: KNNConfig) -> list[str]:
@@ -83,7 +76,7 @@ def settings_words(settings: Any, *, symbols: bool = False) -> list[str]:
         value = getattr(settings, name, declared.default)
         if declared.symbol:
             parts.append(f"{declared.symbol if symbols else name} {declared.shown(value)}")
-        elif "scoring" in declared.stored and value != declared.default:
+        elif declared.stored and value != declared.default:
             parts.append(f"{name.replace('_', ' ')} {declared.shown(value)}")
     return parts
 
@@ -96,7 +89,7 @@ def settings_line(settings: Any, *, symbols: bool = False) -> str:
         symbols: Write λ and τ for `lmbda` and `temperature`.
 
     Returns:
-        k, λ and the temperature, and each other setting that a datastore keeps for scoring and
-        that is not its default.
+        k, λ and the temperature, and each other setting that a datastore keeps and that is
+        not its default.
     """
     return ", ".join(settings_words(settings, symbols=symbols))

@@ -47,8 +47,6 @@ class Datastore:
         clusters: The cluster of each entry, int32 [entries]; None if there are no clusters.
         merged: The entry that stands for each entry, int32 [entries]; None if none were merged.
         suffixes: uint32 [tokens - documents], from `suffix_order`; None when it was not made.
-        words: uint8 [vocabulary], what each token is in a text (`search.rarity`); None if not
-            kept.
     """
 
     def __init__(
@@ -107,7 +105,6 @@ class Datastore:
         self.clusters = manifest.array(self.folder, "clusters")
         self.merged = manifest.array(self.folder, "merged")
         self.suffixes = manifest.array(self.folder, "suffixes")
-        self.words = manifest.array(self.folder, "words")
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
         self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
@@ -348,6 +345,10 @@ class Datastore:
     def gate_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
         """The arrays and the metadata of the gate; None if there is no such file."""
         return (self._gate.read(), self._gate.metadata) if self._gate is not None else None
+
+    def take_gate(self, other: Datastore) -> None:
+        """Uses the gate of another datastore of the same model, in this object only."""
+        self._gate = other._gate
 
     def native_index(self) -> bytes | None:
         """The index in FAISS's own format; None if there is no such file."""

@@ -16,7 +16,6 @@ Kind = Literal[
     "clusters",
     "merged",
     "suffixes",
-    "words",
     "gate",
     "checks",
 ]
@@ -49,7 +48,6 @@ FORMATS: dict[Kind, Format] = {
     "clusters": Format("npy", dtype="int32", shape=("entries",), below="entries"),
     "merged": Format("npy", dtype="int32", shape=("entries",), below="entries"),
     "suffixes": Format("npy", dtype="uint32", shape=("positions",)),
-    "words": Format("npy", dtype="uint8", shape=(None,)),
     "gate": Format("safetensors", largest=1 << 20),
     "checks": Format("safetensors", largest=64 << 20),
 }

@@ -20,6 +20,7 @@ from knn_logits.store.reading import map_array, open_file, regular_file
 from knn_logits.store.records import (
     Count,
     FileRecord,
+    GateRecord,
     IndexRecord,
     KeyRecord,
     LearnedRecord,
@@ -31,13 +32,12 @@ from knn_logits.store.records import (
     SettingsRecord,
     TokenizerRecord,
     WindowRecord,
-    WritingRecord,
 )
 
 logger = logging.getLogger(__name__)
 
 FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
-FORMAT_VERSION: Literal[1] = 1
+FORMAT_VERSION: Literal[2] = 2
 _LARGEST_MANIFEST = 16 << 20
 _LONGEST_KEY = 1 << 16
 
@@ -45,11 +45,11 @@ _LONGEST_KEY = 1 << 16
 class Manifest(Record):
     """The whole of `datastore.json`."""
 
-    omitted = dict.fromkeys(("writing", "near", "learned", "on_demand"))
+    omitted = dict.fromkeys(("gate", "near", "learned", "on_demand"))
     long = ("removed", "files")
 
     format: Literal["knn-logits datastore"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     created_with: str
     generation: int = Field(default=0, ge=0, lt=1_000_000_000)  # in the names of new files
     model: ModelRecord
@@ -68,7 +68,7 @@ class Manifest(Record):
     skipped: int = Field(default=0, ge=0)  # documents of the corpus that could not be read
     index: IndexRecord
     settings: SettingsRecord
-    writing: WritingRecord | None = None  # None where `settings` hold for writing, too
+    gate: GateRecord | None = None  # None where λ is a constant, or `tune` fitted the gate
     near: NearRecord | None = None
     learned: LearnedRecord | None = None  # None for a datastore of text
     on_demand: OnDemandRecord | None = None  # None where the keys are stored
@@ -158,9 +158,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise DatastoreError(f"{path} is not the manifest of a {FORMAT}; use another folder")
     version = content.get("format_version")
     if version != FORMAT_VERSION:
+        older = version in range(1, FORMAT_VERSION)
+        advice = "build the datastore again" if older else "install a newer knn-logits"
         raise DatastoreError(
             f"{path} has format version {_shown(version)}, but this release reads only "
-            f"{FORMAT_VERSION}; install a newer knn-logits"
+            f"{FORMAT_VERSION}; {advice}"
         )
     checksum = content.pop("checksum", None)
     try:

@@ -162,36 +162,34 @@ class VoteRecord(Record):
 class SettingsRecord(VoteRecord):
     """Settings that hold where a user gives none."""
 
-    omitted = {"tuned": False, "suffix_weight": 1.0}
+    omitted = {"tuned": False, "suffix_weight": 1.0, "no_repeat_ngram_size": None}
 
     calibrated: bool = False  # fitted to text
     stale: bool = False  # the datastore has changed since then
     tuned: bool = False  # fitted to a user's text, not to a sample of the datastore
-
-
-class TrustRecord(Record):
-    """When the memory speaks while text is written. `building.trust_settings` chooses it."""
-
-    # The memory is silent where the words that a passage shares with the end of the text are less
-    # rare than this, in nats.
-    limit: float = Field(gt=0)
-    offset: float  # λ is σ(offset + slope * rarity / limit), and at most the λ for writing
-    slope: float = Field(ge=0)  # see `offset`
-
-
-class WritingRecord(VoteRecord):
-    """Settings for writing that hold where a user gives none; `lmbda` is trust's largest λ."""
-
-    omitted = {"suffix_weight": 1.0, "trust": None}
-
-    retomaton: bool = False  # follow pointers, and search only when fewer than `min_knns` are left
-    min_knns: int = Field(default=1, ge=1)
+    # The least number of tokens that an answer repeats where it loops; None does not end loops.
     no_repeat_ngram_size: int | None = Field(default=None, ge=1)
-    trust: TrustRecord | None = None  # None: λ is the same at each step
+
+
+class GateRecord(Record):
+    """The gate that a build fitted, judged by tokens that it was not fitted to."""
+
+    kind: str
+    tokens: Natural  # that it was judged by
+    gain: float  # nats per token over the model, in the corpus's documents, each left out in turn
+    kept: Share  # of the choices of the model in its own text, where the mixture chooses the same
+    followed: Share  # of the tokens of repeated passages of the corpus, which the mixture chooses
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind}: {self.gain:+.3f} nats per token on documents that were left out, "
+            f"{self.kept:.1%} of the model's own choices kept, {self.followed:.1%} of the tokens "
+            "of repeated passages chosen"
+        )
 
 
 class NearRecord(Record):
-    """What text like the datastore's finds in it. `building.writing_settings` measures it."""
+    """What text like the datastore's finds in it. `building.nearness` measures it."""
 
     distance: float = Field(allow_inf_nan=False)  # the limit for a neighbor to count as near
     hits: Share  # how often one of the nearest entries has the token that follows

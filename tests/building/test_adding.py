@@ -39,9 +39,8 @@ DOCUMENTS = [
 @pytest.fixture
 def make(build, tmp_path):
     def built(name, documents, **settings):
-        return build(
-            documents, tmp_path / name, **{"window": SMALL, "shard_bytes": 4096, "k": 8, **settings}
-        )
+        usual = {"window": SMALL, "shard_bytes": 4096, "k": 8, "calibrate": False}
+        return build(documents, tmp_path / name, **{**usual, **settings})
 
     return built
 

@@ -116,6 +116,7 @@ def test_a_corpus_that_breaks_off(build, tmp_path):
         layout.CHECKS,
         layout.MANIFEST,
         layout.DOCUMENTS,
+        layout.file_name("gate"),
         "keys-00000.npy",
         layout.TOKENS,
     ]

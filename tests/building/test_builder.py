@@ -237,9 +237,14 @@ def test_the_size_of_shards_of_windows_does_not_change_the_keys(
     assert steps[-1] == (len(store), len(store))
     assert steps == sorted(steps)
     phases = list(dict.fromkeys(phase for phase, _, _ in seen))
-    assert phases == [
-        "tokens", "keys", "index exact", "settings for writing", "settings for trust",
-    ]  # fmt: skip
+    gate = ["texts for the gate", "gate"]
+    assert phases == ["tokens", "keys", "index exact", "settings", *gate]
+
+
+@pytest.mark.parametrize("window", [2, 16, 40])
+def test_a_gate_is_fitted_to_windows_as_short_as_its_context(build, tmp_path, window):
+    store = build(TEXTS * 2, tmp_path / "s", window=WindowConfig(window, window))
+    assert store.manifest.gate.kind == "adaptive"
 
 
 def test_a_batch_of_windows():

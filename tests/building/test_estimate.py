@@ -41,21 +41,19 @@ def test_an_estimate_is_what_comes(model, tokenizer, build, tmp_path, concatenat
 
 
 @pytest.mark.parametrize(
-    ("settings", "chooses"),
+    ("settings", "fits"),
     [
         ({}, True),
         ({"lmbda": 0.5}, False),
         ({"calibrate": False}, False),
-        ({"store_keys": False}, False),
     ],
 )
-def test_choosing_trust_takes_time(model, tokenizer, monkeypatch, settings, chooses):
-    monkeypatch.setattr("knn_logits.building.estimate.trust_seconds", lambda *_: 1e6)
+def test_fitting_a_gate_takes_time(model, tokenizer, monkeypatch, settings, fits):
+    monkeypatch.setattr("knn_logits.building.estimate.gate_tokens", lambda _: 1e15)
     estimate = estimate_build(model, tokenizer, MANY, window=WINDOW, **settings)
-    assert (estimate.seconds > 1e6) is chooses
-    if "store_keys" not in settings:
-        number = forecast(1000, model=model, tokenizer=tokenizer, window=WINDOW, **settings)
-        assert (number.seconds > 1e6) is chooses
+    assert (estimate.seconds > 1e6) is fits
+    number = forecast(1000, model=model, tokenizer=tokenizer, window=WINDOW, **settings)
+    assert (number.seconds > 1e6) is fits
 
 
 def test_a_build_that_is_refused_by_its_estimate_goes_on_later(build, tmp_path):

@@ -65,19 +65,17 @@ def test_a_small_folder_is_told_that_nothing_was_calibrated(run, model_folder, f
     for file in sorted(folder.glob("d*"))[2:]:
         file.unlink()
     result = run("build", model_folder, folder, "--out", tmp_path / "store")
-    assert (
-        "entries are too few to calibrate the settings for scoring (at least 256 are needed)"
-        in result.out
-    )
-    assert "settings for scoring (not calibrated)" in result.out
-    assert "for writing: k 64, λ 0.7" in result.out
+    assert "entries are too few to calibrate the settings (at least 256 are needed)" in result.out
+    assert "settings (not calibrated): k 1024, λ 0.25, τ 10" in result.out
+    assert "gate for λ: adaptive: " in result.out
     dry = run("build", model_folder, folder, "--dry-run")
     assert "too few to calibrate" in dry.out
 
 
 def test_the_next_command_works_as_it_stands(run, model_folder, folder, tmp_path):
     store = tmp_path / "a store"
-    result = run("build", model_folder, folder, "--out", store)
+    settings = ("--lmbda", 0.9, "--temperature", 1)
+    result = run("build", model_folder, folder, "--out", store, *settings)
     (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
     program, *call = shlex.split(line.removeprefix("next: "))
     assert program == "knn-logits"

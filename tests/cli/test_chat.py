@@ -8,7 +8,8 @@ import sys
 import pytest
 from byte_tokens import make_byte_fallback
 from conftest import TEXTS, make_gpt2
-from trusting import with_trust
+from gate_cases import random_adaptive
+from tuned import write_settings
 
 import knn_logits
 from knn_logits import Trace
@@ -72,11 +73,13 @@ def test_settings_change_and_are_said(talk):
     assert "k 3; lmbda 0.25; temperature 1; tokens 5; the memory is on" in out.splitlines()[-1]
 
 
-def test_settings_say_that_trust_decides(talk, chat_store, tmp_path):
-    folder = with_trust(knn_logits.Datastore(chat_store), 1e6, folder=tmp_path / "s").folder
+def test_settings_say_that_a_gate_decides(talk, chat_store, tmp_path):
+    folder = shutil.copytree(chat_store, tmp_path / "s")
+    silent = random_adaptive(lmbda=-99.0, share=-99.0)
+    write_settings(knn_logits.Datastore(folder), 8, 0.9, 1.0, silent)
     out = talk(PROMPT, "/why", "/settings", "/set lmbda 0.25", folder=folder).out
     first, second = [line for line in out.splitlines() if "the memory is on" in line]
-    assert "lmbda by trust: 0 unless at least 1e+06 nats of the text match" in first
+    assert "lmbda by the gate 'adaptive'" in first
     assert "lmbda 0.25" in second
     # The memory has no part in the answer, which is said below it and by /why.
     assert out.count("nothing near: the model alone wrote this") == 2

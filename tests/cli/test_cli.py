@@ -273,7 +273,7 @@ def test_a_store_inside_its_corpus_is_no_document(run, model_folder, tmp_path):
 
 def test_the_metric_of_a_store_stays_unless_another_is_named(run, model_folder, corpus, tmp_path):
     store = tmp_path / "store"
-    run("build", model_folder, corpus, "--out", store, "--metric", "cosine")
+    run("build", model_folder, corpus, "--out", store, "--metric", "cosine", "--lmbda", "0.3")
     before = run("info", store, "--json").json
     assert before["metric"] == "cosine"
     assert 0 < before["settings"]["temperature"] < 5

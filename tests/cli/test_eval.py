@@ -31,28 +31,24 @@ def test_json(run, model_folder, store, text, tmp_path):
     assert content["settings"]["window"] == 64
 
 
-def test_a_preset_decides_whether_passages_are_followed(run, build, model_folder, text, tmp_path):
-    """An option that is not given has no say."""
-    store = build(TEXTS, tmp_path / "s")
-    saved = [
-        run(
-            "eval", model_folder, store.folder, text, "--preset", one, "--min-knns", 1, "--json"
-        ).json
-        for one in ("writing", "scoring")
+def test_a_preset_decides_whether_a_gate_and_shared_tokens_count(
+    run, build, model_folder, text, tmp_path
+):
+    settings = {"k": 8, "temperature": 5.0, "suffix_weight": 3.0}
+    store = build(TEXTS * 2, tmp_path / "s", **settings)
+    assert store.manifest.gate is not None
+    call = ("eval", model_folder, store.folder, text, "--allow-overlap", "--json")
+    plain, default, paper = [
+        run(*call, *preset).json for preset in ((), ("--preset", "default"), ("--preset", "paper"))
     ]
-    assert saved[0]["searches_saved"] > saved[1]["searches_saved"] == 0
-    words = run(
-        "explain",
-        model_folder,
-        store.folder,
-        TEXT,
-        "--preset",
-        "writing",
-        "--min-knns",
-        1,
-        "--json",
-    )
-    assert "pointers" in {one["retrieval"] for one in words.json["tokens"]}
+    assert plain["settings"] == default["settings"]
+    assert plain["perplexity"] == default["perplexity"]
+    assert default["settings"]["lmbda"] == "adaptive"
+    assert default["settings"]["suffix_weight"] == 3.0
+    lmbda = store.manifest.settings.lmbda
+    assert paper["settings"]["lmbda"] == lmbda
+    by_hand = run(*call, "--lmbda", lmbda, "--suffix-weight", 1).json
+    assert paper["perplexity"] == by_hand["perplexity"]
 
 
 def test_rows_are_read_as_a_build_reads_them(run, model_folder, store, tmp_path):

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import pytest
 import typer
-from trusting import with_trust
 from typer.testing import CliRunner
 
 from knn_logits import ConfigError, WindowConfig
@@ -117,14 +116,6 @@ def test_options_of_other_kinds_of_index_and_model_have_no_effect(
     score = ("eval", model_folder, store.folder, tmp_path / "a.txt", "--allow-overlap")
     assert "without translation" in run(*score, "--batch-size", 2).err
     assert "no effect" not in run(*score, "--no-bleu").err
-
-
-def test_under_trust_settings_of_a_search_have_no_effect(run, store, model_folder, tmp_path):
-    folder = with_trust(store, 12.0, folder=tmp_path / "s").folder
-    write = ("generate", model_folder, folder, "--prompt", "The harbour", "--max-new-tokens", 2)
-    done = run(*write, "--refine", "--suffix-weight", 3)
-    assert "--refine, --suffix-weight: no effect with trust" in done.err
-    assert "trust" not in run(*write, "--lmbda", 0.5, "--suffix-weight", 3).err
 
 
 def test_a_folder_is_no_text_to_explain(run, store, model_folder, tmp_path):

@@ -29,7 +29,7 @@ WRONG = {
     "--temperature": ("nan", "temperature must be a finite number"),
     "--suffix-weight": ("-1", "suffix_weight must be above 0"),
     "--weights": ("1,2", "datastores"),
-    "--preset": ("papers", "preset must be one of writing, scoring, paper"),
+    "--preset": ("papers", "preset must be one of default, paper"),
     "--nprobe": ("0", "nprobe must be an integer"),
     "--min-knns": ("0", "min_knns must be an integer"),
     "--max-knns": ("0", "max_knns must be an integer"),

@@ -87,7 +87,14 @@ class Jobs:
     def build(self, folder, last=None, step=1):
         documents = self._documents[:last:step]
         return build_datastore(
-            model(), tokenizer(), documents, folder, window=WINDOW, index=self._index, **self._small
+            model(),
+            tokenizer(),
+            documents,
+            folder,
+            window=WINDOW,
+            index=self._index,
+            lmbda=0.5,
+            **self._small,
         )
 
     def add(self, folder):

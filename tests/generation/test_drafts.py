@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from gate_cases import Curve
+from gate_cases import Curve, random_adaptive
 from transformers import (
     GenerationConfig,
     OpenAIGPTConfig,
@@ -54,7 +54,7 @@ def both(knn, inputs, **settings):
     return [written(knn, inputs, draft=draft, **settings) for draft in (False, True)]
 
 
-@pytest.fixture(params=["plain", "retomaton", "gate", "two", "ip"])
+@pytest.fixture(params=["plain", "retomaton", "gate", "adaptive", "two", "ip"])
 def memory(request, build, store, tmp_path):
     """What is searched, and how."""
     settings = {"k": 16, "lmbda": 0.7, "temperature": 3.0}
@@ -63,6 +63,8 @@ def memory(request, build, store, tmp_path):
     if request.param == "gate":
         gate = Curve("l2", [0.0, 20.0, 80.0], [0.9, 0.5, 0.1])
         return {"datastore": store, **settings, "lmbda": gate}
+    if request.param == "adaptive":
+        return {"datastore": store, **settings, "lmbda": random_adaptive()}
     if request.param == "two":
         other = build(TEXTS[:3], tmp_path / "o", k=4)
         return {"datastore": [store, other], **settings}
@@ -333,6 +335,24 @@ def test_a_model_without_a_cache_writes_without_drafts(tokenizer, tmp_path):
 
 # That a seed draws the same text is the sharper test, and a fast one.
 @pytest.mark.soak
+@pytest.mark.parametrize(("dtype", "passes"), [(torch.bfloat16, 23), (torch.float32, None)])
+def test_in_half_precision_only_a_followed_passage_has_drafts(tokenizer, tmp_path, dtype, passes):
+    """A pass over several tokens rounds otherwise, and the text has to be the model's own."""
+    model = make_gpt2().to(dtype)
+    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s", calibrate=False)
+    inputs = ids_of(tokenizer, PROMPTS[0] + " " + PROMPTS[0])
+    settings = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+    own = model.generate(**inputs, **settings)
+    silent = random_adaptive(lmbda=-99.0, share=-99.0)
+    with KNNLogitsProcessor(model, store, lmbda=silent) as knn:
+        assert torch.equal(knn.generate(**inputs, **settings), own)
+        # An untrained model repeats itself, which its own text drafts.
+        assert knn.passes == passes if passes else knn.passes < 23
+    with KNNLogitsProcessor(model, store, lmbda=random_adaptive(share=99.0)) as knn:
+        knn.generate(**inputs, **settings)
+        assert knn.passes < 23
+
+
 def test_sampling_with_drafts_keeps_the_distribution(tokenizer, tmp_path):
     """Chi-square of two tokens, drawn 10,000 times with drafts and as often without."""
     model = make_gpt2(seed=1)

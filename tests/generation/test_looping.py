@@ -6,7 +6,7 @@ from conftest import TEXTS
 
 from knn_logits import KNNLogitsProcessor
 from knn_logits.generation.looping import round_of
-from knn_logits.store.records import WritingRecord
+from knn_logits.store.records import SettingsRecord
 
 ECHO = "The echo calls " + "hey ho " * 12 + "and is silent."
 FERRY = "From Gran to Hallo the crossing takes 45 minutes."
@@ -18,15 +18,10 @@ def looped(build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("looping") / "store"
     texts = [*TEXTS, ECHO, FERRY]
     store = build(texts, folder, calibrate=False)
-    record = WritingRecord(
-        k=300,
-        lmbda=0.95,
-        temperature=1.0,
-        suffix_weight=1e4,
-        retomaton=True,
-        no_repeat_ngram_size=6,
+    record = SettingsRecord(
+        k=300, lmbda=0.95, temperature=1.0, suffix_weight=1e4, no_repeat_ngram_size=6
     )
-    store.manifest = store.manifest.model_copy(update={"writing": record})
+    store.manifest = store.manifest.model_copy(update={"settings": record})
     return store
 
 

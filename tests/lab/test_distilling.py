@@ -211,7 +211,7 @@ def test_the_teacher_weighs_as_it_does_where_text_is_scored(model, build, tmp_pa
     numbers, entries = np.arange(tokens), np.arange(len(corpus))
     nothing = np.zeros(len(corpus), bool)
     shares = shares_by(store, corpus, entries, nothing, numbers, lambda *_: None)
-    memory = knn_logits.Memory(model, store, scoring=True, k=64)
+    memory = knn_logits.Memory(model, store, k=64)
     assert memory.config.suffix_weight == 5.0
     contexts = corpus.contexts
     for entry in range(0, len(corpus), 7):

@@ -70,12 +70,12 @@ def test_an_open_memory_answers_as_one_that_is_opened_for_it(model, tokenizer, s
     assert explain(model, tokenizer, Memory(model, store, **settings), TEXTS[2]) == text
 
 
-def test_settings_of_one_purpose_do_not_reach_the_other(model, store):
+def test_settings_of_one_use_do_not_reach_another(model, store):
     memory = Memory(model, store, k=7)
-    scoring = memory.asked(scoring=True, lmbda=0.125)
-    assert (scoring.config.k, scoring.config.lmbda) == (7, 0.125)
+    other = memory.asked(lmbda=0.125)
+    assert (other.config.k, other.config.lmbda) == (7, 0.125)
     assert memory.config.lmbda != 0.125
-    assert memory.asked(scoring=False).config == memory.config
+    assert memory.asked().config == memory.config
 
 
 def test_a_memory_serves_other_datastores_of_its_model(model, tokenizer, store, tmp_path, opened):
@@ -112,7 +112,7 @@ def test_what_does_not_fit_an_open_memory_is_refused(model, store):
     with pytest.raises(ConfigError, match="threads cannot be changed on an open memory"):
         KNNLogitsProcessor(model, memory, threads=2)
     with pytest.raises(ConfigError, match="lmbda must lie between"):
-        memory.asked(scoring=True, lmbda=1.5)
+        memory.asked(lmbda=1.5)
     with pytest.raises(ConfigError, match="indexes must be an Indexes or None, not str"):
         Memory(model, store, indexes="x")
     with pytest.raises(ConfigError, match="key 3: use 'ffn_input'"):
@@ -180,14 +180,14 @@ def test_a_datastore_is_copied_as_its_folder_and_a_memory_not_at_all(model, stor
                     attempt(one)
 
 
-@pytest.mark.parametrize("scoring", [False, True])
-def test_weights_that_change_after_opening_are_refused(mine, tokenizer, store, scoring):
+@pytest.mark.parametrize("explains", [False, True])
+def test_weights_that_change_after_opening_are_refused(mine, tokenizer, store, explains):
     memory = Memory(mine, store)
     weight = mine.transformer.h[0].mlp.c_fc.weight
     before = weight.detach().clone()
     ask = (
         (lambda: explain(mine, tokenizer, memory, TEXTS[1]))
-        if scoring
+        if explains
         else (lambda: written(mine, tokenizer, memory))
     )
     expected = written(mine, tokenizer, memory)[0]
@@ -245,5 +245,5 @@ def test_a_model_that_did_not_change_is_not_computed_again(mine, tokenizer, stor
     assert not passes
     mine.double()
     for _ in range(3):
-        memory.asked(scoring=True).check_again()
+        memory.asked().check_again()
     assert len(passes) == 1

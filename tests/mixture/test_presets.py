@@ -1,74 +1,86 @@
-"""Which settings hold: given ones, and a datastore's own of two kinds."""
+"""Which settings hold: given ones, a datastore's own with its gate, or the papers' kNN-LM."""
+
+import shutil
 
 import pytest
 from conftest import TEXTS
-from gate_cases import Curve
+from gate_cases import Curve, random_adaptive
+from tuned import write_settings
 
 import knn_logits
 from knn_logits import ConfigError, KNNLogitsProcessor, Memory
+from knn_logits.building import builder
+from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.presets import generation_settings, resolve_settings
 
 
 @pytest.fixture(scope="module")
 def own(build, tmp_path_factory):
+    """A datastore with settings of its own and without a gate."""
     folder = tmp_path_factory.mktemp("settings") / "store"
-    return build(TEXTS, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder, "write_gate", lambda *_: None)
+        return build(TEXTS, folder)
 
 
-def test_scoring_and_writing_have_settings_of_their_own(own, model):
-    scoring, _ = resolve_settings(own, "scoring")
-    writing, _ = resolve_settings(own, "writing")
-    assert (scoring.k, scoring.temperature, scoring.retomaton) == (1024, 10.0, False)
-    record = own.manifest.writing
-    assert (writing.k, writing.lmbda, writing.temperature) == (
-        record.k,
-        record.lmbda,
-        record.temperature,
-    )
-    assert writing.retomaton
+@pytest.fixture(scope="module")
+def gated(own, tmp_path_factory):
+    """The same datastore with a gate."""
+    folder = shutil.copytree(own.folder, tmp_path_factory.mktemp("gated") / "store")
+    store = knn_logits.Datastore(folder)
+    write_settings(store, 1024, 0.25, 10.0, random_adaptive(), suffix_weight=4.0)
+    return knn_logits.Datastore(folder)
+
+
+def test_the_datastores_settings_hold(own, model):
+    config, gate = resolve_settings(own)
+    record = own.manifest.settings
+    assert (config.k, config.lmbda, config.temperature) == (1024, 0.25, 10.0)
+    assert (record.k, record.lmbda, record.temperature) == (1024, 0.25, 10.0)
+    assert not config.retomaton
+    assert gate is None
+    assert resolve_settings(own, preset="default") == (config, gate)
     assert generation_settings(own) == {"no_repeat_ngram_size": 0}
-    assert Memory(model, own).loop_size == record.no_repeat_ngram_size
-    for preset in ("scoring", "paper"):
-        assert Memory(model, own, preset=preset).loop_size is None
+    for preset in (None, "default", "paper"):
+        assert Memory(model, own, preset=preset).loop_size == record.no_repeat_ngram_size == 8
 
 
 def test_what_is_given_holds_and_the_rest_is_the_datastores(own):
-    config, _ = resolve_settings(own, "writing", lmbda=0.9)
+    config, _ = resolve_settings(own, lmbda=0.9)
     assert config.lmbda == 0.9
-    assert config.temperature == own.manifest.writing.temperature
-    assert not resolve_settings(own, "writing", retomaton=False)[0].retomaton
-    assert resolve_settings(own, "writing", min_knns=7)[0].min_knns == 7
+    assert config.temperature == own.manifest.settings.temperature
+    assert resolve_settings(own, retomaton=True)[0].retomaton
+    assert resolve_settings(own, min_knns=7)[0].min_knns == 7
 
 
-@pytest.mark.parametrize("preset", ["writing", "scoring", "paper"])
+@pytest.mark.parametrize("preset", [None, "default", "paper"])
 def test_a_value_that_is_the_stored_one_changes_nothing(own, preset):
-    stored, gate = resolve_settings(own, preset)
+    stored, gate = resolve_settings(own, preset=preset)
     again = resolve_settings(
-        own, preset, k=stored.k, lmbda=stored.lmbda, temperature=stored.temperature
+        own, preset=preset, k=stored.k, lmbda=stored.lmbda, temperature=stored.temperature
     )
     assert again == (stored, gate)
 
 
-def test_all_three_given_still_follow_passages(own):
-    config, _ = resolve_settings(own, "writing", k=8, lmbda=0.25, temperature=10.0)
-    assert (config.k, config.lmbda, config.temperature) == (8, 0.25, 10.0)
-    assert config.retomaton
-
-
-def test_the_papers_knn_is_asked_for_by_name(own, model):
-    weighed = own.manifest.settings.model_copy(update={"suffix_weight": 4.0})
-    store = knn_logits.Datastore(own.folder)
-    store.manifest = own.manifest.model_copy(update={"settings": weighed})
-    config, gate = resolve_settings(store, "paper")
+def test_the_papers_knn_is_asked_for_by_name(gated, model):
+    config, gate = resolve_settings(gated, preset="paper")
     assert (config.k, config.lmbda, config.temperature) == (1024, 0.25, 10.0)
     assert (config.suffix_weight, config.retomaton, gate) == (1.0, False, None)
-    assert Memory(model, store, preset="scoring").config.suffix_weight == 4.0
-    assert Memory(model, store).config.retomaton
-    assert not Memory(model, store, preset="paper").config.retomaton
-    with pytest.raises(
-        ConfigError, match="'papers' is unknown: use one of writing, scoring, paper"
-    ):
-        Memory(model, store, preset="papers")
+    config, gate = resolve_settings(gated)
+    assert config.suffix_weight == 4.0
+    assert isinstance(gate, AdaptiveGate)
+    memory = Memory(model, gated, preset="paper")
+    assert (memory.gate, memory.experts) == (None, ())
+    with pytest.raises(ConfigError, match="'papers' is unknown: use one of default, paper"):
+        Memory(model, gated, preset="papers")
+
+
+def test_a_number_or_a_gate_that_is_given_takes_the_place_of_the_stored_gate(gated):
+    for preset in (None, "default", "paper"):
+        config, gate = resolve_settings(gated, preset=preset, lmbda=0.25)
+        assert (config.lmbda, gate) == (0.25, None)
+        given = Curve("l2", [1.0, 2.0], [0.5, 0.1])
+        assert resolve_settings(gated, preset=preset, lmbda=given)[1] is given
 
 
 def test_a_wrong_name_is_answered_with_the_right_one(own, model):
@@ -91,22 +103,14 @@ def test_a_processor_outside_a_list_says_where_it_belongs(own, model, ids):
             knn.generate(ids, logits_processor=knn, max_new_tokens=2)
 
 
-def test_a_gate_rules_with_the_settings_for_scoring(own):
+def test_a_gate_keeps_the_datastores_settings(own):
     gate = Curve("l2", [1.0, 2.0], [0.5, 0.1])
-    config, found = resolve_settings(own, "writing", lmbda=gate)
+    config, found = resolve_settings(own, lmbda=gate)
     assert found is gate
-    assert config.temperature == own.manifest.settings.temperature
-    assert not config.retomaton
+    assert config == resolve_settings(own)[0]
 
 
-def test_a_datastore_without_settings_for_writing_writes_with_those_for_scoring(store):
-    assert store.manifest.writing is None
-    assert b'"writing"' not in store.manifest.to_bytes()
-    assert resolve_settings(store, "writing") == resolve_settings(store, "scoring")
+def test_a_datastore_without_a_size_of_loops_changes_no_generation(store):
+    assert store.manifest.settings.no_repeat_ngram_size is None
+    assert b"no_repeat_ngram_size" not in store.manifest.to_bytes()
     assert generation_settings(store) == {}
-
-
-def test_keys_that_are_not_here_are_not_fetched_for_writing(own, monkeypatch):
-    assert resolve_settings(own, "writing")[0].pointer_distances == "keys"
-    monkeypatch.setattr(type(own), "has_keys", property(lambda self: False))
-    assert resolve_settings(own, "writing")[0].pointer_distances == "index"

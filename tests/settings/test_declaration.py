@@ -12,7 +12,7 @@ from knn_logits.mixture.presets import MixtureSettings
 from knn_logits.settings.config import SearchSettings
 from knn_logits.settings.declaration import check_fields, documented, setting, settings_of
 from knn_logits.settings.registry import settings_line
-from knn_logits.store.records import SettingsRecord, WritingRecord
+from knn_logits.store.records import SettingsRecord
 
 
 @documented
@@ -76,12 +76,10 @@ def test_the_types_for_callers_name_the_settings_that_are_declared():
 
 def test_a_manifest_keeps_the_stored_settings():
     config = KNNConfig(3, 0.5, 2.0, retomaton=True, min_knns=7, suffix_weight=4.0)
-    scoring = SettingsRecord(**config.values("scoring"))
-    writing = WritingRecord(**config.values("writing"))
-    assert KNNConfig.of(scoring) == KNNConfig(3, 0.5, 2.0, suffix_weight=4.0)
-    assert KNNConfig.of(writing) == config
-    assert KNNConfig.of(writing, k=9, lmbda=None).k == 9
-    assert settings_line(scoring) == "k 3, lmbda 0.5, temperature 2, suffix weight 4"
+    record = SettingsRecord(**config.stored_values())
+    assert KNNConfig.of(record) == KNNConfig(3, 0.5, 2.0, suffix_weight=4.0)
+    assert KNNConfig.of(record, k=9, lmbda=None).k == 9
+    assert settings_line(record) == "k 3, lmbda 0.5, temperature 2, suffix weight 4"
     assert settings_line(KNNConfig(), symbols=True) == "k 1024, λ 0.25, τ 10"
 
 

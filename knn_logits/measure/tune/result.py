@@ -27,7 +27,7 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import locked
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import put_manifest, read_manifest
-from knn_logits.store.records import SettingsRecord
+from knn_logits.store.records import GateRecord, SettingsRecord
 
 HEAT_MAP, CURVE, NUMBERS = "lmbda-temperature.png", "k.png", "tuning.json"
 
@@ -106,7 +106,7 @@ class Tuning:
         plain = ("settings", "written", "refused")
         parts = {name: getattr(self, name) for name in ("gate", "bleu", "verdict", "overlap")}
         return {
-            **{name: getattr(self.chosen, name) for name in stored_names("scoring")},
+            **{name: getattr(self.chosen, name) for name in stored_names()},
             **{name: getattr(self, name) for name in plain},
             **{name: part and part.to_dict() for name, part in parts.items()},
             "perplexity": self.held_out.perplexity,
@@ -227,9 +227,14 @@ def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
 
 
 def write_settings(
-    store: Datastore, record: SettingsRecord, gate: FittedGate | None = None, *, keep_gate: bool
+    store: Datastore,
+    record: SettingsRecord,
+    gate: FittedGate | None = None,
+    *,
+    keep_gate: bool = False,
+    quality: GateRecord | None = None,
 ) -> None:
-    """Stores settings in a datastore, and a gate with them."""
+    """Stores settings in a datastore, and a gate with its quality."""
     folder = store.folder.resolve()
     if gate is None:
         with locked(folder):
@@ -249,7 +254,7 @@ def write_settings(
         job.drop("gate")
         if arrays is not None:
             job.write("gate", *arrays)
-        job.commit(manifest, without={"gate"}, settings=record)
+        job.commit(manifest, without={"gate"}, settings=record, gate=quality)
 
 
 def _identity(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> str:

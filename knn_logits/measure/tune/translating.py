@@ -81,7 +81,7 @@ def choose_by_bleu(
         settings: dict[str, Any] = {}
         if choice is not None:
             # A place of the grid has the memory's suffix weight.
-            settings = memory.config.values("scoring")
+            settings = memory.config.stored_values()
             settings |= {name: getattr(choice, name, settings[name]) for name in settings}
         texts = translate(
             bench.model,

@@ -221,12 +221,15 @@ def _choose(passed: _Pass, options: _Options, rows: list[Document], started: flo
             passed.halves, passed.stored, passed.assigned.counts(), strict=True
         )
     )
-    conditions, stored_at = describe(bench), stored_names("scoring")
+    conditions, stored_at = describe(bench), stored_names()
     config = bench.memory.config.with_given(
         k=best.k, lmbda=best.lmbda, temperature=best.temperature
     )
+    ngram = bench.memory.loop_size
     return Tuning(
-        chosen=SettingsRecord(**config.values("scoring"), calibrated=True, tuned=True),
+        chosen=SettingsRecord(
+            **config.stored_values(), calibrated=True, tuned=True, no_repeat_ngram_size=ngram
+        ),
         chosen_on=chosen_on,
         held_out=held_out_part,
         at_the_edge=_edges(best.place, first.grid),
@@ -289,7 +292,7 @@ class _Pass:
         assert memory is not None
         if not memory.config.counts_shared:
             # The datastore's own settings may weigh features that a search under these leaves out.
-            bench = replace(bench, memory=memory.asked(scoring=True, **self._ungridded()))
+            bench = replace(bench, memory=memory.asked(**self._ungridded()))
         done = 0
         self.progress("tuning", 0, None)
         with evaluating(bench.model):
@@ -335,7 +338,7 @@ class _Pass:
 
     def _ungridded(self) -> Any:
         """The datastore's settings that the grid does not vary."""
-        names = set(stored_names("scoring")) - {field.name for field in fields(Choice)}
+        names = set(stored_names()) - {field.name for field in fields(Choice)}
         return {name: getattr(self.stored_settings, name) for name in names}
 
     def _add(self, number: int, text: Text, scored: TokenScores, neighbors: Neighbors) -> None:

@@ -45,7 +45,7 @@ class Gate(Protocol):
 
 
 def gate_name(gate: Gate) -> str:
-    """A gate's name in results: "meta-k", "trust"."""
+    """A gate's name in results: "adaptive", "meta-k"."""
     return str(getattr(gate, "kind", type(gate).__name__))
 
 

@@ -15,8 +15,8 @@ from knn_logits.store.layout import LARGEST_IN_GATE
 
 ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
 _BATCH = 4096
-# Features are clipped at so many standard deviations from the mean.
-_FARTHEST = 1e15
+# Features are clipped at this many standard deviations from the mean.
+_MAX_DEVIATIONS = 4.0
 _RATE = 0.02
 
 
@@ -48,8 +48,7 @@ class Network:
         """[n] or [n, outputs] of features [n, features]."""
         weights = (weight.to(features.device) for weight in self._weights.values())
         mean, scale, hidden, hidden_bias, out, out_bias = weights
-        # The features are clipped and the weights are bounded, so nothing here becomes infinite.
-        scaled = ((features - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
+        scaled = ((features - mean) / scale).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
         inside = torch.tanh(scaled @ hidden.T + hidden_bias)
         return torch.inner(inside, out) + out_bias
 
@@ -73,7 +72,7 @@ def trained(
     inputs = read.shape[1]
     mean, scale = read.mean(0), read.std(0, correction=0)
     scale = torch.where(scale > 1e-6, scale, torch.ones_like(scale))
-    read = (read - mean) / scale
+    read = ((read - mean) / scale).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
     random, kind = torch.Generator().manual_seed(seed), torch.float32
     weights = [
         torch.randn(units, inputs, generator=random, dtype=kind) / inputs**0.5,

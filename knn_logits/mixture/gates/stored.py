@@ -9,6 +9,7 @@ from pathlib import Path
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.metrics import check_metric
+from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.fitted import FittedGate
 from knn_logits.mixture.gates.meta_k import MetaKGate
 from knn_logits.store.datastore import Datastore
@@ -17,7 +18,7 @@ from knn_logits.store.reading import read_arrays
 
 _VERSION = "1"
 # A new gate is a line here, and a file.
-GATES: dict[str, type[FittedGate]] = {gate.kind: gate for gate in (MetaKGate,)}
+GATES: dict[str, type[FittedGate]] = {gate.kind: gate for gate in (AdaptiveGate, MetaKGate)}
 
 
 def gate_arrays(gate: FittedGate) -> tuple[dict[str, Array], dict[str, str]]:

@@ -24,6 +24,7 @@ from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.store.files import write_arrays
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import read_manifest
+from knn_logits.store.records import GateRecord
 
 pytestmark = pytest.mark.usefixtures("short_training")
 
@@ -158,11 +159,23 @@ def test_plain_settings_take_a_gate_away(copy):
     write_settings(copy, 16, 0.3, 5.0, GATE)
     write_settings(copy, 16, 0.4, 5.0, random_meta_k(ks=(1, 2)))
     assert stored_gate(Datastore(copy.folder)).ks == (1, 2)
+    # That a build fitted a gate is no longer so.
+    record = GateRecord(kind="adaptive", tokens=9, gain=0.1, kept=1.0, followed=0.5)
+    read_manifest(copy.folder).model_copy(update={"gate": record}).write(copy.folder)
     write_settings(copy, 16, 0.5, 5.0)
     store = Datastore(copy.folder)
-    assert stored_gate(store) is None
+    assert stored_gate(store) is store.manifest.gate is None
     assert store.manifest.settings.lmbda == 0.5
     assert not list(copy.folder.glob("gate*"))
+
+
+def test_tuned_settings_keep_the_size_of_loops(tune, copy):
+    settings = copy.manifest.settings.model_copy(update={"no_repeat_ngram_size": 7})
+    copy.manifest.model_copy(update={"settings": settings}).write(copy.folder)
+    tune(copy.folder, DOCUMENTS, k=8, write=True, force=True, allow_overlap=True)
+    store = Datastore(copy.folder)
+    assert store.manifest.settings.tuned
+    assert store.manifest.settings.no_repeat_ngram_size == 7
 
 
 def test_settings_without_a_gate_leave_the_stored_one(tune, copy, monkeypatch):
@@ -252,13 +265,13 @@ def test_the_command(run, model_folder, copy, tmp_path):
     found = run.good(*command, "--gate", "meta-k", "--write", "--force", "--json")
     assert found.json["k"] == 32
     assert set(found.json["gate"]) >= {"kind", "perplexity", "perplexity_constant", "verdict"}
-    assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
+    assert run("info", copy.folder, "--json").json["gate"] == {"kind": "meta-k"}
     run.good("verify", copy.folder, "--full")
     check_use(run, model_folder, copy.folder, text, "meta-k")
     people = run.good(*command, "--gate", "meta-k")
     assert "of the best number's" in people.out
     plain = run(*command, "--write", "--force")
     assert (plain.code, "--gate none" in plain.err) == (0, True), plain.err
-    assert run("info", copy.folder, "--json").json["gate"] == "meta-k"
+    assert run("info", copy.folder, "--json").json["gate"] == {"kind": "meta-k"}
     assert "--gate none" not in run(*command, "--gate", "none", "--write", "--force").err
     assert run("info", copy.folder, "--json").json["gate"] is None

@@ -83,7 +83,6 @@ def test_one_setting_alone_leaves_the_weight_as_it_is(model, tokenizer, built, g
     for datastore, settings in (
         (built, SETTINGS | given),
         (Memory(model, built, **given), SETTINGS),
-        (Memory(model, built, scoring=True, **given), SETTINGS),
     ):
         found = knn_logits.tune(model, tokenizer, datastore, HELD_OUT[:6], **settings)
         assert found.chosen.suffix_weight == 4.0

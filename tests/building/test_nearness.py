@@ -1,4 +1,4 @@
-"""Settings for writing: a sharp vote, along passages, that does not repeat itself."""
+"""What text like a datastore's finds in it, and which repetitions are loops."""
 
 import json
 import shutil
@@ -9,32 +9,14 @@ import pytest
 import torch
 from conftest import TEXTS
 from handmade import make_store
-from hypothesis import given
-from hypothesis import strategies as st
-from tuned import write_settings
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, Trace, explain
-from knn_logits.building.writing_settings import sharp_temperature, unrepeated_ngram
+from knn_logits.building.nearness import unrepeated_ngram
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.evidence.assemble import with_trust
 from knn_logits.evidence.familiarity import Familiarity
 from knn_logits.evidence.trace import SequenceTrace, TokenTrace
-
-
-@given(
-    st.lists(st.lists(st.floats(0.01, 100.0), min_size=3, max_size=3), min_size=5, max_size=40),
-    st.sampled_from([1e-3, 1.0, 1e4]),
-)
-def test_the_nearest_neighbor_has_nine_tenths_of_a_typical_vote(gaps, scale):
-    nearness = -torch.tensor([[0.0, *np.cumsum(row)] for row in gaps]) * scale
-    temperature = sharp_temperature(nearness)
-    strongest = torch.softmax(nearness.double() / temperature, dim=-1)[:, 0].median()
-    assert float(strongest) == pytest.approx(0.9, abs=0.01)
-
-
-def test_neighbors_that_are_all_equally_near_give_no_temperature():
-    assert sharp_temperature(torch.zeros(8, 4)) is None
 
 
 def test_the_ngram_is_the_shortest_that_the_corpus_hardly_repeats(tmp_path):
@@ -50,70 +32,27 @@ def test_the_ngram_is_the_shortest_that_the_corpus_hardly_repeats(tmp_path):
     assert unrepeated_ngram(make_store(tmp_path / "loop", [[1, 2] * 1000])) is None
 
 
-def test_a_build_chooses_for_writing_too(model, tokenizer, tmp_path):
-    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store")
-    own = store.manifest.writing
-    assert own is not None
-    assert own.retomaton
-    assert own.temperature > 0
-    with knn_logits.KNNLogitsProcessor(model, store) as knn:
-        assert knn.config.temperature == own.temperature
-        assert knn.config.retomaton
-    # Scoring keeps the settings of the papers where the text is too short to choose others.
-    assert store.manifest.settings.temperature == 10.0
+def test_a_build_measures_which_ngram_is_a_loop(model, tokenizer, tmp_path):
+    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store", lmbda=0.3, k=5)
+    size = store.manifest.settings.no_repeat_ngram_size
+    assert size == unrepeated_ngram(store)
+    assert Memory(model, store).loop_size == size
+    with KNNLogitsProcessor(model, store) as knn:
+        assert knn.loop_size == size
+    plain = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "plain", calibrate=False)
+    assert plain.manifest.settings.no_repeat_ngram_size is None
+    assert b"no_repeat_ngram_size" not in plain.manifest.to_bytes()
+    assert Memory(model, plain).loop_size is None
 
 
-def test_what_is_given_at_the_build_is_kept(model, tokenizer, tmp_path):
-    build = knn_logits.build_datastore
-    store = build(model, tokenizer, TEXTS, tmp_path / "some", lmbda=0.3, k=5)
-    assert (store.manifest.writing.lmbda, store.manifest.writing.k) == (0.3, 5)
-    whole = build(model, tokenizer, TEXTS, tmp_path / "all", lmbda=0.3, k=5, temperature=2.0)
-    assert whole.manifest.writing is None
-    plain = build(model, tokenizer, TEXTS, tmp_path / "plain", calibrate=False)
-    assert plain.manifest.writing is None
-
-
-def test_another_metric_chooses_the_temperature_anew(build, tmp_path):
-    store = build(TEXTS, tmp_path / "store")
-    before = store.manifest.writing
+def test_another_metric_has_a_temperature_of_its_own_scale(build, tmp_path):
+    store = build(TEXTS, tmp_path / "store", lmbda=0.3)
+    before = store.manifest.settings
     after = knn_logits.build_index(store, knn_logits.IndexConfig("exact", "cosine"))
-    assert after.manifest.writing.temperature < before.temperature
-    assert after.manifest.writing.k == before.k
-
-
-def test_text_goes_on_along_the_passage_it_began(model, tokenizer, tmp_path):
-    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store")
-    prompt = "When error code E42 appears, open the winch"
-    inputs = tokenizer(prompt, return_tensors="pt")
-    with knn_logits.KNNLogitsProcessor(model, store) as knn:
-        output = model.generate(
-            **inputs,
-            max_new_tokens=12,
-            do_sample=False,
-            logits_processor=[knn],
-            **knn_logits.generation_settings(store),
-        )
-    written = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])
-    assert " cover and clear the cable".startswith(written[:10])
-    assert written in TEXTS[1]
-
-
-def test_a_datastore_of_an_earlier_version_gets_them_with_its_index(build, tmp_path):
-    store = build(TEXTS * 4, tmp_path / "store")
-    manifest = store.manifest
-    assert manifest.settings.calibrated
-    manifest.model_copy(update={"writing": None}).write(store.folder)
-    old = knn_logits.Datastore(store.folder)
-    assert old.manifest.writing is None
-    assert knn_logits.build_index(old).manifest.writing == manifest.writing
-
-
-def test_settings_of_the_users_own_stay_the_only_ones(build, tmp_path):
-    given = {"k": 8, "lmbda": 0.4, "temperature": 3.0}
-    store = build(TEXTS, tmp_path / "store", **given)
-    assert knn_logits.build_index(store).manifest.writing is None
-    write_settings(store, 8, 0.5, 2.0)
-    assert knn_logits.build_index(store.folder).manifest.writing is None
+    assert after.manifest.settings.temperature < before.temperature
+    assert after.manifest.settings.stale
+    assert after.manifest.settings.k == before.k
+    assert after.manifest.settings.no_repeat_ngram_size == before.no_repeat_ngram_size
 
 
 # Each text in four documents, which end differently.
@@ -123,7 +62,8 @@ MANY = [f"{text} And so it goes on, number {number}." for number in range(4) for
 @pytest.fixture(scope="module", params=["l2", "cosine"])
 def near_store(request, build, tmp_path_factory):
     index = knn_logits.IndexConfig("exact", metric=request.param)
-    return build(MANY, tmp_path_factory.mktemp("near") / "s", index=index)
+    folder = tmp_path_factory.mktemp("near") / "s"
+    return build(MANY, folder, index=index, lmbda=0.8)
 
 
 def test_the_limit_is_a_plain_percentile(near_store):
@@ -150,7 +90,7 @@ def test_the_limit_is_a_plain_percentile(near_store):
 def test_hits_are_counted_as_by_hand(model, tokenizer, near_store):
     text = MANY[9]
     found = explain(model, tokenizer, near_store, text, k=near_store.manifest.entries)[0]
-    memory = Memory(model, near_store, scoring=True, k=64)
+    memory = Memory(model, near_store, k=64)
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     states, _ = key_states_and_logits(model, memory.location, inputs)

@@ -1,8 +1,4 @@
-"""Chooses settings for writing: a sharp vote that follows pointers, by how near neighbors are.
-
-The likeliest settings let a thousand neighbors vote almost equally, which writes blank lines and
-loops (LOG.md).
-"""
+"""Measures what text like a datastore's finds in it, and which repetitions are loops."""
 
 from __future__ import annotations
 
@@ -13,21 +9,16 @@ import torch
 from torch import Tensor
 
 from knn_logits.building.calibration import OVERSAMPLING, part_of_entries, without_part
-from knn_logits.building.planning import complete
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.index.base import Index
 from knn_logits.index.opening import training_sample
 from knn_logits.metrics import COMPARISONS, Metric, as_distance, equivalent_temperature
 from knn_logits.search.neighbors import NEAREST, hits
 from knn_logits.search.retriever import Retriever
-from knn_logits.settings.config import KNNConfig, StoredSettings
+from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.records import NearRecord, SettingsRecord, WritingRecord
+from knn_logits.store.records import NearRecord
 
-_K = 64
-_LMBDA = 0.7
-# For half of the queries, the nearest neighbor has at least this share of the vote.
-_STRONGEST = 0.9
 # A written text that repeats n tokens at once loops. n is the least for which n-grams hardly ever
 # repeat within so many tokens of the datastore.
 _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
@@ -93,24 +84,6 @@ def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | Non
     )
 
 
-def choose_writing(
-    store: Datastore, nearness: Nearness | None, fixed: StoredSettings, *, seed: int = 0
-) -> WritingRecord | None:
-    """Chooses settings for writing; None where all are fixed, or no temperature is sharp."""
-    temperature = fixed.get("temperature")
-    if temperature is None and nearness is not None:
-        temperature = sharp_temperature(nearness.nearest)
-    if temperature is None or complete(fixed):
-        return None
-    return WritingRecord(
-        k=fixed.get("k") or _K,
-        lmbda=_LMBDA if (lmbda := fixed.get("lmbda")) is None else lmbda,
-        temperature=temperature,
-        retomaton=True,
-        no_repeat_ngram_size=unrepeated_ngram(store, seed),
-    )
-
-
 def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
     """Converts a temperature that was chosen for a metric to the datastore's metric."""
     if metric == store.manifest.metric:
@@ -120,29 +93,6 @@ def like_temperature(store: Datastore, temperature: float, metric: Metric) -> fl
     # The number is rounded, so that going to another metric and back changes nothing.
     like = equivalent_temperature(temperature, metric, store.manifest.metric, mean_square)
     return float(f"{like:.8g}")
-
-
-def with_suffixes(writing: WritingRecord | None, scoring: SettingsRecord) -> WritingRecord | None:
-    """Gives shared tokens the worth for writing that they have for scoring."""
-    if writing is None:
-        return None
-    config = KNNConfig.of(scoring).at_temperature(writing.temperature)
-    return writing.model_copy(update={"suffix_weight": float(f"{config.suffix_weight:.4g}")})
-
-
-def sharp_temperature(nearness: Tensor) -> float | None:
-    """The temperature at which the nearest neighbor's median share is `_STRONGEST`."""
-    rows = nearness[nearness.isfinite().sum(dim=-1) >= 2].double()
-    below = rows[:, :1] - rows
-    scale = float(below[below.isfinite()].mean())
-    if not np.isfinite(scale) or scale <= 0.0:
-        return None
-    low, high = scale * 1e-5, scale * 1e3
-    for _ in range(60):
-        middle = (low * high) ** 0.5
-        strongest = torch.softmax(-below / middle, dim=-1)[:, 0].median()
-        low, high = (middle, high) if float(strongest) > _STRONGEST else (low, middle)
-    return float(f"{low:.4g}")
 
 
 def unrepeated_ngram(store: Datastore, seed: int = 0) -> int | None:

@@ -1,0 +1,175 @@
+"""`AdaptiveGate`: λ by what a search returns, for the neighbors and for verbatim matches.
+
+p = s p_match + (1 - s) (λ p_kNN + (1 - λ) p_LM)
+
+p_match is the distribution of the tokens that follow the longest verbatim match of the text in the
+corpus. A small network computes λ and s at each step, as in He et al. (2021), section 4.1, from
+features that the search has already. `building.gate_fitting` fits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.metrics import Metric, check_metric
+from knn_logits.mixture.gates.fitted import FittedGate
+from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
+from knn_logits.mixture.gates.network import Network
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.search.occurrences import Occurrences
+
+FEATURES = (
+    "nearness of the nearest neighbor",
+    "mean nearness of the next 15, relative to it",
+    "p_kNN of the neighbors' favorite token",
+    "log p_LM of that token",
+    "log p_LM of the model's favorite token",
+    "log(1 + tokens of the longest verbatim match)",
+    "square root of the match's rarity in nats",
+    "share of the text that the match covers",
+    "p_match of the match's favorite token",
+    "log p_LM of that token",
+    "p_kNN of that token",
+)
+_NEIGHBORS = 16
+_LEAST_LOG_P = -20.0
+# A smaller λ is 0: it would change no choice, and cost likelihood where nothing is near.
+_FLOOR = 0.02
+
+
+@dataclass(frozen=True)
+class Ballots:
+    """What the model, the neighbors and the match say at some steps, for features and a fit."""
+
+    features: Tensor  # float32 [rows, features], in the order of FEATURES
+    tokens: Tensor  # int64 [rows, 3], the favorites of the model, the neighbors and the match
+    p: Tensor  # float32 [rows, 3, 3], the probability of each favorite by each of the three
+    found: Tensor  # bool [rows, 2], whether there are neighbors, and whether there is a match
+
+    @classmethod
+    def of(cls, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor) -> Ballots:
+        """Reads the neighbors and their `occurrences`; the weights are log w_i, [rows, k]."""
+        knn = _votes(log_weights, neighbors.values, log_p_lm)
+        part = neighbors.occurrences[0] if neighbors.occurrences else Occurrences.none(len(knn))
+        match = _votes(part.log_weights, part.values, log_p_lm)
+        found = torch.stack([knn.amax(-1) > 0.0, match.amax(-1) > 0.0], dim=-1)
+        best_lm, by_lm = log_p_lm.max(dim=-1)
+        p_knn, by_knn = knn.max(dim=-1)
+        p_match, by_match = match.max(dim=-1)
+        tokens = torch.stack([by_lm, by_knn, by_match], dim=-1)
+        tokens[:, 1:] = torch.where(found, tokens[:, 1:], tokens[:, :1])
+        logs = log_p_lm.gather(-1, tokens)
+        p = torch.stack([logs.exp(), knn.gather(-1, tokens), match.gather(-1, tokens)], dim=-1)
+        logs = logs.clamp(min=_LEAST_LOG_P)
+        nothing = logs.new_full((), _LEAST_LOG_P)
+        lengths, rarity, coverage = (
+            column.to(logs.device) for column in (part.lengths, part.rarity, part.coverage)
+        )
+        features = torch.stack(
+            [
+                *_nearness(neighbors, found[:, 0], logs.device),
+                p_knn,
+                torch.where(found[:, 0], logs[:, 1], nothing),
+                best_lm,
+                torch.where(found[:, 1], lengths, 0).float().log1p(),
+                torch.where(found[:, 1], rarity, 0.0).sqrt(),
+                torch.where(found[:, 1], coverage, 0.0),
+                p_match,
+                torch.where(found[:, 1], logs[:, 2], nothing),
+                torch.where(found[:, 1], p[:, 2, 1], 0.0),
+            ],
+            dim=-1,
+        )
+        limit = torch.finfo(torch.float32).max
+        return cls(features.float().clamp(-limit, limit), tokens, p, found)
+
+
+def _votes(log_weights: Tensor, values: Tensor, like: Tensor) -> Tensor:
+    """The distribution of weighted votes over the vocabulary, float32 [rows, vocabulary]."""
+    votes = torch.zeros_like(like)
+    return votes.scatter_add_(-1, values.to(like.device), log_weights.to(like).exp())
+
+
+def _nearness(neighbors: Neighbors, found: Tensor, device: torch.device) -> list[Tensor]:
+    """The first two features, [rows] each; 0 without neighbors."""
+    if not neighbors.k:
+        return [torch.zeros(neighbors.rows, dtype=torch.float32, device=device)] * 2
+    nearest = neighbors.nearness.topk(min(_NEIGHBORS, neighbors.k), dim=-1).values.to(device)
+    present = nearest.isfinite()
+    first = nearest[:, 0].masked_fill(~found, 0.0)
+    below = (nearest - nearest[:, :1]).masked_fill(~present, 0.0).sum(-1)
+    return [first, below / (present.sum(-1) - 1).clamp(min=1)]
+
+
+def shares_of(logits: Tensor) -> Tensor:
+    """λ and s of the network's outputs: a sigmoid, stretched so that its lowest part is 0."""
+    return (torch.sigmoid(logits) * (1.0 + _FLOOR) - _FLOOR).clamp(0.0, MOST_BY_NETWORK)
+
+
+class AdaptiveGate(FittedGate):
+    """Computes λ for the neighbors and s for the verbatim match, from `FEATURES`.
+
+    Both are 0 where the model's likeliest token is a control token, such as the one that ends a
+    text, and at most 0.999. λ is 0 without neighbors, and s without a match.
+
+    Args:
+        metric: The metric of the distances that the gate was fitted for.
+        arrays: The arrays of a `Network` with two outputs.
+        control: Tokens that control the model, as `engine.tokens.control_tokens` lists them.
+
+    Raises:
+        ConfigError: when the arrays do not fit together.
+    """
+
+    kind = "adaptive"
+
+    def __init__(
+        self, metric: Metric, arrays: Mapping[str, Any], control: tuple[int, ...] = ()
+    ) -> None:
+        self.metric: Metric = check_metric(metric)
+        self.control = control
+        self._network = Network("AdaptiveGate", len(FEATURES), arrays, outputs=2)
+
+    def with_control(self, tokens: tuple[int, ...]) -> AdaptiveGate:
+        """Returns the same gate for a model with these control tokens."""
+        return AdaptiveGate(self.metric, self._network.to_arrays(), tokens)
+
+    def shares(
+        self, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Computes λ and s of each row.
+
+        Args:
+            neighbors: The neighbors, with the verbatim match as the first of `occurrences`.
+            log_weights: log w_i of the neighbors, float32 [rows, k].
+            log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
+
+        Returns:
+            float32 [rows] each, in [0, 0.999].
+        """
+        ballots = Ballots.of(neighbors, log_weights, log_p_lm)
+        lmbda, share = self.at(ballots.features).unbind(-1)
+        active = ballots.found
+        if self.control:
+            control = torch.tensor(self.control, device=active.device)
+            active = active & ~torch.isin(ballots.tokens[:, :1], control)
+        return lmbda * active[:, 0], share * active[:, 1]
+
+    def at(self, features: Tensor) -> Tensor:
+        """λ and s for features float32 [rows, features], as float32 [rows, 2]."""
+        return shares_of(self._network(features))
+
+    def to_arrays(self) -> dict[str, Array]:
+        """See `FittedGate.to_arrays`."""
+        return self._network.to_arrays()
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> AdaptiveGate:
+        """See `FittedGate.from_arrays`."""
+        return cls(metric, arrays)

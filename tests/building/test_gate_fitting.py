@@ -1,0 +1,143 @@
+"""The gate that a build fits: when there is one, its record, its bytes, and what it does."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import TEXTS, make_gpt2
+
+from knn_logits import KNNLogitsProcessor, Memory, build_datastore, evaluate
+from knn_logits.building import gate_fitting
+from knn_logits.building.own_texts import BEGINNINGS, own_texts
+from knn_logits.mixture.gates.adaptive import AdaptiveGate
+from knn_logits.mixture.gates.stored import stored_gate
+
+
+@pytest.fixture(scope="module")
+def gated(model, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gated") / "store"
+    return build_datastore(model, tokenizer, [text * 2 for text in TEXTS], folder)
+
+
+def test_a_build_fits_a_gate_and_judges_it(gated, model):
+    assert isinstance(stored_gate(gated), AdaptiveGate)
+    record = gated.manifest.gate
+    assert record.kind == "adaptive"
+    assert record.tokens > 0
+    assert 0.0 <= record.kept <= 1.0
+    assert "nats per token" in str(record)
+    memory = Memory(model, gated)
+    assert isinstance(memory.gate, AdaptiveGate)
+    assert memory.gate.control == (0,)
+
+
+def test_the_same_build_writes_the_same_gate(gated, model, tokenizer, tmp_path):
+    torch.manual_seed(5)
+    again = build_datastore(model, tokenizer, [text * 2 for text in TEXTS], tmp_path / "again")
+    first, second = (store.gate_arrays()[0] for store in (gated, again))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert again.manifest.gate == gated.manifest.gate
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings"),
+    [
+        (TEXTS, {"lmbda": 0.3}),
+        (TEXTS, {"calibrate": False}),
+        (TEXTS, {"store_keys": False}),
+        ([TEXTS[0][:40]], {}),
+    ],
+    ids=["λ is given", "not calibrated", "keys on demand", "too few entries"],
+)
+def test_no_gate(model, tokenizer, tmp_path, texts, settings):
+    store = build_datastore(model, tokenizer, texts, tmp_path / "store", **settings)
+    assert stored_gate(store) is None
+    assert store.manifest.gate is None
+    assert Memory(model, store).gate is None
+
+
+def test_a_number_replaces_the_gate_and_paper_is_plain(gated, model):
+    memory = Memory(model, gated)
+    assert memory.asked(lmbda=0.3).gate is None
+    paper = memory.asked(preset="paper")
+    assert paper.gate is None
+    assert not paper.experts
+    assert paper.config.lmbda == gated.manifest.settings.lmbda
+    assert paper.config.suffix_weight == 1.0
+    assert not paper.config.retomaton
+
+
+def test_a_passage_that_a_text_repeats_is_continued(gated, model, tokenizer):
+    ids = torch.tensor([tokenizer(TEXTS[3])["input_ids"][:20]])
+    length = ids.shape[1]
+    with KNNLogitsProcessor(model, gated) as knn:
+        output = model.generate(ids, max_new_tokens=8, do_sample=False, logits_processor=[knn])
+        trace = knn.trace(output, tokenizer)
+    assert output[0, length:].tolist() == tokenizer(TEXTS[3])["input_ids"][length : length + 8]
+    assert all(token.lmbda > 0.5 for token in trace[0].tokens)
+    assert trace[0].tokens[0].documents
+
+
+def test_evaluation_is_what_is_written(gated, model, tokenizer):
+    """Teacher-forced scores equal the processor's, token by token."""
+    ids = tokenizer(TEXTS[5])["input_ids"]
+    scores = []
+    with KNNLogitsProcessor(model, gated) as knn:
+
+        class Forced:
+            def __call__(self, input_ids, mixed):
+                scores.append(float(mixed[0, ids[input_ids.shape[1]]]))
+                forced = torch.full_like(mixed, float("-inf"))
+                forced[0, ids[input_ids.shape[1]]] = 0.0
+                return forced
+
+        model.generate(
+            torch.tensor([ids[:1]]),
+            max_new_tokens=len(ids) - 1,
+            eos_token_id=None,
+            logits_processor=[knn, Forced()],
+        )
+    total = evaluate(model, tokenizer, gated, [TEXTS[5]], allow_overlap=True, samples=0).total
+    expected = np.exp(-np.mean(scores))
+    assert total.perplexity.interpolated == pytest.approx(expected, rel=1e-3)
+
+
+def test_own_texts_are_the_models(model, tokenizer):
+    texts = own_texts(model, tokenizer, seed=1)
+    assert len(texts) == len(BEGINNINGS)
+    assert all(len(ids) > given for ids, given in texts)
+    assert texts == own_texts(model, tokenizer, seed=1)
+    assert texts != own_texts(model, tokenizer, seed=2)
+    ids, given = texts[0]
+    assert tokenizer.decode(ids[:given]) == BEGINNINGS[0]
+
+
+def test_own_texts_leave_the_callers_random_numbers_alone(model, tokenizer):
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    own_texts(model, tokenizer)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_model_with_a_short_context_writes_nothing(tokenizer):
+    assert own_texts(short_model(), tokenizer) == []
+
+
+def short_model():
+    model = make_gpt2()
+    model.config.n_positions = 12
+    return model
+
+
+def test_an_interrupted_fit_resumes_to_the_same_bytes(
+    gated, model, tokenizer, tmp_path, monkeypatch
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gate_fitting, "fit_adaptive_gate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            build_datastore(model, tokenizer, [text * 2 for text in TEXTS], tmp_path / "store")
+    store = build_datastore(model, tokenizer, [text * 2 for text in TEXTS], tmp_path / "store")
+    assert store.manifest.files == gated.manifest.files
