@@ -27,7 +27,7 @@ _SCRIPTS = (
     "take", "page", "mount", "chat", "alone",
 )  # fmt: skip
 _NAMES = (
-    "mount, drawer, controls, know, own, ownOfModel, isTurned, forTab, alone, tries, fromLink, "
+    "mount, drawer, controls, know, own, ownOfModel, alone, tries, fromLink, "
     "runLink, read, unpackLive, mixed, turnsOf, wholeTrace, chat, asked, addressOf"
 )
 _TITLE_TAG = re.compile(rb"<title>[^<]*</title>")

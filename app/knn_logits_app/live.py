@@ -89,9 +89,9 @@ class Live:
             self.steps.append(step)
 
     @property
-    def trust(self) -> bool:
-        """Whether trust decides which entries vote, which the browser cannot follow."""
-        return getattr(self.memory.gate, "kind", None) == "trust"
+    def adaptive(self) -> bool:
+        """Whether an adaptive gate sets λ, which the browser cannot follow."""
+        return getattr(self.memory.gate, "kind", None) == "adaptive"
 
     @property
     def metric(self) -> str:
@@ -99,7 +99,7 @@ class Live:
 
     def packed(self, text_of: Callable[[int], str]) -> tuple[dict[str, Any], list[Shown]] | None:
         """Packs the steps; None if they are too large, or more than neighbors vote."""
-        if self.neighbors > MOST_NEIGHBORS or self.memory.experts or self.trust:
+        if self.neighbors > MOST_NEIGHBORS or self.memory.experts:
             return None
         entries, values = self._joined("entries", np.int64), self._joined("values", np.int64)
         documents, numbers = _documents(self.memory, entries)
@@ -130,9 +130,6 @@ class Live:
             "bonus": _text(bonus) if (bonus := self._joined("bonus", np.float32)).any() else None,
             # What each shared token adds to a neighbor's logit.
             "by_shared": math.log(config.suffix_weight),
-            # For writing, a shared token keeps its worth in distance at another temperature.
-            "keeps_worth": not self.memory.scoring
-            and self.memory.stores[0].manifest.writing is not None,
             "log_p_lm": _text(np.concatenate([np.empty(0), *log_p_lm]).astype(np.float32)),
             "others": [
                 [[place[token], float(f"{log_p:.7g}")] for token, log_p in step.likeliest.items()]

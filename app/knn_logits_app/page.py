@@ -43,7 +43,7 @@ def build_page(server: Server) -> Any:
         )
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
-                row = gr.HTML(_tab_row(tabs), js_on_load=asset("tabs.js"), apply_default_css=False)
+                gr.HTML(_tab_row(tabs), js_on_load=asset("tabs.js"), apply_default_css=False)
                 panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in tabs]
             with gr.Column(scale=1, min_width=280, elem_id="side"):
                 controls = _controls(server)
@@ -54,7 +54,7 @@ def build_page(server: Server) -> Any:
                 answers = build(server, controls)
             if answers is not None:
                 connect(server, answers, drawer)
-        _follow(page, row, controls, server)
+        _follow(page, controls, server)
         page.unload(forget)
         add_api(page, server)
     return page
@@ -124,7 +124,7 @@ def _controls(server: Server) -> Controls:
     return controls
 
 
-def _follow(page: Any, row: Any, controls: Controls, server: Server) -> None:
+def _follow(page: Any, controls: Controls, server: Server) -> None:
     """Makes the browser update the answers when a control changes, without a request."""
     everything = [*controls.lookup, controls.use]
     follow = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
@@ -132,12 +132,6 @@ def _follow(page: Any, row: Any, controls: Controls, server: Server) -> None:
     names = json.dumps(list(SETTINGS))
     start = f"(...all) => {{ knnLogits.know({json.dumps(libraries)}, {names}, ...all); }}"
     page.load(**{**follow, "js": start})
-    row.turn(
-        inputs=controls.lookup,
-        outputs=list(controls.settings.values()),
-        js="(...all) => knnLogits.forTab(...all)",
-        **INSTANT,
-    )
     for control in everything:
         control.change(**follow)
     # A link can carry a prompt and settings. They are filled in, and the answer is written.
@@ -152,11 +146,7 @@ def _library_settings(library: Library) -> dict[str, Any]:
     return {
         "chosen": library.chosen,
         "stores": {
-            title: {
-                "writing": list(values_of(store).values()),
-                "scoring": list(values_of(store, scores=True).values()),
-            }
-            for title, store in library.stores.items()
+            title: list(values_of(store).values()) for title, store in library.stores.items()
         },
     }
 

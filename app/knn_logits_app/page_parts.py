@@ -99,19 +99,13 @@ def setting_control(declared: Setting, value: Any, useful: int | None = None) ->
     return gr.Number(value, minimum=least, **shared)
 
 
-def values_of(store: Datastore, *, scores: bool = False) -> dict[str, Any]:
-    """A datastore's own settings, which the controls show: for writing, or for scoring a text."""
-    scoring = store.manifest.settings
-    record = scoring if scores else store.manifest.writing or scoring
-    return {
-        name: getattr(record, name, getattr(scoring, name, declared.default))
-        for name, declared in SETTINGS.items()
-    }
+def values_of(store: Datastore) -> dict[str, Any]:
+    """A datastore's own settings, which the controls show."""
+    record = store.manifest.settings
+    return {name: getattr(record, name, declared.default) for name, declared in SETTINGS.items()}
 
 
-def split(
-    server: Server, values: Sequence[Any], *, scores: bool = False
-) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
+def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
     """Splits the values of a handler, which are those of `Controls.lookup`, followed by others."""
     size = len(SETTINGS) + 2
     (model, stores, *settings), rest = values[:size], values[size:]
@@ -122,7 +116,7 @@ def split(
         # A control that was not changed sets nothing, so that all of the datastore's own settings
         # hold. A visitor's text has those of the model's first datastore.
         store = library.stores.get(changed.stores[0], library.store)
-        first = values_of(store, scores=scores)
+        first = values_of(store)
         for name, value in first.items():
             if changed.settings.get(name) == value:
                 changed.settings.pop(name, None)

@@ -65,7 +65,7 @@ class Answer:
     seconds: float = 0.0  # without the trace
     passes: int | None = None  # forward passes of the model, if they were counted
     metric: str = "l2"
-    trust: bool = False  # whether trust decided where the memory spoke
+    adaptive: bool = False  # whether an adaptive gate set λ
     live: tuple[dict[str, Any], list[Shown]] | None = None
 
     @property
@@ -162,7 +162,7 @@ class Session:
         reader.check_text(text, source, self.limits)
         memory = library.memory.over(self.stores(library, lookup, private))
         started = time.monotonic()
-        memory = memory.asked(scoring=True, **settings_of(lookup))
+        memory = memory.asked(**settings_of(lookup))
         live = Live(memory, greedy=False)
         trace = explain(
             library.model,
@@ -250,7 +250,7 @@ def _write(
             answer, words=tuple(words), stopped=stopped, tokens=len(words),
             seconds=time.monotonic() - started, passes=knn.passes + 1 if knn else None,
             metric=live.metric if live else "l2",
-            trust=live is not None and live.trust,
+            adaptive=live is not None and live.adaptive,
         )  # fmt: skip
         if knn is not None and live is not None and lookup is not None:
             # The text is shown at once, since the trace takes a moment longer.

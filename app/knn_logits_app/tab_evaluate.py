@@ -44,7 +44,7 @@ def build(server: Server, controls: Controls) -> None:
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (sources, text) = page_parts.split(server, values, scores=True)
+            model, lookup, (sources, text) = page_parts.split(server, values)
             visitor = request.session_hash
             library = server.session.library(model)
             private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()

@@ -46,7 +46,7 @@ def build(server: Server, controls: Controls) -> Any:
 
     def on_explain(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (source, text) = page_parts.split(server, values, scores=True)
+            model, lookup, (source, text) = page_parts.split(server, values)
             library = server.session.library(model)
             private = server.visitors.stores(request.session_hash)
             source = text_of(source, "source") if library.reader.sources else None

@@ -68,7 +68,7 @@ def message(line: str) -> str:
 
 
 def _side(answer: Answer) -> dict[str, Any]:
-    names = ("prompt", "begun", "knn", "done", "stopped", "tokens", "passes", "metric", "trust")
+    names = ("prompt", "begun", "knn", "done", "stopped", "tokens", "passes", "metric", "adaptive")
     content = {name: getattr(answer, name) for name in names}
     content["seconds"] = round(answer.seconds, 3)
     if answer.trace is None:

@@ -79,7 +79,7 @@ def measure(
     documents = to_measure(session, library, text, sources)
     memory = library.memory.over(session.stores(library, lookup, private))
     model, tokenizer, watch = library.model, library.tokenizer, deadline.watch()
-    scoring = memory.asked(scoring=True, **settings_of(lookup))
+    scoring = memory.asked(**settings_of(lookup))
     total = evaluate(model, tokenizer, scoring, documents, samples=0, progress=watch).total
     settings = settings_line(scoring.config, symbols=True)
     settings += ", but a gate sets λ for each word" if scoring.gate is not None else ""

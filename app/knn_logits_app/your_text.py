@@ -145,7 +145,7 @@ def build_steps(
                 room / YOUR_TEXT,
                 key=like.key.name,
                 index=IndexConfig("auto", metric=like.metric),
-                **KNNConfig.of(like.settings).values("scoring"),
+                **KNNConfig.of(like.settings).stored_values(),
                 batch_tokens=1024,
                 **(like.pairs.model_dump() if like.pairs else {}),
                 threads=session.threads,
@@ -185,14 +185,13 @@ def build_steps(
 def build_for(
     steps: Iterator[Progress | Path], library: Library, visitors: Visitors, visitor: str
 ) -> Iterator[Progress | Datastore]:
-    """Gives the finished datastore to a visitor, with the settings for writing of the first one."""
+    """Gives the finished datastore to a visitor, with the gate of the first one."""
     with closing(steps):  # type: ignore[type-var]
         for step in steps:
             if isinstance(step, Progress):
                 yield step
             else:
                 store = Datastore(step)
-                writing = library.store.manifest.writing
-                store.manifest = store.manifest.model_copy(update={"writing": writing})
+                store.take_gate(library.store)
                 visitors.keep(visitor, store)
                 yield store

@@ -121,7 +121,7 @@ def echo_of(
             tokens.append(scored(tokenizer, text, *_likeliest(row, token, number)))
         return tuple(tokens)
     settings: dict[str, Any] = {"max_neighbors": 0, "candidates": number}
-    settings |= memory.config.values("scoring")
+    settings |= memory.config.stored_values()
     if memory.gate is not None:
         settings["lmbda"] = memory.gate
     trace = explain(served.model, tokenizer, memory, prompt.text, **settings)[0]

@@ -2,14 +2,18 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
 from conftest import TEXTS
+from gate_cases import random_adaptive
+from tuned import write_settings
 
 from app.conftest import expect, serving
 from app.test_ways import slide
 from knn_logits import (
+    Datastore,
     Memory,
     Neighbors,
     Vote,
@@ -188,10 +192,10 @@ def test_documents_are_numbered_and_named(steps, store):
 
 @pytest.fixture(scope="module")
 def weighed(build, tmp_path_factory):
-    """A datastore whose entries count more for shared tokens, and which writes as it scores."""
+    """A datastore whose entries count more for shared tokens."""
     folder = tmp_path_factory.mktemp("weighed") / "s"
     documents = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
-    found = build(documents, folder, index="exact", suffix_weight=3.0)
+    found = build(documents, folder, index="exact", suffix_weight=3.0, lmbda=0.5)
     return merge_entries(found, 0.8)
 
 
@@ -209,7 +213,7 @@ def test_shared_tokens_count_in_the_browser_when_a_text_is_explained(
     page, model, tokenizer, weighed, pointers
 ):
     more = {"retomaton": True, "min_knns": 8, "pointer_weight": 5.0} if pointers else {}
-    memory = Memory(model, weighed, scoring=True, **ASKED, **more)
+    memory = Memory(model, weighed, **ASKED, **more)
     own = memory.config.temperature
     assert memory.config.suffix_weight == 3.0
     live = Live(memory, greedy=False)
@@ -218,19 +222,19 @@ def test_shared_tokens_count_in_the_browser_when_a_text_is_explained(
     assert content["shared"] is not None
     tokens = [one.token_id for one in trace[0].tokens]
     for settings in ({"temperature": own}, {"temperature": 2 * own}, {"lmbda": 0.9}):
-        other = memory.asked(scoring=True, suffix_weight=3.0, **settings)
+        other = memory.asked(**settings)
         expected = explain(model, tokenizer, other, TEXTS[1])[0].tokens
         found = under(page, content, tokens, **({"temperature": own} | settings))
         assert found == pytest.approx([one.p for one in expected], rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize("sharper", [1.0, 0.3, 0.02, 4.0])
-def test_shared_tokens_keep_their_worth_in_the_browser_when_a_text_is_written(
+def test_shared_tokens_count_in_the_browser_when_a_text_is_written(
     page, model, tokenizer, weighed, sharper
 ):
-    memory = Memory(model, weighed, retomaton=False, **ASKED)
+    memory = Memory(model, weighed, **ASKED)
     own = memory.config.temperature
-    assert memory.config.suffix_weight > 1.0
+    assert memory.config.suffix_weight == 3.0
     live = Live(memory)
     ids = tokenizer(TEXTS[1], return_tensors="pt")["input_ids"]
     states, logits = key_states_and_logits(
@@ -244,7 +248,7 @@ def test_shared_tokens_keep_their_worth_in_the_browser_when_a_text_is_written(
 
     live.add(vote(memory), tokens)
     content, _ = live.packed(str)
-    other = vote(memory.asked(scoring=False, temperature=sharper * own))
+    other = vote(memory.asked(temperature=sharper * own))
     expected = other.log_p.gather(-1, torch.tensor(tokens)[:, None])[:, 0].exp()
     found = under(page, content, tokens, temperature=sharper * own)
     assert found == pytest.approx(expected.tolist(), rel=2e-3, abs=1e-6)
@@ -271,6 +275,25 @@ def test_a_page_says_what_it_shows_and_what_it_cannot(visit, model, tokenizer, w
         one.check()
 
 
+def test_what_is_moved_does_not_count_in_a_text_for_which_a_gate_set_lambda(
+    visit, model, tokenizer, weighed, tmp_path
+):
+    folder = shutil.copytree(weighed.folder, tmp_path / "gated")
+    write_settings(Datastore(folder), 16, 0.5, 5.0, random_adaptive())
+    library = Library.of("tiny", model, tokenizer, [Datastore(folder)], [TEXTS[1][:30]])
+    with serving(library) as (url, _):
+        one = visit(url=url)
+        one.write(TEXTS[1][:30])
+        note = one.page.locator("#answers .kl-stale")
+        slide(one.page, 0.2)
+        expect(note).to_contain_text("the gate set λ for each word")
+        note.get_by_role("button", name="Write again").click()
+        expect(note).to_have_count(0)
+        slide(one.page, 0.3)
+        expect(note).to_contain_text("Colours and bars show λ 0.3")
+        one.check()
+
+
 def test_a_setting_that_is_declared_for_the_page_needs_no_line_of_it(
     visit, model, tokenizer, weighed, monkeypatch
 ):
@@ -281,7 +304,7 @@ def test_a_setting_that_is_declared_for_the_page_needs_no_line_of_it(
         one = visit(url=url)
         page = one.page
         weight = page.locator("#suffix_weight input")
-        assert float(weight.input_value()) == weighed.manifest.writing.suffix_weight
+        assert float(weight.input_value()) == weighed.manifest.settings.suffix_weight
         expect(page.locator("#suffix_weight")).to_contain_text(declared.help)
         one.write(TEXTS[1][:30])
         weight.fill("1")

@@ -2,15 +2,19 @@
 
 import gzip
 import re
+import shutil
 import zlib
-from copy import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from gate_cases import random_adaptive
+from tuned import write_settings
 
 from app.conftest import eventually
-from knn_logits import Deadline, LimitError
-from knn_logits.store.records import WritingRecord
+from knn_logits import Datastore, Deadline, LimitError
+from knn_logits.mixture.gates.adaptive import AdaptiveGate
+from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits_app.page import card
 from knn_logits_app.page_parts import values_of
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
@@ -48,23 +52,23 @@ def steps_of(session, visitors, visitor, documents, deadline):
     return build_for(steps, session.first, visitors, visitor)
 
 
-def test_it_is_written_with_like_the_first_datastore(session, visitors):
+def test_it_has_the_settings_and_the_gate_of_the_first_datastore(session, visitors, tmp_path):
     first = next(iter(session.first.stores.values()))
-    sharp = WritingRecord(
-        k=64, lmbda=0.7, temperature=0.5, suffix_weight=50.0, retomaton=True, no_repeat_ngram_size=8
-    )
-    like = copy(first)
-    weighed = first.manifest.settings.model_copy(update={"suffix_weight": 4.0})
-    like.manifest = first.manifest.model_copy(update={"settings": weighed, "writing": sharp})
+    gate = random_adaptive("cosine")
+    folder = shutil.copytree(first.folder, tmp_path / "like")
+    write_settings(Datastore(folder), 64, 0.7, 0.5, gate, suffix_weight=4.0)
+    like = Datastore(folder)
     library = replace(session.first, stores={"manual": like})
     documents, _ = documents_of(session, [], TEXT)
     room = visitors.new_folder("one")
     steps = build_steps(session, library, documents, room, Deadline(60))
     *_, store = build_for(steps, library, visitors, "one")
     assert values_of(store) == {"k": 64, "lmbda": 0.7, "temperature": 0.5}
-    assert store.manifest.writing == sharp
-    assert store.manifest.settings.temperature == first.manifest.settings.temperature
     assert store.manifest.settings.suffix_weight == 4.0
+    found = stored_gate(store)
+    assert isinstance(found, AdaptiveGate)
+    for name, array in gate.to_arrays().items():
+        assert np.array_equal(found.to_arrays()[name], array)
     about = card("manual", like)
     assert "suffix weight 4" in about
     assert "suffix weight" not in card("manual", first)

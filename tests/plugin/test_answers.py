@@ -81,12 +81,12 @@ def test_a_loop_is_ended_as_the_library_ends_it(
     extension, host, loaded, tokenizer, store, monkeypatch
 ):
     from knn_logits import Datastore
-    from knn_logits.store.records import WritingRecord
+    from knn_logits.store.records import SettingsRecord
 
     def like(size):
-        record = WritingRecord(k=4, lmbda=0.0, temperature=5.0, no_repeat_ngram_size=size)
+        record = SettingsRecord(k=4, lmbda=0.0, temperature=5.0, no_repeat_ngram_size=size)
         one = copy.copy(store)
-        one.manifest = store.manifest.model_copy(update={"writing": record})
+        one.manifest = store.manifest.model_copy(update={"settings": record})
         return one
 
     monkeypatch.setattr(Datastore, "from_pretrained", lambda name: like(1))

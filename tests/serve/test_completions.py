@@ -134,7 +134,7 @@ def test_an_echo_has_the_prompts_probabilities(client, model, tokenizer, store, 
             rows = model(ids).logits[0].log_softmax(-1)
         wanted = rows[:-1].gather(-1, ids[0, 1:, None])[:, 0].tolist()
     else:
-        config, _ = resolve_settings(store, "writing")
+        config, _ = resolve_settings(store)
         numbers = {"k": config.k, "lmbda": config.lmbda, "temperature": config.temperature}
         trace = explain(model, tokenizer, store, PROMPT, **numbers)
         wanted = torch.tensor([one.p for one in trace[0].tokens]).log().tolist()

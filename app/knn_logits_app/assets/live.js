@@ -49,7 +49,7 @@ const votesOf = (live, step, { k, temperature }) => {
   const sign = live.metric === "l2" ? -1 : 1;
   const weights = new Float64Array(used);
   // The tokens before a neighbor that are also before the query count, as `settings.py` says.
-  const byShared = (live.by_shared ?? 0) * (live.keeps_worth ? live.temperature / temperature : 1);
+  const byShared = live.by_shared ?? 0;
   let most = -Infinity;
   for (let one = 0; one < used; one += 1) {
     weights[one] = step.log_p_lm.get(step.values[one]) < FORBIDDEN ? -Infinity

@@ -46,10 +46,10 @@ const mount = (element, props, trigger, watch) => {
       return { settings: null, stale: "another memory is chosen now" };
     const off = form.rest[0] === false && view.data.kind !== "explain";
     const moved = names.filter((name) => form.settings[name] !== asked.settings[name]);
-    // What was not moved is as it was written, also where a gate or the memory's trust chose λ.
+    // What was not moved is as it was written, also where a gate chose λ.
     if (!moved.length && !off) return { settings: null, stale: null };
-    if (!live && view.known.side.trust)
-      return { settings: null, stale: "trust chose where the memory speaks, so what is moved counts when it is written again" };
+    if (!live && view.known.side.adaptive)
+      return { settings: null, stale: "the gate set λ for each word, so what is moved counts when it is written again" };
     if (!live || moved.some((name) => !MIXED.includes(name)))
       return { settings: null, stale: "other settings are chosen now" };
     const settings = Object.fromEntries(MIXED.map((name) => [name, moved.includes(name) ? form.settings[name] : live[name]]));

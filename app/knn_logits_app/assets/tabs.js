@@ -7,8 +7,6 @@ const open = (tab) => {
     one.setAttribute("aria-selected", String(one === tab));
     one.tabIndex = one === tab ? 0 : -1;
   });
-  // A tab that uses the same settings must not set them: a visitor, or the tour, may just move one.
-  if (knnLogits.isTurned()) trigger("turn");
 };
 element.addEventListener("click", (event) => {
   const tab = event.target.closest("[role=tab]");

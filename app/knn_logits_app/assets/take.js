@@ -38,7 +38,7 @@ const fromLink = (settings, ...now) => {
   linked.word = given("word", null);
   const asked = address.getAll("store");
   const chosen = asked.length ? asked : now[1];
-  const usual = settingsFor(linked.kind === "explain" ? "scoring" : "writing", form?.model, chosen, now.slice(2));
+  const usual = own(form?.model, chosen);
   return [prompt || now[0], chosen, ...settings.map((name, place) => given(name, usual[place]))];
 };
 const runLink = () => {
