@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from demo import STORE
 from smollm2 import load, make
 
 from knn_logits import Document, build_datastore, read_corpus
+from knn_logits.measure.tune.result import write_settings
+from knn_logits.mixture.gates.stored import stored_gate
 
 PAGES = Path(__file__).parent / "pages"
 SITE = "https://www.sqlite.org"
@@ -29,15 +32,16 @@ def documents(pages: Path = PAGES) -> Iterator[Document]:
 
 
 def main() -> None:
+    model = load(make())
+    about = {"license": "public domain", "source": SITE}
     store = build_datastore(
-        *load(make()),
-        documents(),
-        STORE,
-        store_keys=False,
-        overwrite=True,
-        license="public domain",
-        source=SITE,
+        *model, documents(), STORE, store_keys=False, calibrate=False, overwrite=True, **about
     )
+    # A gate is fitted to stored keys, which take minutes to compute and would take 33 MB here.
+    with TemporaryDirectory() as scratch:
+        whole = build_datastore(*model, documents(), Path(scratch) / "whole")
+        record = whole.manifest
+        write_settings(store, record.settings, stored_gate(whole), quality=record.gate)
     print(f"{store.manifest.entries:,} entries of {store.manifest.documents} documents in {STORE}")
 
 
