@@ -4,7 +4,7 @@ python benchmarks/compression.py MODEL STORE CORPUS TEXT [--texts 8] [--tokens 1
 
 Each kind of index is built over a copy of STORE, whose documents are the first of CORPUS. All visit
 the same number of lists, so that only the codes differ. Recall is that of states of TEXT, which the
-datastore does not hold. Perplexity is measured under the settings for scoring that STORE has, and
+datastore does not hold. Perplexity is measured under STORE's settings, and
 under settings that are chosen on half of the texts and measured on the other half. Times are those
 of a batch of eight, in turn with the exact search.
 """
@@ -97,7 +97,7 @@ def compare_times(index, exact, queries, k, rounds):
 
 
 def perplexities(model, tokenizer, memory, texts):
-    """Perplexity under the datastore's settings for scoring, and under fitted ones."""
+    """Perplexity under the datastore's settings, and under fitted ones."""
     started = time.process_time()
     found = knn_logits.evaluate(model, tokenizer, memory, texts, samples=0, allow_overlap=True)
     seconds = time.process_time() - started
@@ -211,7 +211,7 @@ def measure(args, kinds, model, tokenizer, texts, folder):
         }
         took = in_own_process(store.folder)
         row |= {f"{name}_bytes_an_entry": value / entries for name, value in took.items()}
-        row |= perplexities(model, tokenizer, memory.asked(scoring=True), texts)
+        row |= perplexities(model, tokenizer, memory.asked(), texts)
         yield row
 
 
@@ -223,9 +223,7 @@ def on_demand(args, model, tokenizer, texts, folder):
         model, tokenizer, documents, folder / "bare", store_keys=False, threads=1, overwrite=True
     )
     own = knn_logits.Datastore(args.store).manifest.settings
-    memory = knn_logits.Memory(
-        model, store, scoring=True, k=own.k, lmbda=own.lmbda, temperature=own.temperature
-    )
+    memory = knn_logits.Memory(model, store, k=own.k, lmbda=own.lmbda, temperature=own.temperature)
     size = store.manifest.file("suffixes").bytes
     row = {"index": None, "name": ON_DEMAND}
     row |= {"bytes_an_entry": size / len(store), "plain_arrays": True}

@@ -58,7 +58,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)
-    memory = knn_logits.Memory(model, args.store, scoring=True)
+    memory = knn_logits.Memory(model, args.store)
     chance = random.Random(args.seed)
     own = sentences(texts_of(memory.stores[0], tokenizer))
     held = sentences(one.text for one in knn_logits.read_corpus([args.held_out]))

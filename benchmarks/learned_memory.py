@@ -116,8 +116,7 @@ def main():
                 result[name] = {"seconds_of_learning": time.perf_counter() - started}
             memories[name] = knn_logits.Datastore(out)
         opened = {
-            name: memory and knn_logits.Memory(model, memory, scoring=True)
-            for name, memory in memories.items()
+            name: memory and knn_logits.Memory(model, memory) for name, memory in memories.items()
         }
         for name, memory in opened.items():
             if memory is None:

@@ -143,7 +143,7 @@ def speeds(models, store, prompts, new_tokens):
 
 def neighbors_of(model, store, texts):
     """Returns the nearest entries at each position of some texts, int64 [positions, K]."""
-    memory = knn_logits.Memory(model, store, scoring=True, k=K)
+    memory = knn_logits.Memory(model, store, k=K)
     found = []
     for ids in texts:
         states, _ = key_states_and_logits(model, memory.location, {"input_ids": ids})

@@ -96,8 +96,8 @@ def writing(table, model, store, prompts):
             "kNN, drafts",
             partial(knn.generate, **given(1)),
         )
-    scoring = store.manifest.settings
-    same = {"k": scoring.k, "lmbda": scoring.lmbda, "temperature": scoring.temperature}
+    settings = store.manifest.settings
+    same = {"k": settings.k, "lmbda": settings.lmbda, "temperature": settings.temperature}
     with (
         knn_logits.KNNLogitsProcessor(model, store, threads=1, **same) as plain,
         knn_logits.KNNLogitsProcessor(model, store, threads=1, retomaton=True, **same) as pointers,
@@ -119,7 +119,7 @@ def scoring(table, model, tokenizer, store, texts):
         documents.append(document)
         if sum(len(one.text) for one in documents) > 20_000:
             break
-    memory = knn_logits.Memory(model, store, scoring=True, threads=1)
+    memory = knn_logits.Memory(model, store, threads=1)
     table.compare(
         "evaluation",
         "model alone",
