@@ -187,6 +187,7 @@ def store(model, tokenizer, tmp_path_factory):
         k=16,
         lmbda=0.4,
         temperature=5.0,
+        calibrate=False,
     )
 
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import strategies as st
 
 from knn_logits import MetaKGate
+from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate
 from knn_logits.search.neighbors import Neighbors
 
 FAR = {"l2": math.inf, "ip": -math.inf, "cosine": -math.inf}
@@ -106,9 +107,8 @@ def naive_meta_k_features(ids, distances, values, metric, log_p, ks=KS):
 def naive_shares(gate, features):
     """Computes the shares a_0, a_1, ... of one row."""
     one = {name: array.astype(np.float64) for name, array in gate.to_arrays().items()}
-    inside = np.tanh(
-        one["hidden"] @ ((np.array(features) - one["mean"]) / one["scale"]) + one["hidden_bias"]
-    )
+    scaled = np.clip((np.array(features) - one["mean"]) / one["scale"], -4.0, 4.0)
+    inside = np.tanh(one["hidden"] @ scaled + one["hidden_bias"])
     said = np.exp(one["out"] @ inside + one["out_bias"])
     return said / said.sum()
 
@@ -148,5 +148,22 @@ def random_meta_k(metric="l2", ks=KS, units=4, seed=0, blind=()):
             "hidden_bias": rng.normal(size=units),
             "out": rng.normal(size=(outputs, units)),
             "out_bias": rng.normal(size=outputs),
+        },
+    )
+
+
+def random_adaptive(metric="l2", units=4, seed=0, lmbda=0.0, share=0.0):
+    """Makes a random gate, whose λ and s have these log-odds on average."""
+    rng = np.random.default_rng(seed)
+    inputs = len(FEATURES)
+    return AdaptiveGate(
+        metric,
+        {
+            "mean": np.zeros(inputs),
+            "scale": np.ones(inputs),
+            "hidden": rng.normal(size=(units, inputs)),
+            "hidden_bias": rng.normal(size=units),
+            "out": rng.normal(size=(2, units)),
+            "out_bias": np.array([lmbda, share]),
         },
     )

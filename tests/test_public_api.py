@@ -11,7 +11,7 @@ import pytest
 import knn_logits
 
 PUBLIC = [
-    "Answer", "AskConfig", "Asking",
+    "AdaptiveGate", "Answer", "AskConfig", "Asking",
     "BusyError", "Candidate", "ConfigError", "CorpusError", "DamagedError",
     "Datastore",
     "DatastoreError", "Deadline", "Document", "DocumentShare", "Estimate",

@@ -35,6 +35,7 @@ def made(build, tmp_path_factory):
             folder / name,
             window=WindowConfig(64, 32),
             index=IndexConfig("IVF4,SQ8", nprobe=4),
+            lmbda=0.4,
         )
     return folder
 
@@ -212,8 +213,8 @@ def test_the_canary(folder, made, tokenizer, tmp_path):
 
 
 def test_a_datastore_is_not_taken_for_another_format(folder, model):
-    change(folder, format_version=2)
-    assert "format version 2" in refused(model, folder)
+    change(folder, format_version=3)
+    assert "format version 3" in refused(model, folder)
 
 
 def test_a_key_that_no_model_has(model, folder):
