@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import calibrate, warn_of_repeats
 from knn_logits.building.estimate import TextSample, estimated
-from knn_logits.building.gate_fitting import stored_search, write_gate
+from knn_logits.building.gate_fitting import write_gate
 from knn_logits.building.indexing import check_index, make_index, write_index
 from knn_logits.building.nearness import (
     like_temperature,
@@ -35,7 +35,6 @@ from knn_logits.errors import ConfigError
 from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
-from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import begin
@@ -292,8 +291,7 @@ class _Build:
                 ngram = unrepeated_ngram(store, seed)
                 settings = settings.model_copy(update={"no_repeat_ngram_size": ngram})
         if plan.fits_gate:
-            opened = stored_search(store, KNNConfig.of(settings), index)
-            gate = write_gate(steps, plan, store, settings, opened)
+            gate = write_gate(steps, plan, store, settings, index)
         write_index(steps.job, store, index, record, self.canary)
         steps.job.commit(
             manifest,

@@ -15,7 +15,12 @@ import torch
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.calibration import OVERSAMPLING, part_of_entries, score_blocks
+from knn_logits.building.calibration import (
+    OVERSAMPLING,
+    part_of_entries,
+    predicted_tokens,
+    score_blocks,
+)
 from knn_logits.building.own_texts import (
     ANSWER_TOKENS,
     BEGINNINGS,
@@ -79,7 +84,7 @@ def fit_gate(
     location: KeyLocation,
     store: Datastore,
     settings: SettingsRecord,
-    open_search: OpenSearch,
+    index: Index,
     *,
     seed: int = 0,
     progress: Progress = no_progress,
@@ -90,9 +95,9 @@ def fit_gate(
         model: The model that built the datastore.
         tokenizer: Its tokenizer.
         location: The place of the key.
-        store: The datastore.
+        store: The datastore, with its keys.
         settings: The settings of the vote.
-        open_search: Opens a search of the datastore under these settings.
+        index: An index over the keys.
         seed: The seed of what is drawn.
         progress: A callback that is told how far the work is.
 
@@ -105,12 +110,12 @@ def fit_gate(
     texts = own_texts(model, tokenizer, seed)
     if not texts:
         return None
-    weighing = Weighing.of(KNNConfig.of(settings))
+    config = KNNConfig.of(settings)
+    weighing, open_search = Weighing.of(config), _opened(store, config, index)
     parts = part_of_entries(store)
     suffixes, counts = SuffixIndex(store, make=True), [np.bincount(np.asarray(store.tokens))]
     groups = _grouped(_texts(store, texts, parts, np.random.default_rng(seed)))
-    read = sum(piece.size for pieces in groups.values() for piece in pieces)
-    count = counter(progress, "gate", read)
+    count = counter(progress, "gate", sum(map(predicted_tokens, groups.values())))
     found: list[GateTokens] = []
     for (kind, first, last), pieces in groups.items():
         hidden = np.flatnonzero((first <= parts) & (parts <= last))
@@ -134,7 +139,7 @@ def fit_gate(
 
 
 def write_gate(
-    steps: Steps, plan: BuildPlan, store: Datastore, settings: SettingsRecord, search: OpenSearch
+    steps: Steps, plan: BuildPlan, store: Datastore, settings: SettingsRecord, index: Index
 ) -> GateRecord | None:
     """Fits a gate and writes it into a job's folder; returns its record, or None without one."""
     fitted = fit_gate(
@@ -143,7 +148,7 @@ def write_gate(
         plan.keys.location,
         store,
         settings,
-        search,
+        index,
         seed=plan.index.seed,
         progress=steps.progress,
     )
@@ -154,8 +159,8 @@ def write_gate(
     return record
 
 
-def stored_search(store: Datastore, config: KNNConfig, index: Index) -> OpenSearch:
-    """Opens searches of a datastore with stored keys."""
+def _opened(store: Datastore, config: KNNConfig, index: Index) -> OpenSearch:
+    """Opens searches of a datastore."""
     usual = Retriever(store, config, index=index)
     # Neighbors among the entries that are left out are dropped.
     more = Retriever(store, replace(config, k=OVERSAMPLING * config.k), index=index)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.metrics import Metric
+from knn_logits.mixture.distribution import log_p_knn_of
 from knn_logits.mixture.gates.adaptive import AdaptiveGate, Ballots, shares_of
 from knn_logits.mixture.gates.network import trained
 from knn_logits.search.neighbors import Neighbors
@@ -63,28 +64,29 @@ class GateTokens:
         """Reads what was found for some tokens; `log_p_lm` is [tokens, vocabulary]."""
         ballots = Ballots.of(neighbors, log_weights, log_p_lm)
         target = target.to(log_p_lm.device)
-        shares = [log_p_lm.gather(-1, target[:, None])[:, 0].exp()]
-        pairs = [(log_weights, neighbors.values)]
-        pairs += [(part.log_weights, part.values) for part in neighbors.occurrences[:1]]
-        for weights, values in pairs:
-            same = values.to(target.device) == target[:, None]
-            shares.append((weights.to(log_p_lm).exp() * same).sum(-1))
+        match = neighbors.occurrences[0]
+        log_p = [
+            log_p_lm.gather(-1, target[:, None])[:, 0],
+            log_p_knn_of(log_weights, neighbors.values, target),
+            log_p_knn_of(match.log_weights, match.values, target),
+        ]
         return cls(
             features=ballots.features.cpu(),
             tokens=ballots.tokens.cpu(),
             p=ballots.p.cpu(),
             found=ballots.found.cpu(),
             target=target.cpu(),
-            p_target=torch.stack(shares, dim=-1).cpu(),
+            p_target=torch.stack(log_p, dim=-1).exp().cpu(),
             kind=torch.full((len(target),), kind),
             text=text,
         )
 
-    def mixed(self, shares: Tensor, p: Tensor) -> Tensor:
-        """The mixture of p, [..., 3], under λ and s, [..., 2]."""
-        lmbda, share = shares.unbind(-1)
-        lm, knn, match = p.unbind(-1)
-        return share * match + (1.0 - share) * (lmbda * knn + (1.0 - lmbda) * lm)
+
+def _mixed(shares: Tensor, p: Tensor) -> Tensor:
+    """The mixture of p, [..., 3], under λ and s, [..., 2]."""
+    lmbda, share = shares.unbind(-1)
+    lm, knn, match = p.unbind(-1)
+    return share * match + (1.0 - share) * (lmbda * knn + (1.0 - lmbda) * lm)
 
 
 def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> AdaptiveGate:
@@ -107,8 +109,8 @@ def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> A
     def loss(logits: Tensor, batch: Tensor) -> Tensor:
         rows = tokens[batch]
         shares = shares_of(logits) * rows.found
-        likelihood = rows.mixed(shares, rows.p_target).clamp(min=_LEAST_P).log()
-        favorites = rows.mixed(shares[:, None], rows.p).clamp(min=_LEAST_P).log()
+        likelihood = _mixed(shares, rows.p_target).clamp(min=_LEAST_P).log()
+        favorites = _mixed(shares[:, None], rows.p).clamp(min=_LEAST_P).log()
         lost = favorites - favorites[:, :1] + _MARGIN
         lost = lost.masked_fill(~others[batch], 0.0).clamp(min=0.0).amax(-1)
         penalty = _PENALTY * lost * (rows.kind == OWN)
@@ -138,9 +140,9 @@ class GateQuality:
 def quality(gate: AdaptiveGate, tokens: GateTokens) -> GateQuality:
     """Judges a gate by tokens of all kinds."""
     shares = gate.at(tokens.features) * tokens.found
-    gain = tokens.mixed(shares, tokens.p_target).clamp(min=_LEAST_P).log()
+    gain = _mixed(shares, tokens.p_target).clamp(min=_LEAST_P).log()
     gain = gain - tokens.p_target[:, 0].clamp(min=_LEAST_P).log()
-    best = tokens.mixed(shares[:, None], tokens.p).argmax(-1, keepdim=True)
+    best = _mixed(shares[:, None], tokens.p).argmax(-1, keepdim=True)
     chosen = tokens.tokens.gather(-1, best)[:, 0]
 
     def mean(values: Tensor, kind: int) -> float:
