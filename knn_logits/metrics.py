@@ -26,7 +26,7 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     """Computes in the tensors' own type, even within the caller's `torch.autocast`."""
     import torch
 
-    if not torch.is_autocast_enabled(device.type):
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 

@@ -1,36 +1,33 @@
-"""`CompactIndex`: exact search over keys of one, two or four bytes a number, usual on a GPU."""
+"""`CompactIndex`: exact search over keys as they are stored, or one byte a number, on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.index.base import pairwise
 from knn_logits.index.exact import TorchIndex
-from knn_logits.metrics import COMPARISONS, Metric
+from knn_logits.metrics import COMPARISONS, Metric, full_precision
 
-Form = Literal["float32", "whole", "bytes"]
+Form = Literal["whole", "bytes"]
 
-# The most numbers of a block of keys, and of its distances: 256 MB of float32 each.
-_BLOCK = 64 << 20
-# A second look at one byte a number compares so many times k keys, and some more.
+# Maximum number of scores of a block of keys, and of gathered keys: 512 MB of float32 each.
+_BLOCK = 128 << 20
+# Number of candidates whose distances are computed in float32: this multiple of k, and some more.
 _TIMES, _EXTRA = 2, 64
 # The share of a GPU's free memory that keys may take. The rest is for the model and the blocks.
 _SHARE = 0.7
-# Keys that take less than this in float32 are kept so: they need no conversion in each search.
-_FLOAT32_SHARE = 0.1
+# The best scores are searched among the maxima of groups of this size.
+_GROUP = 128
 
 
 def form_for(size: int, dim: int, itemsize: int, free: int) -> Form | None:
-    """Chooses how keys are kept on a device."""
+    """Chooses how keys are kept on a device with `free` bytes."""
     most = _SHARE * free - 8 * _BLOCK
-    if size * (dim * 4 + 4) <= min(most, _FLOAT32_SHARE * free):
-        return "float32"
     if size * (dim * itemsize + 4) <= most:
         return "whole"
     return "bytes" if size * (dim + 4) <= most else None
@@ -39,10 +36,10 @@ def form_for(size: int, dim: int, itemsize: int, free: int) -> Form | None:
 class CompactIndex(TorchIndex):
     """Exact search over `batches` of keys, float32 [rows, dim] each, block by block.
 
-    With `dtype` float32, keys are kept as they are compared. With `keys`, one byte of each number
-    is kept. The nearest `2 k + 64` by these bytes are then compared again by the keys themselves,
-    so that distances are exact, and a neighbor is missed only if its bytes put it behind all of
-    these.
+    All keys are compared in the precision in which they are kept. The distances of the nearest
+    `2 k + 64` are then computed again in float32, so that a neighbor is missed only if rounding
+    puts it behind all of these. With `keys`, one byte of each number is kept, and the keys
+    themselves are read again for the second step.
     """
 
     def __init__(
@@ -58,94 +55,135 @@ class CompactIndex(TorchIndex):
     ) -> None:
         self.metric: Metric = metric
         self.size, self.dim = size, dim
-        self._keys_of = keys
-        mean, low, high = np.zeros(dim), np.full(dim, np.inf), np.full(dim, -np.inf)
-        for batch in batches():
-            wide = batch.astype(np.float64)
-            mean += wide.sum(axis=0) / max(1, size)
-            low, high = np.minimum(low, wide.min(axis=0)), np.maximum(high, wide.max(axis=0))
+        self._keys_of, self.reads_disk = keys, keys is not None
         self._comparison = COMPARISONS[metric]
-        mean = mean if self._comparison.centered else np.zeros(dim)
-        self._mean = torch.from_numpy(mean).float().to(device)
         self._scale: Tensor | None = None
-        if keys is not None:
-            unit = self._comparison.unit_length
-            wide = np.ones(dim) if unit else np.maximum(high - mean, mean - low)
-            largest = torch.from_numpy(np.maximum(wide, 1e-12) / 127)
-            self._scale = largest.float().to(device)
+        self._mean = torch.zeros(dim, dtype=torch.float32, device=device)
         dtype = torch.int8 if keys is not None else dtype
         self._keys = torch.empty(size, dim, dtype=dtype, device=device)
-        norms = [] if size else [self._comparison.norms(self._keys.float())]
-        first = 0
-        for batch in batches():
-            part = slice(first, first + len(batch))
-            self._keys[part] = self._encoded(torch.from_numpy(batch).to(device))
-            norms.append(self._comparison.norms(self._decoded(part)))
-            first += len(batch)
+        total = torch.zeros(dim, dtype=torch.float64, device=device)
+        low, high = torch.full_like(total, torch.inf), torch.full_like(total, -torch.inf)
+        for part, batch in self._parts(batches):
+            total += batch.sum(dim=0, dtype=torch.float64)
+            if keys is None:
+                self._keys[part] = batch.to(dtype)
+            else:
+                low, high = low.minimum(batch.amin(dim=0)), high.maximum(batch.amax(dim=0))
+        mean = total / max(1, size) if self._comparison.centered else torch.zeros_like(total)
+        self._mean = mean.float()
+        if keys is not None:
+            unit = self._comparison.unit_length
+            wide = torch.ones_like(mean) if unit else torch.maximum(high - mean, mean - low)
+            self._scale = (wide.clamp_min(1e-12) / 127).float()
+            for part, batch in self._parts(batches):
+                self._keys[part] = self._encoded(batch)
+        step = max(1, _BLOCK // dim)
+        blocks = range(0, max(1, size), step)
+        norms = [self._norms_of(self._keys[first : first + step]) for first in blocks]
         present = [part for part in norms if part is not None]
         self._norms = torch.cat(present) if present else None
 
-    @property
-    def _is_prepared(self) -> bool:
-        """Whether keys are kept as they are compared, centered for instance."""
-        return self._keys.dtype in (torch.int8, torch.float32)
+    def _parts(self, batches: Callable[[], Iterable[Array]]) -> Iterator[tuple[slice, Tensor]]:
+        """Yields each batch on the device of the keys, and its place among them."""
+        first = 0
+        for batch in batches():
+            if len(batch):
+                part = slice(first, first + len(batch))
+                yield part, torch.from_numpy(batch).to(self._keys.device)
+            first += len(batch)
 
     def _encoded(self, keys: Tensor) -> Tensor:
-        if self._is_prepared:
-            keys = self._comparison.prepared(keys.float() - self._mean)
-        if self._scale is not None:
-            keys = (keys / self._scale).round_().clamp_(-127, 127)
-        return keys.to(self._keys.dtype)
+        assert self._scale is not None
+        keys = self._comparison.prepared(keys.float() - self._mean) / self._scale
+        return keys.round_().clamp_(-127, 127).to(torch.int8)
 
-    def _decoded(self, part: slice) -> Tensor:
-        """Keys as they are compared, float32."""
-        keys = self._keys[part].float()
+    def _norms_of(self, keys: Tensor) -> Tensor | None:
+        """What a score needs beside the product: |k - mean|^2, or |k| of keys kept whole."""
         if self._scale is not None:
-            return keys.mul_(self._scale)
-        return keys if self._is_prepared else self._comparison.prepared(keys.sub_(self._mean))
+            return self._comparison.norms(keys.float() * self._scale)
+        centered = keys.float() - self._mean
+        if self._comparison.unit_length:
+            lengths: Tensor = torch.linalg.vector_norm(centered, dim=-1)
+            return lengths
+        return self._comparison.norms(centered)
 
     def _stored(self, rows: Tensor) -> Tensor:
         keys = self._keys[rows].float()
-        if self._scale is not None:
-            keys = keys.mul_(self._scale)
-        return keys.add_(self._mean) if self._is_prepared else keys
+        return keys if self._scale is None else keys.mul_(self._scale).add_(self._mean)
 
     def _candidates(self, k: int) -> int:
-        return k if self._keys_of is None else min(self.size, _TIMES * k + _EXTRA)
+        return min(self.size, _TIMES * k + _EXTRA)
 
     def _rows_at_once(self, k: int) -> int:
-        width = 1 if self._keys_of is None else self.dim
-        return max(1, _BLOCK // (self._candidates(k) * width))
+        return max(1, _BLOCK // self._candidates(k))
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        candidates = self._candidates(k)
         compared = self._comparison.prepared(queries - self._mean)
-        best: tuple[Tensor, Tensor] | None = None
-        step = max(1, _BLOCK // max(len(queries), self.dim))
+        if self._scale is not None:
+            compared = compared * self._scale
+        # Of a query, only the direction is rounded. The largest number of each row becomes 1.
+        factor = compared.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30)
+        compared = compared / factor
+        candidates, nearest = self._candidates(k), list[tuple[Tensor, Tensor]]()
+        step = max(1, _BLOCK // len(queries))
         for first in range(0, self.size, step):
-            part = slice(first, min(first + step, self.size))
-            keys = self._decoded(part)
+            part = slice(first, first + step)
             norms = None if self._norms is None else self._norms[part]
-            scores = self._comparison.scores(compared, keys, norms)
-            nearest = torch.topk(scores, min(candidates, scores.shape[1]), dim=-1)
-            nearness, ids = nearest.values, nearest.indices + first
-            if best is not None:
-                nearness, ids = torch.cat([best[0], nearness], 1), torch.cat([best[1], ids], 1)
-                nearness, order = torch.topk(nearness, min(candidates, nearness.shape[1]), dim=-1)
-                ids = ids.gather(1, order)
-            best = nearness, ids
-        assert best is not None
-        nearness, ids = best
-        nearness = self._comparison.of_scores(nearness, compared)
-        if self._ids is not None:
-            ids = self._ids[ids]
-        return (nearness, ids) if self._keys_of is None else self._looked_at(queries, ids, k)
+            scores, ids = best(self._scores(compared, factor, self._keys[part], norms), candidates)
+            nearest.append((scores, ids + first))
+        scores, ids = (torch.cat(part, dim=-1) for part in zip(*nearest, strict=True))
+        if len(nearest) > 1:
+            ids = ids.gather(1, best(scores, candidates)[1])
+        rows = max(1, _BLOCK // (ids.shape[1] * self.dim))
+        parts = zip(queries.split(rows), ids.split(rows), strict=True)
+        distances = [pairwise(part, self._keys_in(near), self.metric) for part, near in parts]
+        nearness, order = torch.topk(torch.cat(distances), k, dim=-1)
+        ids = ids.gather(1, order)
+        return nearness, ids if self._ids is None else self._ids[ids]
 
-    def _looked_at(self, queries: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Compares the nearest keys again, by the keys themselves."""
-        assert self._keys_of is not None
-        unique, places = np.unique(ids.cpu().numpy(), return_inverse=True)
-        keys = torch.from_numpy(self._keys_of(unique)).to(queries.device, torch.float32)
-        columns = torch.from_numpy(places.reshape(ids.shape)).to(queries.device)
-        nearness, order = torch.topk(pairwise(queries, keys[columns], self.metric), k, dim=-1)
-        return nearness, ids.gather(1, order)
+    def _scores(
+        self, queries: Tensor, factor: Tensor, keys: Tensor, norms: Tensor | None
+    ) -> Tensor:
+        """Scores in the order of nearness, of queries divided by `factor`, float32 [rows, keys]."""
+        scores = products(queries, keys)
+        if norms is None:
+            return scores
+        if self._comparison.unit_length:
+            return scores.div_(norms.clamp_min(1e-12))
+        return torch.addcmul(norms.neg(), scores, 2.0 * factor, out=scores)
+
+    def _keys_in(self, rows: Tensor) -> Tensor:
+        """The keys in some rows, int64 [rows, k], float32 [rows, k, dim]."""
+        if self._keys_of is None:
+            return self._keys[rows].float()
+        ids = rows if self._ids is None else self._ids[rows]
+        unique, places = torch.unique(ids, return_inverse=True)
+        keys = torch.from_numpy(self._keys_of(unique.cpu().numpy()))
+        return keys.to(rows.device)[places].float()
+
+
+def products(queries: Tensor, keys: Tensor) -> Tensor:
+    """q k of each query, float32 [rows, dim], and each key, in the keys' precision on a GPU."""
+    if keys.dtype == torch.int8:
+        keys = keys.half()
+    if keys.is_cuda and keys.dtype == torch.float16:
+        return torch.mm(queries.half(), keys.T, out_dtype=torch.float32)
+    with full_precision(keys.device):
+        return queries @ keys.float().T
+
+
+def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest scores of each row, [rows, n], in no order, and their places."""
+    rows, size = scores.shape
+    k, groups = min(k, size), size // _GROUP
+    if groups <= 4 * k:
+        return torch.topk(scores, k, dim=-1, sorted=False)
+    # The k largest numbers are in the k groups with the largest maxima, or after the last group.
+    grouped = scores[:, : groups * _GROUP].view(rows, groups, _GROUP)
+    chosen = torch.topk(grouped.amax(dim=-1), k, dim=-1, sorted=False).indices
+    inside = torch.arange(_GROUP, device=scores.device)
+    places = (chosen.unsqueeze(-1) * _GROUP + inside).flatten(1)
+    rest = torch.arange(groups * _GROUP, size, device=scores.device).expand(rows, -1)
+    places = torch.cat([places, rest], dim=-1)
+    found = torch.topk(scores.gather(1, places), k, dim=-1, sorted=False)
+    return found.values, places.gather(1, found.indices)

@@ -151,8 +151,7 @@ def open_index(
     """Opens a datastore's index without removed entries, from its arrays or from the keys."""
     device = torch.device(device)
     kind = backend_of(store)
-    on_gpu = not kind.runs_on(device)
-    if on_gpu:
+    if device.type == "cuda":
         compact = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
         if compact is not None:
             gone = np.union1d(hidden_entries(store, without), store.merged_away)
@@ -164,7 +163,7 @@ def open_index(
     hidden = hidden_entries(store, without)
     if len(hidden):
         index.remove(hidden)
-    return moved(kind, index, store, device) if on_gpu else index
+    return index if kind.runs_on(device) else moved(kind, index, store, device)
 
 
 def present_entries(store: Datastore) -> Array | None:

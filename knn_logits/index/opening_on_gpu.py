@@ -56,7 +56,7 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
         dim,
         store.manifest.metric,
         device,
-        dtype=torch.float32 if form == "float32" else getattr(torch, dtype),
+        dtype=getattr(torch, dtype),
         keys=keys if form == "bytes" else None,
     )
     queries, distances = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_DISTANCES)
