@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import torch
 
 from knn_logits.arrays import Array
 from knn_logits.index.opening import Indexes, hidden_entries
@@ -26,6 +28,7 @@ class Matches:
         counts: How often each token occurs in each datastore, int64 [vocabulary].
         tails: The ends of documents of each datastore, and the number of its first entry.
         end_token: The token that follows the end of a document.
+        most: A suffix that occurs more often in a datastore is no match; None for no maximum.
     """
 
     def __init__(
@@ -34,8 +37,10 @@ class Matches:
         counts: Sequence[Array],
         tails: Sequence[tuple[_Tails, int]] = (),
         end_token: int = 0,
+        most: int | None = None,
     ) -> None:
         self._suffixes, self._tails, self._end_token = suffixes, tails, end_token
+        self._most = most
         self._rarity = _rarities(counts)
 
     @classmethod
@@ -48,6 +53,7 @@ class Matches:
         shares: Sequence[float] | None = None,
         make: bool = False,
         end_token: int | None = None,
+        most: int | None = None,
     ) -> Matches:
         """Opens the matches of datastores, which are read as one corpus.
 
@@ -59,6 +65,7 @@ class Matches:
             make: Whether to sort the suffixes of a datastore that has no suffix index, which takes
                 a second for a million tokens. Otherwise such a datastore is refused.
             end_token: The token that follows the end of a document; None if ends do not count.
+            most: A suffix that occurs more often in a datastore is no match.
         """
         suffixes: list[tuple[SuffixIndex, int]] = []
         counts: list[Array] = []
@@ -76,7 +83,7 @@ class Matches:
                     ends = partial(_Tails, store, without)
                     tails.append((indexes.once(store, ("tails", exclude), ends), first))
             first += len(store)
-        return cls(suffixes, counts, tails, end_token or 0)
+        return cls(suffixes, counts, tails, end_token or 0, most)
 
     def find(self, prefixes: Prefixes) -> Occurrences:
         """Finds the occurrences of the longest suffix of each text, with share 0.
@@ -85,28 +92,49 @@ class Matches:
         """
         if not self._suffixes:
             return Occurrences.none(len(prefixes))
-        found = join([index.find(prefixes, first) for index, first in self._suffixes])
-        for row in range(len(prefixes)) if self._tails else ():
+        found = join(
+            [index.find(prefixes, first, most=self._most) for index, first in self._suffixes]
+        )
+        for row, tails in self._ending_like(prefixes):
             text = prefixes.tokens[prefixes.first[row] : prefixes.end[row]]
-            length, entries = self._at_document_end(text, int(found.lengths[row]))
+            length, entries = _at_document_end(tails, text, int(found.lengths[row]))
             if len(entries):
                 found = found.replaced(row, length, entries, self._end_token)
-        for row, length in enumerate(found.lengths.tolist()):
-            end = int(prefixes.end[row])
-            found.coverage[row] = length / max(1, end - int(prefixes.first[row]))
-            found.rarity[row] = float(self._rarity[prefixes.tokens[end - length : end]].sum())
-        return found
+        lengths = found.lengths.numpy()
+        coverage = lengths / np.maximum(1, prefixes.end - prefixes.first)
+        tokens = np.clip(prefixes.tokens, 0, len(self._rarity) - 1)
+        until = np.concatenate([[0.0], np.cumsum(self._rarity[tokens], dtype=np.float64)])
+        rarity = until[prefixes.end] - until[prefixes.end - lengths]
+        return replace(
+            found,
+            coverage=torch.from_numpy(coverage.astype(np.float32)),
+            rarity=torch.from_numpy(rarity.astype(np.float32)),
+        )
 
-    def _at_document_end(self, text: Array, length: int) -> tuple[int, list[int]]:
-        """The longest document's end above `length`, and the last entries of such documents."""
-        best, entries = length, list[int]()
-        for tails, first in self._tails:
-            for entry, longest in tails.ending(text, length):
-                if longest > best:
-                    best, entries = longest, []
-                if longest == best:
-                    entries.append(entry + first)
-        return best, entries
+    def _ending_like(self, prefixes: Prefixes) -> Iterator[tuple[int, list[tuple[_Tails, int]]]]:
+        """Yields the rows whose last tokens are those of a document, with such datastores."""
+        if not self._tails:
+            return
+        long = np.flatnonzero(prefixes.end - prefixes.first >= _TAIL_TOKENS)
+        last = prefixes.tokens[prefixes.end[long, None] - np.arange(_TAIL_TOKENS, 0, -1)]
+        for row, tail in zip(long.tolist(), map(tuple, last.tolist()), strict=True):
+            tails = [one for one in self._tails if tail in one[0].places]
+            if tails:
+                yield row, tails
+
+
+def _at_document_end(
+    tails: Sequence[tuple[_Tails, int]], text: Array, length: int
+) -> tuple[int, list[int]]:
+    """The longest document's end above `length`, and the last entries of such documents."""
+    best, entries = length, list[int]()
+    for one, first in tails:
+        for entry, longest in one.ending(text, length):
+            if longest > best:
+                best, entries = longest, []
+            if longest == best:
+                entries.append(entry + first)
+    return best, entries
 
 
 def _rarities(counts: Sequence[Array]) -> Array:
@@ -131,13 +159,15 @@ class _Tails:
         shown = ~np.isin(self._entries, hidden_entries(store, without))
         self._first, self._end = self._first[shown], self._end[shown]
         self._entries = self._entries[shown]
-        self._tails = self._tokens[self._end[:, None] - np.arange(_TAIL_TOKENS, 0, -1)]
+        # The documents by their last tokens.
+        self.places: dict[tuple[int, ...], list[int]] = {}
+        last = self._tokens[self._end[:, None] - np.arange(_TAIL_TOKENS, 0, -1)]
+        for place, tail in enumerate(map(tuple, last.tolist())):
+            self.places.setdefault(tail, []).append(place)
 
     def ending(self, text: Array, length: int) -> Iterator[tuple[int, int]]:
         """Yields the last entry of each document with a longer end of the text, and that length."""
-        if len(text) < _TAIL_TOKENS or not len(self._tails):
-            return
-        for place in np.flatnonzero((self._tails == text[-_TAIL_TOKENS:]).all(axis=1)).tolist():
+        for place in self.places.get(tuple(text[-_TAIL_TOKENS:].tolist()), ()):
             first, end = int(self._first[place]), int(self._end[place])
             most = min(len(text), end - first, max(_MAX_TAIL, length + 1))
             same = text[len(text) - most :][::-1] == self._tokens[end - most : end][::-1]

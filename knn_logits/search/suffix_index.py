@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,10 @@ from knn_logits.store.suffixes import suffix_order
 MOST_OCCURRENCES = 1024
 # How many of these samples are kept in memory.
 _CACHED = 128
-# Up to this many numbers are compared directly, which is faster than a bisection.
-_LOOKED_AT = 1 << 16
-# Once `_LONG` tokens match, the text probably copies the corpus. Then the next `_RUN` tokens are
-# compared at once.
-_LONG, _RUN = 4, 32
-# So few texts are looked up one by one, which is faster than arrays of a few numbers.
-_FEW, _LONG_RUN = 16, 256
+# The last tokens of a context are compared as one number, which has so many bits for each.
+_PACKED, _BITS = 3, 21
+# Then, in ranges of at most so many places, the next tokens of all contexts are compared at once.
+_NARROW, _RUN = 256, 32
 
 
 def check_suffixes(store: Datastore, *, make: bool = False) -> None:
@@ -65,8 +61,7 @@ class SuffixIndex:
     def _sort(self, order: Array) -> None:
         """Takes the places of the suffixes in their order."""
         self._order = order
-        counts = np.bincount(self._before[order], minlength=self._vocabulary)
-        self._bounds = np.concatenate([[0], np.cumsum(counts)])
+        self._packed = self._packed_before(order)
         self._samples: Recent[tuple[int, int], tuple[Array, Array, Array]] = Recent(_CACHED)
 
     def _shown(self, order: Array, hidden: Array) -> Array:
@@ -91,97 +86,94 @@ class SuffixIndex:
         """Returns the entries of a range of the suffix order, int64 [high - low]."""
         return self._entries(self._order[low:high])
 
+    def _packed_before(self, places: Array) -> Array:
+        """The last tokens before some places as one number each, in the order of suffixes."""
+        packed = np.zeros(len(places), np.int64)
+        inside = np.ones(len(places), bool)
+        for back in range(_PACKED):
+            tokens = self._before[np.maximum(places.astype(np.int64) - back, 0)]
+            inside &= tokens >= 0
+            packed = (packed << _BITS) | np.where(inside, tokens + 1, 0)
+        return packed
+
     def ranges(self, prefixes: Prefixes) -> tuple[Array, Array, Array]:
         """First and last (exclusive) place of each text's longest suffix, and its length."""
-        rows = len(prefixes)
-        if rows <= _FEW:
-            ends = zip(prefixes.first.tolist(), prefixes.end.tolist(), strict=True)
-            few = [self._range(prefixes.tokens[first:end]) for first, end in ends]
-            low, high, lengths = np.array(few, np.int64).reshape(rows, 3).T.copy()
-            return low, high, lengths
-        low, high, lengths = (np.zeros(rows, np.int64) for _ in range(3))
-        last = self._token_before(prefixes, np.arange(rows), lengths)
-        occurring = np.flatnonzero((last >= 0) & (last < self._vocabulary))
-        low[occurring] = self._bounds[last[occurring]]
-        high[occurring] = self._bounds[last[occurring] + 1]
-        active = occurring[high[occurring] > low[occurring]]
-        high[high <= low] = low[high <= low]
-        lengths[active] = 1
+        rows = np.arange(len(prefixes))
+        # Each row's last tokens, and how many of them are tokens of the corpus.
+        tokens = np.stack([self._token_before(prefixes, rows, back) for back in range(_PACKED)])
+        known = np.logical_and.accumulate((tokens >= 0) & (tokens < self._vocabulary))
+        shifts = _BITS * np.arange(_PACKED - 1, -1, -1)[:, None]
+        patterns = np.cumsum(np.where(known, tokens.astype(np.int64) + 1, 0) << shifts, axis=0)
+        left, right = np.searchsorted(self._packed, [patterns, patterns + (1 << shifts)])
+        lengths = ((right > left) & known).sum(axis=0)
+        place = np.maximum(lengths - 1, 0)
+        low, high = (np.where(lengths, edge[place, rows], 0) for edge in (left, right))
+        active = np.flatnonzero(lengths == _PACKED)
         while len(active):
-            tokens = self._token_before(prefixes, active, lengths)
-            active, tokens = active[tokens >= 0], tokens[tokens >= 0]
-            if not len(active):
-                break
-            left, right = self._narrowed(low[active], high[active], lengths[active], tokens)
-            nonempty = right > left
-            active = active[nonempty]
-            low[active], high[active] = left[nonempty], right[nonempty]
-            lengths[active] += 1
-            deep = active[lengths[active] >= _LONG]
-            if len(deep):
-                lengths[deep] += self._run(prefixes, deep, low, high, lengths)
+            wide = high[active] - low[active] > _NARROW
+            active = np.concatenate(
+                [
+                    self._one_more(prefixes, active[wide], low, high, lengths),
+                    self._many_more(prefixes, active[~wide], low, high, lengths),
+                ]
+            )
         return low, high, lengths
 
-    def _range(self, text: Array) -> tuple[int, int, int]:
-        """What `ranges` finds for one text."""
-        last = int(text[-1]) if len(text) else -1
-        if not 0 <= last < self._vocabulary:
-            return 0, 0, 0
-        low, high, length = int(self._bounds[last]), int(self._bounds[last + 1]), 1
-        if low == high:
-            return low, high, 0
-        while length < len(text):
-            rest = text[: len(text) - length]
-            if length >= _LONG and (run := self._run_of(rest, low, high, length)):
-                length += run
-                continue
-            token = int(rest[-1])
+    def _one_more(
+        self, prefixes: Prefixes, rows: Array, low: Array, high: Array, lengths: Array
+    ) -> Array:
+        """Narrows ranges by the next token, and returns the rows that have such a range."""
+        if not len(rows):
+            return rows
+        tokens = self._token_before(prefixes, rows, lengths[rows])
+        rows, tokens = rows[tokens >= 0], tokens[tokens >= 0]
+        ranges = low[rows], high[rows], lengths[rows]
+        left, right = self._bisected(*ranges, tokens), self._bisected(*ranges, tokens + 1)
+        found = right > left
+        rows = rows[found]
+        low[rows], high[rows] = left[found], right[found]
+        lengths[rows] += 1
+        return rows
 
-            def preceding(place: int, length: int = length) -> int:
-                return int(self._before[self._order[place] - length])
-
-            left = bisect_left(range(high), token, low, high, key=preceding)
-            if token < 0 or left == high or preceding(left) != token:
-                break
-            low, high = left, bisect_left(range(high), token + 1, left, high, key=preceding)
-            length += 1
-        return low, high, length
-
-    def _run_of(self, rest: Array, low: int, high: int, length: int) -> int:
-        """Counts how many of the last tokens of a text stand before all places of a range."""
-        edges = [int(self._order[place]) - length + 1 for place in (low, high - 1)]
-        most = min(_LONG_RUN, len(rest), *edges)
-        tokens = rest[len(rest) - most :]
-        same = tokens >= 0
-        for end in edges:
-            same &= self._before[end - most : end] == tokens
-        return most if same.all() else int(same[::-1].argmin())
+    def _many_more(
+        self, prefixes: Prefixes, rows: Array, low: Array, high: Array, lengths: Array
+    ) -> Array:
+        """Narrows ranges by the next tokens, and returns the rows that may have still more."""
+        if not len(rows):
+            return rows
+        counts = high[rows] - low[rows]
+        first = np.cumsum(counts) - counts
+        row_of, inside = _spread(np.arange(len(rows)), counts)
+        places = self._order[low[rows][row_of] + inside].astype(np.int64)
+        steps = np.arange(_RUN)
+        ends = prefixes.end[rows] - 1 - lengths[rows]
+        wanted = ends[:, None] - steps
+        tokens = prefixes.tokens[np.maximum(wanted, 0)]
+        # A negative number is no token. Tokens before a document's beginning are compared too, but
+        # the -1 there ends the run.
+        tokens = np.where((wanted >= prefixes.first[rows, None]) & (tokens >= 0), tokens, -2)
+        before = (places - lengths[rows][row_of])[:, None] - steps
+        same = self._before[np.maximum(before, 0)] == tokens[row_of]
+        runs = np.where(same.all(axis=1), _RUN, same.argmin(axis=1))
+        longest = np.maximum.reduceat(runs, first)
+        # In their order, the places with the longest common suffix are neighbors.
+        best = np.flatnonzero(runs == longest[row_of])
+        edges = np.searchsorted(best, np.append(first, len(runs)))
+        low[rows], high[rows] = (
+            low[rows] + best[edges[:-1]] - first,
+            low[rows] + best[edges[1:] - 1] - first + 1,
+        )
+        lengths[rows] += longest
+        unfinished: Array = rows[longest == _RUN]
+        return unfinished
 
     @staticmethod
-    def _token_before(prefixes: Prefixes, rows: Array, lengths: Array) -> Array:
-        """Returns the token before the last `lengths` tokens of each text, int64; -1 for none."""
-        places = prefixes.end[rows] - 1 - lengths[rows]
+    def _token_before(prefixes: Prefixes, rows: Array, lengths: Array | int) -> Array:
+        """Returns the token before the last `lengths` tokens of some texts; -1 for none."""
+        places = prefixes.end[rows] - 1 - lengths
         inside = places >= prefixes.first[rows]
         tokens: Array = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
         return tokens
-
-    def _narrowed(
-        self, low: Array, high: Array, lengths: Array, tokens: Array
-    ) -> tuple[Array, Array]:
-        """Narrows each range to the occurrences that `tokens` precede."""
-        widest = int((high - low).max())
-        if widest * len(low) <= _LOOKED_AT:
-            columns = low[:, None] + np.arange(widest)
-            inside = columns < high[:, None]
-            places = self._order[np.where(inside, columns, 0)].astype(np.int64)
-            preceding = self._before[np.where(inside, places - lengths[:, None], 0)]
-            less = ((preceding < tokens[:, None]) & inside).sum(axis=1)
-            same = ((preceding == tokens[:, None]) & inside).sum(axis=1)
-            return low + less, low + less + same
-        return (
-            self._bisected(low, high, lengths, tokens),
-            self._bisected(low, high, lengths, tokens + 1),
-        )
 
     def _bisected(self, low: Array, high: Array, lengths: Array, tokens: Array) -> Array:
         """The first place of each range whose preceding token is not below that of `tokens`."""
@@ -196,33 +188,30 @@ class SuffixIndex:
             open_ = open_[low[open_] < high[open_]]
         return low
 
-    def _run(
-        self, prefixes: Prefixes, rows: Array, low: Array, high: Array, lengths: Array
-    ) -> Array:
-        """How many more tokens the ends of a sorted range, and so all in it, share with a text."""
-        steps = np.arange(_RUN)
-        places = prefixes.end[rows, None] - 1 - lengths[rows, None] - steps
-        inside = places >= prefixes.first[rows, None]
-        tokens = np.where(inside, prefixes.tokens[np.where(inside, places, 0)], -1)
-        same = tokens >= 0
-        for edge in (low[rows], high[rows] - 1):
-            places_before = (
-                self._order[edge].astype(np.int64)[:, None] - lengths[rows, None] - steps
-            )
-            # Tokens before a document's beginning are compared too, but the -1 there ends the run.
-            same &= self._before[np.maximum(places_before, 0)] == tokens
-        return np.where(same.all(axis=1), _RUN, np.argmin(same, axis=1))
+    def find(
+        self, prefixes: Prefixes, first_entry: int = 0, *, most: int | None = None
+    ) -> Occurrences:
+        """The longest suffixes' occurrences, or samples of them with exact shares of tokens.
 
-    def find(self, prefixes: Prefixes, first_entry: int = 0) -> Occurrences:
-        """The longest suffixes' occurrences, or samples of them with exact shares of tokens."""
+        With `most`, a suffix that occurs more often has no occurrences.
+        """
         low, high, lengths = self.ranges(prefixes)
         counts = high - low
-        listed = [self._listed(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
-        width = max((len(row[0]) for row in listed), default=0)
-        ids = np.full((len(listed), width), -1, np.int64)
-        values = np.zeros((len(listed), width), np.int64)
-        logs = np.full((len(listed), width), -np.inf, np.float32)
-        for row, (entries, tokens, weights) in enumerate(listed):
+        if most is not None:
+            lengths[counts > most] = 0
+            counts[counts > most] = 0
+        few = np.flatnonzero((counts > 0) & (counts <= MOST_OCCURRENCES))
+        many = np.flatnonzero(counts > MOST_OCCURRENCES).tolist()
+        sampled = [self._sampled(int(low[row]), int(high[row])) for row in many]
+        width = max([0, *counts[few].tolist(), *(len(entries) for entries, _, _ in sampled)])
+        ids = np.full((len(counts), width), -1, np.int64)
+        values = np.zeros((len(counts), width), np.int64)
+        logs = np.full((len(counts), width), -np.inf, np.float32)
+        rows, columns = _spread(few, counts[few])
+        places = self._order[low[rows] + columns]
+        ids[rows, columns], values[rows, columns] = self._entries(places), self._tokens[places]
+        logs[rows, columns] = -np.log(counts[rows])
+        for row, (entries, tokens, weights) in zip(many, sampled, strict=True):
             end = len(entries)
             ids[row, :end], values[row, :end], logs[row, :end] = entries, tokens, weights
         ids[ids >= 0] += first_entry
@@ -232,24 +221,13 @@ class SuffixIndex:
             torch.from_numpy(logs),
             torch.from_numpy(lengths),
             torch.from_numpy(counts),
-            *(torch.zeros(len(listed), dtype=torch.float32) for _ in range(3)),
+            *(torch.zeros(len(counts), dtype=torch.float32) for _ in range(3)),
         )
 
-    def _listed(self, low: int, high: int) -> tuple[Array, Array, Array]:
-        """Returns the entries, tokens and log weights of a range."""
-        count = high - low
-        if count <= MOST_OCCURRENCES:
-            places = self._order[low:high]
-            weights = np.full(count, -np.log(max(1, count)), np.float32)
-            return self._entries(places), self._tokens[places], weights
+    def _sampled(self, low: int, high: int) -> tuple[Array, Array, Array]:
+        """At least one occurrence of each token that follows a range, and others evenly spread."""
         if cached := self._samples.take([(low, high)]):
             return cached[low, high]
-        sample = self._sampled(low, high)
-        self._samples.keep({(low, high): sample})
-        return sample
-
-    def _sampled(self, low: int, high: int) -> tuple[Array, Array, Array]:
-        # At least one occurrence of each token that follows, and others evenly spread.
         count = high - low
         tokens = self._tokens[self._order[low:high]]
         counts = np.bincount(tokens, minlength=self._vocabulary)
@@ -260,4 +238,12 @@ class SuffixIndex:
         sampled = tokens[chosen]
         listed = np.bincount(sampled, minlength=self._vocabulary)
         weights = np.log(counts[sampled] / listed[sampled] / count).astype(np.float32)
-        return self._entries(self._order[low + chosen]), sampled, weights
+        sample = self._entries(self._order[low + chosen]), sampled, weights
+        self._samples.keep({(low, high): sample})
+        return sample
+
+
+def _spread(rows: Array, counts: Array) -> tuple[Array, Array]:
+    """Repeats each row so many times, and numbers its repetitions from 0."""
+    first = np.cumsum(counts) - counts
+    return np.repeat(rows, counts), np.arange(counts.sum()) - np.repeat(first, counts)

@@ -106,18 +106,17 @@ def test_counts_are_those_of_a_plain_search(corpus):
         assert bool((found.log_weights[row][~there] == -math.inf).all())
 
 
-@pytest.mark.parametrize("run", [1, 2, 256])
-def test_one_by_one_is_as_all_at_once(corpus, monkeypatch, run):
+@pytest.mark.parametrize(("narrow", "run"), [(0, 32), (256, 1), (3, 2)])
+def test_one_by_one_is_as_all_at_once(corpus, monkeypatch, narrow, run):
     some = [*contexts(60), [99], [24], [*PAGE, 5], [-1, -1, *PAGE[:9]], [*PAGE, -3]]
     index = SuffixIndex(corpus)
     low, high, lengths = index.ranges(asked(some))
-    monkeypatch.setattr("knn_logits.search.suffix_index._LONG_RUN", run)
     for row, text in enumerate(some):
         alone = index.ranges(asked([text]))
         assert [int(one[0]) for one in alone] == [low[row], high[row], lengths[row]]
-    # Bisection in place of looking at all, and one token at a time.
-    monkeypatch.setattr("knn_logits.search.suffix_index._LOOKED_AT", 0)
-    monkeypatch.setattr("knn_logits.search.suffix_index._RUN", 1)
+    # Bisection in place of looking at all, and few tokens at a time.
+    monkeypatch.setattr("knn_logits.search.suffix_index._NARROW", narrow)
+    monkeypatch.setattr("knn_logits.search.suffix_index._RUN", run)
     for part, expected in zip(index.ranges(asked(some)), (low, high, lengths), strict=True):
         assert np.array_equal(part, expected)
 
