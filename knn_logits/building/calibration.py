@@ -83,7 +83,7 @@ class Choice:
                 weight: GridLikelihood(grid, Weighing(1.0, suffix_weight=weight))
                 for weight in weights
             }
-        shared = torch.from_numpy(self._shared.count(neighbors.ids.numpy(), scores.prefixes))
+        shared = self._shared.count(neighbors.ids, scores.prefixes)
         neighbors = replace(neighbors, shared=shared)
         for likelihood in self._likelihoods.values():
             likelihood.add(neighbors, scores.targets, scores.log_p_lm)

@@ -34,7 +34,7 @@ from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import Piece
 from knn_logits.index.base import Index
 from knn_logits.measure.text_pass import TokenScores
-from knn_logits.mixture.gates.adaptive import AdaptiveGate
+from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate
 from knn_logits.mixture.gates.adaptive_fitting import (
     CORPUS,
     OWN,
@@ -120,7 +120,8 @@ def fit_gate(
     for (kind, first, last), pieces in groups.items():
         hidden = np.flatnonzero((first <= parts) & (parts <= last))
         search = open_search(hidden)
-        matches = Matches([(suffixes.without(hidden) if len(hidden) else suffixes, 0)], counts)
+        left = suffixes.without(hidden) if len(hidden) else suffixes
+        matches = Matches([(left, 0)], counts, most=MAX_OCCURRENCES)
         for scores in score_blocks(model, location, pieces, _QUERIES_AT_ONCE, no_progress):
             neighbors = search(scores)
             neighbors = replace(neighbors, occurrences=(matches.find(scores.prefixes),))

@@ -55,7 +55,7 @@ def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | Non
     neighbors = retriever.search(keys).to("cpu")
     if len(removed):
         hidden = torch.from_numpy(np.isin(neighbors.ids.numpy(), removed))
-        neighbors = replace(neighbors, ids=neighbors.ids.masked_fill(hidden, -1), every_row=False)
+        neighbors = replace(neighbors, ids=neighbors.ids.masked_fill(hidden, -1))
     # Where all of the text is one part, only the query's own entry is left out.
     for parts in (part_of_entries(store), np.arange(len(store), dtype=np.int32)):
         outside = without_part(neighbors, torch.from_numpy(parts[queries]), parts)

@@ -173,7 +173,7 @@ def _settings(
         progress("settings", first, len(held.targets))
         part = slice(first, first + _BATCH)
         similarities, ids = index.search(held.states[part], k)
-        neighbors = Neighbors(ids, similarities, tokens[ids].long(), LEARNED_METRIC, every_row=True)
+        neighbors = Neighbors(ids, similarities, tokens[ids].long(), LEARNED_METRIC)
         likelihood.add(neighbors, held.targets[part], held.log_p_lm[part])
     progress("settings", len(held.targets), len(held.targets))
     best = likelihood.best(_K_TOLERANCE)

@@ -121,8 +121,7 @@ class GridLikelihood:
             keep(ratio.clone())
         # A token without neighbors keeps the model's probability under every setting.
         ratio *= log_p_lm.clamp(min=_LOWEST).neg().exp()[:, None, None]
-        if not neighbors.every_row:
-            ratio[~neighbors.mask.any(dim=-1)] = 1.0
+        ratio[~neighbors.mask.any(dim=-1)] = 1.0
         self.sums += float(log_p_lm.double().sum())
         buffer = torch.empty_like(ratio)
         for number, lmbda in enumerate(self.grid.lmbdas):

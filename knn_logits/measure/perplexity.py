@@ -155,8 +155,7 @@ def _log_p_knn(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tup
     if memory.gate is None and not memory.experts:
         # A constant λ needs no distribution of the model.
         lmbdas = torch.full_like(scored.log_p_lm, memory.config.lmbda)
-        if not neighbors.every_row:
-            lmbdas = lmbdas.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
+        lmbdas = lmbdas.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
         weights = memory.weighing.log_weights(neighbors)
         targets = scored.targets.to(weights.device)
         return log_p_knn_of(weights, neighbors.values, targets).cpu(), lmbdas

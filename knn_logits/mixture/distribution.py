@@ -19,8 +19,7 @@ def second_vote(
     weights: Tensor, lmbda: float | Tensor, occurrences: Tensor, shares: Tensor
 ) -> tuple[Tensor, Tensor]:
     """log w_i [rows, k + n] and λ [rows] of p = s p_2 + (1 - s) (λ p_1 + (1 - λ) p_LM)."""
-    weight = torch.as_tensor(lmbda, dtype=weights.dtype, device=weights.device)
-    first = weight.expand(len(weights)) * _votes(weights).to(weights)
+    first = _votes(weights).to(weights) * lmbda
     second = shares.to(weights) * _votes(occurrences).to(weights)
     first = (1.0 - second) * first
     total = first + second
@@ -40,10 +39,8 @@ def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor
     """Drops votes for tokens that a constraint masks, and normalises the others."""
     if weights.shape[-1] == 0:
         return weights
-    model_side = log_p_lm.gather(-1, values)
-    if float(model_side.amin()) >= _FORBIDDEN:
-        return weights
-    return normalised(weights.masked_fill(model_side < _FORBIDDEN, _NOTHING))
+    forbidden = log_p_lm.gather(-1, values) < _FORBIDDEN
+    return normalised(weights.masked_fill(forbidden, _NOTHING))
 
 
 def mix(
@@ -51,27 +48,20 @@ def mix(
     weights: Tensor,
     values: Tensor,
     lmbda: float | Tensor,
-    *,
-    every_row: bool = False,
 ) -> Tensor:
     """log(λ p_kNN + (1 - λ) p_LM) [rows, vocabulary]; a row without votes is exactly `log_p_lm`."""
     # One pass over the vocabulary; every other step costs rows * k.
     if weights.shape[-1] == 0:
         return log_p_lm
-    log_share: float | Tensor
-    log_rest: float | Tensor
+    none = weights.amax(dim=-1, keepdim=True) == _NOTHING
     if isinstance(lmbda, Tensor):
-        share = lmbda.unsqueeze(-1)
-        log_share, log_rest = share.log(), torch.log1p(-share)
-    else:
-        log_share = math.log(lmbda) if lmbda > 0.0 else _NOTHING
-        log_rest = math.log1p(-lmbda) if lmbda < 1.0 else _NOTHING
-    if not every_row:
-        none = weights.amax(dim=-1, keepdim=True) == _NOTHING
-        zero = torch.zeros_like(none, dtype=weights.dtype)
-        log_share = (zero + log_share).masked_fill(none, _NOTHING)
-        log_rest = (zero + log_rest).masked_fill(none, 0.0)
-    mixed = log_p_lm + log_rest
+        log_share, log_rest = lmbda.unsqueeze(-1).log(), torch.log1p(-lmbda.unsqueeze(-1))
+    else:  # In double precision, since a float32 cannot tell λ from 1 where λ is nearly 1.
+        shape = none.shape
+        log_share = weights.new_full(shape, math.log(lmbda) if lmbda > 0.0 else _NOTHING)
+        log_rest = weights.new_full(shape, math.log1p(-lmbda) if lmbda < 1.0 else _NOTHING)
+    log_share = log_share.masked_fill(none, _NOTHING)
+    mixed = log_p_lm + log_rest.masked_fill(none, 0.0)
     base = mixed.gather(-1, values)
     # Until they get their final value, the places of voted tokens hold the sums over equal tokens.
     # (Scattering a tensor with one number is three times as fast as scattering the number.)

@@ -7,7 +7,7 @@ Everything that answers takes a `Memory`: the processor in `generate()`, `explai
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -23,13 +23,14 @@ from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
 from knn_logits.mixture.distribution import drop_impossible, second_vote
-from knn_logits.mixture.gates.adaptive import AdaptiveGate
+from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.presets import (
     MemorySettings,
     MixtureSettings,
     resolve,
 )
+from knn_logits.mixture.step_graphs import StepGraphs
 from knn_logits.mixture.vote import Vote
 from knn_logits.mixture.weights import Weighing
 from knn_logits.search.combined import (
@@ -42,12 +43,14 @@ from knn_logits.search.combined import (
 from knn_logits.search.experts import Finder, open_experts
 from knn_logits.search.matches import Matches
 from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
-from knn_logits.search.occurrences import Prefixes, without_padding
+from knn_logits.search.occurrences import Occurrences, Prefixes, without_padding
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig, check_threads
 from knn_logits.store.datastore import Datastore
 
 _T = TypeVar("_T")
+# Maximum number of distances of a step that is replayed as a graph, which keeps its memory.
+_MAX_DISTANCES = 64 << 20
 _OPENING = ("key", "device", "threads", "native_index", "check", "indexes")
 
 
@@ -221,6 +224,7 @@ class Memory:
                 self.config.exclude,
                 shares=self.retriever.weights,
                 make=True,
+                most=MAX_OCCURRENCES,
                 end_token=next(iter(end_tokens(defaults, vocabulary)), None),
             )
             self.experts = (matches, *self.experts)
@@ -280,7 +284,8 @@ class Memory:
             neighbors = neighbors.to(log_p_lm.device)
         weights = self.weighing.log_weights(neighbors)
         lmbda: float | Tensor = self.config.lmbda
-        occurrences = neighbors.occurrences
+        occurrences = tuple(part.to(log_p_lm.device) for part in neighbors.occurrences)
+        neighbors = replace(neighbors, occurrences=occurrences)
         if isinstance(self.gate, AdaptiveGate):
             lmbda, share = self.gate.shares(neighbors, weights, log_p_lm)
             occurrences = (occurrences[0].weighed(share), *occurrences[1:])
@@ -289,15 +294,70 @@ class Memory:
                 self.gate, neighbors, weights, self.retriever.metric, log_p_lm
             )
         votes = drop_impossible(weights, neighbors.values, log_p_lm)
-        every_row = neighbors.every_row and votes is weights
         for part in occurrences:
             occurrence_votes = drop_impossible(part.log_weights, part.values, log_p_lm)
             votes, lmbda = second_vote(votes, lmbda, occurrence_votes, part.shares)
         if occurrences:
-            neighbors, every_row = with_occurrences(neighbors), False
-        return Vote(
-            neighbors, votes, lmbda, log_p_lm, every_row=every_row, near_within=self.near_within
+            neighbors = with_occurrences(neighbors)
+        return Vote(neighbors, votes, lmbda, log_p_lm, near_within=self.near_within)
+
+    def step(self, state: Tensor, ids: Tensor, log_p_lm: Tensor) -> tuple[Neighbors, Vote]:
+        """Searches and votes for the next token of a batch of texts.
+
+        It does the same as `neighbors` and `vote`. On a GPU with an exact index nothing here waits
+        for the device, and steps of the same shape are replayed as a CUDA graph.
+
+        Args:
+            state: [rows, dim], the states at the last positions of the texts.
+            ids: int64 [rows, length], the texts, on the CPU.
+            log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
+
+        Returns:
+            The neighbors, and their vote with `log_p` computed.
+        """
+        if not self._replays(state, log_p_lm):
+            neighbors = self.neighbors(state.unsqueeze(1), ids)
+            return neighbors, self.vote(neighbors, log_p_lm)
+        texts = without_padding(ids, getattr(self.model, "generation_config", None))
+        prefixes = Prefixes.of_steps(texts, 1)
+        found = [expert.find(prefixes) for expert in self.experts]
+        # Few widths, so that few graphs are captured.
+        found = [part.padded(1 << max(8, (part.ids.shape[1] - 1).bit_length())) for part in found]
+        tensors = [tensor for part in found for tensor in part.tensors()]
+        step = self._graphs(state.detach().float(), log_p_lm, *tensors)
+        entries, nearness, values, matched, weights, lmbda, log_p = step
+        every = Neighbors(
+            entries, nearness, values, self.retriever.metric, matched=matched if found else None
         )
+        vote = Vote(every, weights, lmbda, log_p_lm, log_p, near_within=self.near_within)
+        k = entries.shape[1] - sum(part.ids.shape[1] for part in found)
+        alone = Neighbors(entries[:, :k], nearness[:, :k], values[:, :k], every.metric)
+        return replace(alone, occurrences=tuple(found)), vote
+
+    def _replays(self, state: Tensor, log_p_lm: Tensor) -> bool:
+        """Whether nothing in a step needs the host."""
+        return (
+            state.is_cuda
+            and state.device == log_p_lm.device == self.retriever.device
+            and self.retriever.index.size * len(state) <= _MAX_DISTANCES
+            and (self.gate is None or isinstance(self.gate, AdaptiveGate))
+        )
+
+    @cached_property
+    def _graphs(self) -> StepGraphs:
+        def step(state: Tensor, log_p_lm: Tensor, *tensors: Tensor) -> list[Tensor]:
+            number = len(fields(Occurrences))
+            parts = [tensors[at : at + number] for at in range(0, len(tensors), number)]
+            occurrences = tuple(Occurrences(*part) for part in parts)
+            neighbors = replace(self.retriever.search(state), occurrences=occurrences)
+            vote = self.vote(neighbors, log_p_lm)
+            every = vote.neighbors
+            matched = every.ids if every.matched is None else every.matched
+            lmbda = torch.zeros_like(log_p_lm[:, 0]) + vote.lmbda
+            found = (every.ids, every.nearness, every.values, matched)
+            return [*found, vote.log_weights, lmbda, vote.log_p]
+
+        return StepGraphs(step)
 
     def once(self, store: Datastore, name: object, make: Callable[[], _T]) -> _T:
         """Returns an object that belongs to a datastore. The first caller makes it."""

@@ -45,7 +45,7 @@ class Vote:
         log_weights: log w_i of the votes that count, float32 [rows, k]; -inf for no vote.
         lmbda: The weight of the neighbors, if there are any: one number, or a tensor [rows].
         log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
-        every_row: Whether every row is known to have a vote, which saves several steps.
+        mixture: `log_p`, if it was computed already.
         near_within: The nearness from which on a neighbor is near. None if that is not known.
     """
 
@@ -53,7 +53,7 @@ class Vote:
     log_weights: Tensor
     lmbda: float | Tensor
     log_p_lm: Tensor
-    every_row: bool = False
+    mixture: Tensor | None = None
     near_within: float | None = None
 
     @cached_property
@@ -65,13 +65,9 @@ class Vote:
     @cached_property
     def log_p(self) -> Tensor:
         """The mixture's log-probabilities, float32 [rows, vocabulary]."""
-        return mix(
-            self.log_p_lm,
-            self.log_weights,
-            self.neighbors.values,
-            self.lmbda,
-            every_row=self.every_row,
-        )
+        if self.mixture is not None:
+            return self.mixture
+        return mix(self.log_p_lm, self.log_weights, self.neighbors.values, self.lmbda)
 
     @cached_property
     def lmbdas(self) -> Tensor:

@@ -13,8 +13,6 @@ from knn_logits.search.neighbors import Neighbors
 from knn_logits.settings.config import KNNConfig
 
 NO_WEIGHT = -math.inf
-# Between these temperatures a distance divided by the temperature stays a finite float.
-_COLD, _HOT = 1e-3, 1e6
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,6 @@ class Weighing:
 def log_weights(neighbors: Neighbors, temperature: float, bonus: Tensor | None = None) -> Tensor:
     """log w_i of each neighbor, from the parts of its logit."""
     nearness = neighbors.nearness
-    if neighbors.every_row and _COLD <= temperature <= _HOT:
-        logits = nearness * (1.0 / temperature)
-        return torch.log_softmax(logits if bonus is None else logits + bonus, dim=-1)
     if not nearness.shape[-1]:
         return nearness
     # Relative to the nearest, no distance leaves the range of floats. Where all neighbors are
@@ -76,7 +71,7 @@ def log_weights(neighbors: Neighbors, temperature: float, bonus: Tensor | None =
     logits = (nearness - nearness.amax(dim=-1, keepdim=True).clamp_(min=limits.min)) * scale
     if bonus is not None:
         logits = logits + bonus
-    return torch.log_softmax(logits, dim=-1) if neighbors.every_row else normalised(logits)
+    return normalised(logits)
 
 
 def normalised(logits: Tensor) -> Tensor:

@@ -209,9 +209,6 @@ class CombinedRetriever(Retriever):
         if self.weights is not None:
             widest = max(part.k for part in parts)
             parts = [part.padded(max(1, widest)) for part in parts]
-        every_row = any(
-            part.every_row and share > 0.0 for part, share in zip(parts, self._shares, strict=True)
-        )
         ids = torch.cat(
             [
                 torch.where(part.mask, part.ids + first, part.ids)
@@ -221,7 +218,7 @@ class CombinedRetriever(Retriever):
         )
         searched = [part.searched for part in parts if part.searched is not None]
         any_searched = torch.stack(searched).any(dim=0) if len(searched) == len(parts) else None
-        merged = joined(parts, -1, ids=ids, every_row=every_row, searched=any_searched)
+        merged = joined(parts, -1, ids=ids, searched=any_searched)
         # All pointers vote, so that the widest row of a batch changes no other row.
         if self.weights is not None or self.follows_text:
             return merged

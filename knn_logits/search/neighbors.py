@@ -41,7 +41,6 @@ class Neighbors:
         nearness: float32 [rows, k], larger is nearer; -inf for padding.
         values: int64 [rows, k], the token that followed the key; any token for padding.
         metric: How keys were compared.
-        every_row: Whether every row is known to have a neighbor, which saves several steps.
         searched: bool [rows], whether the index was searched for a row; None means for every row.
         log_counts: float32 [rows, k], the logarithm of the number of entries that a merged entry
             stands for; None where each stands for itself.
@@ -61,7 +60,6 @@ class Neighbors:
     nearness: Tensor
     values: Tensor
     metric: Metric = DEFAULT_METRIC
-    every_row: bool = False
     searched: Tensor | None = None
     log_counts: Tensor | None = None
     shared: Tensor | None = None
@@ -141,7 +139,6 @@ class Neighbors:
             self,
             ids=self.ids.masked_fill(hidden, -1),
             nearness=self.nearness.masked_fill(hidden, -math.inf),
-            every_row=False,
         )
 
     def to(self, device: torch.device | str) -> Neighbors:
@@ -154,10 +151,9 @@ class Neighbors:
     def split(self, parts: int) -> list[Neighbors]:
         """The neighbors of several datastores that stand side by side in equally many columns."""
         width = self.k // parts
-        whole = replace(self, every_row=False)  # of one of them perhaps
 
         def part(first: int) -> Neighbors:
-            return whole.mapped(lambda field, _: field[:, first : first + width])
+            return self.mapped(lambda field, _: field[:, first : first + width])
 
         return [part(number * width) for number in range(parts)]
 

@@ -64,21 +64,33 @@ class Occurrences:
     def __getitem__(self, rows: Tensor | slice) -> Occurrences:
         """Returns the occurrences of some rows."""
         index = rows if isinstance(rows, slice) else rows.to(self.ids.device)
-        return Occurrences(*(getattr(self, field.name)[index] for field in fields(self)))
+        return Occurrences(*(one[index] for one in self.tensors()))
 
     def to(self, device: torch.device | str) -> Occurrences:
         """Returns the same with all tensors on `device`."""
-        return Occurrences(*(getattr(self, field.name).to(device) for field in fields(self)))
+        # A copy to the host must be complete before it is read.
+        later = torch.device(device).type == "cuda"
+        return Occurrences(*(one.to(device, non_blocking=later) for one in self.tensors()))
+
+    def padded(self, width: int) -> Occurrences:
+        """Returns the same with `width` columns, at least as many as now."""
+        missing = width - self.ids.shape[1]
+        pad = torch.nn.functional.pad
+        return replace(
+            self,
+            ids=pad(self.ids, (0, missing), value=-1),
+            values=pad(self.values, (0, missing)),
+            log_weights=pad(self.log_weights, (0, missing), value=_NOTHING),
+        )
+
+    def tensors(self) -> list[Tensor]:
+        """The fields, in their order."""
+        return [getattr(self, field.name) for field in fields(self)]
 
     def replaced(self, row: int, length: int, entries: list[int], value: int) -> Occurrences:
         """Returns the same with other occurrences in a row, which all have the same value."""
-        missing = max(0, len(entries) - self.ids.shape[1])
-        columns = (("ids", -1), ("values", 0), ("log_weights", _NOTHING))
-        padded = {
-            name: torch.nn.functional.pad(getattr(self, name), (0, missing), value=padding)
-            for name, padding in columns
-        }
-        changed = replace(self, **{name: column.clone() for name, column in padded.items()})
+        padded = self.padded(max(self.ids.shape[1], len(entries)))
+        changed = Occurrences(*(one.clone() for one in padded.tensors()))
         changed.log_weights[row] = _NOTHING
         changed.ids[row], changed.values[row] = -1, 0
         place = slice(len(entries))

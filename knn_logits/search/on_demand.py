@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
+from knn_logits.copies import Copies
 from knn_logits.engine.keys import KeySource
 from knn_logits.engine.windows import TextWindow
 from knn_logits.errors import ConfigError, DatastoreError
@@ -263,8 +264,8 @@ class OnDemandRetriever(Retriever):
         if len(hidden):
             self._hidden = np.zeros(len(store), bool)
             self._hidden[hidden] = True
-        self._values = store.values
-        self._array: Array = self._values.numpy()
+        self._array: Array = store.values.numpy()
+        self._copies = Copies(values=store.values)
         self.counts_shared = counts_shared(store, config)
         once = self.indexes.once
         cut = record.passage, record.context
@@ -306,8 +307,7 @@ class OnDemandRetriever(Retriever):
             return Neighbors.nothing(len(queries), device)
         order = torch.cat([chosen for chosen, _ in parts]).argsort().to(device)
         padded = [part.padded(width) for _, part in parts]
-        every_row = all(part.every_row for part in padded)
-        neighbors = joined(padded, 0, every_row=every_row)[order]
+        neighbors = joined(padded, 0)[order]
         return self._with_shared(self._without_sinks(queries, neighbors), texts)
 
     def _among(self, passages: tuple[int, ...], queries: Tensor) -> Neighbors:
@@ -319,8 +319,7 @@ class OnDemandRetriever(Retriever):
         if not places.shape[1]:
             return Neighbors.nothing(len(queries), self.indexes.device)
         ids = torch.where(places < 0, places, entries[places.clamp(min=0)])
-        every_row = int(ids[:, 0].min()) >= 0
-        return Neighbors(ids, nearness, self._looked_up(ids), self.metric, every_row)
+        return Neighbors(ids, nearness, self._looked_up(ids), self.metric)
 
     def _joined(self, passages: tuple[int, ...]) -> tuple[ExactIndex, Tensor]:
         """Returns the index over some passages, and the entry of each of its keys."""

@@ -255,9 +255,8 @@ class RetomatonRetriever(Retriever):
             torch.from_numpy(_side_by_side(distances, -np.inf)),
             torch.from_numpy(values).long(),
             self.metric,
-            every_row=all(len(entries) for entries in ids),
             searched=torch.from_numpy(searched),
-            log_counts=None if self._counts is None else self._counts[np.maximum(all_ids, 0)],
+            log_counts=self._log_counts(torch.from_numpy(all_ids)),
             pointed=None if pointed is None else torch.from_numpy(_side_by_side(pointed, 0.0)),
         )
         return neighbors, candidates
@@ -307,6 +306,5 @@ def _stacked(steps: list[Neighbors]) -> Neighbors:
     return joined(
         [step.padded(width) for step in steps],
         0,
-        every_row=all(step.every_row for step in steps),
         searched=torch.cat([step.searched for step in steps if step.searched is not None]),
     )

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
+from knn_logits.copies import Copies
 from knn_logits.engine.keys import KeySource
 from knn_logits.errors import DatastoreError, MismatchError
 from knn_logits.index.base import Index, pairwise
+from knn_logits.index.exact import TorchIndex
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
 from knn_logits.metrics import Metric
@@ -69,11 +71,13 @@ class Retriever:
         self.index = self.indexes.open(store, config) if index is None else index
         if config.nprobe is not None and self.index.nprobe is not None:
             self.index.nprobe = config.nprobe
-        self._values = store.values
-        self._array: Array = self._values.numpy()
+        self._array: Array = store.values.numpy()
         self.counts_shared = self.reads_text = counts_shared(store, config)
-        # Where entries are merged, the vote of each entry counts for all that it stands for.
-        self._counts = None if store.merged is None else torch.from_numpy(log_counts(store.merged))
+        tensors = {"values": store.values}
+        if store.merged is not None:
+            # The vote of a merged entry counts for all that it stands for.
+            tensors["log counts"] = torch.from_numpy(log_counts(store.merged))
+        self._copies = Copies(**tensors)
 
     @classmethod
     def serves(cls, store: Datastore, config: KNNConfig) -> bool:  # noqa: ARG003
@@ -97,6 +101,15 @@ class Retriever:
     follows_text = False
     # Whether a search needs the text before each query, besides the query.
     reads_text = True
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device that searches without the host; None if the host takes part."""
+        index = getattr(self, "index", None)
+        if not isinstance(index, TorchIndex) or not index.size or self.store.merged is not None:
+            return None
+        needs_host = self.follows_text or self.reads_text or self.config.refine
+        return None if needs_host or index.reads_disk else index.device
 
     def begin_text(self) -> None:
         """Begins a new text: this thread's next step continues no earlier text."""
@@ -148,12 +161,15 @@ class Retriever:
         if self.config.refine:
             nearness = self._refined(queries.to(ids.device), ids.clamp(min=0))
             nearness = nearness.masked_fill(ids < 0, -torch.inf)
-        log_counts = None
-        if self._counts is not None:
-            log_counts = self._counts[ids.clamp(min=0).cpu()].to(ids.device)
-        every_row = int(ids[:, 0].min()) >= 0
-        neighbors = Neighbors(ids, nearness, values, self.metric, every_row, log_counts=log_counts)
+        counts = self._log_counts(ids)
+        neighbors = Neighbors(ids, nearness, values, self.metric, log_counts=counts)
         return self._with_shared(self._without_sinks(queries, neighbors), texts)
+
+    def _log_counts(self, ids: Tensor) -> Tensor | None:
+        """log of the number of entries that each entry stands for; None if none are merged."""
+        if self.store.merged is None:
+            return None
+        return self._copies.at(ids.device, "log counts")[ids.clamp(min=0)]
 
     @cached_property
     def _sink(self) -> Sink | None:
@@ -163,17 +179,14 @@ class Retriever:
         """Takes the vote from queries and entries that are attention sinks."""
         if self._sink is None or not neighbors.k:
             return neighbors
-        ids = neighbors.ids
-        hidden = self._sink.entries[ids.clamp(min=0).cpu()].to(ids.device)
-        hidden |= self._sink.holds(queries).to(ids.device).unsqueeze(-1)
-        return neighbors.without(hidden) if bool(hidden.any()) else neighbors
+        is_sink = self._sink.holds(queries).to(neighbors.ids.device).unsqueeze(-1)
+        return neighbors.without(self._sink.among(neighbors.ids) | is_sink)
 
     def _with_shared(self, neighbors: Neighbors, texts: Prefixes | None) -> Neighbors:
         """Counts the tokens that entries share with the end of the text before their query."""
         if not self.counts_shared or texts is None or not neighbors.k:
             return neighbors
-        counts = self._shared.count(neighbors.ids.cpu().numpy(), texts)
-        return replace(neighbors, shared=torch.from_numpy(counts).to(neighbors.ids.device))
+        return replace(neighbors, shared=self._shared.count(neighbors.ids, texts))
 
     @cached_property
     def _shared(self) -> SharedTokens:
@@ -194,9 +207,7 @@ class Retriever:
         """Looks up the values of entries, int64 [rows, k]. Padding gets the first entry's value."""
         if ids.device.type == "cpu":
             return torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip")).long()
-        if self._values.device != ids.device:
-            self._values = self._values.to(ids.device)
-        return self._values[ids.clamp(min=0)].long()
+        return self._copies.at(ids.device, "values")[ids.clamp(min=0)].long()
 
     def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
         rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from knn_logits.arrays import Array
+from knn_logits.copies import Copies
 from knn_logits.search.occurrences import Prefixes
 
 # More shared tokens than these count the same.
 LONGEST = 8
-_BACK = np.arange(-LONGEST, 0)
+_BACK = np.arange(0, -LONGEST, -1) - 1
 
 
 class SharedTokens:
@@ -22,29 +25,26 @@ class SharedTokens:
             before[documents[documents < len(tokens) - number] + number] = number
         # How many tokens of its document stand before each entry, and the last of them. The tokens
         # before that are the last ones before earlier entries.
-        self._most = np.delete(before, contexts)
-        self._last = np.delete(np.asarray(tokens), contexts[1:] - 1)[: len(self._most)]
+        most = np.delete(before, contexts)
+        last = np.delete(np.asarray(tokens), contexts[1:] - 1)[: len(most)].astype(np.int32)
+        self._copies = Copies(most=torch.from_numpy(most), last=torch.from_numpy(last))
 
-    def count(self, ids: Array, texts: Prefixes) -> Array:
+    def count(self, ids: Tensor, texts: Prefixes) -> Tensor:
         """Shared tokens of entries `ids` and each row's text, float32 [rows, k], 0 to 8."""
         places = texts.end[:, None] + _BACK
         # No token is negative, so what is before the beginning of a text agrees with nothing.
         tokens = np.append(texts.tokens, -1)
-        ends = tokens[np.where(places >= texts.first[:, None], places, -1)]
-        counts = np.zeros(ids.size, np.float32)
-        # Few entries share the last token, and only these are looked at again.
-        preceding = np.take(self._last, ids, mode="clip")
-        shared = np.flatnonzero((preceding == ends[:, -1:]) & (ids >= 0))
-        entries, rows = np.take(ids, shared), shared // ids.shape[1]
-        most = np.take(self._most, entries)
-        for back in range(1, LONGEST + 1):
-            preceding = np.take(self._last, entries - (back - 1), mode="clip")
-            expected = np.take(ends, rows * LONGEST + (LONGEST - back))
-            same = np.flatnonzero((preceding == expected) & (most >= back))
-            shared, entries, rows, most = (
-                np.take(array, same) for array in (shared, entries, rows, most)
-            )
-            if not len(shared):
-                break
-            counts[shared] = back
-        return counts.reshape(ids.shape)
+        ends = torch.from_numpy(tokens[np.where(places >= texts.first[:, None], places, -1)])
+        return self.shared(ids, ends.to(ids.device, torch.int32, non_blocking=True))
+
+    def shared(self, ids: Tensor, ends: Tensor) -> Tensor:
+        """The same for the last tokens of each text, int32 [rows, 8], the last one first."""
+        most, last = self._copies.at(ids.device, "most"), self._copies.at(ids.device, "last")
+        if not len(last):
+            return torch.zeros(ids.shape, device=ids.device)
+        back = torch.arange(LONGEST, device=ids.device)
+        preceding = last[(ids.unsqueeze(-1) - back).clamp_(min=0)]
+        same = preceding == ends.unsqueeze(1)
+        same &= most[ids.clamp(min=0)].unsqueeze(-1) > back
+        same &= (ids >= 0).unsqueeze(-1)
+        return same.to(torch.int8).cumprod(dim=-1).sum(dim=-1).float()

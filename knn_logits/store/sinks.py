@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.copies import Copies
+from knn_logits.locks import cached_property
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 
@@ -37,8 +39,16 @@ class Sink:
 
     def holds(self, states: Tensor) -> Tensor:
         """Whether each state is a sink, bool [rows], for states [rows, dim]."""
-        apart = states.float() - self.center.to(states.device)
+        apart = states.float() - self._copies.at(states.device, "center")
         return apart.square().sum(dim=-1) <= self.radius
+
+    def among(self, ids: Tensor) -> Tensor:
+        """Whether each entry is a sink's, bool [rows, k], for ids int64 [rows, k]."""
+        return self._copies.at(ids.device, "entries")[ids.clamp(min=0)]
+
+    @cached_property
+    def _copies(self) -> Copies:
+        return Copies(center=self.center, entries=self.entries)
 
 
 def find_sink(store: Datastore) -> Sink | None:

@@ -51,12 +51,10 @@ def test_neighbors_of_the_own_part_are_taken_out():
         torch.tensor([[0, 2, 4], [3, 1, -1]]),
         torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, np.inf]]),
         torch.zeros(2, 3, dtype=torch.int64),
-        every_row=True,
     )
     left = without_part(neighbors, torch.tensor([1, 3], dtype=torch.int32), parts)
     assert left.ids.tolist() == [[-1, 2, 4], [-1, 1, -1]]
     assert left.distances.tolist() == [[np.inf, 2.0, 3.0], [np.inf, 2.0, np.inf]]
-    assert not left.every_row
 
 
 def test_the_sample_is_whole_windows_up_to_its_size(store, monkeypatch):

@@ -168,10 +168,6 @@ def test_nothing_given_is_changed(case):
     drop_impossible(weights, neighbors.values, log_p_lm)
     mix(log_p_lm, weights, neighbors.values, lmbda)
     mix(log_p_lm, weights, neighbors.values, share)
-    if neighbors.mask.any(-1).all():
-        sure = replace(neighbors, every_row=True)
-        log_weights(sure, temperature)
-        mix(log_p_lm, weights, neighbors.values, lmbda, every_row=True)
     chosen = torch.zeros(neighbors.rows, dtype=torch.int64)
     one = log_p_knn_of(weights, neighbors.values, chosen)
     mix_row(log_p_lm[:, 0], one, share)
@@ -213,23 +209,6 @@ def test_the_mixture_of_one_token_is_that_of_all(case):
         log_p_knn = log_p_knn_of(weights.double(), neighbors.values, chosen)
         one = mix_row(log_p_lm[:, token].double(), log_p_knn, share)
         torch.testing.assert_close(one, mixed[:, token].double(), rtol=1e-5, atol=2e-6)
-
-
-@given(cases())
-def test_knowing_that_every_row_has_neighbors_changes_nothing(case):
-    _metric, neighbors, log_p_lm, temperature, lmbda = case
-    rows = neighbors.mask.any(-1)
-    assume(bool(rows.any()))
-    neighbors, log_p_lm = neighbors[rows], log_p_lm[rows]
-    sure = replace(neighbors, every_row=True)
-    slow, fast = (log_weights(one, temperature) for one in (neighbors, sure))
-    torch.testing.assert_close(fast, slow, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(
-        mix(log_p_lm, slow, neighbors.values, lmbda, every_row=True),
-        mix(log_p_lm, slow, neighbors.values, lmbda),
-        rtol=1e-6,
-        atol=1e-6,
-    )
 
 
 @given(st.integers(0, 10_000), st.sampled_from(["l2", "ip", "cosine"]), st.floats(0.5, 50.0))

@@ -84,15 +84,14 @@ def test_all_masked_and_no_columns(metric, lmbda):
         assert not parts.any()
 
 
-@pytest.mark.parametrize("every_row", [False, True])
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 @pytest.mark.parametrize("temperature", [5e-324, 1e-46, 1e-30, 1.0, 1e46, 1e300])
 @pytest.mark.parametrize(
     "distances",
     [[0.0, 0.0], [0.0, 1e-38], [1e38, 2e38], [3e38, 3e38], [1e5, 100000.0078125], [1e-45, 1.0]],
 )
-def test_extreme_distances_and_temperatures(every_row, metric, temperature, distances):
-    neighbors = make([[0, 1]], [distances], [[0, 1]], metric=metric, every_row=every_row)
+def test_extreme_distances_and_temperatures(metric, temperature, distances):
+    neighbors = make([[0, 1]], [distances], [[0, 1]], metric=metric)
     found = log_weights(neighbors, temperature)
     assert not found.isnan().any()
     assert float(found.exp().sum()) == pytest.approx(1.0, abs=1e-6)
@@ -148,7 +147,8 @@ def test_votes_are_taken_only_where_a_token_is_forbidden():
     neighbors = make([[0, 1], [2, 3]], [[0.0, 1.0]] * 2, [[0, 1], [0, 1]])
     log_p_lm = torch.log_softmax(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=-1)
     weights = log_weights(neighbors, 1.0)
-    assert drop_impossible(weights, neighbors.values, log_p_lm) is weights
+    found = drop_impossible(weights, neighbors.values, log_p_lm)
+    torch.testing.assert_close(found, weights)
     log_p_lm[1] = torch.tensor([-INF, 0.0])
     found = drop_impossible(weights, neighbors.values, log_p_lm)
     torch.testing.assert_close(found[0], weights[0])

@@ -64,7 +64,6 @@ def test_neighbors_are_the_nearest_entries_and_their_tokens(tmp_path, metric, fa
     asked = queries()
     found = retriever.search(asked)
     assert (found.rows, found.k) == (12, 10)
-    assert found.every_row
     assert found.mask.all()
     assert found.values.dtype == found.ids.dtype == torch.int64
     assert found.distances.dtype == torch.float32
@@ -104,7 +103,6 @@ def test_padding_has_infinite_distance_and_a_real_token(tmp_path, metric, refine
     asked = queries(5)
     asked[3, 0] = float("nan")
     found = retriever.search(asked)
-    assert not found.every_row
     assert not found.mask.all()
     assert (found.distances[~found.mask] == (np.inf if metric == "l2" else -np.inf)).all()
     assert found.distances[found.mask].isfinite().all()

@@ -66,7 +66,9 @@ def test_shared_tokens_are_those_of_a_plain_count(documents, texts, data):
     tokens = np.array([token for text in texts for token in text], np.int64)
     ends = np.cumsum([len(text) for text in texts])
     prefixes = Prefixes(tokens, ends - [len(text) for text in texts], ends)
-    found = SharedTokens(np.concatenate(documents), first, first).count(ids, prefixes)
+    found = SharedTokens(np.concatenate(documents), first, first).count(
+        torch.from_numpy(ids), prefixes
+    )
     expected = [
         [0 if entry < 0 else by_hand(documents, entry, text) for entry in row]
         for row, text in zip(ids.tolist(), texts, strict=True)
@@ -78,7 +80,7 @@ def test_documents_in_one_stream_share_nothing_across_their_borders():
     tokens, first = np.array([1, 2, 3, 1, 2, 3]), np.array([0, 3])
     text = Prefixes(np.array([2, 3, 1, 2]), np.array([0]), np.array([4]))
     # The stream's first token alone is no entry: the entries have the tokens 2, 3, 1, 2, 3.
-    found = SharedTokens(tokens, first, first[:1]).count(np.array([[0, 1, 2, 3, 4]]), text)
+    found = SharedTokens(tokens, first, first[:1]).count(torch.tensor([[0, 1, 2, 3, 4]]), text)
     assert found.tolist() == [[0, 2, 0, 0, 2]]
 
 
@@ -239,7 +241,7 @@ def test_a_window_that_follows_pointers_knows_the_text_before_it(
     assert seen
     for texts, found in seen:
         first = alike.documents.first
-        shared = SharedTokens(alike.tokens, first, first).count(found.ids.numpy(), texts)
+        shared = SharedTokens(alike.tokens, first, first).count(found.ids, texts)
         there = found.mask.numpy()
         assert found.shared.numpy()[there].tolist() == shared[there].tolist()
 

@@ -102,7 +102,6 @@ def test_the_nearest_entries_are_those_without_sinks(sunk):
     if sunk.manifest.metric == "l2":
         products = -torch.cdist(keys[ids].double(), keys[ids].double())
     nearest = torch.from_numpy(ids)[products.topk(4).indices]
-    assert found.every_row
     assert (found.ids.sort().values == nearest.sort().values).float().mean() > 0.99
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
+from knn_logits.copies import Copies
 from knn_logits.metrics import Metric, check_metric
 from knn_logits.mixture.gates.fitted import FittedGate
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
@@ -37,6 +38,8 @@ FEATURES = (
     "log p_LM of that token",
     "p_kNN of that token",
 )
+# A suffix of a text that occurs more often in the corpus is no match.
+MAX_OCCURRENCES = 256
 _NEIGHBORS = 16
 _LEAST_LOG_P = -20.0
 # A smaller λ is 0: it would change no choice, and cost likelihood where nothing is near.
@@ -134,6 +137,7 @@ class AdaptiveGate(FittedGate):
     ) -> None:
         self.metric: Metric = check_metric(metric)
         self.control = control
+        self._copies = Copies(control=torch.tensor(control, dtype=torch.int64))
         self._network = Network("AdaptiveGate", len(FEATURES), arrays, outputs=2)
 
     def with_control(self, tokens: tuple[int, ...]) -> AdaptiveGate:
@@ -157,8 +161,8 @@ class AdaptiveGate(FittedGate):
         lmbda, share = self.at(ballots.features).unbind(-1)
         active = ballots.found
         if self.control:
-            control = torch.tensor(self.control, device=active.device)
-            active = active & ~torch.isin(ballots.tokens[:, :1], control)
+            control = self._copies.at(active.device, "control")
+            active = active & (ballots.tokens[:, :1] != control).all(dim=-1, keepdim=True)
         return lmbda * active[:, 0], share * active[:, 1]
 
     def at(self, features: Tensor) -> Tensor:

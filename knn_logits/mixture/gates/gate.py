@@ -85,7 +85,7 @@ def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor)
         raise ConfigError(
             f"{source} must return numbers between 0 and 1: end it with a sigmoid or a clamp"
         )
-    return share if neighbors.every_row else share.masked_fill(~neighbors.mask.any(-1), 0.0)
+    return share.masked_fill(~neighbors.mask.any(-1), 0.0)
 
 
 def weigh_rows(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
+from knn_logits.copies import Copies
 from knn_logits.errors import ConfigError
 from knn_logits.store.layout import LARGEST_IN_GATE
 
@@ -43,10 +44,11 @@ class Network:
         if not bool((weights["scale"] > 0.0).all()):
             raise ConfigError(f"scale of a {owner} must be above 0")
         self._weights = weights
+        self._copies = Copies(**weights)
 
     def __call__(self, features: Tensor) -> Tensor:
         """[n] or [n, outputs] of features [n, features]."""
-        weights = (weight.to(features.device) for weight in self._weights.values())
+        weights = (self._copies.at(features.device, name) for name in ARRAYS)
         mean, scale, hidden, hidden_bias, out, out_bias = weights
         scaled = ((features - mean) / scale).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
         inside = torch.tanh(scaled @ hidden.T + hidden_bias)

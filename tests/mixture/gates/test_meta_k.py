@@ -130,7 +130,7 @@ def test_the_model_keeps_a_say():
     arrays.pop("ks")
     sure = MetaKGate("l2", KS, arrays)
     neighbors = Neighbors.from_distances(
-        torch.tensor([[0, 1]]), torch.tensor([[1.0, 2.0]]), torch.tensor([[3, 3]]), every_row=True
+        torch.tensor([[0, 1]]), torch.tensor([[1.0, 2.0]]), torch.tensor([[3, 3]])
     )
     log_p_lm = torch.log_softmax(torch.zeros(1, 8), dim=-1)
     assert float(sure.lmbda(neighbors, "l2", log_p_lm)[0]) == pytest.approx(0.999)
