@@ -10,7 +10,7 @@ import inspect
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -85,6 +85,7 @@ class Window:
     depth: int  # see `calls.Place`
     cache: weakref.ref[Any] | None = None
     states: Tensor | None = None  # the captured tensor, one vector for each token
+    on_host: Tensor | None = None  # `ids` on the CPU, once a call has compared them
     # [rows, tokens, width], the encoder's output or embeddings: what rows with the same ids may
     # differ in.
     encoded: Tensor | None = None
@@ -283,12 +284,19 @@ class StateCapture:
         """Removes the hooks, so that the model is as it was. A second call has no effect."""
         self._finalizer()
 
-    def find(self, input_ids: Tensor, call: Call | None = None) -> tuple[Window, int] | None:
-        """Finds the forward pass and the position in it that produced the scores of a call."""
+    def find(
+        self, input_ids: Tensor, call: Call | None = None
+    ) -> tuple[Window, int, Tensor] | None:
+        """Finds the forward pass and the position in it that produced the scores of a call.
+
+        Returns:
+            The pass, the position, and the call's ids on the CPU; None if no pass fits.
+        """
         thread, call = self._hooks.thread, call or Call.now()
         if call.drafts:
             return None
         windows = thread.windows[call.depth]
+        input_ids = _on_host(input_ids, windows)
         fresh = [window for window in windows if window.latest < 0]
         spent = [window for window in reversed(windows) if window.latest >= 0]
         for group in (fresh, spent):
@@ -304,7 +312,7 @@ class StateCapture:
 
     def _answer(
         self, window: Window, position: int, input_ids: Tensor, offset: int
-    ) -> tuple[Window, int]:
+    ) -> tuple[Window, int, Tensor]:
         thread = self._hooks.thread
         thread.offset, thread.cache = offset, window.cache
         window.latest = position
@@ -312,7 +320,7 @@ class StateCapture:
         for depth in [depth for depth in thread.windows if depth >= window.depth]:
             del thread.windows[depth]
         thread.windows[window.depth].append(window)
-        return window, position
+        return window, position, input_ids
 
     def of(self, windows: dict[int, Window]) -> Tensor:
         """This processor's states of a pass of `taken_apart`, [rows, tokens, dim]."""
@@ -335,6 +343,23 @@ class StateCapture:
         return states[:, first:]
 
 
+def _on_host(input_ids: Tensor, windows: Iterable[Window]) -> Tensor:
+    """Copies the ids of a call and of its passes to the CPU, all at once: each copy waits."""
+    fresh = [window for window in windows if window.on_host is None and window.ids is not None]
+    counted = [window for window in fresh if isinstance(window.start, Tensor)]
+    parts = [input_ids, *(window.ids for window in fresh), *(window.start for window in counted)]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    if any(part.device.type != "cpu" for part in tensors):
+        flat = torch.cat([part.to(input_ids.device).reshape(-1) for part in tensors]).cpu()
+        copies = flat.split([part.numel() for part in tensors])
+        tensors = [copy.view(part.shape) for copy, part in zip(copies, tensors, strict=True)]
+    for window, ids in zip(fresh, tensors[1:], strict=False):
+        window.on_host = ids
+    for window, start in zip(counted, tensors[1 + len(fresh) :], strict=True):
+        window.start = int(start)
+    return tensors[0]
+
+
 def _choose(
     windows: list[Window], input_ids: Tensor, offset: int, cache: weakref.ref[Any] | None
 ) -> tuple[Window, int] | None:
@@ -350,7 +375,7 @@ def _choose(
 
 def _position(window: Window, input_ids: Tensor, offset: int) -> int | None:
     rows, length = input_ids.shape
-    if window.ids is None or window.shape[0] != rows:
+    if window.on_host is None or window.shape[0] != rows:
         return None
     tokens = window.shape[1]
     start = length + offset - tokens if window.start is None else int(window.start)
@@ -358,8 +383,7 @@ def _position(window: Window, input_ids: Tensor, offset: int) -> int | None:
     first = start - offset
     if not window.latest < position < tokens or first < 0:
         return None
-    seen = window.ids[:, : position + 1]
-    same = torch.equal(seen, input_ids[:, first:length].to(seen.device))
+    same = torch.equal(window.on_host[:, : position + 1], input_ids[:, first:length])
     return position if same else None
 
 
@@ -371,9 +395,9 @@ def _whole_offset(window: Window, input_ids: Tensor) -> int | None:
     tokens = window.shape[1]
     if window.ids is None and (window.start is not None or tokens >= length):
         return int(window.start or 0) + tokens - length
-    if window.start is None or window.ids is None:
+    if window.start is None or window.on_host is None:
         return None
-    if tokens == length and torch.equal(window.ids, input_ids.to(window.ids.device)):
+    if tokens == length and torch.equal(window.on_host, input_ids):
         return int(window.start)
     return None
 

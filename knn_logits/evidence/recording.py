@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from knn_logits.locks import new_lock
+from knn_logits.copies import Copies
+from knn_logits.locks import cached_property, new_lock
 from knn_logits.mixture.vote import Candidates, Vote
 from knn_logits.search.neighbors import Neighbors
 
@@ -38,7 +39,8 @@ class Step:
     """One call of the processor."""
 
     length: int
-    ids: Tensor | None  # int64 [rows, length], until the choice is known; None afterwards
+    # int64 [rows, length] on the CPU, until the choice is known; None afterwards.
+    ids: Tensor | None
     neighbors: Neighbors
     weights: Tensor  # log w_i of the votes that counted, [rows, k]
     lmbda: float | Tensor
@@ -52,7 +54,7 @@ class Step:
     candidates: Candidates | None = None
 
     def settle(self, input_ids: Tensor, inputs: Tensor) -> bool:
-        """Notes which tokens were chosen, and drops the rest of the distribution."""
+        """Notes which tokens were chosen, of ids on the CPU, and drops the other probabilities."""
         if self.ids is None or self.log_p_lm is None:
             return True
         before, after = self.ids, input_ids[:, : self.length]
@@ -65,7 +67,7 @@ class Step:
                 return False
         self.parents = parents
         self.tokens = input_ids[:, self.length]
-        chosen = self.tokens.unsqueeze(-1)
+        chosen = self.tokens.unsqueeze(-1).to(self.log_p_lm.device, non_blocking=True)
         continued = self.log_p_lm if parents is None else self.log_p_lm[parents]
         self.chosen_log_p_lm = continued.gather(-1, chosen)[:, 0]
         self.ids = self.log_p_lm = None
@@ -96,7 +98,7 @@ class Step:
         if self.log_p_lm is not None:
             return float(self.log_p_lm[row, token])
         if self.tokens is not None and self.chosen_log_p_lm is not None:
-            rows = torch.arange(len(self.tokens), device=self.tokens.device)
+            rows = torch.arange(len(self.tokens))
             parents = rows if self.parents is None else self.parents
             rows_with_token = ((parents == row) & (self.tokens == token)).nonzero()
             if len(rows_with_token):
@@ -135,7 +137,7 @@ def inputs_of(prompt: Tensor, sources: Tensor | None = None) -> Tensor:
 class Recording:
     """The steps of one `generate()`."""
 
-    prompt: Tensor  # int64 [rows, prompt length], the ids of the first call
+    prompt: Tensor  # int64 [rows, prompt length] on the CPU, the ids of the first call
     inputs: Tensor  # int64 [rows], the result of `inputs_of`
     ends: list[int]
     steps: dict[int, Step] = field(default_factory=dict)
@@ -143,6 +145,10 @@ class Recording:
     bytes: int = 0
     states: Tensor | None = None  # [rows, places, dim], at the prompt's end, without the last one
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def _copies(self) -> Copies:
+        return Copies(ends=torch.tensor(self.ends, dtype=torch.int64))
 
     def goes_on(self, input_ids: Tensor) -> bool:
         """Settles the open steps, at the first call of the next forward pass."""
@@ -221,7 +227,7 @@ class Recording:
 
     def add(self, input_ids: Tensor, vote: Vote, going_on: Tensor | None, candidates: int) -> None:
         """Adds a step whose choice is still open."""
-        log_p_lm, ends = vote.log_p_lm, torch.tensor(self.ends, dtype=torch.int64)
+        log_p_lm = vote.log_p_lm
         step = Step(
             length=input_ids.shape[1],
             ids=input_ids,
@@ -229,7 +235,7 @@ class Recording:
             weights=vote.log_weights,
             lmbda=vote.lmbda,
             log_p_lm=log_p_lm,
-            end_log_p_lm=log_p_lm.index_select(-1, ends.to(log_p_lm.device)),
+            end_log_p_lm=log_p_lm.index_select(-1, self._copies.at(log_p_lm.device, "ends")),
             going_on=going_on,
             likeliest=log_p_lm.max(dim=-1),
             candidates=vote.candidates(candidates) if candidates else None,

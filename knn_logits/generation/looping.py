@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.engine.calls import local_of_caller
 from knn_logits.engine.tokens import end_tokens
 from knn_logits.search.neighbors import Neighbors
+
+
+def looping_rows(texts: Array, size: int) -> Array:
+    """The rows of texts, int64 [rows, length], whose last `size` tokens occur there before."""
+    places = texts.shape[1] - size
+    if places <= 0:
+        return np.empty(0, np.int64)
+    same = np.ones((len(texts), places), bool)
+    # Few places agree with more than the last tokens.
+    for back in range(size - 1, -1, -1):
+        same &= texts[:, back : back + places] == texts[:, places + back, None]
+        if not same.any():
+            break
+    return np.flatnonzero(same.any(axis=1))
 
 
 def round_of(answer: Sequence[int], size: int) -> int | None:
@@ -47,15 +64,36 @@ class LoopEnd:
     locate: Callable[[int], tuple[Any, int]]
     ends: Sequence[int]
 
-    def __call__(
-        self, ids: Tensor, start: int, scores: Tensor, neighbors: Neighbors
+    def rounds(self, ids: Tensor, start: int) -> dict[int, list[int]]:
+        """By row, the stretch that goes round at the end of texts, int64 [rows, length].
+
+        Args:
+            ids: The texts, on the CPU.
+            start: The length of their prompts.
+        """
+        found: dict[int, list[int]] = {}
+        for row in looping_rows(ids.numpy()[:, start:], self.size).tolist():
+            text: list[int] = ids[row].tolist()
+            stretch = round_of(text[start:], self.size)
+            if stretch is None:
+                continue
+            end, places = text[-stretch:], range(start - stretch + 1)
+            if all(text[place : place + stretch] != end for place in places):
+                found[row] = end
+        return found if found and self._ends(sys.maxsize) else {}
+
+    def ended(
+        self, rounds: dict[int, list[int]], scores: Tensor, neighbors: Neighbors
     ) -> Tensor | None:
-        """Returns the scores where a row loops; None where none does. `start` ends the prompt."""
-        looping = [row for row in range(len(ids)) if self._loops(ids[row], start, neighbors, row)]
+        """Returns the scores where a row loops; None where none does."""
+        looping = [
+            row
+            for row, end in rounds.items()
+            if not any(self._follows(entry, end) for entry in neighbors.ids[row].tolist())
+        ]
         if not looping:
             return None
-        config = local_of_caller("generation_config")
-        ends = end_tokens(config, scores.shape[-1]) if config is not None else list(self.ends)
+        ends = self._ends(scores.shape[-1])
         ended = torch.full_like(scores[looping], float("-inf"))
         ended[:, ends] = scores[looping][:, ends]
         # A text that may not end yet, or never does, goes on.
@@ -64,16 +102,9 @@ class LoopEnd:
         result[looping] = torch.where(can, ended, scores[looping])
         return result
 
-    def _loops(self, ids: Tensor, start: int, neighbors: Neighbors, row: int) -> bool:
-        text: list[int] = ids.tolist()
-        stretch = round_of(text[start:], self.size)
-        if stretch is None:
-            return False
-        end = text[-stretch:]
-        prompt = range(start - stretch + 1)
-        if any(text[place : place + stretch] == end for place in prompt):
-            return False
-        return not any(self._follows(entry, end) for entry in neighbors.ids[row].tolist())
+    def _ends(self, vocabulary: int) -> list[int]:
+        config = local_of_caller("generation_config")
+        return list(self.ends) if config is None else end_tokens(config, vocabulary)
 
     def _follows(self, entry: int, end: list[int]) -> bool:
         """Whether the tokens before an entry's value are the end of an answer."""

@@ -241,22 +241,17 @@ class KNNLogitsProcessor(LogitsProcessor):
                 self._warned = True
             return scores
         if not torch.is_autocast_enabled(scores.device.type):
-            return self._mixed(call, *read, input_ids, scores)
+            return self._mixed(call, *read, scores)
         with torch.autocast(scores.device.type, enabled=False):
-            return self._mixed(call, *read, input_ids, scores)
+            return self._mixed(call, *read, scores)
 
     def _mixed(
         self, call: Call, window: Window, position: int, input_ids: Tensor, scores: Tensor
     ) -> Tensor:
+        """`__call__` for a pass that was found, and ids on the CPU."""
         is_first = not window.answers
         self._follow(call, window, input_ids)
-        log_p_lm = torch.log_softmax(scores.float(), dim=-1)
-        neighbors = self._neighbors(window, position, input_ids)
-        if self.loop_size is not None and self._course is not None:
-            end = LoopEnd(self.loop_size, self.memory.retriever.locate, self._ends)
-            ended = end(input_ids, self._course.start, scores, neighbors)
-            log_p_lm = log_p_lm if ended is None else torch.log_softmax(ended.float(), dim=-1)
-        vote = self.memory.vote(neighbors, log_p_lm)
+        vote = self._vote(window, position, input_ids, scores)
         self._current.vote = vote
         mixed = vote.log_p
         if self._record:
@@ -286,6 +281,32 @@ class KNNLogitsProcessor(LogitsProcessor):
         """The generation of this thread's latest call."""
         return next(iter(getattr(self._current, "courses", ())), None)
 
+    def _vote(self, window: Window, position: int, input_ids: Tensor, scores: Tensor) -> Vote:
+        rounds: dict[int, list[int]] = {}
+        if self.loop_size is not None and self._course is not None:
+            end = LoopEnd(self.loop_size, self.memory.retriever.locate, self._ends)
+            rounds = end.rounds(input_ids, self._course.start)
+        is_last = position + 1 == window.shape[1] and position not in window.answers
+        if is_last and not rounds and not self.memory.retriever.follows_text:
+            state = self._capture.states(window, position)[:, 0]
+            log_p_lm = torch.log_softmax(scores.float(), dim=-1)
+            texts = self._texts(input_ids)
+            window.answers[position], vote = self.memory.step(state, texts, log_p_lm)
+            return vote
+        neighbors = self._neighbors(window, position, input_ids)
+        if rounds:
+            ended = end.ended(rounds, scores, neighbors)
+            scores = scores if ended is None else ended
+        return self.memory.vote(neighbors, torch.log_softmax(scores.float(), dim=-1))
+
+    def _texts(self, input_ids: Tensor) -> Tensor:
+        """The ids of texts, with a number for their encoder inputs before them."""
+        sources = self._sources(input_ids)
+        if sources is None:
+            return input_ids
+        # Rows with different encoder inputs are different texts. No token is negative.
+        return torch.cat([-1 - sources.unsqueeze(1), input_ids], dim=-1)
+
     def _neighbors(self, window: Window, position: int, input_ids: Tensor) -> Neighbors:
         if position not in window.answers:
             # Assisted decoding asks for the positions from here on one by one. They are searched
@@ -294,14 +315,9 @@ class KNNLogitsProcessor(LogitsProcessor):
             if self.memory.retriever.follows_text:
                 states = states[:, :1]
             rows, positions, _ = states.shape
-            texts = input_ids
-            if positions > 1 and window.ids is not None:
-                candidates = window.ids[:, position + 1 :].to(input_ids.device)
-                texts = torch.cat([input_ids, candidates], dim=-1)
-            sources = self._sources(input_ids)
-            if sources is not None:
-                # Another source makes another text. A number that no token has tells them apart.
-                texts = torch.cat([-1 - sources.unsqueeze(1), texts], dim=-1)
+            texts = self._texts(input_ids)
+            if positions > 1 and window.on_host is not None:
+                texts = torch.cat([texts, window.on_host[:, position + 1 :]], dim=-1)
             neighbors = self.memory.neighbors(states, texts)
             if positions == 1:
                 window.answers[position] = neighbors
@@ -317,7 +333,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         sources = self._course.sources if self._course is not None else None
         if sources is None or len(sources) != len(input_ids):
             return None
-        return sources.to(input_ids.device)
+        return sources
 
     def _recording(self, input_ids: Tensor, *, is_first: bool) -> Recording:
         """Returns the recording that a call belongs to. A new `generate()` gets a new one."""

@@ -187,7 +187,8 @@ class Check(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         if (answer := self.capture.find(input_ids)) is not None:
-            window, position = answer
+            window, position, on_cpu = answer
+            assert torch.equal(on_cpu, input_ids)
             state = self.capture.states(window, position)[:, 0]
             if close(state, all_states(self.model, input_ids)[:, -1]):
                 self.right += 1
