@@ -127,16 +127,12 @@ def main():
     parser.add_argument("text", help="held-out text, as for a corpus")
     parser.add_argument("--entries", type=int, nargs="+", default=[200_000, 2_000_000, 10_000_000])
     parser.add_argument("--index", nargs="+", help="kinds of index (default: auto)")
-    parser.add_argument("--budgets", type=float, nargs="+", default=[], help="in millions of bytes")
-    parser.add_argument("--targets", type=float, nargs="+", default=[], help="shares of neighbors")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, help="threads of the builds")
     parser.add_argument("--name", default="growth", help="the name of the results' file")
     parser.add_argument("--folder", help="a folder for the files, which take 1.3 kB an entry")
     args = parser.parse_args()
-    asked = [{"budget": int(1e6 * one)} for one in args.budgets]
-    asked += [{"target_recall": one} for one in args.targets]
-    asked = [{"factory": one} for one in args.index or ([] if asked else ["auto"])] + asked
+    asked = [{"factory": one} for one in args.index or ["auto"]]
     model, tokenizer = load(args.model)
     store = knn_logits.Datastore(args.store)
     queries = states_of(model, tokenizer, store, args.text)

@@ -36,7 +36,6 @@ _MODULES = {
     "measure.tune.result": "Tuning",
     "corpus.documents": "Document Place",
     "corpus.reading": "read_corpus",
-    "building.estimate": "estimate_build Estimate Need forecast",
     "ray.searching": "RayIndexes",
     "settings.config": "KNNConfig IndexConfig",
     "settings.passes": "WindowConfig",
@@ -68,8 +67,8 @@ __all__ += ["add_documents", "sync_documents", "Sync", "remove_documents", "comp
 __all__ += ["merge_entries", "distill", "import_datastore", "push_to_hub", "pull", "explain"]
 __all__ += ["evaluate", "Evaluation", "pair_tokenizer", "text_ids", "chat_ids", "translate"]
 __all__ += ["evaluate_translations", "Translations", "tune", "Tuning", "Document"]
-__all__ += ["Place", "read_corpus", "estimate_build", "Estimate"]
-__all__ += ["Need", "forecast", "RayIndexes", "KNNConfig", "IndexConfig", "WindowConfig", "Setting"]
+__all__ += ["Place", "read_corpus"]
+__all__ += ["RayIndexes", "KNNConfig", "IndexConfig", "WindowConfig", "Setting"]
 __all__ += ["SharedPasses", "settings_for", "check_settings", "settings_line", "Neighbors"]
 __all__ += [
     "Retriever",
@@ -97,7 +96,6 @@ if TYPE_CHECKING:
     from knn_logits.building.adding import add_documents
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.clustering import cluster
-    from knn_logits.building.estimate import Estimate, Need, estimate_build, forecast
     from knn_logits.building.indexing import build_index, build_suffixes
     from knn_logits.building.merging import merge_entries
     from knn_logits.building.removing import compact, remove_documents

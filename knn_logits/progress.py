@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 Result = TypeVar("Result")
 
-# The total of a phase whose progress is a share of the whole, not a number of steps.
-WHOLE = 100_000
-_EACH = 0.25
-# The share shown once the expected time has passed. The rest is left for work that takes longer.
-_EXPECTED_SHARE = 0.9
+_SECONDS_BETWEEN_REPORTS = 0.25
 
 
 class Progress(Protocol):
@@ -40,10 +35,8 @@ def counter(progress: Progress, phase: str, total: int, done: int = 0) -> Callab
     return advance
 
 
-def while_running(
-    progress: Progress, phase: str, seconds: Callable[[], float], work: Callable[[], Result]
-) -> Result:
-    """Runs work in another thread, and estimates its progress from the `seconds` expected."""
+def while_running(progress: Progress, phase: str, work: Callable[[], Result]) -> Result:
+    """Runs work that reports nothing in another thread, and reports meanwhile that it runs."""
     if progress is no_progress:
         return work()
     results: list[Result] = []
@@ -57,22 +50,10 @@ def while_running(
             failed.append(error)
         ended.set()
 
-    progress(phase, 0, WHOLE)
-    expected = max(seconds(), _EACH)
-    started = time.monotonic()
+    progress(phase, 0, None)
     threading.Thread(target=run, daemon=True).start()
-    while not ended.wait(_EACH):
-        share = _share((time.monotonic() - started) / expected)
-        progress(phase, int(WHOLE * share), WHOLE)
+    while not ended.wait(_SECONDS_BETWEEN_REPORTS):
+        progress(phase, 0, None)
     if failed:
         raise failed[0]
-    progress(phase, WHOLE, WHOLE)
     return results[0]
-
-
-def _share(passed: float) -> float:
-    """The share of the work that is probably done after so many times the expected time."""
-    if passed <= 1.0:
-        return _EXPECTED_SHARE * passed
-    # After the expected time the share approaches 1, and never reaches it.
-    return 1.0 - (1.0 - _EXPECTED_SHARE) / passed

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 from typing_extensions import Unpack
 
 from knn_logits.arrays import Array
 from knn_logits.building.calibration import calibrate, warn_of_repeats
-from knn_logits.building.estimate import TextSample, estimated
 from knn_logits.building.gate_fitting import write_gate
 from knn_logits.building.indexing import check_index, make_index, write_index
 from knn_logits.building.nearness import (
@@ -24,6 +23,7 @@ from knn_logits.building.nearness import (
     nearness_of,
     unrepeated_ngram,
 )
+from knn_logits.building.needs import store_bytes
 from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
@@ -31,7 +31,7 @@ from knn_logits.building.steps import Steps
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import CANARY_KEYS, check_model
 from knn_logits.engine.forward import evaluating
-from knn_logits.errors import ConfigError
+from knn_logits.errors import ConfigError, StorageError
 from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
@@ -39,12 +39,9 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import Manifest
-from knn_logits.store.reading import map_array
 from knn_logits.store.records import IndexRecord, SettingsRecord
 from knn_logits.store.writer import SHARD_BYTES, TokenWriter
 
-# The forward pass is timed on the sources of so many pairs.
-_SOURCES = 4096
 # An index of so many entries is filled on a cluster, if there is one. Workers take seconds to
 # start, which is longer than a small index takes to fill.
 _FILLED_BY_CLUSTER = 1 << 20
@@ -105,8 +102,6 @@ def build_datastore(
         source: Where the text comes from, kept in the manifest.
         skipped: A list that the reader of the corpus fills while it reads. The manifest keeps its
             length.
-        on_estimate: Called with an estimate of the build once all text is read and the speed is
-            measured. An exception from it ends the build, and a later call continues there.
         ray: Address of a Ray cluster whose machines compute the keys, and fill a large index:
             "auto", host:port, or "local". The files are the same as without it.
         torchrun: Whether torchrun has started this process, and all of its processes call this
@@ -124,7 +119,7 @@ def build_datastore(
         DatastoreError: when the folder cannot be used.
         MismatchError: when the folder holds an unfinished build of another model, text or plan.
         BusyError: when another process is writing the folder.
-        StorageError: when the disk is full.
+        StorageError: when the disk is full, or has no room for the datastore.
         UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
     check_keywords("build_datastore", settings, BuildSettings)
@@ -165,7 +160,7 @@ def _build(
         steps = Steps(job, model, tokenizer, plan.keys, progress, shard_bytes)
         build = _Build(steps, plan, settings)
         if build.write_text(documents):
-            build.estimate()
+            build.check_room()
             if plan.on_demand is None:
                 build.write_keys(ranks)
             build.finish()
@@ -197,21 +192,17 @@ class _Build:
         check_index(self.plan.index, dim, self.metric, self.contexts.entries)
         return True
 
-    def estimate(self) -> None:
-        on_estimate = self.settings.get("on_estimate")
-        if on_estimate is None:
-            return
-        steps, job, text = self.steps, self.steps.job, self.text
-        rows = range(min(text.documents, _SOURCES))
-        sample = TextSample(
-            tokens=np.asarray(map_array(job.path("tokens"), "int32", (text.tokens,))),
-            contexts=self.contexts,
-            documents=text.documents,
-            table_bytes=job.path("documents").stat().st_size,
-            sources=text.sources(rows) if self.plan.keys.pairs else [],
-        )
-        of = (steps.model, steps.tokenizer, self.plan, sample)
-        on_estimate(estimated(*of, progress=steps.progress))
+    def check_room(self) -> None:
+        """Refuses a datastore for which the disk has no room, before the keys are computed."""
+        folder, dim = self.steps.job.folder, self.canary[CANARY_KEYS].shape[1]
+        size = store_bytes(self.plan, self.text.tokens, self.contexts.entries, dim)
+        written = sum(path.stat().st_size for path in folder.glob("*.npy"))
+        room = shutil.disk_usage(folder).free + written
+        if room < size:
+            raise StorageError(
+                f"{folder} would take {size:,} bytes, but its disk has room for {room:,}: free "
+                "some space, then run the same command again"
+            )
 
     def write_keys(self, ranks: Ranks | None) -> None:
         """Computes and writes the keys: here, on a cluster, or together with other ranks."""
@@ -274,7 +265,7 @@ class _Build:
             store, plan.index, threads=plan.threads, ray=ray, progress=progress
         )
         search = partial(nearness_of, store, index, seed)
-        nearness = while_running(progress, "settings", lambda: 1.0, search)
+        nearness = while_running(progress, "settings", search)
         settings, gate = manifest.settings, None
         if plan.calibrate:
             settings = calibrate(

@@ -22,10 +22,6 @@ from knn_logits.building.calibration import (
     score_blocks,
 )
 from knn_logits.building.own_texts import (
-    ANSWER_TOKENS,
-    BEGINNINGS,
-    QUESTIONS,
-    SAMPLED_TOKENS,
     own_texts,
 )
 from knn_logits.building.planning import BuildPlan
@@ -250,9 +246,3 @@ def _drawn_places(store: Datastore, random: np.random.Generator) -> Iterator[tup
 
 def _corpus_tokens(entries: int) -> int:
     return min(entries, _MAX_TOKENS, max(_MIN_TOKENS, int(_SHARE * entries)))
-
-
-def gate_tokens(entries: int) -> int:
-    """Estimates the tokens that a model reads for a gate; one that it writes counts as three."""
-    own = len(BEGINNINGS) * SAMPLED_TOKENS + len(QUESTIONS) * ANSWER_TOKENS
-    return _corpus_tokens(entries) + _PASSAGES * _PASSAGE_TOKENS + 3 * own

@@ -11,11 +11,9 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.choosing import FEWEST, chosen_factory, measured_kinds
 from knn_logits.building.nearness import like_temperature, near_record, nearness_of
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
-from knn_logits.errors import ConfigError
 from knn_logits.index.backend import Backend, Fill
 from knn_logits.index.backends import backend
 from knn_logits.index.base import Index
@@ -29,7 +27,7 @@ from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest, read_manifest
-from knn_logits.store.records import IndexRecord, SettingsRecord, TriedRecord
+from knn_logits.store.records import IndexRecord, SettingsRecord
 from knn_logits.store.suffixes import suffix_order
 
 logger = logging.getLogger(__name__)
@@ -164,12 +162,6 @@ def without_index(folder: Path) -> Datastore:
 
 def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | None = None) -> None:
     """Refuses an index that cannot be made; `entries` is None while it is not known."""
-    if index.measures and entries is not None and entries < FEWEST:
-        raise ConfigError(
-            f"{entries:,} entries are too few to compare index types (at least {FEWEST:,} are "
-            "needed): omit --budget and --target-recall, since so few entries are searched "
-            "exactly anyway"
-        )
     if index.factory != "auto":
         keys = None if entries is None else min(entries, index.train_size or entries)
         backend(index.factory, dim, metric).check(keys)
@@ -239,27 +231,42 @@ def make_index(
     progress: Progress = no_progress,
 ) -> tuple[Index, IndexRecord]:
     """Builds an index, on the cluster `ray` if given, with the least nprobe of enough recall."""
-    if not config.measures:
-        factory = automatic_factory(store) if config.factory == "auto" else config.factory
-        return _made(store, config, factory, None, threads, progress, ray)
-    tried = measured_kinds(store, config, progress)
-    while True:
-        factory = chosen_factory(tried, config)
-        built, record = _made(store, config, factory, tried, threads, progress, ray)
-        recall = 1.0 if record.recall is None else record.recall.value
-        if recall >= (config.target_recall or 0.0):
-            return built, record
-        # Among all entries a neighbor has more rivals than in the sample.
-        tried = tuple(
-            kind.model_copy(update={"recall": recall}) if kind.factory == factory else kind
-            for kind in tried
-        )
+    factory = automatic_factory(store) if config.factory == "auto" else config.factory
+    check_leaves_out(store, factory)
+    fill: Fill | None = None
+    kind = backend(factory, store.manifest.dim, store.manifest.metric)
+    threads = kind.threads(threads)
+    if ray is not None:
+        from knn_logits.building.spread import spread_filling
+
+        fill = spread_filling(ray, store.manifest.dtype)
+    built = while_running(
+        progress,
+        f"index {factory}",
+        lambda: index_from_keys(store, factory, config, threads=threads, fill=fill),
+    )
+    away = store.merged_away
+    if len(away):
+        built.remove(away)
+    record = IndexRecord(
+        factory=factory,
+        requested=config.factory,
+        native=config.native and kind.has_bytes and not kind.has_arrays,
+        seed=config.seed,
+        train_size=config.train_size,
+        nprobe=config.nprobe if kind.approximate else None,
+    )
+    record = measured(store, built, record, progress)
+    # Nobody said what kind of index to build, or how much it may miss.
+    default = IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
+    if config == default and record.recall is not None and record.recall.value < ENOUGH_RECALL:
         logger.warning(
-            "%s has a recall of %.1f%% over all entries, less than on the sample: building "
-            "another index type",
-            factory,
-            100.0 * recall,
+            "the index has a recall of only %.1f%%: choose another type with "
+            "`knn-logits index %s --index FACTORY`",
+            100.0 * record.recall.value,
+            store.folder,
         )
+    return built, record
 
 
 def automatic_factory(store: Datastore) -> str:
@@ -277,53 +284,3 @@ def same_kind(
     config = IndexConfig(factory, **stored)
     index, made = make_index(store, config, threads=threads, progress=progress)
     return index, made.model_copy(update={"requested": record.requested})
-
-
-def _made(
-    store: Datastore,
-    config: IndexConfig,
-    factory: str,
-    tried: tuple[TriedRecord, ...] | None,
-    threads: int | None,
-    progress: Progress,
-    ray: str | None,
-) -> tuple[Index, IndexRecord]:
-    """Builds an index of one kind, chooses nprobe and measures the recall."""
-    check_leaves_out(store, factory)
-    fill: Fill | None = None
-    kind = backend(factory, store.manifest.dim, store.manifest.metric)
-    threads = kind.threads(threads)
-    if ray is not None:
-        from knn_logits.building.spread import spread_filling
-
-        fill = spread_filling(ray, store.manifest.dtype)
-    built = while_running(
-        progress,
-        f"index {factory}",
-        lambda: kind.building_seconds(len(store), config.train_size, threads),
-        lambda: index_from_keys(store, factory, config, threads=threads, fill=fill),
-    )
-    away = store.merged_away
-    if len(away):
-        built.remove(away)
-    record = IndexRecord(
-        factory=factory,
-        requested=config.factory,
-        native=config.native and kind.has_bytes and not kind.has_arrays,
-        seed=config.seed,
-        train_size=config.train_size,
-        nprobe=config.nprobe if kind.approximate else None,
-        tried=tried,
-    )
-    record = measured(store, built, record, progress, config.target_recall)
-    # Nobody said what kind of index to build, or how much it may miss.
-    default = IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
-    if config == default and record.recall is not None and record.recall.value < ENOUGH_RECALL:
-        logger.warning(
-            "the index has a recall of only %.1f%%: choose another type with "
-            "`knn-logits index %s --target-recall %s`",
-            100.0 * record.recall.value,
-            store.folder,
-            ENOUGH_RECALL,
-        )
-    return built, record

@@ -83,8 +83,7 @@ def merge_entries(
         without: tuple[layout.Kind, ...] = () if keep < 1.0 else ("merged",)
         changed = Datastore.unfinished(folder, job.manifest(old, without=without))
         check_leaves_out(changed, old.index.factory)
-        index, made = same_kind(changed, old.index, old.index.factory, threads, progress)
-        record = made.model_copy(update={"tried": old.index.tried})
+        index, record = same_kind(changed, old.index, old.index.factory, threads, progress)
         write_index(job, changed, index, record, store.checks)
         nearness = near_record(changed, nearness_of(changed, index, record.seed))
         settings = old.settings

@@ -21,7 +21,7 @@ from knn_logits.engine.windows import Piece, TextWindow
 from knn_logits.search.on_demand import OnDemandRetriever
 from knn_logits.settings.config import FEWEST_CALIBRATED, KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.records import OnDemandRecord, SettingsRecord
+from knn_logits.store.records import SettingsRecord
 
 # What a manifest names in place of an index.
 ON_DEMAND = "on-demand"
@@ -44,15 +44,6 @@ def finish_on_demand(steps: Steps, plan: BuildPlan, store: Datastore) -> None:
         ngram = unrepeated_ngram(store, plan.index.seed)
         settings = settings.model_copy(update={"no_repeat_ngram_size": ngram})
     job.commit(manifest, settings=settings)
-
-
-def calibrated_tokens(settings: OnDemandRecord, entries: int) -> int:
-    """Estimates the tokens that the model reads; half of the passages were found before."""
-    scored = min(CALIBRATED_ON, entries)
-    passages = scored * settings.found / settings.every / 2
-    every = -(-entries // settings.passage)
-    read = min(passages, every) * (settings.passage + settings.context)
-    return int(2 * scored + read) if entries >= FEWEST_CALIBRATED else 0
 
 
 def _calibrated(steps: Steps, plan: BuildPlan, store: Datastore) -> SettingsRecord:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -29,12 +29,9 @@ from knn_logits.settings.registry import stored_settings
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import KeyRecord, OnDemandRecord, PairsRecord, WindowRecord
 
-if TYPE_CHECKING:
-    from knn_logits.building.estimate import Estimate
-
 
 class PlanSettings(StoredSettings, total=False):
-    """What `build_datastore` and `estimate_build` both take; the former documents it."""
+    """The settings of `build_datastore` that change the datastore; it documents them."""
 
     key: str
     window: WindowConfig | None
@@ -58,7 +55,6 @@ class BuildSettings(PlanSettings, total=False):
     license: str | None
     source: str | None
     skipped: Sequence[tuple[str, str]]
-    on_estimate: Callable[[Estimate], None] | None
     ray: str | None
     torchrun: bool
 
@@ -135,11 +131,6 @@ class BuildPlan:
     calibrate: bool
     threads: int | None
     on_demand: OnDemandRecord | None  # how keys are computed on demand; None where they are stored
-
-    @property
-    def chooses(self) -> bool:
-        """Whether settings are left to choose."""
-        return self.calibrate and not complete(self.fixed)
 
     @property
     def fits_gate(self) -> bool:
@@ -232,10 +223,10 @@ def _on_demand_record(
             "generated: remove --no-keys"
         )
     is_factory = index.factory != "auto" and backend_kind(index.factory).approximate
-    if is_factory or index.nprobe is not None or index.native or index.measures:
+    if is_factory or index.nprobe is not None or index.native:
         raise ConfigError(
             "without keys there is no index to build: remove either --no-keys, or --index, "
-            "--nprobe, --budget, --target-recall and --native-index"
+            "--nprobe and --native-index"
         )
     usual = OnDemandRecord()
     passage = max(1, min(usual.passage, window // 2))

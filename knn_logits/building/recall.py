@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.costs import recall_seconds
 from knn_logits.index.backends import backend
 from knn_logits.index.base import Index, pairwise
 from knn_logits.index.exact import ExactIndex
@@ -33,18 +32,12 @@ def measured(
     index: Index,
     record: IndexRecord,
     progress: Progress = no_progress,
-    target: float | None = None,
 ) -> IndexRecord:
-    """Measures recall, at the record's nprobe or the least that reaches the target or the best."""
+    """Measures recall, at the record's nprobe or the least of enough recall or the best."""
     kind = backend(record.factory, store.manifest.dim, store.manifest.metric)
     if not kind.approximate or len(store) < 2:
         return record
-    truth = while_running(
-        progress,
-        "recall",
-        lambda: recall_seconds(kind, len(store)),
-        lambda: sample_truth(store, record.seed),
-    )
+    truth = while_running(progress, "recall", lambda: sample_truth(store, record.seed))
     if index.nprobe is None:
         value = recall(index, truth)
     else:
@@ -52,10 +45,10 @@ def measured(
         for nprobe in (record.nprobe,) if record.nprobe else _NPROBES:
             index.nprobe = nprobe
             value = values[index.nprobe] = recall(index, truth)
-            if value >= (target or ENOUGH_RECALL):
+            if value >= ENOUGH_RECALL:
                 break
         else:
-            # Compressed keys may keep it from the target however many lists are visited.
+            # Compressed keys may keep it from that however many lists are visited.
             least = max(values.values()) - _NO_GAIN
             index.nprobe, value = next(pair for pair in values.items() if pair[1] >= least)
     neighbors, queries = truth.neighbors.shape[1], len(truth.queries)

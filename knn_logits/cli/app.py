@@ -11,7 +11,6 @@ from knn_logits.cli import (
     build,
     chat,
     editing,
-    estimate,
     evaluate,
     explain,
     generate,
@@ -34,7 +33,6 @@ app = typer.Typer(
 
 for name, function in {
     "build": build.build,
-    "estimate": estimate.estimate,
     "add": editing.add,
     "sync": editing.sync,
     "remove": editing.remove,

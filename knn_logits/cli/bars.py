@@ -16,7 +16,6 @@ from rich.text import Text
 
 from knn_logits.cli.terminal import in_time, status, stderr, tell
 from knn_logits.printable import one_line
-from knn_logits.progress import WHOLE
 
 # What a job says to do when Ctrl-C has stopped it.
 AGAIN = "run the same command again to resume"
@@ -76,9 +75,7 @@ class _Steps(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         done, total = task.completed, task.total
-        if total == WHOLE:
-            text = f"{task.percentage:.1f}%"
-        elif total is None or task.fields["open"]:
+        if total is None or task.fields["open"]:
             steps = task.fields["steps"]
             text = _number(steps, steps) if steps else ""
         else:
@@ -164,8 +161,6 @@ class Bars:
         if not stderr.is_terminal and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _EVERY
             of = f": {done:,}" if total is None else f": {done:,} of {total:,}"
-            if total == WHOLE:
-                of = f": {done / WHOLE:.0%}"
             tell(phase if total is None and not done else phase + of, style=None)
 
     def _task(self, phase: str) -> Task:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +14,6 @@ from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report, refuse_empty
 from knn_logits.cli.loading import (
     RunOptions,
-    compared_kinds,
     index_of,
     no_lists,
     reads_pairs,
@@ -26,7 +23,7 @@ from knn_logits.cli.loading import (
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.terminal import answer, in_bytes, in_documents, in_time, picked, shell, tell
-from knn_logits.errors import ConfigError, KNNLogitsError, StorageError
+from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
 from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig
 from knn_logits.settings.declaration import setting
@@ -34,7 +31,7 @@ from knn_logits.settings.passes import PassConfig
 from knn_logits.settings.registry import settings_line, stored_names
 
 if TYPE_CHECKING:
-    from knn_logits.building.estimate import Estimate
+    from knn_logits.building.needs import Needs
     from knn_logits.store.datastore import Datastore
 
 KEY_HELP = "Where keys are read: ffn_input, layer_output, or a module path with :input or :output."
@@ -85,7 +82,7 @@ class TargetOptions:
     """Whether a datastore is written, and where."""
 
     out: str | None = setting(None, "Folder to write; required without --dry-run.", metavar="STORE")
-    dry_run: bool = setting(False, "Estimate size and build time only.")
+    dry_run: bool = setting(False, "Print the size and the time of the keys only.")
 
     @property
     def folder(self) -> str | None:
@@ -131,7 +128,6 @@ def build(
             raise ConfigError("--dry-run runs in a single process: start it without torchrun")
         run = replace(run, device=_device_of_rank(run.device))
     from knn_logits.building.builder import build_datastore
-    from knn_logits.building.estimate import estimate_build
     from knn_logits.progress import no_progress
 
     report = Report()
@@ -140,17 +136,17 @@ def build(
         pairs = not rank and reads_pairs(model)
         documents = iter(()) if rank else fields.documents(corpus, report, bars, pairs=pairs)
         loaded, tokenizer = run.load(model, None if output.overwrite else out)
-        loading = bars.seconds
         made = {**vars(keys), "key": output.key, **passes.keywords(), **settings}
         made |= {"threads": run.threads, "index": replace(index, seed=run.seed)}
         made["progress"] = no_progress if rank else bars
         if out is None:
-            estimate = estimate_build(loaded, tokenizer, documents, **made)
-            _answer_dry_run(estimate, loading, report, json)
+            from knn_logits.building.needs import build_needs
+
+            needs = build_needs(loaded, tokenizer, documents, **made)
+            _answer_dry_run(needs, report, json)
             return
         try:
             made |= {"skipped": report.skipped, "ray": cluster.ray, "torchrun": rank is not None}
-            made["on_estimate"] = partial(_announce, Path(out).resolve())
             store = build_datastore(loaded, tokenizer, documents, out, **made, **output.record())
         except KNNLogitsError:
             if not rank:
@@ -180,42 +176,14 @@ def _device_of_rank(device: str) -> str:
     return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
 
 
-def _counts(estimate: Estimate) -> str:
-    numbers = f"{in_documents(estimate.documents)}, {estimate.tokens:,} tokens"
-    return f"{numbers}, {estimate.entries:,} entries"
-
-
-def _announce(folder: Path, estimate: Estimate) -> None:
-    """Says what a build needs, and refuses one for which the disk has no room."""
-    time = in_time(estimate.seconds or 0.0)
-    tell(f"{_counts(estimate)}: {_needed(estimate)}, about {time} from now", style=None)
-    written = sum(path.stat().st_size for path in folder.iterdir())
-    room = shutil.disk_usage(folder).free + written
-    if room < estimate.bytes:
-        raise StorageError(
-            f"{folder} would take {in_bytes(estimate.bytes)}, but its disk has room for "
-            f"{in_bytes(room)}: free some space, then run the same command again"
-        )
-
-
-def _needed(estimate: Estimate) -> str:
-    if not estimate.needs:
-        return f"{in_bytes(estimate.bytes)} of disk, keys on demand"
-    first = estimate.needs[0]
-    memory = in_bytes(max(first.memory, first.building_memory))
-    query = "" if first.milliseconds is None else f", {first.milliseconds:.2g} ms a query"
-    return f"{in_bytes(estimate.bytes)} of disk, {memory} of memory, index {first.index}{query}"
-
-
-def _answer_dry_run(estimate: Estimate, loading: float, report: Report, json: bool) -> None:
-    seconds = loading + (estimate.seconds or 0.0)
-    first = estimate.needs[0] if estimate.needs else None
-    content = picked(estimate, "documents", "tokens", "entries", "bytes")
-    content |= picked(first, "memory", "building_memory", "milliseconds")
-    content["skipped"] = len(report.skipped)
-    need = f"{_needed(estimate)} and {in_time(seconds)}"
-    line = f"{_counts(estimate)}; the datastore would take {need}; nothing was written"
-    answer(json, content, line, report.summary, _few(estimate.entries), seconds=seconds)
+def _answer_dry_run(needs: Needs, report: Report, json: bool) -> None:
+    content = {**vars(needs), "seconds": round(needs.seconds, 3), "skipped": len(report.skipped)}
+    line = (
+        f"{in_documents(needs.documents)}, {needs.tokens:,} tokens, {needs.entries:,} entries: "
+        f"about {in_bytes(needs.bytes)} of disk, and {in_time(needs.seconds)} to compute the keys; "
+        "nothing was written"
+    )
+    answer(json, content, line, report.summary, _few(needs.entries))
 
 
 def _answer_built(
@@ -223,12 +191,10 @@ def _answer_built(
 ) -> None:
     manifest = store.manifest
     settings = manifest.settings
-    kinds, table = compared_kinds(store)
     content = {
         **picked(manifest, "entries", "documents", "skipped"),
         "entries_per_second": round(manifest.entries / seconds, 1),
         **index_of(store),
-        "tried": kinds,
         "keys": manifest.on_demand is None,
         **picked(settings, *stored_names(), "calibrated"),
         "gate": manifest.gate.model_dump() if manifest.gate else None,
@@ -244,7 +210,7 @@ def _answer_built(
     )
     following = None if json else _next_command(store, model, tokenizer)
     few = _few(manifest.entries)
-    lines = (*table, line, report.summary, few, chosen, gate, following)
+    lines = (line, report.summary, few, chosen, gate, following)
     answer(json, content, *lines, seconds=seconds)
 
 

@@ -14,7 +14,6 @@ from knn_logits.cli.loading import (
     Run,
     SeededThreads,
     Threads,
-    compared_kinds,
     folder_of,
     index_of,
     index_words,
@@ -276,7 +275,7 @@ def index(
         if index != IndexConfig() or cluster.ray is not None:
             raise ConfigError(
                 "--suffixes builds only the suffix index: remove --index, --metric, --nprobe, "
-                "--budget, --target-recall, --native-index and --ray"
+                "--native-index and --ray"
             )
         _suffixes(store, json)
         return
@@ -291,10 +290,9 @@ def index(
     record = done.manifest.index
     if index.nprobe is not None and record.nprobe is None:
         tell(no_lists(record.factory))
-    kinds, lines = compared_kinds(done)
-    content = {**index_of(done), "entries": len(done), "tried": kinds}
+    content = {**index_of(done), "entries": len(done)}
     line = f"{done.folder}: index {record.factory}{recall_words(done)} in {bars.seconds:.0f} s"
-    answer(json, content, *lines, line, seconds=bars.seconds)
+    answer(json, content, line, seconds=bars.seconds)
 
 
 def _suffixes(store: str, json: bool) -> None:

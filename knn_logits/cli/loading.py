@@ -248,16 +248,6 @@ def no_lists(kinds: str) -> str:
     return f"--nprobe: no effect, since the index ({kinds}) has no inverted lists"
 
 
-def compared_kinds(store: Datastore) -> tuple[list[dict[str, Any]] | None, list[str]]:
-    """The kinds of index that one was chosen among, for JSON and as lines of a table."""
-    tried = store.manifest.index.tried
-    if tried is None:
-        return None, []
-    from knn_logits.building.choosing import table
-
-    return [kind.model_dump() for kind in tried], table(tried)
-
-
 def size_of(store: Datastore) -> int:
     return sum(record.bytes for record in store.manifest.files)
 

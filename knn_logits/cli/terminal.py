@@ -184,17 +184,6 @@ def answer(
             say(line)
 
 
-def stdout_table(table: Any) -> None:
-    """Prints a table on stdout, which is part of an answer. On a terminal its cells are broken."""
-    output = Output()
-    width = output.width if output.is_terminal else 200
-    lines = Console(width=width, highlight=False, color_system=None)
-    with lines.capture() as held:
-        lines.print(table)
-    for line in held.get().rstrip("\n").splitlines():
-        say(line.rstrip())
-
-
 def in_documents(number: int) -> str:
     return f"{number:,} document{'s' * (number != 1)}"
 

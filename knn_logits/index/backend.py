@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,6 @@ class Backend:
     def takes(factory: str) -> bool:
         """Whether a factory string names an index of this backend."""
         raise NotImplementedError
-
-    @staticmethod
-    def usual(entries: int, dim: int) -> list[str]:
-        """The factory strings that are worth comparing for so many keys."""
-        return []
 
     def check(self, keys: int | None) -> None:
         """Refuses an index that cannot learn from so many keys; None while that is not known."""
@@ -107,33 +102,11 @@ class Backend:
         """The index on a GPU, or the same where there is no form of it."""
         return index
 
-    def array_bytes(self, entries: int) -> int:
-        """Size of the index in memory."""
-        return 4 * entries * (self.dim + 1)
-
-    def file_bytes(self, entries: int, *, native: bool) -> int:
+    def file_bytes(self, entries: int) -> int:
         """Size of the index's file; 0 for an index without one."""
         return 0
-
-    def making_bytes(self, entries: int, train_size: int | None) -> int:
-        """Memory of the index while it is made, values included."""
-        return 2 * self.array_bytes(entries) + 4 * entries
-
-    def gpu_bytes(self, entries: int) -> int | None:
-        """Memory of the index on a GPU; None where it has no form there."""
-        return self.array_bytes(entries)
 
     @property
     def usual_nprobe(self) -> int | None:
         """The number of lists that a build usually chooses; None without lists."""
-        return None
-
-    def building_seconds(self, entries: int, train_size: int | None, threads: int | None) -> float:
-        """Seconds to make the index."""
-        return entries * self.dim / 1e9
-
-    def query_seconds(
-        self, entries: int, k: int, rows: Sequence[int], nprobe: int | None
-    ) -> list[float] | None:
-        """Seconds of searches for so many rows on one thread; None where that is not known."""
         return None

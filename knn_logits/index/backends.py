@@ -20,8 +20,3 @@ def backend_kind(factory: str) -> type[Backend]:
 def backend(factory: str, dim: int, metric: Metric) -> Backend:
     """The kind of index that a factory string names, for keys of `dim` numbers."""
     return backend_kind(factory)(factory, dim, metric)
-
-
-def usual_kinds(entries: int, dim: int) -> list[str]:
-    """The factory strings that are worth comparing for so many keys."""
-    return [factory for kind in BACKENDS for factory in kind.usual(entries, dim)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -10,9 +10,9 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
-from knn_logits.index import faiss_speed, native, plain_arrays
+from knn_logits.index import native, plain_arrays
 from knn_logits.index.backend import Backend, Keys
-from knn_logits.index.choice import CODES, choose_lists, choose_train_size
+from knn_logits.index.choice import choose_train_size
 from knn_logits.index.demand import check_building, fewest_keys
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
 from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
@@ -22,8 +22,6 @@ from knn_logits.settings.config import IndexConfig
 _LARGE = 1 << 20
 # So many keys are read at once, as float32, while an index is filled.
 _KEYS_AT_ONCE = 65_536
-# FAISS reserves so much of a GPU's memory for what it computes.
-_ON_GPU = 1536 << 20
 # An index without inverted lists is trained on as many keys as one with so many.
 _LISTS = 256
 
@@ -38,12 +36,6 @@ class FaissBackend(Backend):
     def takes(factory: str) -> bool:
         """See `Backend.takes`. What FAISS cannot make is refused by `check`."""
         return True
-
-    @staticmethod
-    def usual(entries: int, dim: int) -> list[str]:
-        lists = choose_lists(entries)
-        product = [f"IVF{lists},PQ{codes}" for codes in CODES if dim % codes == 0]
-        return [f"IVF{lists},SQ8", *product[:1], f"IVF{lists},RaBitQ"]
 
     @cached_property
     def _empty(self) -> Any:
@@ -131,8 +123,10 @@ class FaissBackend(Backend):
     def moved(self, index: Any, device: torch.device) -> FaissIndex:
         return to_gpu(index, device)
 
-    def array_bytes(self, entries: int) -> int:
+    def file_bytes(self, entries: int) -> int:
         ivf = self._ivf
+        if not self.has_arrays:
+            return 0
         if ivf is None:
             return int(entries * self._empty.sa_code_size())
         lists, width = int(ivf.nlist), int(ivf.d)
@@ -140,22 +134,6 @@ class FaissBackend(Backend):
         rotated = width != self.dim or self.factory.startswith("OPQ")
         learned += 4 * self.dim * width if rotated else 0
         return int(entries * (int(ivf.code_size) + 8) + learned + 8 * lists)
-
-    def file_bytes(self, entries: int, *, native: bool) -> int:
-        if self.has_arrays:
-            return self.array_bytes(entries)
-        return int(entries * (self._empty.sa_code_size() + 8)) if native else 0
-
-    def making_bytes(self, entries: int, train_size: int | None) -> int:
-        rows = min(entries, train_size or self._train_size(entries))
-        training = 8 * self.dim * rows
-        held = 2 * (self.array_bytes(entries) + 4 * entries)
-        return max(training, held) + 4 * self.dim * _KEYS_AT_ONCE
-
-    def gpu_bytes(self, entries: int) -> int | None:
-        faiss = faiss_module()
-        kinds = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
-        return self.array_bytes(entries) + _ON_GPU if type(self._ivf) in kinds else None
 
     @property
     def usual_nprobe(self) -> int | None:
@@ -165,14 +143,3 @@ class FaissBackend(Backend):
         if "RaBitQ" in self.factory:
             return 16
         return 8 if "PQ" in self.factory else 4
-
-    def building_seconds(self, entries: int, train_size: int | None, threads: int | None) -> float:
-        return faiss_speed.building_seconds(self._empty, self.dim, entries, train_size, threads)
-
-    def query_seconds(
-        self, entries: int, k: int, rows: Sequence[int], nprobe: int | None
-    ) -> list[float] | None:
-        nprobe = nprobe or self.usual_nprobe or 1
-        return faiss_speed.query_seconds(
-            self.factory, entries, self.dim, self.metric, k, rows, nprobe
-        )

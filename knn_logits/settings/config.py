@@ -17,7 +17,7 @@ from knn_logits.settings.declaration import (
     settings_of,
 )
 from knn_logits.settings.values import check_names as check_names
-from knn_logits.settings.values import read_bytes, read_share, read_shares
+from knn_logits.settings.values import read_share, read_shares
 from knn_logits.settings.values import whole_number as whole_number
 
 # Where settings come from that are not given: `knn_logits.mixture.presets` explains each.
@@ -276,17 +276,6 @@ class IndexConfig:
         details="Whoever opens the datastore then has to ask for it as well.",
         option="--native-index",
     )
-    budget: int | None = setting(
-        None,
-        "Maximum size of the index, such as 4GB; picks the index type with the best recall.",
-        details='In bytes. It is measured on a sample of the keys, for "auto".',
-        least=1,
-        metavar="SIZE",
-        read=read_bytes,
-    )
-    target_recall: float | None = setting(
-        None, "Pick the smallest index type that reaches this recall.", above=0, most=1
-    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.factory, str) or not self.factory.strip():
@@ -294,16 +283,6 @@ class IndexConfig:
                 "the index must be 'exact', 'auto' or a FAISS factory string such as 'IVF1024,SQ8'"
             )
         check_fields(self)
-        if self.measures and self.factory != "auto":
-            raise ConfigError(
-                f"--budget and --target-recall choose the index type, but {self.factory!r} "
-                "already sets it: remove --index, or --budget and --target-recall"
-            )
-
-    @property
-    def measures(self) -> bool:
-        """Whether the kind of index is chosen by measuring several."""
-        return self.budget is not None or self.target_recall is not None
 
 
 def index_config(index: IndexConfig | str | None) -> IndexConfig:

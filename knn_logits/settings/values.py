@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 import reprlib
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -17,7 +16,6 @@ LARGEST = 2**63 - 1
 _shortened = reprlib.Repr()
 _shortened.maxstring = _shortened.maxother = _shortened.maxlong = 80
 short = _shortened.repr
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def whole_number(name: str, value: object, least: int, most: int = LARGEST) -> int:
@@ -57,18 +55,6 @@ def check_names(what: str, names: Iterable[str], allowed: Iterable[str]) -> None
             close = difflib.get_close_matches(name, allowed, 1)
             hint = f"write {close[0]}" if close else "the names are " + ", ".join(allowed)
             raise ConfigError(f"there is no {what} {short(name)}: {hint}")
-
-
-def read_bytes(size: str) -> int:
-    """Reads a size such as 4GB, 500MB, 1.5GiB or 1000000."""
-    match = _SIZE.fullmatch(size.strip())
-    number = 0
-    if match is not None:
-        unit = 1024 if match[3] else 1000
-        number = int(float(match[1]) * unit ** " kmgt".index(match[2].lower() or " "))
-    if number < 1:
-        raise ConfigError(f"{size!r} is not a size: use for example 4GB or 500MB")
-    return number
 
 
 def read_shares(text: str) -> list[float]:

@@ -123,20 +123,8 @@ class RecallRecord(Record):
     queries: int = Field(ge=1)
 
 
-class TriedRecord(Record):
-    """What was measured of a kind of index on a sample of the keys."""
-
-    factory: str
-    bytes: int = Field(ge=0)  # of such an index over all keys
-    recall: Share
-    milliseconds: float = Field(ge=0)  # of a search for eight queries
-    seconds: float = Field(ge=0)  # to build it, estimated
-
-
 class IndexRecord(Record):
     """The index: "exact" or a FAISS factory string, and what was measured on it."""
-
-    omitted = {"tried": None}
 
     factory: str
     requested: str
@@ -145,8 +133,6 @@ class IndexRecord(Record):
     train_size: int | None = Field(default=None, ge=1)
     nprobe: int | None = Field(default=None, ge=1)
     recall: RecallRecord | None = None
-    # The kinds that it was chosen among, if it was chosen by measurement.
-    tried: tuple[TriedRecord, ...] | None = Field(default=None, strict=False, max_length=64)
 
 
 class VoteRecord(Record):

@@ -92,5 +92,5 @@ def test_short_texts_are_no_paths(build, tmp_path):
 def test_a_wrong_argument_is_answered_with_the_right_one(build, tmp_path):
     with pytest.raises(ConfigError, match="no argument of build_datastore 'lamda': write lmbda"):
         build(TEXTS, tmp_path / "store", lamda=0.3)
-    with pytest.raises(ConfigError, match="no argument of forecast 'colour': the names are"):
-        knn_logits.forecast(1000, dim=8, colour=1)
+    with pytest.raises(ConfigError, match="no argument of build_datastore 'colour': the names"):
+        build(TEXTS, tmp_path / "store", colour=1)

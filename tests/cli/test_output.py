@@ -14,7 +14,6 @@ from knn_logits import Datastore, IndexConfig
 from knn_logits.cli.bars import Bars
 from knn_logits.index import native
 from knn_logits.measure.figures import check_writable
-from knn_logits.progress import WHOLE
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
 
@@ -207,18 +206,18 @@ def test_progress_that_is_piped_is_whole_lines_now_and_then(monkeypatch, capsys)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with Bars("again") as bars:
         for now[0], *steps in (
-            (0.1, "index exact", 0, WHOLE),
+            (0.1, "index exact", 0, None),
             (1.0, "keys", 0, 20_000),
             (16.0, "keys", 5_000, 20_000),
             (17.0, "keys", 6_000, 20_000),
             (32.0, "tokens", 7_000, None),
-            (48.0, "calibration", WHOLE // 4, WHOLE),
+            (48.0, "recall", 0, None),
         ):
             bars(*steps)
     assert capsys.readouterr().err.splitlines() == [
         "knn-logits: keys: 5,000 of 20,000",
         "knn-logits: tokens: 7,000",
-        "knn-logits: calibration: 25%",
+        "knn-logits: recall",
     ]
 
 

@@ -10,7 +10,6 @@ from knn_logits.cli.app import command as command_line
 # Each command's arguments; MODEL is a folder that cannot be loaded.
 CALLS = {
     "build": ("MODEL", "TEXT", "--out", "OUT"),
-    "estimate": ("MODEL", "TEXT"),
     "add": ("MODEL", "STORE", "TEXT"),
     "sync": ("MODEL", "STORE", "TEXT"),
     "index": ("STORE",),
@@ -41,8 +40,6 @@ WRONG = {
     "--stride": ("0", "stride must be an integer of at least 1"),
     "--batch-tokens": ("0", "batch_tokens must be an integer"),
     "--metric": ("manhattan", "metric must be one of l2, ip, cosine"),
-    "--budget": ("much", "is not a size"),
-    "--target-recall": ("2", "target_recall must be above 0 and at most 1"),
     "--keys-dtype": ("int8", "must be one of float16, float32"),
     "--dtype": ("int3", "--dtype must be one of auto, float32, bfloat16, float16"),
     "--shards": ("2", "--shards has no effect without --ray"),

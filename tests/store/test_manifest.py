@@ -331,7 +331,7 @@ FIELDS = {f"x{number}": 0 for number in range(500_000)}
         {"files": [{"shape": ["a"] * 1_000_000}]},
         {"removed": ["a"] * 1_000_000},
         {"removed": [[]] * 1_000_000},
-        {"index": {"tried": [0] * 2_000_000}},
+        {"index": {"factory": [0] * 2_000_000}},
         {"model": FIELDS},
         FIELDS,
     ],
