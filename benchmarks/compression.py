@@ -30,25 +30,21 @@ import knn_logits
 from knn_logits.index.choice import choose_lists
 from knn_logits.index.opening import Indexes
 
-# The name of each row, its index, and the share of the entries that stay where others are merged.
+# The name of each row, and its index.
 KINDS = {
-    "exact": ("exact", 1.0),
-    "SQ8": ("IVF{lists},SQ8", 1.0),
-    "SQ8, half merged": ("IVF{lists},SQ8", 0.5),
-    "SQ4": ("IVF{lists},SQ4", 1.0),
-    "SQ4, half merged": ("IVF{lists},SQ4", 0.5),
-    "PCA, SQ8": ("PCA{half},IVF{lists},SQ8", 1.0),
-    "RaBitQ": ("IVF{lists},RaBitQ", 1.0),
-    "PQ64": ("IVF{lists},PQ64", 1.0),
-    "fast scan": ("IVF{lists},PQ64x4fs", 1.0),
-    "fast scan, refined by SQ8": ("IVF{lists},PQ64x4fs,Refine(SQ8)", 1.0),
-    "OPQ64": ("OPQ64,IVF{lists},PQ64", 1.0),
+    "exact": "exact",
+    "SQ8": "IVF{lists},SQ8",
+    "SQ4": "IVF{lists},SQ4",
+    "PCA, SQ8": "PCA{half},IVF{lists},SQ8",
+    "RaBitQ": "IVF{lists},RaBitQ",
+    "PQ64": "IVF{lists},PQ64",
+    "fast scan": "IVF{lists},PQ64x4fs",
+    "fast scan, refined by SQ8": "IVF{lists},PQ64x4fs,Refine(SQ8)",
+    "OPQ64": "OPQ64,IVF{lists},PQ64",
 }
 # Where the name of a point stands that would cover another's, in points from its own place.
 LABELS = {
     "SQ4": (20, -3),
-    "SQ8, half merged": (10, -15),
-    "SQ4, half merged": (-10, -15),
     "SQ8": (-6, 7),
     "fast scan, refined by SQ8": (30, -15),
 }
@@ -163,22 +159,20 @@ def copy_of(store, folder):
     return knn_logits.Datastore(shutil.copytree(store, folder))
 
 
-def built(args, factory, keep, folder):
+def built(args, factory, folder):
     """A copy of the datastore with another index, and the CPU seconds of making that."""
     started = time.process_time()
     config = knn_logits.IndexConfig(factory, nprobe=args.nprobe, native=True)
     if factory == "exact":
         config = knn_logits.IndexConfig("exact")
     store = knn_logits.build_index(copy_of(args.store, folder / "other"), config, threads=1)
-    if keep < 1.0:
-        store = knn_logits.merge_entries(store, keep, threads=1)
     return store, time.process_time() - started
 
 
 def memory_again(args, kinds, rows, folder):
     """Yields the rows with their memory measured again."""
-    for name, (factory, keep) in kinds.items():
-        store, _ = built(args, factory, keep, folder)
+    for name, factory in kinds.items():
+        store, _ = built(args, factory, folder)
         took = in_own_process(store.folder)["memory"] / len(store)
         yield rows[name] | {"memory_bytes_an_entry": took}
 
@@ -190,18 +184,17 @@ def measure(args, kinds, model, tokenizer, texts, folder):
     queries = states_of(model, tokenizer, memory, texts)
     exact = memory.retriever.index
     truth = torch.cat([exact.search(some, 1024)[1] for some in queries.split(64)])
-    for name, (factory, keep) in kinds.items():
-        store, seconds = built(args, factory, keep, folder)
+    for name, factory in kinds.items():
+        store, seconds = built(args, factory, folder)
         memory = knn_logits.Memory(model, store, threads=1, native_index=True, nprobe=args.nprobe)
         index = memory.retriever.index
         # Without an index the keys are searched.
-        searched = ("keys",) if factory == "exact" else ("index.", "merged")
+        searched = ("keys",) if factory == "exact" else ("index.",)
         files = [one for one in store.manifest.files if one.name.startswith(searched)]
         entries = len(store)
         row = {
             "index": factory,
             "name": name,
-            "kept": keep,
             "bytes_an_entry": sum(one.bytes for one in files) / entries,
             "plain_arrays": not store.manifest.index.native,
             "build_cpu_seconds": seconds,
@@ -291,7 +284,7 @@ def main():
     model, tokenizer = load(args.model)
     store = knn_logits.Datastore(args.store)
     sizes = {"lists": choose_lists(len(store)), "half": store.manifest.dim // 2}
-    kinds = {name: (factory.format(**sizes), keep) for name, (factory, keep) in KINDS.items()}
+    kinds = {name: factory.format(**sizes) for name, factory in KINDS.items()}
     texts = beginnings(args.text, tokenizer, args.texts, args.tokens)
     settings = {name: getattr(args, name) for name in vars(args) if name not in LEFT_OUT}
     rows = {}

@@ -21,7 +21,6 @@ _MODULES = {
     "building.syncing": "sync_documents Sync",
     "building.removing": "remove_documents compact",
     "building.clustering": "cluster",
-    "building.merging": "merge_entries",
     "lab.distilling": "distill",
     "lab.importing": "import_datastore",
     "hub.push": "push_to_hub",
@@ -64,7 +63,7 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names.sp
 
 __all__ = ["KNNLogitsProcessor", "Datastore", "build_datastore", "build_index", "build_suffixes"]
 __all__ += ["add_documents", "sync_documents", "Sync", "remove_documents", "compact", "cluster"]
-__all__ += ["merge_entries", "distill", "import_datastore", "push_to_hub", "pull", "explain"]
+__all__ += ["distill", "import_datastore", "push_to_hub", "pull", "explain"]
 __all__ += ["evaluate", "Evaluation", "pair_tokenizer", "text_ids", "chat_ids", "translate"]
 __all__ += ["evaluate_translations", "Translations", "tune", "Tuning", "Document"]
 __all__ += ["Place", "read_corpus"]
@@ -97,7 +96,6 @@ if TYPE_CHECKING:
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.clustering import cluster
     from knn_logits.building.indexing import build_index, build_suffixes
-    from knn_logits.building.merging import merge_entries
     from knn_logits.building.removing import compact, remove_documents
     from knn_logits.building.syncing import Sync, sync_documents
     from knn_logits.corpus.documents import Document, Place

@@ -34,7 +34,6 @@ PUBLIC = [
     "evaluate",
     "evaluate_translations", "explain",
     "generation_settings", "import_datastore", "load_gate", "main_sources",
-    "merge_entries",
     "pair_tokenizer", "pull", "push_to_hub", "read_corpus", "remove_documents", "save_gate",
     "settings_for", "settings_line",
     "sync_documents", "text_ids", "translate", "tune", "use_fastest_dtype", "word_sources",

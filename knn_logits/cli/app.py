@@ -39,7 +39,6 @@ for name, function in {
     "compact": editing.compact,
     "index": editing.index,
     "cluster": editing.cluster,
-    "merge": editing.merge,
     "verify": info.verify,
     "generate": generate.generate,
     "ask": ask.ask,

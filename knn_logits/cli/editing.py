@@ -1,4 +1,4 @@
-"""Changes a datastore: `add`, `sync`, `remove`, `compact`, `merge`, `index` and `cluster`."""
+"""Changes a datastore: `add`, `sync`, `remove`, `compact`, `index` and `cluster`."""
 
 from __future__ import annotations
 
@@ -232,33 +232,6 @@ def compact(store: Store, run: Threads, json: Json = False) -> None:
         f"{size / 1e6:,.1f} MB",
         index_words(done, before),
     )
-
-
-@command
-def merge(
-    store: Store,
-    run: Threads,
-    keep: float = setting(0.5, "Fraction of entries to keep in the index; 1 undoes merging."),
-    json: Json = False,
-) -> None:
-    """Merge nearby entries of the same token to shrink the index.
-
-    Entries are merged within a document.
-    """
-    from knn_logits.building.merging import merge_entries
-    from knn_logits.settings.config import share
-
-    share("keep", keep)
-    run.prepare()
-    datastore = open_datastore(store)
-    with Bars(UNCHANGED) as bars:
-        done = merge_entries(datastore, keep, threads=run.threads, progress=bars)
-    stay = len(done) - len(done.merged_away)
-    line = f"all {stay:,} entries are in the index"
-    if stay < len(done):
-        line = f"{stay:,} of {len(done):,} entries are in the index, and stand for the others"
-    content = {"entries": len(done), "kept": stay, **index_of(done)}
-    answer(json, content, f"{done.folder}: {line} ({bars.seconds:.0f} s)", seconds=bars.seconds)
 
 
 @command

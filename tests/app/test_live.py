@@ -18,7 +18,6 @@ from knn_logits import (
     Neighbors,
     Vote,
     explain,
-    merge_entries,
     settings_for,
 )
 from knn_logits.engine.forward import key_states_and_logits
@@ -195,8 +194,7 @@ def weighed(build, tmp_path_factory):
     """A datastore whose entries count more for shared tokens."""
     folder = tmp_path_factory.mktemp("weighed") / "s"
     documents = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
-    found = build(documents, folder, index="exact", suffix_weight=3.0, lmbda=0.5)
-    return merge_entries(found, 0.8)
+    return build(documents, folder, index="exact", suffix_weight=3.0, lmbda=0.5)
 
 
 ASKED = {"k": 24, "lmbda": 0.3}

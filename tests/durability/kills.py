@@ -25,7 +25,7 @@ from pathlib import Path
 import children
 
 KINDS = ["build", "add", "sync", "remove", "compact", "index", "cluster", "tune", "gate"]
-KINDS += ["suffixes", "import_", "pull", "merge"]
+KINDS += ["suffixes", "import_", "pull"]
 _HUB = "import sys, loopback; print(loopback.Hub().url, flush=True); sys.stdin.read()"
 
 

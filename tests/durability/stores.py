@@ -24,7 +24,6 @@ from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_dat
 from knn_logits.building.adding import add_documents
 from knn_logits.building.clustering import cluster
 from knn_logits.building.indexing import build_suffixes
-from knn_logits.building.merging import merge_entries
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.building.syncing import sync_documents
 from knn_logits.lab.importing import import_datastore
@@ -74,7 +73,7 @@ class Jobs:
         index: The index that is built.
     """
 
-    KINDS = ("build", "add", "sync", "compact", "index", "merge", "suffixes")
+    KINDS = ("build", "add", "sync", "compact", "index", "suffixes")
 
     def __init__(self, documents=24, shard_bytes=4096, index="IVF8,SQ8"):
         self._documents = DOCUMENTS[:documents]
@@ -115,9 +114,6 @@ class Jobs:
 
     def suffixes(self, folder):
         return build_suffixes(folder)
-
-    def merge(self, folder):
-        return merge_entries(folder, 0.9)
 
     def cluster(self, folder):
         return cluster(folder, 6)

@@ -12,7 +12,6 @@ from knn_logits.store import layout
 from knn_logits.store.manifest import Manifest
 
 KINDS = ["build", "add", "sync", "compact", "index", "cluster", "gate", "import_", "pull"]
-KINDS += ["merge"]
 
 
 class Jobs(stores.EveryJob):

@@ -254,7 +254,6 @@ def _build_stores(base):
     from knn_logits import build_datastore
     from knn_logits.building.clustering import cluster
     from knn_logits.building.indexing import build_suffixes
-    from knn_logits.building.merging import merge_entries
     from knn_logits.building.removing import remove_documents
 
     stores.quiet()
@@ -263,8 +262,6 @@ def _build_stores(base):
     cluster(base / "clustered", 6)
     build_suffixes(base / "clustered")
     first.gate(base / "clustered")
-    first.build(base / "merged")
-    merge_entries(base / "merged", 0.9)
     exact = stores.Jobs(6, 6000, "exact")
     exact.build(base / "exact")
     remove_documents(base / "exact", ["0-1"])

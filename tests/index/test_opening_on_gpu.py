@@ -15,7 +15,6 @@ from knn_logits import (
     KNNConfig,
     Retriever,
     build_index,
-    merge_entries,
 )
 from knn_logits.index import compact, faiss_backend, faiss_factory, opening
 from knn_logits.index.compact import CompactIndex
@@ -74,16 +73,6 @@ def test_removed_and_excluded_documents_are_not_found(store, on_gpu):
     index = on_gpu(store, without=without)
     assert index.size == len(store) - 59
     assert not np.isin(index.search(queries(), 295)[1].numpy(), without).any()
-
-
-def test_merged_entries_are_not_found(on_gpu, tmp_path):
-    same = np.repeat(KEYS[::5], 5, axis=0)
-    documents = [[number] * 60 for number in range(5)]
-    store = build_index(make_store(tmp_path / "m", documents, same), IndexConfig("IVF8,Flat"))
-    store = merge_entries(store, keep=0.5)
-    index = on_gpu(store)
-    assert index.size == len(store) - len(store.merged_away) < len(store)
-    assert not np.isin(index.search(queries(), 295)[1].numpy(), store.merged_away).any()
 
 
 def test_without_keys_faiss_searches(store, on_gpu, monkeypatch):

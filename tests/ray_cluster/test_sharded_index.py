@@ -9,7 +9,7 @@ from distances import by_distance
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index, merge_entries
+from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index
 from knn_logits.errors import (
     ConfigError,
     DamagedError,
@@ -125,22 +125,6 @@ def test_an_exact_index_in_shards(store):
     vectors = index.reconstruct(np.array([0, len(store) - 1, 5]))
     torch.testing.assert_close(
         vectors.numpy(), store.keys(np.array([0, len(store) - 1, 5])).astype(np.float32)
-    )
-
-
-@pytest.mark.parametrize("factory", ["IVF16,SQ8", "exact"])
-def test_shards_of_merged_entries(large, tmp_path, factory):
-    folder = tmp_path / "store"
-    shutil.copytree(large.folder, folder)
-    store = merge_entries(build_index(folder, IndexConfig(factory, nprobe=4)), 0.9)
-    queries = torch.from_numpy(store.keys(np.arange(0, len(store), 7))).float() + 0.01
-    expected = by_distance(Indexes().open(store, KNNConfig()), queries, 16)
-    index, _ = sharded(store, 3)
-    distances, ids = by_distance(index, queries, 16)
-    assert not np.isin(ids.numpy(), store.merged_away).any()
-    # The exact search of each shard subtracts its own mean.
-    np.testing.assert_allclose(
-        np.sort(distances.numpy()), np.sort(expected[0].numpy()), rtol=1e-3, atol=1e-3
     )
 
 

@@ -82,7 +82,6 @@ def test_it_writes_beside_a_datastore_with_keys(model, tokenizer, bare, tmp_path
     ("call", "what"),
     [
         (knn_logits.build_index, "index"),
-        (knn_logits.merge_entries, "merge"),
         (lambda folder: knn_logits.cluster(folder, 2), "cluster"),
     ],
 )

@@ -59,14 +59,10 @@ def test_held_out_figures_are_those_of_evaluate(evaluate, tune, store):
     assert content["gate"]["perplexity"] == found.perplexity
 
 
-@pytest.mark.parametrize(
-    "how", ["two datastores", "passages are followed", "few entries", "merged"]
-)
+@pytest.mark.parametrize("how", ["two datastores", "passages are followed", "few entries"])
 def test_a_gate_of_other_neighbors(build, evaluate, tune, store, copy, how):
     """Bonuses, several datastores and rows of fewer neighbors than k are as in evaluation."""
     given = [store, copy] if how == "two datastores" else store
-    if how == "merged":
-        given = knn_logits.merge_entries(copy, 0.9)
     if how == "few entries":
         given = build(TEXTS[:1], copy.folder.parent / "few")
     more = {"retomaton": True, "pointer_weight": 20.0} if how == "passages are followed" else {}
