@@ -236,19 +236,13 @@ def finish_growth(
             "them with `knn-logits cluster`",
             store.folder,
         )
-    if store.merged is not None:
-        logger.warning(
-            "the entries of %s are no longer merged, since new entries were added: merge "
-            "them again with `knn-logits merge`",
-            store.folder,
-        )
     contexts = text.contexts()
     if base.on_demand is None:
         steps.write_keys(text, contexts, first_entry=base.entries)
     manifest = job.manifest(
         base,
         # Clusters are of the old entries only.
-        without=("index", "native", "clusters", "merged", "suffixes"),
+        without=("index", "native", "clusters", "suffixes"),
         entries=contexts.entries,
         documents=text.documents,
         tokens=text.tokens,
@@ -272,7 +266,7 @@ def extended_index(
 ) -> tuple[Index, IndexRecord]:
     record = store.manifest.index
     kind = backend_of(store)
-    if not kind.extends or store.merged is not None:
+    if not kind.extends:
         factory = record.factory
         if not kind.approximate and record.requested == "auto":
             factory = automatic_factory(grown)

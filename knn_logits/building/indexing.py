@@ -18,7 +18,7 @@ from knn_logits.index.backend import Backend, Fill
 from knn_logits.index.backends import backend
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
-from knn_logits.index.opening import check_factory, check_leaves_out, index_from_keys
+from knn_logits.index.opening import check_factory, index_from_keys
 from knn_logits.metrics import Metric, as_distance
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.ray.connection import connect
@@ -232,7 +232,6 @@ def make_index(
 ) -> tuple[Index, IndexRecord]:
     """Builds an index, on the cluster `ray` if given, with the least nprobe of enough recall."""
     factory = automatic_factory(store) if config.factory == "auto" else config.factory
-    check_leaves_out(store, factory)
     fill: Fill | None = None
     kind = backend(factory, store.manifest.dim, store.manifest.metric)
     threads = kind.threads(threads)
@@ -245,9 +244,6 @@ def make_index(
         f"index {factory}",
         lambda: index_from_keys(store, factory, config, threads=threads, fill=fill),
     )
-    away = store.merged_away
-    if len(away):
-        built.remove(away)
     record = IndexRecord(
         factory=factory,
         requested=config.factory,

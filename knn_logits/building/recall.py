@@ -104,12 +104,9 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
     rows = torch.from_numpy(queries)
     best = torch.empty(len(queries), 0, dtype=torch.float32)
     best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
-    first, away = 0, store.merged_away
+    first = 0
     for batch in store.key_batches(_KEYS_AT_ONCE):
         exact = ExactIndex(torch.from_numpy(batch), store.manifest.metric)
-        merged = away[(away >= first) & (away < first + len(batch))]
-        if len(merged):
-            exact.remove(merged - first)
         nearness, ids = exact.search(rows, k)
         best, best_ids = torch.cat([best, nearness], -1), torch.cat([best_ids, ids + first], -1)
         best, order = torch.topk(best, min(k, best.shape[1]), dim=-1)

@@ -15,7 +15,7 @@ from knn_logits.building.recall import measured
 from knn_logits.corpus.documents import several
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index
-from knn_logits.index.opening import backend_of, present_entries
+from knn_logits.index.opening import backend_of
 from knn_logits.printable import first_few
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
@@ -173,12 +173,9 @@ def compact(
 
 
 def _write_groups(job: Job, store: Datastore, entries: Array) -> None:
-    """Writes the clusters and the merged entries of the entries that stay."""
+    """Writes the clusters of the entries that stay."""
     if store.clusters is not None:
         job.write("clusters", np.asarray(store.clusters)[entries])
-    if store.merged is not None:
-        numbers = np.cumsum(entries) - 1
-        job.write("merged", numbers[np.asarray(store.merged)[entries]].astype(np.int32))
 
 
 def _entries_of(store: Datastore, documents: Array) -> Array:
@@ -219,8 +216,5 @@ def _compacted(
         factory = "exact"
     if arrays is None or factory != record.factory:
         return same_kind(small, record, factory, threads, progress)
-    places = present_entries(store)
-    index = backend_of(small).from_arrays(
-        arrays, len(store), retained=entries, places=places, threads=threads
-    )
+    index = backend_of(small).from_arrays(arrays, len(store), retained=entries, threads=threads)
     return index, measured(small, index, record, progress)

@@ -58,7 +58,7 @@ def _rows(datastore: Datastore) -> dict[str, object]:
     settings, windows = manifest.settings, manifest.windows
     gate = manifest.gate or _kind_of_gate(datastore)
     ngram = settings.no_repeat_ngram_size
-    away, removed = len(datastore.merged_away), len(manifest.removed)
+    removed = len(manifest.removed)
     probes = f", nprobe {manifest.index.nprobe}" if manifest.index.nprobe else ""
     joined = ", documents joined" if windows.concatenate else ""
     engine = "" if manifest.model.engine == "transformers" else f", {manifest.model.engine}"
@@ -79,9 +79,6 @@ def _rows(datastore: Datastore) -> dict[str, object]:
         "windows": f"{windows.window} tokens, stride {windows.stride}{joined}",
         "pairs": manifest.pairs,
         "index": f"{manifest.index.factory}{probes}{recall_words(datastore)}",
-        "merged": f"{away:,} entries are not in the index, since another one stands for each"
-        if away
-        else None,
         "suffixes": f"of {manifest.tokens:,} tokens, for --infini-gram"
         if manifest.file("suffixes") is not None
         else None,

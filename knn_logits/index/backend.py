@@ -54,11 +54,6 @@ class Backend:
         """Whether the index can be stored as plain arrays."""
         return False
 
-    @property
-    def leaves_out(self) -> bool:
-        """Whether the index can be without some of the entries."""
-        return True
-
     def threads(self, threads: int | None) -> int | None:
         """The number of threads to build with."""
         return threads
@@ -79,7 +74,6 @@ class Backend:
         size: int,
         *,
         retained: Array | None = None,
-        places: Array | None = None,
         nprobe: int | None = None,
         threads: int | None = None,
     ) -> Index:

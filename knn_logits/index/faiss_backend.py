@@ -53,7 +53,6 @@ class FaissIndex:
         *,
         nprobe: int | None = None,
         threads: int | None = None,
-        gaps: bool = False,
     ) -> None:
         self.metric: Metric = metric
         self._comparison = COMPARISONS[metric]
@@ -74,7 +73,7 @@ class FaissIndex:
         self._ids: Array | None = None
         # Removed vectors that FAISS cannot delete. They are dropped from its results.
         self._hidden: Array | None = None
-        self._removed = gaps
+        self._removed = False
         # The index on the processor that an index on a GPU is a copy of, for a larger k than this.
         self._home: FaissIndex | None = None
         self.largest_k = _MOST_ON_GPU

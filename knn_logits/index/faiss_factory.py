@@ -63,10 +63,6 @@ class FaissBackend(Backend):
     def has_arrays(self) -> bool:
         return plain_arrays.has_plain_form(self._empty)
 
-    @property
-    def leaves_out(self) -> bool:
-        return self._ivf is not None and self.has_arrays
-
     def threads(self, threads: int | None) -> int | None:
         """See `Backend.threads`. FAISS's own number is that of this thread, not of a new one."""
         return threads or int(faiss_module().omp_get_max_threads())
@@ -94,7 +90,6 @@ class FaissBackend(Backend):
         size: int,
         *,
         retained: Array | None = None,
-        places: Array | None = None,
         nprobe: int | None = None,
         threads: int | None = None,
     ) -> FaissIndex:
@@ -105,7 +100,6 @@ class FaissBackend(Backend):
             self.metric,
             size,
             retained=retained,
-            places=places,
             nprobe=nprobe,
             threads=threads,
         )

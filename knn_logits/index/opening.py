@@ -154,7 +154,7 @@ def open_index(
     if device.type == "cuda":
         compact = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
         if compact is not None:
-            gone = np.union1d(hidden_entries(store, without), store.merged_away)
+            gone = hidden_entries(store, without)
             if len(gone):
                 compact.remove(gone)
             return compact
@@ -164,27 +164,6 @@ def open_index(
     if len(hidden):
         index.remove(hidden)
     return index if kind.runs_on(device) else moved(kind, index, store, device)
-
-
-def present_entries(store: Datastore) -> Array | None:
-    """The entries that the index holds, int64, ascending; None where it holds all of them."""
-    if store.merged is None:
-        return None
-    return np.setdiff1d(np.arange(len(store)), store.merged_away, assume_unique=True)
-
-
-def check_leaves_out(store: Datastore, factory: str) -> None:
-    """Refuses a kind of index that has to hold all entries of a datastore with merged entries."""
-    if store.merged is None:
-        return
-    if factory == store.manifest.index.factory:
-        check_factory(store)
-    if not backend(factory, store.manifest.dim, store.manifest.metric).leaves_out:
-        raise ConfigError(
-            f"entries of {store.folder} are merged, and the index {factory!r} cannot exclude "
-            "entries: use exact or IVF1024,SQ8, or undo the merge with `knn-logits "
-            "merge --keep 1`"
-        )
 
 
 def hidden_entries(store: Datastore, without: Array | None) -> Array:
@@ -202,7 +181,7 @@ def whole_index(
     threads: int | None = None,
     native: bool = False,
 ) -> Index:
-    """Opens the index over all entries but those that others stand for, also removed ones."""
+    """Opens the index over all entries, also removed ones."""
     record, size, kind = store.manifest.index, len(store), backend_of(store)
     if store.manifest.on_demand is not None:
         raise DatastoreError(
@@ -212,9 +191,7 @@ def whole_index(
     nprobe = record.nprobe
     saved = store.index_arrays()
     if saved is not None:
-        places = present_entries(store)
-        return kind.from_arrays(saved, size, places=places, nprobe=nprobe, threads=threads)
-    check_leaves_out(store, record.factory)
+        return kind.from_arrays(saved, size, nprobe=nprobe, threads=threads)
     data = store.native_index() if native else None
     if data is not None:
         return kind.from_bytes(data, size, nprobe, threads)
@@ -223,11 +200,7 @@ def whole_index(
     config = IndexConfig(
         record.factory, nprobe=nprobe, train_size=record.train_size, seed=record.seed
     )
-    index = index_from_keys(store, record.factory, config, threads=threads, device=device)
-    away = store.merged_away
-    if len(away):
-        index.remove(away)
-    return index
+    return index_from_keys(store, record.factory, config, threads=threads, device=device)
 
 
 def _warn_of_building(store: Datastore, native: bool) -> None:

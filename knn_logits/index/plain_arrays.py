@@ -73,7 +73,7 @@ def append(index: FaissIndex, arrays: Mapping[str, Array]) -> None:
     """Adds to an inverted file what another one with the same training holds."""
     _, inner = parts_of(index.raw)
     first, count = int(inner.ntotal), len(arrays["ids"])
-    sizes, ids, codes = _checked_lists(inner, arrays, count, None)
+    sizes, ids, codes = _checked_lists(inner, arrays, count)
     _add_to_lists(inner, sizes, ids + first, codes)
     inner.ntotal = index.raw.ntotal = index.size = first + count
 
@@ -86,24 +86,23 @@ def from_arrays(
     size: int,
     *,
     retained: Array | None = None,
-    places: Array | None = None,
     nprobe: int | None = None,
     threads: int | None = None,
 ) -> FaissIndex:
     """Makes an index from the result of `to_arrays`. Every index from a file is checked here.
 
-    `retained`, bool [size], says which keys the index is to hold; they are numbered anew. `places`,
-    int64 [present], are the keys that the arrays hold, ascending. None stands for all.
+    `retained`, bool [size], says which keys the index is to hold; they are numbered anew. None
+    stands for all.
     """
     try:
-        index = _assemble(arrays, factory, dim, metric, size, retained, places)
+        index = _assemble(arrays, factory, dim, metric, size, retained)
     except (KeyError, ValueError, RuntimeError, AssertionError, MemoryError) as error:
         reason = faiss_reason(error)
         raise DamagedError(
             f"the index file is not a {factory[:100]!r} over {size} keys ({reason}); rebuild it "
             "with `knn-logits index`"
         ) from error
-    return FaissIndex(index, metric, nprobe=nprobe, threads=threads, gaps=places is not None)
+    return FaissIndex(index, metric, nprobe=nprobe, threads=threads)
 
 
 def _expect(holds: bool, fact: str) -> None:
@@ -118,7 +117,6 @@ def _assemble(
     metric: Metric,
     size: int,
     retained: Array | None,
-    places: Array | None,
 ) -> Any:
     # Keys may have been removed since, so there may be fewer keys than lists.
     lists = arrays["centroids"].nbytes // 4 if "IVF" in factory else 0
@@ -130,10 +128,9 @@ def _assemble(
     for number, transform in enumerate(transforms):
         _fill_transform(transform, arrays, f"transform.{number}")
     if isinstance(inner, faiss_module().IndexFlat):
-        _expect(places is None, "only some of the keys, without inverted lists")
         count = _fill_flat(inner, arrays, size, retained)
     else:
-        count = _fill_inverted_file(inner, arrays, size, retained, places)
+        count = _fill_inverted_file(inner, arrays, size, retained)
     inner.ntotal = index.ntotal = count
     inner.is_trained = index.is_trained = True
     return index
@@ -176,7 +173,7 @@ def _fill_flat(inner: Any, arrays: Mapping[str, Array], size: int, retained: Arr
 
 
 def _fill_inverted_file(
-    inner: Any, arrays: Mapping[str, Array], size: int, retained: Array | None, places: Array | None
+    inner: Any, arrays: Mapping[str, Array], size: int, retained: Array | None
 ) -> int:
     faiss = faiss_module()
     copy = faiss.copy_array_to_vector
@@ -191,7 +188,7 @@ def _fill_inverted_file(
         copy(_learnt(arrays, "trained", like.trained.size()), inner.sq.trained)
     if isinstance(inner, faiss.IndexIVFPQ):
         copy(_learnt(arrays, "codebooks", inner.d * inner.pq.ksub), inner.pq.centroids)
-    sizes, ids, codes = _checked_lists(inner, arrays, size, places)
+    sizes, ids, codes = _checked_lists(inner, arrays, size)
     if retained is not None:
         sizes, ids, codes = _selected(sizes, ids, codes, retained)
     _add_to_lists(inner, sizes, ids, codes)
@@ -216,21 +213,19 @@ def _add_to_lists(inner: Any, sizes: Array, ids: Array, codes: Array) -> None:
 
 
 def _checked_lists(
-    inner: Any, arrays: Mapping[str, Array], size: int, places: Array | None
+    inner: Any, arrays: Mapping[str, Array], size: int
 ) -> tuple[Array, Array, Array]:
     """Returns the size of each list, its keys and their codes. Each key must occur once."""
     sizes, ids, codes = arrays["sizes"], arrays["ids"], arrays["codes"]
-    held = size if places is None else len(places)
-    _expect(ids.shape == (held,) and ids.dtype == np.int64, "ids")
-    _expect(codes.shape == (held, inner.code_size) and codes.dtype == np.uint8, "codes")
+    _expect(ids.shape == (size,) and ids.dtype == np.int64, "ids")
+    _expect(codes.shape == (size, inner.code_size) and codes.dtype == np.uint8, "codes")
     _expect(sizes.shape == (inner.nlist,) and sizes.dtype == np.int64, "list sizes")
-    # Each number is checked, too, since a sum of large numbers can wrap around to `held`.
-    _expect(bool(((sizes >= 0) & (sizes <= held)).all()) and int(sizes.sum()) == held, "list sizes")
-    _expect(held == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size), "ids out of range")
+    # Each number is checked, too, since a sum of large numbers can wrap around to `size`.
+    _expect(bool(((sizes >= 0) & (sizes <= size)).all()) and int(sizes.sum()) == size, "list sizes")
+    _expect(size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size), "ids out of range")
     seen = np.zeros(size, dtype=bool)
     seen[ids] = True
-    rows = slice(None) if places is None else places
-    _expect(bool(seen[rows].all()), "ids that are there twice, or are those of others")
+    _expect(bool(seen.all()), "ids that are there twice, or are those of others")
     if type(inner) is faiss_module().IndexIVFFlat:
         whole = np.ascontiguousarray(codes).reshape(-1).view(np.float32)
         _expect(_finite(whole), "codes that are not finite")

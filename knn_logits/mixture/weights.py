@@ -17,7 +17,7 @@ NO_WEIGHT = -math.inf
 
 @dataclass(frozen=True)
 class Weighing:
-    """bonus_i = shared_i log(suffix_weight) + pointed_i log(pointer_weight) + log(count_i)."""
+    """bonus_i = shared_i log(suffix_weight) + pointed_i log(pointer_weight)."""
 
     temperature: float
     suffix_weight: float = 1.0
@@ -36,7 +36,7 @@ class Weighing:
 
     def bonus(self, neighbors: Neighbors) -> Tensor | None:
         """What features add to the logits, float32 [rows, k]; None if they add nothing."""
-        parts = [] if neighbors.log_counts is None else [neighbors.log_counts]
+        parts: list[Tensor] = []
         for feature, weight in (
             (neighbors.shared, self.suffix_weight),
             (neighbors.pointed, self.pointer_weight),

@@ -14,7 +14,7 @@ from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.index.backend import Keys
 from knn_logits.index.base import Index
-from knn_logits.index.opening import backend_of, hidden_entries, present_entries
+from knn_logits.index.opening import backend_of, hidden_entries
 from knn_logits.settings.config import IndexConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.reading import OpenArrays
@@ -69,16 +69,10 @@ def _open(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
     if not kind.approximate:
         keys = store.key_batches(_KEYS_AT_ONCE, first, last)
         source = Keys(last - first, lambda: keys, lambda _: next(iter(keys)))
-        index = kind.build(source, IndexConfig(), None, "cpu")
-        away = _inside(store.merged_away, first, last)
-        if len(away):
-            index.remove(away)
-        return index
-    present = present_entries(store)
+        return kind.build(source, IndexConfig(), None, "cpu")
     return kind.from_arrays(
         part_of_index(store, first, last),
         last - first,
-        places=None if present is None else _inside(present, first, last),
         nprobe=nprobe or store.manifest.index.nprobe,
     )
 

@@ -18,7 +18,6 @@ PADDING: dict[str, float] = {
     "ids": -1,
     "nearness": -math.inf,
     "values": 0,
-    "log_counts": 0.0,
     "shared": 0.0,
     "pointed": 0.0,
     "matched": 0,
@@ -42,8 +41,6 @@ class Neighbors:
         values: int64 [rows, k], the token that followed the key; any token for padding.
         metric: How keys were compared.
         searched: bool [rows], whether the index was searched for a row; None means for every row.
-        log_counts: float32 [rows, k], the logarithm of the number of entries that a merged entry
-            stands for; None where each stands for itself.
         shared: float32 [rows, k], how many tokens before each entry are also before the query, up
             to 8; None if they were not counted.
         pointed: float32 [rows, k], 1 for an entry that a pointer led to, and 0 for others; None
@@ -61,7 +58,6 @@ class Neighbors:
     values: Tensor
     metric: Metric = DEFAULT_METRIC
     searched: Tensor | None = None
-    log_counts: Tensor | None = None
     shared: Tensor | None = None
     pointed: Tensor | None = None
     occurrences: tuple[Occurrences, ...] = ()

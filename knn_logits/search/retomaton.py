@@ -111,11 +111,6 @@ class RetomatonRetriever(Retriever):
         needs_text(store.manifest, store.folder, "RetoMaton")
         super().__init__(store, config, **settings)
         self._from_index = config.pointer_distances == "index"
-        if self._from_index and store.merged is not None:
-            raise DatastoreError(
-                f"entries of {store.folder} are merged, so its index lacks vectors that pointers "
-                "lead to: remove --pointer-distances index, or --retomaton"
-            )
         if not self._from_index and store.offers_keys:
             store.fetch_keys()
         elif not self._from_index:
@@ -256,7 +251,6 @@ class RetomatonRetriever(Retriever):
             torch.from_numpy(values).long(),
             self.metric,
             searched=torch.from_numpy(searched),
-            log_counts=self._log_counts(torch.from_numpy(all_ids)),
             pointed=None if pointed is None else torch.from_numpy(_side_by_side(pointed, 0.0)),
         )
         return neighbors, candidates

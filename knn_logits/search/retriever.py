@@ -23,7 +23,6 @@ from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.shared_tokens import SharedTokens
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.entries import log_counts
 from knn_logits.store.sinks import Sink, find_sink
 
 # The most numbers of keys that are gathered at once to refine, which are 256 MB of float32.
@@ -73,11 +72,7 @@ class Retriever:
             self.index.nprobe = config.nprobe
         self._array: Array = store.values.numpy()
         self.counts_shared = self.reads_text = counts_shared(store, config)
-        tensors = {"values": store.values}
-        if store.merged is not None:
-            # The vote of a merged entry counts for all that it stands for.
-            tensors["log counts"] = torch.from_numpy(log_counts(store.merged))
-        self._copies = Copies(**tensors)
+        self._copies = Copies(values=store.values)
 
     @classmethod
     def serves(cls, store: Datastore, config: KNNConfig) -> bool:  # noqa: ARG003
@@ -106,7 +101,7 @@ class Retriever:
     def device(self) -> torch.device | None:
         """The device that searches without the host; None if the host takes part."""
         index = getattr(self, "index", None)
-        if not isinstance(index, TorchIndex) or not index.size or self.store.merged is not None:
+        if not isinstance(index, TorchIndex) or not index.size:
             return None
         needs_host = self.follows_text or self.reads_text or self.config.refine
         return None if needs_host or index.reads_disk else index.device
@@ -161,15 +156,8 @@ class Retriever:
         if self.config.refine:
             nearness = self._refined(queries.to(ids.device), ids.clamp(min=0))
             nearness = nearness.masked_fill(ids < 0, -torch.inf)
-        counts = self._log_counts(ids)
-        neighbors = Neighbors(ids, nearness, values, self.metric, log_counts=counts)
+        neighbors = Neighbors(ids, nearness, values, self.metric)
         return self._with_shared(self._without_sinks(queries, neighbors), texts)
-
-    def _log_counts(self, ids: Tensor) -> Tensor | None:
-        """log of the number of entries that each entry stands for; None if none are merged."""
-        if self.store.merged is None:
-            return None
-        return self._copies.at(ids.device, "log counts")[ids.clamp(min=0)]
 
     @cached_property
     def _sink(self) -> Sink | None:

@@ -16,7 +16,7 @@ from knn_logits.locks import cached_property
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout, verification
 from knn_logits.store.documents import Documents, Passage, read_documents
-from knn_logits.store.entries import Contexts, merged_away
+from knn_logits.store.entries import Contexts
 from knn_logits.store.hub_client import hub_name
 from knn_logits.store.manifest import Manifest, read_manifest
 from knn_logits.store.reading import OpenArrays, hub_repo_of, map_array, read_arrays
@@ -45,7 +45,6 @@ class Datastore:
         remote: The place on the Hub that it was fetched from; None for a folder.
         tokens: The tokens of all documents in order, int32 [tokens].
         clusters: The cluster of each entry, int32 [entries]; None if there are no clusters.
-        merged: The entry that stands for each entry, int32 [entries]; None if none were merged.
         suffixes: uint32 [tokens - documents], from `suffix_order`; None when it was not made.
     """
 
@@ -103,7 +102,6 @@ class Datastore:
         self._documents_file = pa.memory_map(str(self._path("documents")))
         self._open_later()
         self.clusters = manifest.array(self.folder, "clusters")
-        self.merged = manifest.array(self.folder, "merged")
         self.suffixes = manifest.array(self.folder, "suffixes")
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
@@ -256,11 +254,6 @@ class Datastore:
         document = self.contexts.document_of_entries(self.documents.length)
         same: Array = np.append(document, -1)[1:] == document
         return same
-
-    @property
-    def merged_away(self) -> Array:
-        """The entries that another one stands for, int64 [merged], ascending."""
-        return np.empty(0, np.int64) if self.merged is None else merged_away(self.merged)
 
     @property
     def has_keys(self) -> bool:

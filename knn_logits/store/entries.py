@@ -47,34 +47,6 @@ class Contexts:
         return documents
 
 
-# Merged entries: `into` is the entry that stands for each entry, which may be itself, int32
-# [entries]. Both are of one document, so that its share stays true and it can be removed.
-
-
-def merged_away(into: Array) -> Ints:
-    """The entries that another one stands for, int64, ascending."""
-    return np.flatnonzero(np.asarray(into) != np.arange(len(into)))
-
-
-def log_counts(into: Array) -> Array:
-    """The logarithm of what each entry stands for, float32; 0 for one that is merged away."""
-    counts = np.bincount(np.asarray(into), minlength=len(into))
-    logarithms: Array = np.log(np.maximum(counts, 1)).astype(np.float32)
-    return logarithms
-
-
-def merging_problem(into: Array, values: Array, documents: Ints) -> str | None:
-    """What is wrong with `into`, for the token and the document of each entry; None if nothing."""
-    into = np.asarray(into)
-    if not np.array_equal(into[into], into):
-        return "an entry stands for others although another one stands for it"
-    if not np.array_equal(np.asarray(values)[into], np.asarray(values)):
-        return "an entry stands for one of another token"
-    if not np.array_equal(documents[into], documents):
-        return "an entry stands for one of another document"
-    return None
-
-
 def row_of_token(values: Array, entry: int) -> tuple[int, int]:
     """Which of its token's rows a row is, from 1, and their number; the rows' tokens ascend."""
     first, last = np.searchsorted(values, [values[entry], values[entry] + 1])

@@ -25,7 +25,7 @@ from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
 from knn_logits.store.documents import read_documents
-from knn_logits.store.entries import Contexts, merging_problem
+from knn_logits.store.entries import Contexts
 from knn_logits.store.files import write_bytes
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.reading import (
@@ -242,16 +242,7 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
         )
     tokens = manifest.array(folder, "tokens")
     assert tokens is not None
-    merged, suffixes = manifest.array(folder, "merged"), manifest.array(folder, "suffixes")
-    if merged is not None:
-        values = np.delete(tokens, contexts.first)
-        of_entries = contexts.document_of_entries(documents.length)
-        problem = merging_problem(merged, values, of_entries)
-        if problem is not None:
-            raise DamagedError(
-                f"{manifest.path(folder, 'merged')} is wrong, since {problem}; merge again with "
-                f"`knn-logits merge {folder}`, or download it again"
-            )
+    suffixes = manifest.array(folder, "suffixes")
     if suffixes is not None and not is_suffix_order(tokens, documents.first, suffixes):
         raise DamagedError(
             f"{manifest.path(folder, 'suffixes')} does not match the text; rebuild it with "

@@ -28,7 +28,6 @@ def test_the_size_of_an_index_is_counted_before_it_is_made(factory):
     arrays = kind.to_arrays(built(factory))
     assert kind.has_arrays == (arrays is not None)
     assert (arrays is None) == (factory in ("exact", "SQ8"))
-    assert kind.leaves_out == (factory not in ("Flat", "SQ8"))
     size = sum(array.nbytes for array in (arrays or {}).values())
     assert kind.file_bytes(600) == pytest.approx(size, rel=0.03)
 

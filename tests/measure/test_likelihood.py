@@ -17,6 +17,7 @@ from knn_logits.measure.likelihood import (
     spread,
     temperatures_around,
 )
+from knn_logits.mixture.weights import Weighing
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 
 
@@ -50,11 +51,12 @@ def naive_p_knn(neighbors, targets, row, k, temperature, metric):
     if not len(order):
         return None
     weights = np.exp((nearness[order] - nearness.max()) / temperature)
-    if neighbors.log_counts is not None:
-        weights *= neighbors.log_counts[row].double().exp().numpy()[real][order]
+    if neighbors.shared is not None:
+        weights *= SUFFIX_WEIGHT ** neighbors.shared[row].double().numpy()[real][order]
     return weights[values[order] == int(targets[row])].sum() / weights.sum()
 
 
+SUFFIX_WEIGHT = 1.3
 settings = st.tuples(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 40))
 
 
@@ -62,13 +64,13 @@ settings = st.tuples(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 4
 def test_each_setting_is_what_it_is_on_its_own(shape, metric, halving, counted):
     neighbors, targets, log_p_lm = make_neighbors(*shape, metric)
     if counted:
-        several = np.random.default_rng(shape[0]).integers(1, 9, neighbors.ids.shape)
-        log_counts = torch.from_numpy(np.log(several).astype(np.float32))
-        neighbors = dataclasses.replace(neighbors, log_counts=log_counts)
+        shared = np.random.default_rng(shape[0]).integers(0, 9, neighbors.ids.shape)
+        neighbors = dataclasses.replace(neighbors, shared=torch.from_numpy(shared).float())
+    weighing = Weighing(1.0, suffix_weight=SUFFIX_WEIGHT)
     temperatures = (2.5, 5.0, 10.0, 20.0, 40.0) if halving else (0.3, 7.0, 7.5)
     grid = Grid((1, 3, 16, 50), temperatures, (0.0, 0.3, 0.9))
-    table = p_knn_table(neighbors, targets, grid, neighbors.log_counts)
-    found = GridLikelihood(grid)
+    table = p_knn_table(neighbors, targets, grid, weighing.bonus(neighbors))
+    found = GridLikelihood(grid, weighing)
     found.add(neighbors, targets, log_p_lm)
     for i, k in enumerate(grid.ks):
         for j, temperature in enumerate(temperatures):
