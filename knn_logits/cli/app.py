@@ -53,7 +53,6 @@ for name, function in {
     "import": lab.import_store,
     "pull": hub.pull,
     "push": hub.push,
-    "catalog": hub.catalog,
 }.items():
     app.command(name)(function)
 
