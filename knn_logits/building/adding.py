@@ -233,7 +233,7 @@ def finish_growth(
     if store.clusters is not None:
         logger.warning(
             "the clusters of %s did not cover the new entries and were removed: recompute "
-            "them with `knn-logits cluster`",
+            "them with `knn-logits index --clusters`",
             store.folder,
         )
     contexts = text.contexts()

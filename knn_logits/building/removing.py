@@ -167,7 +167,7 @@ def compact(
         if left:
             raise StorageError(
                 f"{folder} was compacted, but old files could not be deleted "
-                f"({', '.join(left[:3])}): run `knn-logits compact` again"
+                f"({', '.join(left[:3])}): run `knn-logits remove` again"
             )
     return Datastore(folder)
 

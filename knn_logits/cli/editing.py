@@ -1,4 +1,4 @@
-"""Changes a datastore: `add`, `sync`, `remove`, `compact`, `index` and `cluster`."""
+"""Changes a datastore: `add`, `sync`, `remove` and `index`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from knn_logits.cli.bars import AGAIN, UNCHANGED, Bars
 from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report
 from knn_logits.cli.loading import (
     Run,
+    RunOptions,
     SeededThreads,
     Threads,
     folder_of,
@@ -19,15 +20,13 @@ from knn_logits.cli.loading import (
     index_words,
     no_lists,
     open_datastore,
-    prepare,
     present,
     reads_pairs,
     recall_words,
-    size_of,
 )
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
-from knn_logits.cli.terminal import answer, in_documents, picked, tell
+from knn_logits.cli.terminal import answer, in_documents, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import one_line
 from knn_logits.settings.config import IndexConfig
@@ -146,7 +145,7 @@ def sync(
     else:
         lines = [f"{done.datastore.folder}: {_planned(done)}, in {bars.seconds:.0f} s"]
         if done.removed or done.changed:
-            lines.append(f"`knn-logits compact {store}` deletes the removed text from the disk")
+            lines.append(f"`knn-logits remove {store}` deletes the removed text from the disk")
     content |= index_of(done.datastore)
     index = index_words(done.datastore, before)
     answer(json, content, *lines, index, report.summary, seconds=bars.seconds)
@@ -194,43 +193,35 @@ def _relative(folders: Sequence[str], shown: str) -> str:
 @command
 def remove(
     store: Store,
+    run: Threads,
     document: tuple[str, ...] = setting(
-        ..., "A document's id, title or uri; repeatable.", metavar="ID|TITLE|URI"
+        (),
+        "A document's id, title or uri; repeatable. Without it, the documents that `sync` removed.",
+        metavar="ID|TITLE|URI",
     ),
     json: Json = False,
 ) -> None:
-    """Remove documents from all searches."""
-    from knn_logits.building.removing import remove_documents
-
-    prepare()
-    done = remove_documents(open_datastore(store), document)
-    entries, documents = present(done)
-    removed = len(done.manifest.removed)
-    answer(
-        json,
-        {"entries": entries, "documents": documents, "removed": removed},
-        f"{done.folder}: {entries:,} entries of {in_documents(documents)} are left; `knn-logits "
-        f"compact {store}` deletes the rest from the disk",
-    )
-
-
-@command
-def compact(store: Store, run: Threads, json: Json = False) -> None:
-    """Delete removed documents from disk."""
-    from knn_logits.building.removing import compact as compact_store
+    """Remove documents from all searches, and delete them from disk."""
+    from knn_logits.building.removing import compact, remove_documents
 
     run.prepare()
-    datastore = open_datastore(store)
-    before = datastore.manifest.index.factory
-    with Bars(f"{UNCHANGED}; run the same command again") as bars:
-        done = compact_store(datastore, threads=run.threads, progress=bars)
-    manifest, size = done.manifest, size_of(done)
+    done = open_datastore(store)
+    before = done.manifest
+    if document:
+        done = remove_documents(done, document)
+    removed = len(done.manifest.removed)
+    kept = "" if done.has_keys or before.on_demand else "; it has no keys, so their text stays"
+    if removed and not kept:
+        advice = f"no search finds the documents; `knn-logits remove {store}` deletes their text"
+        with Bars(advice) as bars:
+            done = compact(done, threads=run.threads, progress=bars)
+    entries, documents = present(done)
     answer(
         json,
-        picked(manifest, "entries", "documents") | {"bytes": size, **index_of(done)},
-        f"{done.folder}: {manifest.entries:,} entries of {in_documents(manifest.documents)}, "
-        f"{size / 1e6:,.1f} MB",
-        index_words(done, before),
+        {"entries": entries, "documents": documents, "removed": removed, **index_of(done)},
+        f"{done.folder}: {in_documents(removed)} removed, {entries:,} entries of "
+        f"{in_documents(documents)} are left{kept}",
+        index_words(done, before.index.factory),
     )
 
 
@@ -241,16 +232,24 @@ def index(
     cluster: Ray,
     run: SeededThreads,
     suffixes: bool = setting(False, "Build only the suffix index of the text, for --infini-gram."),
+    clusters: int | None = setting(
+        None,
+        "Only cluster the entries, for --retomaton; 1% of the entries is a good number.",
+        least=1,
+    ),
     json: Json = False,
 ) -> None:
-    """Replace the index by another type or metric, or index suffixes."""
-    if suffixes:
-        if index != IndexConfig() or cluster.ray is not None:
+    """Replace the index by another type or metric, or index suffixes or clusters."""
+    if suffixes or clusters:
+        if index != IndexConfig() or cluster.ray is not None or (suffixes and clusters):
             raise ConfigError(
-                "--suffixes builds only the suffix index: remove --index, --metric, --nprobe, "
-                "--native-index and --ray"
+                "--suffixes and --clusters keep the index: use one of them, without --index, "
+                "--metric, --nprobe, --native-index and --ray"
             )
-        _suffixes(store, json)
+        if suffixes:
+            _suffixes(store, json)
+        else:
+            _clusters(store, clusters or 0, run, json)
         return
     from knn_logits.building.indexing import build_index
 
@@ -282,26 +281,13 @@ def _suffixes(store: str, json: bool) -> None:
     answer(json, content, line, seconds=bars.seconds)
 
 
-@command
-def cluster(
-    store: Store,
-    run: SeededThreads,
-    clusters: int = setting(..., "Number of clusters; 1% of the entries is a good start.", least=1),
-    sample: int | None = setting(None, "Number of training keys of k-means.", least=1),
-    json: Json = False,
-) -> None:
-    """Cluster the entries for --retomaton."""
-    from knn_logits.building.clustering import cluster as make_clusters
+def _clusters(store: str, clusters: int, run: RunOptions, json: bool) -> None:
+    from knn_logits.building.clustering import cluster
 
     run.prepare()
     datastore = open_datastore(store)
     with Bars(UNCHANGED) as bars:
-        done = make_clusters(
-            datastore, clusters, sample=sample, seed=run.seed, threads=run.threads, progress=bars
-        )
-    answer(
-        json,
-        {"clusters": clusters, "entries": len(done)},
-        f"{done.folder}: {len(done):,} entries in {clusters:,} clusters in {bars.seconds:.0f} s",
-        seconds=bars.seconds,
-    )
+        done = cluster(datastore, clusters, seed=run.seed, threads=run.threads, progress=bars)
+    content = {"clusters": clusters, "entries": len(done)}
+    line = f"{done.folder}: {len(done):,} entries in {clusters:,} clusters"
+    answer(json, content, f"{line} in {bars.seconds:.0f} s", seconds=bars.seconds)

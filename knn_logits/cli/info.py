@@ -68,7 +68,7 @@ def _rows(datastore: Datastore) -> dict[str, object]:
         "entries": f"{manifest.entries:,} of {in_documents(manifest.documents)}",
         "learned": _learned(manifest.learned),
         "removed": f"{in_documents(removed)}, {len(datastore.removed_entries):,} entries; "
-        "`knn-logits compact` deletes them from the disk"
+        "`knn-logits remove` deletes them from the disk"
         if removed
         else None,
         "skipped": in_documents(manifest.skipped) if manifest.skipped else None,

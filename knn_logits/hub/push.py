@@ -127,7 +127,7 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
     if manifest.removed:
         raise DatastoreError(
             f"{store.folder} still contains the text of {len(manifest.removed)} removed "
-            f"documents, which would be published: run `knn-logits compact {store.folder}` first"
+            f"documents, which would be published: run `knn-logits remove {store.folder}` first"
         )
     if keys or not manifest.key_shards:
         return manifest

@@ -91,8 +91,8 @@ def open_bench(
             if memory.config.retomaton and memory.config.min_knns == 1 and opened.clusters is None:
                 logger.warning(
                     "%s has no clusters, so RetoMaton may predict worse than a search at each "
-                    "token: make them with `knn-logits cluster`, or search more often with "
-                    "--min-knns 8",
+                    "token: make them with `knn-logits index --clusters`, or search more often "
+                    "with --min-knns 8",
                     opened.name,
                 )
         location, store = memory.location, memory.stores[0]

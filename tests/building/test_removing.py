@@ -332,7 +332,7 @@ def test_a_compaction_that_cannot_delete_the_old_files_says_so(tmp_path, monkeyp
         patch.setattr(files, "unlink", fails)
         with pytest.raises(StorageError, match="could not be deleted") as caught:
             compact(store)
-    assert "compact` again" in one_line(caught)
+    assert "remove` again" in one_line(caught)
     assert shards[0] in names(store.folder)
     small = compact(store.folder)
     assert_forgotten(small.folder, store, [2])

@@ -1,4 +1,4 @@
-"""add, remove, compact, verify, and several datastores, from the command line."""
+"""add, remove, verify, and several datastores, from the command line."""
 
 import json
 
@@ -90,8 +90,7 @@ def test_another_kind_of_index_is_said(run, store, model_folder, tmp_path, monke
     assert (
         f"instead of exact: `knn-logits index {store.resolve()} --index exact` restores it" in grown
     )
-    run("remove", store, "--document", "new.txt")
-    assert "the index is now exact" in run("compact", store).out
+    assert "the index is now exact" in run("remove", store, "--document", "new.txt").out
     assert "the index" not in run("sync", model_folder, store, folder, "--dry-run").out
 
 
@@ -128,22 +127,37 @@ def test_documents_are_listed_and_searched(run, store):
     assert run("info", store, "--search", "nowhere").out.splitlines()[-1].endswith("'nowhere'")
 
 
-def test_remove_and_compact(run, store, model_folder):
+def test_remove_deletes_documents(run, store, model_folder):
     whole = Datastore(store).manifest
     result = run.good("remove", store, "--document", "d0.txt", "--document", "d1.txt", "--json")
     assert result.json["documents"] == 3
     assert result.json["entries"] < whole.entries
-    shown = run("info", store).out
-    assert "2 documents" in shown
-    assert "compact" in shown
+    assert result.json["removed"] == 2
+    assert Datastore(store).manifest.documents == 3
     tokens = run("generate", model_folder, store, "--prompt", "The harbour crane", "--json").json[
         "tokens"
     ]
     assert not {n["document"] for one in tokens for n in one["neighbors"]} & {"d0.txt", "d1.txt"}
-    done = run.good("compact", store, "--json")
-    assert done.json["entries"] == result.json["entries"]
-    assert "removed" not in run("info", store).out
     run.good("verify", store, "--full")
+
+
+def test_remove_deletes_what_sync_has_removed(run, store, model_folder, tmp_path):
+    (tmp_path / "old" / "d0.txt").unlink()
+    assert "`knn-logits remove" in run.good("sync", model_folder, store, tmp_path / "old").out
+    assert "`knn-logits remove` deletes them" in run("info", store).out
+    done = run.good("remove", store, "--json").json
+    assert (done["documents"], done["removed"]) == (4, 1)
+    assert "removed" not in run("info", store).out
+
+
+def test_clusters_are_made_by_index(run, store):
+    done = run.good("index", store, "--clusters", 3, "--json").json
+    assert done == {"clusters": 3, "entries": len(Datastore(store)), "seconds": done["seconds"]}
+    assert len(set(Datastore(store).clusters.tolist())) == 3
+    assert (
+        "--clusters keep the index"
+        in run.refused("index", store, "--clusters", 3, "--nprobe", 2).err
+    )
 
 
 def test_an_id_that_is_not_there(run, store):

@@ -46,7 +46,7 @@ def test_mistakes_are_one_line(hub, worker, run, indexed, tmp_path):
     done = worker.command("pull", "org/none")
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "neither a folder" in done.err
-    done = worker.command("compact", NAME)
+    done = worker.command("index", NAME, "--suffixes")
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "--out FOLDER" in done.err
     for words, said in (

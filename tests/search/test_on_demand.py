@@ -82,7 +82,7 @@ def test_it_writes_beside_a_datastore_with_keys(model, tokenizer, bare, tmp_path
     ("call", "what"),
     [
         (knn_logits.build_index, "index"),
-        (lambda folder: knn_logits.cluster(folder, 2), "cluster"),
+        (lambda folder: knn_logits.cluster(folder, 2), "index --clusters"),
     ],
 )
 def test_what_needs_stored_keys_says_how_to_get_them(folder, call, what):
