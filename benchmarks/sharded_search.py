@@ -55,7 +55,7 @@ def compared(store, whole, sharded, size, args):
     local, spread = alternate(
         lambda: whole.search(queries, args.k), lambda: sharded.search(queries, args.k), args.rounds
     )
-    actors = [one for [one] in sharded.actors]
+    actors = list(sharded.actors)
     calls, _ = alternate(
         lambda: ray.get([one.ready.remote(((), None)) for one in actors]),
         lambda: whole.search(queries, args.k),

@@ -42,10 +42,6 @@ from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import IndexRecord, SettingsRecord
 from knn_logits.store.writer import SHARD_BYTES, TokenWriter
 
-# An index of so many entries is filled on a cluster, if there is one. Workers take seconds to
-# start, which is longer than a small index takes to fill.
-_FILLED_BY_CLUSTER = 1 << 20
-
 
 def build_datastore(
     model: nn.Module,
@@ -102,8 +98,8 @@ def build_datastore(
         source: Where the text comes from, kept in the manifest.
         skipped: A list that the reader of the corpus fills while it reads. The manifest keeps its
             length.
-        ray: Address of a Ray cluster whose machines compute the keys, and fill a large index:
-            "auto", host:port, or "local". The files are the same as without it.
+        ray: Address of a Ray cluster whose machines compute the keys: "auto", host:port, or
+            "local". The files are the same as without it.
         torchrun: Whether torchrun has started this process, and all of its processes call this
             function with the same arguments. Each of them then writes its own shards of keys into
             the folder, which all of them see. The first one reads the documents and does the
@@ -210,9 +206,9 @@ class _Build:
         if ranks is not None:
             write_keys_together(ranks, self.steps, self.text, self.contexts, self.canary)
         elif ray is not None:
-            from knn_logits.building.spread import spread_keys
+            from knn_logits.building.ray_keys import cluster_keys
 
-            compute = spread_keys(ray, self.canary)
+            compute = cluster_keys(ray, self.canary)
             self.steps.write_keys(self.text, self.contexts, compute=compute)
         else:
             self.steps.write_keys(self.text, self.contexts)
@@ -260,10 +256,7 @@ class _Build:
     def _finish_index(self, store: Datastore) -> None:
         steps, plan, manifest = self.steps, self.plan, store.manifest
         seed, progress = plan.index.seed, self.steps.progress
-        ray = self.settings.get("ray") if len(store) >= _FILLED_BY_CLUSTER else None
-        index, record = make_index(
-            store, plan.index, threads=plan.threads, ray=ray, progress=progress
-        )
+        index, record = make_index(store, plan.index, threads=plan.threads, progress=progress)
         search = partial(nearness_of, store, index, seed)
         nearness = while_running(progress, "settings", search)
         settings, gate = manifest.settings, None

@@ -14,14 +14,13 @@ from knn_logits.arrays import Array
 from knn_logits.building.nearness import like_temperature, near_record, nearness_of
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
-from knn_logits.index.backend import Backend, Fill
+from knn_logits.index.backend import Backend
 from knn_logits.index.backends import backend
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.opening import check_factory, index_from_keys
 from knn_logits.metrics import Metric, as_distance
 from knn_logits.progress import Progress, no_progress, while_running
-from knn_logits.ray.connection import connect
 from knn_logits.settings.config import IndexConfig, check_threads, index_config
 from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
@@ -38,7 +37,6 @@ def build_index(
     index: IndexConfig | str | None = None,
     *,
     threads: int | None = None,
-    ray: str | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Replaces the index of a datastore by one of another kind or metric.
@@ -48,8 +46,6 @@ def build_index(
         index: What kind of index to build, or its factory string; "auto" chooses by the number of
             entries.
         threads: OpenMP threads; None leaves the choice to FAISS.
-        ray: Address of a Ray cluster whose machines fill the index: "auto", host:port, or "local".
-            The files are the same as without it.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -59,12 +55,9 @@ def build_index(
         ConfigError: when FAISS cannot make such an index for these keys.
         DatastoreError: when the datastore has no keys.
         BusyError: when another process is writing the datastore.
-        UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
     index = index_config(index)
     check_threads(threads)
-    if ray is not None:
-        connect(ray)  # a missing cluster is an error before any work is done
     if not isinstance(store, Datastore):
         store = without_index(Path(store))
     needs_keys(store, "`index`")
@@ -78,7 +71,7 @@ def build_index(
         metric: Metric = index.metric or old.metric
         # The index is built under the manifest's metric, so the manifest in memory changes first.
         store.manifest = old.model_copy(update={"metric": metric})
-        built, record = make_index(store, index, threads=threads, ray=ray, progress=progress)
+        built, record = make_index(store, index, threads=threads, progress=progress)
         nearness = nearness_of(store, built, index.seed)
         settings, gate = _settings_after(store, old), old.gate
         gone: list[layout.Kind] = ["index", "native"]
@@ -227,22 +220,16 @@ def make_index(
     config: IndexConfig,
     *,
     threads: int | None = None,
-    ray: str | None = None,
     progress: Progress = no_progress,
 ) -> tuple[Index, IndexRecord]:
-    """Builds an index, on the cluster `ray` if given, with the least nprobe of enough recall."""
+    """Builds an index, with the least nprobe of enough recall."""
     factory = automatic_factory(store) if config.factory == "auto" else config.factory
-    fill: Fill | None = None
     kind = backend(factory, store.manifest.dim, store.manifest.metric)
     threads = kind.threads(threads)
-    if ray is not None:
-        from knn_logits.building.spread import spread_filling
-
-        fill = spread_filling(ray, store.manifest.dtype)
     built = while_running(
         progress,
         f"index {factory}",
-        lambda: index_from_keys(store, factory, config, threads=threads, fill=fill),
+        lambda: index_from_keys(store, factory, config, threads=threads),
     )
     record = IndexRecord(
         factory=factory,

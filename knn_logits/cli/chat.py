@@ -366,7 +366,6 @@ def chat(
             kind = "Ask a question" if talk.asks else "Type a text to continue"
             console.print(f"{kind}; /help lists the commands.", style="dim")
         _converse(talk)
-        opened.partial_answers()
 
 
 def _converse(talk: Chat) -> None:

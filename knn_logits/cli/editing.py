@@ -24,7 +24,6 @@ from knn_logits.cli.loading import (
     reads_pairs,
     recall_words,
 )
-from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
 from knn_logits.cli.terminal import answer, in_documents, tell
 from knn_logits.errors import ConfigError
@@ -229,7 +228,6 @@ def remove(
 def index(
     store: Store,
     index: IndexConfig,
-    cluster: Ray,
     run: SeededThreads,
     suffixes: bool = setting(False, "Build only the suffix index of the text, for --infini-gram."),
     clusters: int | None = setting(
@@ -241,10 +239,10 @@ def index(
 ) -> None:
     """Replace the index by another type or metric, or index suffixes or clusters."""
     if suffixes or clusters:
-        if index != IndexConfig() or cluster.ray is not None or (suffixes and clusters):
+        if index != IndexConfig() or (suffixes and clusters):
             raise ConfigError(
                 "--suffixes and --clusters keep the index: use one of them, without --index, "
-                "--metric, --nprobe, --native-index and --ray"
+                "--metric, --nprobe and --native-index"
             )
         if suffixes:
             _suffixes(store, json)
@@ -256,9 +254,7 @@ def index(
     run.prepare()
     config = replace(index, seed=run.seed)
     with Bars("the datastore keeps its old index") as bars:
-        done = build_index(
-            folder_of(store), config, threads=run.threads, ray=cluster.ray, progress=bars
-        )
+        done = build_index(folder_of(store), config, threads=run.threads, progress=bars)
     record = done.manifest.index
     if index.nprobe is not None and record.nprobe is None:
         tell(no_lists(record.factory))

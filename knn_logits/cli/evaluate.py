@@ -169,7 +169,6 @@ def evaluate(
     content = result.to_dict()
     if measured is not None:
         content["translations"] = [text.to_dict() for text in measured]
-    content |= opened.partial_answers()
     if not json:
         from knn_logits.measure.report import plain_table, plain_translations
 

@@ -80,7 +80,6 @@ def explain(
     with interruptible("nothing was written"), opened.searching():
         settings = opened.keywords(run.threads)
         trace = explain_text(loaded, tokenizer, opened.stores, text, source=source, **settings)
-    partial = opened.partial_answers()
     with files.writing(trace):
         if json:
             sequence = trace[0]
@@ -89,7 +88,7 @@ def explain(
                 "first": sequence.prompt,
                 "near": sequence.near,
             }
-            content |= {"unchecked": list(sequence.unchecked), **partial}
+            content |= {"unchecked": list(sequence.unchecked)}
             print_json(content | {"tokens": [token_dict(token) for token in sequence.tokens]})
         else:
             show(trace, sources, Output())

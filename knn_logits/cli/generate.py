@@ -167,13 +167,12 @@ def generate(
                 doing("writing")
             output, text = request.write(knn.generate, draft=draft, **arguments)
             trace = knn.trace(output, tokenizer)
-    partial = opened.partial_answers()
     with files.writing(trace):
         shown = "" if pairs else prompt
         if json:
             texts = {"prompt": prompt, "text": text}
             texts |= {} if alone is None else {"text_without_knn": alone}
-            print_json(texts | _as_json(knn, memory, request, trace[0]) | partial)
+            print_json(texts | _as_json(knn, memory, request, trace[0]))
         elif alone is not None:
             say(f"--- without kNN\n{shown}{alone}\n\n--- with kNN")
         if not json and explain:

@@ -29,30 +29,23 @@ class ClusterOptions:
     shards: int | None = setting(
         None, "Number of shards of the index with --ray; by default one per machine.", least=1
     )
-    replicas: int | None = setting(
-        None, "Replicas of each shard, with --ray. [default: 1]", least=1
-    )
-    partial: bool = setting(False, "With --ray, continue without shards that do not respond.")
 
     def indexes(self) -> RayIndexes | None:
         """Joins the cluster; None without --ray."""
         if self.ray is None:
-            for name in ("shards", "replicas", "partial"):
-                if getattr(self, name):
-                    raise ConfigError(f"--{name} has no effect without --ray ADDRESS: add it")
+            if self.shards:
+                raise ConfigError("--shards has no effect without --ray ADDRESS: add it")
             return None
         from knn_logits.ray.searching import RayIndexes
 
-        return RayIndexes(
-            self.ray, shards=self.shards, replicas=self.replicas or 1, partial=self.partial
-        )
+        return RayIndexes(self.ray, shards=self.shards)
 
 
 # Settings of the pointers that RetoMaton follows.
 _POINTING = ("min_knns", "max_knns", "pointer_weight", "pointer_distances")
 NATIVE_HELP = settings_of(IndexConfig)["native"].help
 # The cluster that builds, and not one that searches.
-Ray = Annotated[ClusterOptions, Without(("shards", "replicas", "partial"))]
+Ray = Annotated[ClusterOptions, Without(("shards",))]
 
 
 @dataclass(frozen=True)
@@ -119,10 +112,9 @@ def _options(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class ServedMemoryOptions(MemoryOptions):
-    """Those of the server. A client could not see that an answer is partial."""
+    """Those of the server."""
 
     settings: Annotated[dict[str, Any], Settable("serve")]
-    cluster: Annotated[ClusterOptions, Without(("partial",))] = ClusterOptions()
 
 
 @dataclass(frozen=True)
@@ -153,12 +145,3 @@ class OpenStores:
         finally:
             if self.indexes is not None:
                 self.indexes.close()
-
-    def partial_answers(self) -> dict[str, int]:
-        """Tells how many searches lacked a part of the index; for the JSON of --ray."""
-        if self.indexes is None:
-            return {}
-        count = self.indexes.partial_answers
-        if count:
-            tell(f"{count:,} searches missed part of the index, so this answer is partial")
-        return {"partial_answers": count}

@@ -14,9 +14,6 @@ from knn_logits.index.base import Index
 from knn_logits.metrics import Metric
 from knn_logits.settings.config import IndexConfig
 
-# Adds all keys to a trained index: the index, its factory string, and the keys in order.
-Fill = Callable[[Any, str, Iterable[Array]], None]
-
 
 @dataclass(frozen=True)
 class Keys:
@@ -25,7 +22,6 @@ class Keys:
     size: int
     batches: Callable[[], Iterable[Array]]
     sample: Callable[[int], Array]  # so many of them, to train on
-    fill: Fill | None = None  # adds them to the trained index elsewhere, such as on a cluster
 
 
 class Backend:

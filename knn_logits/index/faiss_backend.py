@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -277,24 +277,20 @@ def build_faiss(
     sample: Array,
     batches: Iterable[Array],
     threads: int | None = None,
-    fill: Callable[[FaissIndex, str, Iterable[Array]], None] | None = None,
 ) -> FaissIndex:
     """Trains a FAISS index on a sample of keys, float32 [rows, dim], and fills it with batches."""
     index = make_empty(factory, dim, metric)
     with openmp_threads(threads):
         try:
             index.train(prepared(sample, metric))
-            if fill is None:
-                for batch in batches:
-                    index.add(prepared(batch, metric))
+            for batch in batches:
+                index.add(prepared(batch, metric))
         except RuntimeError as error:
             reason = faiss_reason(error)
             raise ConfigError(
                 f"the index {factory!r} cannot be trained on {len(sample)} keys ({reason}); use "
                 "--index with fewer lists, or auto, or exact"
             ) from error
-        if fill is not None:
-            fill(FaissIndex(index, metric), factory, batches)
     return FaissIndex(index, metric, threads=threads)
 
 

@@ -75,9 +75,7 @@ class FaissBackend(Backend):
     ) -> FaissIndex:
         size = config.train_size
         sample = keys.sample(self._train_size(keys.size) if size is None else size)
-        index = build_faiss(
-            self.factory, self.dim, self.metric, sample, keys.batches(), threads, keys.fill
-        )
+        index = build_faiss(self.factory, self.dim, self.metric, sample, keys.batches(), threads)
         index.nprobe = config.nprobe
         return index
 

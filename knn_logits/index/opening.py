@@ -14,7 +14,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError
-from knn_logits.index.backend import Backend, Fill, Keys
+from knn_logits.index.backend import Backend, Keys
 from knn_logits.index.backends import backend
 from knn_logits.index.base import Index
 from knn_logits.index.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
@@ -125,12 +125,11 @@ def index_from_keys(
     config: IndexConfig,
     *,
     threads: int | None = None,
-    fill: Fill | None = None,
     device: torch.device | str = "cpu",
 ) -> Index:
     batches = store.key_batches(KEYS_AT_ONCE)  # without keys this is an error
     sample = partial(training_sample, store, seed=config.seed)
-    keys = Keys(len(store), lambda: batches, sample, fill)
+    keys = Keys(len(store), lambda: batches, sample)
     kind = backend(factory, store.manifest.dim, store.manifest.metric)
     return kind.build(keys, config, threads, device)
 

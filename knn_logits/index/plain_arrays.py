@@ -69,15 +69,6 @@ def to_arrays(index: FaissIndex) -> dict[str, Array]:
     return arrays
 
 
-def append(index: FaissIndex, arrays: Mapping[str, Array]) -> None:
-    """Adds to an inverted file what another one with the same training holds."""
-    _, inner = parts_of(index.raw)
-    first, count = int(inner.ntotal), len(arrays["ids"])
-    sizes, ids, codes = _checked_lists(inner, arrays, count)
-    _add_to_lists(inner, sizes, ids + first, codes)
-    inner.ntotal = index.raw.ntotal = index.size = first + count
-
-
 def from_arrays(
     arrays: Mapping[str, Array],
     factory: str,

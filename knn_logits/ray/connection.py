@@ -36,13 +36,6 @@ def machines(ray: Any) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
 
 
-def on_machine(machine: dict[str, Any]) -> Any:
-    """The strategy that starts an actor on a machine, or on another one once that is lost."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(machine["NodeID"], soft=True)
-
-
 def result_of(ray: Any, ref: Any, seconds: float) -> Any:
     """Waits for a result; raises TimeoutError for none yet, UnreachableError for none ever."""
     errors = ray.exceptions

@@ -43,8 +43,6 @@ WRONG = {
     "--keys-dtype": ("int8", "must be one of float16, float32"),
     "--dtype": ("int3", "--dtype must be one of auto, float32, bfloat16, float16"),
     "--shards": ("2", "--shards has no effect without --ray"),
-    "--replicas": ("2", "--replicas has no effect without --ray"),
-    "--partial": (None, "--partial has no effect without --ray"),
 }
 
 

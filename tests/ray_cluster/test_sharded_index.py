@@ -148,31 +148,8 @@ def test_a_shard_that_stays_away_is_an_error(large):
         index.search(torch.zeros(2, large.manifest.dim), 8)
     with pytest.raises(UnreachableError, match="shard 2"):
         index.reconstruct(np.arange(len(large)))
-    assert index.partial_answers == 0
     asked.away = set()
     assert index.search(torch.zeros(2, large.manifest.dim), 8)[1].shape == (2, 8)
-
-
-def test_a_partial_answer_is_flagged_until_the_shard_is_back(large, caplog):
-    index, asked = sharded(large, 4, partial=True)
-    queries = torch.from_numpy(large.keys(np.arange(8))).float()
-    whole = by_distance(index, queries, 8)
-    assert (index.partial_answers, index.away) == (0, [])
-    asked.away = {0}
-    first, last = ranges(len(large), 4)[0]
-    for number in (1, 2):
-        _, ids = index.search(queries, 8)
-        assert not ((ids >= first) & (ids < last)).any()
-        assert (index.partial_answers, index.away) == (number, [0])
-    assert caplog.text.count("does not respond") == 1
-    # What is away is not asked again before it has answered.
-    assert asked.calls.count(0) == 2
-    asked.away = set()
-    assert torch.equal(index.search(queries, 8)[1], whole[1])
-    assert (index.partial_answers, index.away) == (2, [])
-    asked.away = {0, 1, 2, 3}
-    with pytest.raises(UnreachableError):
-        index.search(queries, 8)
 
 
 def test_another_datastore_of_the_same_name_is_refused(large):
