@@ -35,18 +35,13 @@ KINDS = {
     "exact": "exact",
     "SQ8": "IVF{lists},SQ8",
     "SQ4": "IVF{lists},SQ4",
-    "PCA, SQ8": "PCA{half},IVF{lists},SQ8",
     "RaBitQ": "IVF{lists},RaBitQ",
     "PQ64": "IVF{lists},PQ64",
-    "fast scan": "IVF{lists},PQ64x4fs",
-    "fast scan, refined by SQ8": "IVF{lists},PQ64x4fs,Refine(SQ8)",
-    "OPQ64": "OPQ64,IVF{lists},PQ64",
 }
 # Where the name of a point stands that would cover another's, in points from its own place.
 LABELS = {
     "SQ4": (20, -3),
     "SQ8": (-6, 7),
-    "fast scan, refined by SQ8": (30, -15),
 }
 ON_DEMAND = "keys on demand"
 QUERIES = 1024
@@ -127,9 +122,7 @@ def memory_of(folder):
     query = torch.zeros(1, store.manifest.dim)
 
     def opened():
-        return knn_logits.Retriever(
-            store, knn_logits.KNNConfig(), indexes=Indexes(threads=1, native=True)
-        )
+        return knn_logits.Retriever(store, knn_logits.KNNConfig(), indexes=Indexes(threads=1))
 
     # The first opening loads programs and tables as well, which are not the index's.
     opened().search(query)
@@ -162,7 +155,7 @@ def copy_of(store, folder):
 def built(args, factory, folder):
     """A copy of the datastore with another index, and the CPU seconds of making that."""
     started = time.process_time()
-    config = knn_logits.IndexConfig(factory, nprobe=args.nprobe, native=True)
+    config = knn_logits.IndexConfig(factory, nprobe=args.nprobe)
     if factory == "exact":
         config = knn_logits.IndexConfig("exact")
     store = knn_logits.build_index(copy_of(args.store, folder / "other"), config, threads=1)
@@ -186,7 +179,7 @@ def measure(args, kinds, model, tokenizer, texts, folder):
     truth = torch.cat([exact.search(some, 1024)[1] for some in queries.split(64)])
     for name, factory in kinds.items():
         store, seconds = built(args, factory, folder)
-        memory = knn_logits.Memory(model, store, threads=1, native_index=True, nprobe=args.nprobe)
+        memory = knn_logits.Memory(model, store, threads=1, nprobe=args.nprobe)
         index = memory.retriever.index
         # Without an index the keys are searched.
         searched = ("keys",) if factory == "exact" else ("index.",)
@@ -196,7 +189,6 @@ def measure(args, kinds, model, tokenizer, texts, folder):
             "index": factory,
             "name": name,
             "bytes_an_entry": sum(one.bytes for one in files) / entries,
-            "plain_arrays": not store.manifest.index.native,
             "build_cpu_seconds": seconds,
             "recall_at_64": recall(index, queries, truth, 64),
             "recall_at_1024": recall(index, queries, truth, 1024),
@@ -283,7 +275,7 @@ def main():
         return
     model, tokenizer = load(args.model)
     store = knn_logits.Datastore(args.store)
-    sizes = {"lists": choose_lists(len(store)), "half": store.manifest.dim // 2}
+    sizes = {"lists": choose_lists(len(store))}
     kinds = {name: factory.format(**sizes) for name, factory in KINDS.items()}
     texts = beginnings(args.text, tokenizer, args.texts, args.tokens)
     settings = {name: getattr(args, name) for name in vars(args) if name not in LEFT_OUT}

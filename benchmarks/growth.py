@@ -6,8 +6,7 @@ A datastore's keys are repeated, each time with noise, until there are as many a
 noise moves a key about as far as its nearest neighbor is. The files are those of knn-transformers,
 so that the package imports them and chooses the index as for any datastore. Queries are states of a
 text that the datastore does not hold. Each size is searched in a process of its own, which also
-says how much memory the opening and the searches took. Times are that process's own, on one thread,
-with the graph that finds the lists to visit and without it.
+says how much memory the opening and the searches took. Times are that process's own, on one thread.
 """
 
 import argparse
@@ -94,10 +93,6 @@ def searched(folder, queries, rounds, answers):
     found = {"ms_a_query": milliseconds(retrievers, queries, rounds)}
     after = memory()
     found["memory_mb"] = {name: after[name] - before[name] for name in after}
-    if getattr(retrievers[64].index, "_graph", None) is not None:
-        # All retrievers share the index.
-        retrievers[64].index._graph = None
-        found["ms_without_graph"] = milliseconds(retrievers, queries, rounds)
     answers.put(found)
 
 

@@ -77,26 +77,6 @@ def _unsynced():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _short_rotations():
-    """Learns the rotation of an OPQ index in 8 steps, not 50: it takes most of many tests' time."""
-    import faiss
-
-    whole = faiss.index_factory
-
-    def short(*given):
-        index = whole(*given)
-        if isinstance(index, faiss.IndexPreTransform):
-            first = faiss.downcast_VectorTransform(index.chain.at(0))
-            if isinstance(first, faiss.OPQMatrix):
-                first.niter = 8
-        return index
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faiss, "index_factory", short)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
     """Gives the tests a cache of their own, so that they leave the user's alone."""
     os.environ["KNN_LOGITS_CACHE"] = str(tmp_path_factory.mktemp("cache"))

@@ -242,7 +242,7 @@ def finish_growth(
     manifest = job.manifest(
         base,
         # Clusters are of the old entries only.
-        without=("index", "native", "clusters", "suffixes"),
+        without=("index", "clusters", "suffixes"),
         entries=contexts.entries,
         documents=text.documents,
         tokens=text.tokens,

@@ -74,7 +74,7 @@ def build_index(
         built, record = make_index(store, index, threads=threads, progress=progress)
         nearness = nearness_of(store, built, index.seed)
         settings, gate = _settings_after(store, old), old.gate
-        gone: list[layout.Kind] = ["index", "native"]
+        gone: list[layout.Kind] = ["index"]
         if metric != old.metric:
             gone.append("gate")  # it was fitted to distances under the old metric
             gate = None
@@ -142,7 +142,7 @@ def write_suffixes(job: Job, store: Datastore, progress: Progress) -> None:
 def without_index(folder: Path) -> Datastore:
     """Opens a datastore without its index, which may be missing or damaged."""
     manifest = read_manifest(folder)
-    rest = [file for file in manifest.files if layout.kind_of(file.name) not in ("index", "native")]
+    rest = [file for file in manifest.files if layout.kind_of(file.name) != "index"]
     if len(rest) == len(manifest.files):
         return Datastore(folder)
     record = IndexRecord(factory="exact", requested=manifest.index.requested)
@@ -166,14 +166,11 @@ def write_index(
     """Writes an index and the probe that it must answer, beside the canary of `checks`."""
     # An earlier run may have left the file of another index.
     job.drop("index")
-    job.drop("native")
     kind = backend(record.factory, index.dim, index.metric)
-    arrays = None if record.native else kind.to_arrays(index)
-    if record.native:
-        job.write("native", kind.to_bytes(index))
-    elif arrays is not None:
+    arrays = kind.to_arrays(index)
+    if arrays is not None:
         job.write("index", arrays, {"factory": record.factory})
-    elif kind.has_bytes:
+    elif kind.approximate:
         _warn_of_building(kind, index, record)
     canary = {name: value for name, value in checks.items() if not name.startswith("probe")}
     job.write("checks", canary | probe_arrays(store, index, canary))
@@ -181,16 +178,16 @@ def write_index(
 
 def _warn_of_building(kind: Backend, index: Index, record: IndexRecord) -> None:
     logger.warning(
-        "the index %s cannot be stored as plain arrays, so it is rebuilt from the keys each time "
-        "the datastore is opened; --native-index stores it in FAISS's own format instead",
+        "the index %s is not stored, so it is rebuilt from the keys each time the datastore is "
+        "opened",
         record.factory,
     )
     try:
         kind.check_cost(index.size, record.train_size)
     except ValueError as error:
         logger.warning(
-            "rebuilding it each time would take too much memory or time (%s), so this datastore "
-            "can only be opened with --native-index",
+            "rebuilding it would take too much memory or time (%s), so the datastore cannot be "
+            "opened: build another index",
             error,
         )
 
@@ -234,14 +231,13 @@ def make_index(
     record = IndexRecord(
         factory=factory,
         requested=config.factory,
-        native=config.native and kind.has_bytes and not kind.has_arrays,
         seed=config.seed,
         train_size=config.train_size,
         nprobe=config.nprobe if kind.approximate else None,
     )
     record = measured(store, built, record, progress)
     # Nobody said what kind of index to build, or how much it may miss.
-    default = IndexConfig(metric=config.metric, native=config.native, seed=config.seed)
+    default = IndexConfig(metric=config.metric, seed=config.seed)
     if config == default and record.recall is not None and record.recall.value < ENOUGH_RECALL:
         logger.warning(
             "the index has a recall of only %.1f%%: choose another type with "
@@ -263,7 +259,7 @@ def same_kind(
     """Builds an index anew with the settings of an earlier one's record, which may be hostile."""
     if factory == record.factory:
         check_factory(store)
-    stored = record.model_dump(include={"nprobe", "train_size", "seed", "native"})
+    stored = record.model_dump(include={"nprobe", "train_size", "seed"})
     config = IndexConfig(factory, **stored)
     index, made = make_index(store, config, threads=threads, progress=progress)
     return index, made.model_copy(update={"requested": record.requested})

@@ -223,10 +223,10 @@ def _on_demand_record(
             "generated: remove --no-keys"
         )
     is_factory = index.factory != "auto" and backend_kind(index.factory).approximate
-    if is_factory or index.nprobe is not None or index.native:
+    if is_factory or index.nprobe is not None:
         raise ConfigError(
-            "without keys there is no index to build: remove either --no-keys, or --index, "
-            "--nprobe and --native-index"
+            "without keys there is no index to build: remove either --no-keys, or --index and "
+            "--nprobe"
         )
     usual = OnDemandRecord()
     passage = max(1, min(usual.passage, window // 2))

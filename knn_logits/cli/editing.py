@@ -237,12 +237,12 @@ def index(
     ),
     json: Json = False,
 ) -> None:
-    """Replace the index by another type or metric, or index suffixes or clusters."""
+    """Replace the index, or index suffixes or clusters."""
     if suffixes or clusters:
         if index != IndexConfig() or (suffixes and clusters):
             raise ConfigError(
                 "--suffixes and --clusters keep the index: use one of them, without --index, "
-                "--metric, --nprobe and --native-index"
+                "--metric and --nprobe"
             )
         if suffixes:
             _suffixes(store, json)

@@ -8,7 +8,6 @@ import typer
 
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.loading import folder_of, open_datastore, prepare, recall_words, size_of
-from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Store, command
 from knn_logits.cli.terminal import in_documents, picked, print_json, say, tell
 from knn_logits.printable import one_line
@@ -162,7 +161,6 @@ def _on_demand(manifest: Manifest) -> str:
 def verify(
     store: Store,
     full: bool = setting(False, "Read every byte, including files verified before."),
-    native_index: bool = setting(False, NATIVE_HELP),
     model: str | None = setting(
         None,
         "The model that built it; also checks for control tokens spelled out in documents, which "
@@ -190,7 +188,7 @@ def verify(
             try:
                 datastore = Datastore(folder, progress=bars)
                 if manifest.on_demand is None:
-                    open_index(datastore, native=native_index)
+                    open_index(datastore)
                 stored_gate(datastore)
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]

@@ -11,8 +11,7 @@ from knn_logits.cli.loading import no_lists, open_datastore
 from knn_logits.cli.options import Settable, Without
 from knn_logits.cli.terminal import tell
 from knn_logits.errors import ConfigError
-from knn_logits.settings.config import IndexConfig
-from knn_logits.settings.declaration import setting, settings_of
+from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
     from knn_logits.ray.searching import RayIndexes
@@ -43,7 +42,6 @@ class ClusterOptions:
 
 # Settings of the pointers that RetoMaton follows.
 _POINTING = ("min_knns", "max_knns", "pointer_weight", "pointer_distances")
-NATIVE_HELP = settings_of(IndexConfig)["native"].help
 # The cluster that builds, and not one that searches.
 Ray = Annotated[ClusterOptions, Without(("shards",))]
 
@@ -54,7 +52,6 @@ class MemoryOptions:
 
     settings: Annotated[dict[str, Any], Settable()]
     gate: str | None = setting(None, "Gate file; a gate sets lmbda per token.", metavar="FILE")
-    native_index: bool = setting(False, NATIVE_HELP)
     cluster: ClusterOptions = ClusterOptions()
 
     def open(self, stores: Sequence[str]) -> OpenStores:
@@ -78,7 +75,7 @@ class MemoryOptions:
 
             settings["lmbda"] = load_gate(self.gate)
         resolve(stores, settings)
-        return OpenStores(stores, settings, self.native_index, indexes)
+        return OpenStores(stores, settings, indexes)
 
 
 def _without_effect(opened: OpenStores) -> Iterator[str]:
@@ -93,17 +90,13 @@ def _without_effect(opened: OpenStores) -> Iterator[str]:
     if unused and not config.retomaton:
         yield f"{_options(unused)}: no effect without --retomaton"
     if settings.get("nprobe") and not any(
-        store.manifest.index.nprobe or backend_of(store).usual_nprobe for store in opened.stores
+        "IVF" in store.manifest.index.factory for store in opened.stores
     ):
         yield no_lists(kinds)
     if settings.get("refine") and not any(
         backend_of(store).approximate for store in opened.stores if store.manifest.on_demand is None
     ):
         yield f"--refine: no effect, since the distances of the index ({kinds}) are exact"
-    if opened.native_index and all(
-        store.manifest.file("native") is None for store in opened.stores
-    ):
-        yield "--native-index: no effect, since no index uses FAISS's own format"
 
 
 def _options(names: Sequence[str]) -> str:
@@ -123,12 +116,11 @@ class OpenStores:
 
     stores: list[Datastore]
     settings: Mapping[str, Any]
-    native_index: bool
     indexes: RayIndexes | None
 
     def keywords(self, threads: int | None = None) -> dict[str, Any]:
         """What opens a `Memory` of them."""
-        opening = {"native_index": self.native_index, "indexes": self.indexes, "threads": threads}
+        opening = {"indexes": self.indexes, "threads": threads}
         return {**self.settings, **opening}
 
     @contextmanager

@@ -12,7 +12,6 @@ from knn_logits.cli.bars import Bars
 from knn_logits.cli.corpus_options import CorpusOptions
 from knn_logits.cli.evaluate import OVERLAP_HELP, Paths, check_files, json_at_last, stores_and_texts
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
-from knn_logits.cli.memory import NATIVE_HELP
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.terminal import say
 from knn_logits.errors import ConfigError
@@ -70,7 +69,6 @@ def tune(
     settings: Annotated[Any, Settable("tune")],
     passes: PassConfig,
     run: RunOptions,
-    native_index: bool = setting(False, NATIVE_HELP),
     plots: str | None = setting(
         None, "Save a heat map, plots and the raw numbers.", metavar="FOLDER"
     ),
@@ -96,7 +94,7 @@ def tune(
     loaded, tokenizer = run.load(model)
     # How the texts are read and searched, and when the choice is written.
     how: dict[str, Any] = {**settings, **passes.keywords(), **vars(storing), "seed": run.seed}
-    how |= {"native_index": native_index, "threads": run.threads, "device": str(loaded.device)}
+    how |= {"threads": run.threads, "device": str(loaded.device)}
     how |= vars(search)
     from knn_logits.measure.tune.tuner import tune as tune_settings
 

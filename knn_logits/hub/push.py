@@ -131,7 +131,7 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
         )
     if keys or not manifest.key_shards:
         return manifest
-    if manifest.file("index") is None and manifest.file("native") is None:
+    if manifest.file("index") is None:
         raise ConfigError(
             f"the index {manifest.index.factory} of {store.folder} is rebuilt from the keys, so "
             "they must be published too: build another index with `knn-logits index`, such as "

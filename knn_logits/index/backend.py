@@ -29,7 +29,6 @@ class Backend:
 
     approximate = True  # it misses neighbors: recall is measured, results compared with a probe
     extends = False  # its index has `add`, so that new keys need no new index
-    has_bytes = False  # it can be stored in a format that cannot be checked, and is slow to make
 
     def __init__(self, factory: str, dim: int, metric: Metric) -> None:
         self.factory, self.dim, self.metric = factory, dim, metric
@@ -76,14 +75,6 @@ class Backend:
         """Makes the index over `size` keys of the result of `to_arrays`, as `plain` explains."""
         raise DatastoreError(f"an index {self.factory!r} is not stored as arrays")
 
-    def to_bytes(self, index: Any) -> bytes:
-        """The index in a format that cannot be checked, for one without arrays."""
-        raise DatastoreError(f"an index {self.factory!r} has no format of its own")
-
-    def from_bytes(self, data: bytes, size: int, nprobe: int | None, threads: int | None) -> Index:
-        """Makes the index of the result of `to_bytes`."""
-        raise DatastoreError(f"an index {self.factory!r} has no format of its own")
-
     def runs_on(self, device: torch.device) -> bool:
         """Whether `build` puts the index on this device."""
         return device.type == "cpu"
@@ -95,8 +86,3 @@ class Backend:
     def file_bytes(self, entries: int) -> int:
         """Size of the index's file; 0 for an index without one."""
         return 0
-
-    @property
-    def usual_nprobe(self) -> int | None:
-        """The number of lists that a build usually chooses; None without lists."""
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from knn_logits.errors import ConfigError
 from knn_logits.index.backend import Backend
 from knn_logits.index.exact import ExactBackend
 from knn_logits.index.faiss_factory import FaissBackend
@@ -9,12 +10,19 @@ from knn_logits.metrics import Metric
 
 BACKENDS: tuple[type[Backend], ...] = (
     ExactBackend,
-    FaissBackend,  # every other string
+    FaissBackend,
 )
 
 
 def backend_kind(factory: str) -> type[Backend]:
-    return next(kind for kind in BACKENDS if kind.takes(factory))
+    """The kind of index that a factory string names; `ConfigError` for an unknown one."""
+    for kind in BACKENDS:
+        if kind.takes(factory):
+            return kind
+    raise ConfigError(
+        f"there is no index type {factory[:100]!r}: use auto, exact, or a type such as "
+        "IVF1024,Flat, IVF1024,SQ8, IVF1024,PQ64 or HNSW32"
+    )
 
 
 def backend(factory: str, dim: int, metric: Metric) -> Backend:

@@ -15,19 +15,15 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, SearchError
 from knn_logits.index.base import prepared, wrong_shape
-from knn_logits.index.coarse import ListGraph
 from knn_logits.index.faiss_library import (
     faiss_for_torch,
     faiss_module,
     faiss_reason,
     inverted_file,
-    is_refined,
     make_empty,
     openmp_threads,
-    parts_of,
     search,
 )
-from knn_logits.locks import cached_property
 from knn_logits.metrics import COMPARISONS, Metric, as_distance
 
 logger = logging.getLogger(__name__)
@@ -66,8 +62,7 @@ class FaissIndex:
         self._ivf: Any = None if self._on_gpu else inverted_file(index)
         faiss = self._faiss
         ranged = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
-        self._refined = not self._on_gpu and is_refined(index)
-        self._can_range = type(self._ivf) in ranged and not self._refined
+        self._can_range = type(self._ivf) in ranged
         self._filled = max(1, int(np.count_nonzero(self.list_sizes()))) if self._ivf else 1
         # The ids of the vectors, if FAISS has numbered the remaining ones again.
         self._ids: Array | None = None
@@ -164,7 +159,7 @@ class FaissIndex:
         if self._ranged(rows, k):
             with openmp_threads(threads):
                 return self._search_range(array, k)
-        distances, ids = self._search_array(array, self._requested_k(k), threads)
+        distances, ids = search(self._index, array, self._requested_k(k), threads=threads)
         nearness = self._nearness(distances)
         if self._ids is not None:
             ids = np.where(ids < 0, -1, self._ids[ids])
@@ -179,34 +174,6 @@ class FaissIndex:
         if self._comparison.sign < 0:
             np.negative(distances, out=distances)
         return distances
-
-    @cached_property
-    def _graph(self) -> ListGraph | None:
-        """The graph over the lists' centroids, if there are many lists."""
-        return None if self._refined else ListGraph.of(self._ivf)
-
-    @cached_property
-    def _transforms(self) -> list[Any]:
-        """The transforms that queries go through before the inverted file."""
-        return parts_of(self._index)[0]
-
-    def _search_array(self, queries: Array, k: int, threads: int | None) -> tuple[Array, Array]:
-        if self._graph is None:
-            return search(self._index, queries, k, threads=threads)
-        with openmp_threads(threads):
-            visited = self._visited(queries)
-            assert visited is not None
-            distances, ids = self._ivf.search_preassigned(visited[0], k, *visited[1:])
-        return distances, ids
-
-    def _visited(self, queries: Array) -> tuple[Array, Array, Array] | None:
-        """Queries as the inverted file gets them, the lists to visit, and their distances."""
-        if self._graph is None:
-            return None
-        for transform in self._transforms:
-            queries = transform.apply(queries)
-        distances, lists = self._graph.search(queries, self._ivf.nprobe)
-        return queries, lists, distances
 
     def _requested_k(self, k: int) -> int:
         return k if self._hidden is None else min(k + len(self._hidden), self.size)
@@ -241,14 +208,7 @@ class FaissIndex:
     def _search_range(self, queries: Array, k: int) -> tuple[Tensor, Tensor]:
         """The k nearest of all visited keys without a heap: half the time for a large k."""
         everything = as_distance(-3.0e38, self.metric)
-        visited = self._visited(queries)
-        if visited is None:
-            limits, distances, neighbor_ids = self._index.range_search(queries, everything)
-        else:
-            inside, lists, far = visited
-            limits, distances, neighbor_ids = self._ivf.range_search_preassigned(
-                inside, everything, lists, far
-            )
+        limits, distances, neighbor_ids = self._index.range_search(queries, everything)
         bounds = limits.tolist()
         counts = [last - first for first, last in itertools.pairwise(bounds)]
         width = min(k, max(counts))

@@ -1,7 +1,8 @@
-"""The backend of FAISS: every index that a FAISS factory string names."""
+"""The backend of FAISS: inverted files, and graphs, which are made anew at each opening."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
-from knn_logits.index import native, plain_arrays
+from knn_logits.index import plain_arrays
 from knn_logits.index.backend import Backend, Keys
 from knn_logits.index.choice import choose_train_size
 from knn_logits.index.demand import check_building, fewest_keys
@@ -18,6 +19,10 @@ from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
 from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
 from knn_logits.settings.config import IndexConfig
 
+_CODES = r"Flat|SQ(?:4|6|8|fp16|bf16)|PQ[1-9]\d{0,3}(?:x\d{1,2})?"
+_FACTORIES = re.compile(
+    rf"Flat|IVF[1-9]\d{{0,8}},(?:{_CODES}|RaBitQ)|HNSW[1-9]\d{{0,2}}(?:,(?:{_CODES}))?"
+)
 # Only an index that needs more keys than this makes it worth knowing how many there are.
 _LARGE = 1 << 20
 # So many keys are read at once, as float32, while an index is filled.
@@ -30,12 +35,11 @@ class FaissBackend(Backend):
     """An index that FAISS makes of a factory string."""
 
     extends = True
-    has_bytes = True
 
     @staticmethod
     def takes(factory: str) -> bool:
         """See `Backend.takes`. What FAISS cannot make is refused by `check`."""
-        return True
+        return _FACTORIES.fullmatch(factory) is not None
 
     @cached_property
     def _empty(self) -> Any:
@@ -102,16 +106,6 @@ class FaissBackend(Backend):
             threads=threads,
         )
 
-    def to_bytes(self, index: Any) -> bytes:
-        return native.to_bytes(index)
-
-    def from_bytes(
-        self, data: bytes, size: int, nprobe: int | None, threads: int | None
-    ) -> FaissIndex:
-        return native.from_bytes(
-            data, self.factory, self.dim, self.metric, size, nprobe=nprobe, threads=threads
-        )
-
     def moved(self, index: Any, device: torch.device) -> FaissIndex:
         return to_gpu(index, device)
 
@@ -121,17 +115,6 @@ class FaissBackend(Backend):
             return 0
         if ivf is None:
             return int(entries * self._empty.sa_code_size())
-        lists, width = int(ivf.nlist), int(ivf.d)
-        learned = 4 * width * (lists + (int(ivf.pq.ksub) if hasattr(ivf, "pq") else 2))
-        rotated = width != self.dim or self.factory.startswith("OPQ")
-        learned += 4 * self.dim * width if rotated else 0
+        lists = int(ivf.nlist)
+        learned = 4 * self.dim * (lists + (int(ivf.pq.ksub) if hasattr(ivf, "pq") else 2))
         return int(entries * (int(ivf.code_size) + 8) + learned + 8 * lists)
-
-    @property
-    def usual_nprobe(self) -> int | None:
-        """See `Backend.usual_nprobe` (LOG.md, 2026-11-22)."""
-        if "IVF" not in self.factory:
-            return None
-        if "RaBitQ" in self.factory:
-            return 16
-        return 8 if "PQ" in self.factory else 4

@@ -14,10 +14,6 @@ from knn_logits.errors import ConfigError, MissingDependencyError
 from knn_logits.index.base import prepared
 from knn_logits.metrics import COMPARISONS, Metric
 
-# An index such as "IVF64,PQ16x4fs,RFlat" compares so many times k of its neighbors a second time.
-# FAISS's own default of 1 would find no other neighbors than the index without that part.
-_REFINED_PER_K = 2
-
 
 def faiss_module() -> Any:
     try:
@@ -66,8 +62,6 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
             f"FAISS cannot build the index {factory!r} for {dim}-dimensional keys ({reason}); "
             "try 'auto', 'exact' or 'IVF1024,SQ8'"
         ) from error
-    if is_refined(index):
-        faiss.downcast_index(index).k_factor = _REFINED_PER_K
     ivf = inverted_file(index)
     if ivf is not None:
         ivf.cp.seed = 1234
@@ -83,42 +77,14 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
             # Polysemous training numbers the centroids so that codes can be compared by their bits.
             # No search here needs that, and it takes nearly all the time of the training.
             ivf.do_polysemous_training = False
-    for transform in parts_of(index)[0]:
-        if isinstance(transform, faiss.OPQMatrix):
-            # The quantizer that it would make itself, but silent. It does not own this one.
-            quantizer = faiss.ProductQuantizer(transform.d_out, transform.M, 8)
-            quantizer.cp.min_points_per_centroid = 1
-            quantizer.this.disown()
-            transform.pq = quantizer
     return index
-
-
-def is_refined(index: Any) -> bool:
-    """Whether the index compares its neighbors a second time, by better codes."""
-    faiss = faiss_module()
-    return isinstance(faiss.downcast_index(index), faiss.IndexRefine)
 
 
 def inverted_file(index: Any) -> Any:
     """The inverted file of an index; None if it has none."""
     faiss = faiss_module()
     inner = faiss.downcast_index(index)
-    while isinstance(inner, (faiss.IndexPreTransform, faiss.IndexRefine)):
-        inner = faiss.downcast_index(inner.base_index if is_refined(inner) else inner.index)
     return inner if isinstance(inner, faiss.IndexIVF) else None
-
-
-def parts_of(index: Any) -> tuple[list[Any], Any]:
-    """The transforms before an index, in their order, and the index after them."""
-    faiss = faiss_module()
-    inner, transforms = faiss.downcast_index(index), []
-    while isinstance(inner, faiss.IndexPreTransform):
-        transforms += [
-            faiss.downcast_VectorTransform(inner.chain.at(number))
-            for number in range(inner.chain.size())
-        ]
-        inner = faiss.downcast_index(inner.index)
-    return transforms, inner
 
 
 @contextlib.contextmanager

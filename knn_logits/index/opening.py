@@ -50,13 +50,10 @@ class Indexes:
         self,
         device: torch.device | str = "cpu",
         threads: int | None = None,
-        *,
-        native: bool = False,
     ) -> None:
         check_threads(threads)
         self.device = usable_device(device)
         self.threads = threads
-        self.native = native
         self._lock = new_lock(self)
         # This does not keep datastores alive. An index is closed with its datastore.
         self._made: WeakKeyDictionary[Datastore, OrderedDict[object, Any]] = WeakKeyDictionary()
@@ -70,7 +67,6 @@ class Indexes:
                 store,
                 device=self.device,
                 threads=self.threads,
-                native=self.native,
                 without=_left_out(store, config),
             ),
         )
@@ -136,6 +132,11 @@ def index_from_keys(
 
 def backend_of(store: Datastore) -> Backend:
     manifest = store.manifest
+    if manifest.on_demand is not None:
+        raise DatastoreError(
+            f"{store.folder} stores no keys and has no index, since its keys are computed on "
+            "demand: open it as Memory(model, datastore), or build it without --no-keys"
+        )
     return backend(manifest.index.factory, manifest.dim, manifest.metric)
 
 
@@ -144,7 +145,6 @@ def open_index(
     *,
     device: torch.device | str = "cpu",
     threads: int | None = None,
-    native: bool = False,
     without: Array | None = None,
 ) -> Index:
     """Opens a datastore's index without removed entries, from its arrays or from the keys."""
@@ -157,7 +157,7 @@ def open_index(
             if len(gone):
                 compact.remove(gone)
             return compact
-    index = whole_index(store, device=device, threads=threads, native=native)
+    index = whole_index(store, device=device, threads=threads)
     check_probe(store, index)
     hidden = hidden_entries(store, without)
     if len(hidden):
@@ -178,42 +178,29 @@ def whole_index(
     *,
     device: torch.device | str = "cpu",
     threads: int | None = None,
-    native: bool = False,
 ) -> Index:
     """Opens the index over all entries, also removed ones."""
     record, size, kind = store.manifest.index, len(store), backend_of(store)
-    if store.manifest.on_demand is not None:
-        raise DatastoreError(
-            f"{store.folder} stores no keys and has no index, since its keys are computed on "
-            "demand: open it as Memory(model, datastore), or build it without --no-keys"
-        )
     nprobe = record.nprobe
     saved = store.index_arrays()
     if saved is not None:
         return kind.from_arrays(saved, size, nprobe=nprobe, threads=threads)
-    data = store.native_index() if native else None
-    if data is not None:
-        return kind.from_bytes(data, size, nprobe, threads)
-    if kind.has_bytes:
-        _warn_of_building(store, native)
+    if kind.approximate:
+        _warn_of_building(store)
     config = IndexConfig(
         record.factory, nprobe=nprobe, train_size=record.train_size, seed=record.seed
     )
     return index_from_keys(store, record.factory, config, threads=threads, device=device)
 
 
-def _warn_of_building(store: Datastore, native: bool) -> None:
+def _warn_of_building(store: Datastore) -> None:
     """Warns that an index is built at each opening, and refuses it where that is not possible."""
     record = store.manifest.index
     if not store.offers_keys:
-        advice = (
-            "give --native-index if you trust its publisher" if record.native else "build it again"
-        )
         raise DatastoreError(
-            f"{store.folder} has neither an index of plain arrays nor keys; {advice}"
+            f"{store.folder} has neither an index of plain arrays nor keys; build it again"
         )
-    if not native:
-        check_factory(store)
+    check_factory(store)
     logger.warning(
         "the index %s is not stored as plain arrays, so it is rebuilt from the keys each time it "
         "is opened",
@@ -229,8 +216,7 @@ def check_factory(store: Datastore) -> None:
     except ValueError as error:
         raise DamagedError(
             f"building the index {record.factory[:40]!r} of {store.folder} is refused ({error}): "
-            "pass --native-index if you trust its publisher, or build another with `knn-logits "
-            "index`"
+            "build another with `knn-logits index`"
         ) from error
 
 

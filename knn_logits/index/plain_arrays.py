@@ -1,4 +1,4 @@
-"""FAISS indexes as plain arrays: Flat, IVFFlat, IVFSQ, IVFPQ, IVFRaBitQ, also transformed."""
+"""FAISS indexes as plain arrays: Flat, IVFFlat, IVFSQ, IVFPQ, IVFRaBitQ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError
 from knn_logits.index.demand import check_demand
 from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.index.faiss_library import faiss_module, faiss_reason, make_empty, parts_of
+from knn_logits.index.faiss_library import faiss_module, faiss_reason, make_empty
 from knn_logits.metrics import Metric
 
 # The arrays that grow with the number of keys. An index learns the other arrays from the keys.
@@ -21,9 +21,7 @@ _OF_KEYS = ("codes", "ids", "sizes")
 def has_plain_form(index: Any) -> bool:
     """Whether `to_arrays` can convert a FAISS index."""
     faiss = faiss_module()
-    transforms, inner = parts_of(index)
-    if not all(isinstance(transform, faiss.LinearTransform) for transform in transforms):
-        return False
+    inner = faiss.downcast_index(index)
     if type(inner) in (faiss.IndexFlat, faiss.IndexFlatL2, faiss.IndexFlatIP):
         return True
     kinds = (
@@ -39,11 +37,8 @@ def has_plain_form(index: Any) -> bool:
 
 def to_arrays(index: FaissIndex) -> dict[str, Array]:
     faiss = faiss_module()
-    transforms, inner = parts_of(index.raw)
+    inner = faiss.downcast_index(index.raw)
     arrays: dict[str, Array] = {}
-    for number, transform in enumerate(transforms):
-        arrays[f"transform.{number}.A"] = faiss.vector_to_array(transform.A)
-        arrays[f"transform.{number}.b"] = faiss.vector_to_array(transform.b)
     if isinstance(inner, faiss.IndexFlat):
         arrays["codes"] = faiss.vector_to_array(inner.codes)
         return arrays
@@ -115,15 +110,13 @@ def _assemble(
     check_demand(factory, dim, lists, numbers)
     index = make_empty(factory, dim, metric)
     _expect(has_plain_form(index), "no plain form")
-    transforms, inner = parts_of(index)
-    for number, transform in enumerate(transforms):
-        _fill_transform(transform, arrays, f"transform.{number}")
+    inner = faiss_module().downcast_index(index)
     if isinstance(inner, faiss_module().IndexFlat):
         count = _fill_flat(inner, arrays, size, retained)
     else:
         count = _fill_inverted_file(inner, arrays, size, retained)
-    inner.ntotal = index.ntotal = count
-    inner.is_trained = index.is_trained = True
+    inner.ntotal = count
+    inner.is_trained = True
     return index
 
 
@@ -139,17 +132,6 @@ def _learnt(arrays: Mapping[str, Array], name: str, count: int, kind: Any = np.f
 
 def _finite(numbers: Array) -> bool:
     return bool(np.isfinite(numbers).all())
-
-
-def _fill_transform(transform: Any, arrays: Mapping[str, Array], name: str) -> None:
-    copy = faiss_module().copy_array_to_vector
-    copy(_learnt(arrays, f"{name}.A", transform.d_in * transform.d_out), transform.A)
-    bias = arrays[f"{name}.b"]
-    _expect(bias.size in (0, transform.d_out), "bias")
-    copy(_learnt(arrays, f"{name}.b", bias.size), transform.b)
-    transform.have_bias = bias.size > 0
-    transform.is_trained = True
-    transform.set_is_orthonormal()
 
 
 def _fill_flat(inner: Any, arrays: Mapping[str, Array], size: int, retained: Array | None) -> int:

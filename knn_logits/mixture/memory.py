@@ -51,7 +51,7 @@ from knn_logits.store.datastore import Datastore
 _T = TypeVar("_T")
 # Maximum number of distances of a step that is replayed as a graph, which keeps its memory.
 _MAX_DISTANCES = 64 << 20
-_OPENING = ("key", "device", "threads", "native_index", "check", "indexes")
+_OPENING = ("key", "device", "threads", "check", "indexes")
 
 
 class Memory:
@@ -72,8 +72,6 @@ class Memory:
         key: The place of the key; None takes the datastore's. Another place is refused.
         device: The device to search on. None takes the model's device if the index supports it.
         threads: OpenMP threads for searches; None takes one for small batches.
-        native_index: Read an index in FAISS's own format. That format cannot be checked, so the
-            publisher of the datastore must be trusted.
         check: Compute the keys of a short text and compare them with the datastore's.
         indexes: Opens the datastores' indexes, such as one that is spread over machines; None
             opens them in this process, on `device` and with `threads`.
@@ -113,7 +111,6 @@ class Memory:
         key: str | None = None,
         device: torch.device | str | None = None,
         threads: int | None = None,
-        native_index: bool = False,
         check: bool = True,
         indexes: Indexes | None = None,
         **settings: Unpack[MixtureSettings],
@@ -133,7 +130,7 @@ class Memory:
             device = device if device.type == "cuda" else "cpu"
         if indexes is not None and not isinstance(indexes, Indexes):
             raise ConfigError(f"indexes must be an Indexes or None, not {type(indexes).__name__}")
-        self._indexes = indexes or Indexes(device, threads, native=native_index)
+        self._indexes = indexes or Indexes(device, threads)
         self._ask_under(settings)
 
     def __reduce__(self) -> NoReturn:

@@ -35,7 +35,6 @@ class MemorySettings(MixtureSettings, total=False):
     key: str | None
     device: torch.device | str | None
     threads: int | None
-    native_index: bool
     check: bool
     indexes: Indexes | None
 

@@ -246,7 +246,7 @@ class IndexConfig:
 
     factory: str = setting(
         "auto",
-        "Index type; FACTORY is a FAISS factory string such as IVF1024,SQ8.",
+        "Index type, such as IVF1024,Flat, IVF1024,SQ8, IVF1024,PQ64 or HNSW32.",
         details='"exact" is torch without approximation. "auto" chooses by the number of entries.',
         option="--index",
         metavar="FACTORY|exact|auto",
@@ -269,19 +269,10 @@ class IndexConfig:
         option="",
     )
     seed: int = setting(0, "Random seed of the build.", least=0, most=MOST_SEED, option="")
-    native: bool = setting(
-        False,
-        "Allow FAISS's file format for an index that cannot be stored as plain arrays. That format "
-        "cannot be validated.",
-        details="Whoever opens the datastore then has to ask for it as well.",
-        option="--native-index",
-    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.factory, str) or not self.factory.strip():
-            raise ConfigError(
-                "the index must be 'exact', 'auto' or a FAISS factory string such as 'IVF1024,SQ8'"
-            )
+            raise ConfigError("the index must be 'exact', 'auto' or a type such as 'IVF1024,SQ8'")
         check_fields(self)
 
 

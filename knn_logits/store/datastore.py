@@ -118,9 +118,6 @@ class Datastore:
         ]
         if self.manifest.file("rows"):
             self._shards = [verification.read_rows(self._path("rows"), self.manifest)]
-        native = self.manifest.file("native")
-        present = native is not None and native.bytes > 0 and self._path("native").exists()
-        self._native = np.memmap(self._path("native"), mode="r") if present else None
 
     def _path(self, kind: layout.Kind) -> Path:
         return self.manifest.path(self.folder, kind)
@@ -342,15 +339,6 @@ class Datastore:
     def take_gate(self, other: Datastore) -> None:
         """Uses the gate of another datastore of the same model, in this object only."""
         self._gate = other._gate
-
-    def native_index(self) -> bytes | None:
-        """The index in FAISS's own format; None if there is no such file."""
-        record = self.manifest.file("native")
-        if record is None:
-            return None
-        if self._native is None and record.bytes:
-            self._fetch([record], no_progress)
-        return b"" if self._native is None else self._native.tobytes()
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
         """Returns the text around an entry, within its document. A learned row has only its token.

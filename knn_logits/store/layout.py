@@ -12,7 +12,6 @@ Kind = Literal[
     "keys",
     "rows",
     "index",
-    "native",
     "clusters",
     "suffixes",
     "gate",
@@ -26,7 +25,6 @@ class Format:
     """A kind of file."""
 
     suffix: str  # the end of its name
-    stem: str | None = None  # the beginning of its name, where that is not the kind
     # Type of the numbers of a .npy file; "key" for that of the manifest's keys.
     dtype: str | None = None
     # Its lengths: fields of the manifest, "positions", or None for any number.
@@ -43,7 +41,6 @@ FORMATS: dict[Kind, Format] = {
     "keys": Format("npy", dtype="key", shape=(None, "dim"), later=True),
     "rows": Format("safetensors"),
     "index": Format("safetensors"),
-    "native": Format("faiss", stem="index", later=True),
     "clusters": Format("npy", dtype="int32", shape=("entries",), below="entries"),
     "suffixes": Format("npy", dtype="uint32", shape=("positions",)),
     "gate": Format("safetensors", largest=1 << 20),
@@ -70,16 +67,15 @@ JOURNAL = "building.json"
 LOCK = ".lock"
 
 _NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")
-_KIND_OF = {(format.stem or kind, format.suffix): kind for kind, format in FORMATS.items()}
+_KIND_OF = {(kind, format.suffix): kind for kind, format in FORMATS.items()}
 _PARTIAL_SUFFIX = ".partial"
 
 
 def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
     """The name of a file of a generation; only files of keys have a shard, from 0."""
-    stem = FORMATS[kind].stem or kind
     number = f".{generation}" if generation else ""
     part = "" if shard is None else f"-{shard:05d}"
-    return f"{stem}{number}{part}.{FORMATS[kind].suffix}"
+    return f"{kind}{number}{part}.{FORMATS[kind].suffix}"
 
 
 def kind_of(name: str) -> Kind | None:

@@ -128,7 +128,6 @@ class IndexRecord(Record):
 
     factory: str
     requested: str
-    native: bool = False  # stored in FAISS's own format, which is read only on request
     seed: int = Field(default=0, ge=0)
     train_size: int | None = Field(default=None, ge=1)
     nprobe: int | None = Field(default=None, ge=1)

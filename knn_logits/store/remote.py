@@ -158,9 +158,6 @@ def needed(manifest: Manifest) -> list[FileRecord]:
     """The files that a search needs. The other files can be fetched later."""
     kinds = {record.kind for record in manifest.files}
     later = layout.LATER if "index" in kinds else layout.LATER - {"keys"}
-    if "native" in kinds:
-        # The user decides whether it may be read, and may want the keys instead.
-        later = layout.LATER
     return [record for record in manifest.files if record.kind not in later]
 
 

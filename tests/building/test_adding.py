@@ -114,7 +114,7 @@ def test_what_was_there_stays_in_its_files(model, tokenizer, make):
     assert grown.values.tolist()[: len(store)] == store.values.tolist()
 
 
-FACTORIES = ["Flat", "IVF8,SQ8", "IVF8,Flat", "IVF4,PQ8x4", "OPQ8_32,IVF4,PQ8x4", "PCA16,IVF4,Flat"]
+FACTORIES = ["Flat", "IVF8,SQ8", "IVF8,Flat", "IVF4,PQ8x4"]
 
 
 # Keys are normalized before an index sees them, so one index shows what another metric does.
@@ -142,13 +142,10 @@ def test_an_index_is_extended_and_not_trained_anew(model, tokenizer, make, facto
     assert record.recall is not None
 
 
-@pytest.mark.parametrize("native", [False, True])
-def test_an_index_without_a_plain_form_is_extended(model, tokenizer, make, native):
-    config = IndexConfig("HNSW8", native=native)
-    store = make("s", DOCUMENTS[:15], index=config)
+def test_an_index_without_a_plain_form_is_extended(model, tokenizer, make):
+    store = make("s", DOCUMENTS[:15], index=IndexConfig("HNSW8"))
     grown = add_documents(model, tokenizer, store, DOCUMENTS[15:])
-    assert (grown.manifest.file("native") is not None) == native
-    index = open_index(grown, native=native)
+    index = open_index(grown)
     assert index.size == len(grown)
     query = torch.from_numpy(grown.keys(np.array([len(grown) - 1])).astype(np.float32))
     assert len(grown) - 1 in index.search(query, 8)[1]

@@ -173,11 +173,10 @@ def test_what_an_interrupted_job_wrote_of_another_index_does_not_stay(plain, mon
         with pytest.raises(KeyboardInterrupt):
             build_index(plain, IndexConfig("IVF8,SQ8"))
     assert "index.1.safetensors" in names(plain.folder)
-    store = build_index(plain, IndexConfig(then, native=True))
-    expected = {"exact": None, "HNSW8": "native", "IVF4,Flat": "index"}[then]
+    store = build_index(plain, IndexConfig(then))
     kinds = {layout.kind_of(one.name) for one in store.manifest.files}
-    assert kinds & {"index", "native"} == {expected} - {None}
-    assert open_index(store, native=True).size == 1200
+    assert ("index" in kinds) == (then == "IVF4,Flat")
+    assert open_index(store).size == 1200
 
 
 def test_an_index_that_finds_something_else_is_refused(plain):
@@ -192,7 +191,7 @@ def test_an_index_that_finds_something_else_is_refused(plain):
         Retriever(Datastore(store.folder), KNNConfig())
 
 
-@pytest.mark.parametrize("factory", ["IVF99999999,Flat", "IVF64_HNSW8,PQ4x12", "PQ4x20"])
+@pytest.mark.parametrize("factory", ["IVF99999999,Flat", "IVF64,PQ4x12", "HNSW8,PQ4x12"])
 def test_what_the_text_is_too_short_for_is_refused_before_the_keys(
     build, store, tmp_path, monkeypatch, factory
 ):
@@ -207,9 +206,15 @@ def test_what_the_text_is_too_short_for_is_refused_before_the_keys(
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("factory", ["IVF4,Flat", "IVF4,SQ8", "PCA8,IVF4,PQ4x4", "HNSW8", "PQ4x4"])
+@pytest.mark.parametrize("factory", ["IVF4,Flat", "IVF4,SQ8", "IVF4,PQ4x4", "HNSW8", "IVF4,RaBitQ"])
 def test_what_fits_is_not_refused(factory):
     check_index(IndexConfig(factory), 32, "l2", 100)
+
+
+@pytest.mark.parametrize("factory", ["PCA8,IVF4,SQ8", "IVF4_HNSW8,Flat", "LSH", "SQ8", "IVF4,SQ9"])
+def test_an_unknown_type_is_refused_with_those_that_there_are(run, copied, factory):
+    refused = run.refused("index", copied, "--index", factory)
+    assert f"there is no index type '{factory}': use auto, exact, or a type" in refused.line
 
 
 @pytest.mark.parametrize("damage", ["lost", "changed"])
@@ -245,11 +250,9 @@ def test_an_index_is_made_where_no_thread_can_be_started(copied, monkeypatch):
 
 def test_an_index_that_nobody_builds_on_a_strangers_word_is_said_to_be_one(plain, caplog):
     store = build_index(plain, IndexConfig("HNSW200"))
-    assert "can only be opened with --native-index" in caplog.text
+    assert "cannot be opened: build another index" in caplog.text
     with pytest.raises(DamagedError, match="too many links"):
         open_index(store)
-    kept = build_index(store, IndexConfig("HNSW200", native=True))
-    assert open_index(kept, native=True).size == 1200
 
 
 def is_whole(store):

@@ -26,7 +26,7 @@ from knn_logits.store import files, layout
 RANDOM = np.random.default_rng(11)
 LENGTHS = [31, 1, 40, 25, 60, 2, 33, 1, 50, 45, 70, 42]
 DOCUMENTS = [RANDOM.integers(0, 30_000, length).tolist() for length in LENGTHS]
-FACTORIES = ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8", "PCA4,Flat", "OPQ4_8,IVF4,PQ4x4", "HNSW16"]
+FACTORIES = ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8", "IVF4,PQ4x4", "HNSW16"]
 GONE = [0, 4, 5, 9]
 
 
@@ -34,12 +34,11 @@ def make(folder, factory="exact", metric="l2", **settings):
     entries = sum(LENGTHS) - (1 if settings.get("concatenate") else len(LENGTHS))
     keys = np.random.default_rng(2).standard_normal((entries, 8)).astype(np.float16)
     store = make_store(folder, DOCUMENTS, keys, shard_bytes=1000, vocabulary=30_000, **settings)
-    config = IndexConfig(factory, metric, native=factory == "HNSW16")
-    return build_index(store, config)
+    return build_index(store, IndexConfig(factory, metric))
 
 
 def search(store, queries, k, **settings):
-    index = open_index(store, native=store.manifest.index.native)
+    index = open_index(store)
     retriever = Retriever(store, KNNConfig(k=k, **settings), index=index)
     return retriever.search(queries)
 
@@ -237,7 +236,7 @@ def test_what_was_compacted_away_is_in_no_file(tmp_path, factory, concatenate):
 
 
 def test_the_centroids_stay(tmp_path):
-    store = make(tmp_path / "s", "OPQ4_8,IVF4,PQ4x4")
+    store = make(tmp_path / "s", "IVF4,PQ4x4")
     before = store.index_arrays()
     after = compact(remove_documents(store, ["0"])).index_arrays()
     for name in before.keys() - {"sizes", "ids", "codes"}:
@@ -276,12 +275,12 @@ def test_an_index_of_others_is_checked_before_anything_is_made_of_it(tmp_path, w
 def test_no_costly_index_is_built_on_the_word_of_a_manifest(tmp_path):
     store = make(tmp_path / "s", "HNSW16")
     content = read_content(store.folder)
-    change(store.folder, index=content["index"] | {"factory": "RR60000,HNSW16"})
+    change(store.folder, index=content["index"] | {"factory": "HNSW999"})
     with pytest.raises(DamagedError, match=r"building the index .* is refused"):
         compact(store.folder)
 
 
-@pytest.mark.parametrize("factory", ["IVF64,SQ8", "IVF16,Flat", "PCA4,IVF32,Flat"])
+@pytest.mark.parametrize("factory", ["IVF64,SQ8", "IVF16,Flat"])
 def test_fewer_entries_than_lists_can_be_left(tmp_path, factory):
     store = make(tmp_path / "s", factory)
     small = compact(remove_documents(store, [str(n) for n in range(12) if n not in (1, 5)]))

@@ -93,7 +93,6 @@ def test_help_has_the_range_and_the_default(call):
         ),
         (("--nprobe", 4), "--nprobe: no effect, since the index (exact) has no inverted lists"),
         (("--refine",), "--refine: no effect, since the distances of the index (exact) are exact"),
-        (("--native-index",), "--native-index: no effect, since no index uses FAISS's own"),
         (("--retomaton", "--min-knns", 3), None),
     ],
 )

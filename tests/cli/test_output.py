@@ -6,13 +6,10 @@ import sys
 import time
 
 import pytest
-import torch
 from conftest import TEXTS
 
-import knn_logits
-from knn_logits import Datastore, IndexConfig
+from knn_logits import Datastore
 from knn_logits.cli.bars import Bars
-from knn_logits.index import native
 from knn_logits.measure.figures import check_writable
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
@@ -96,32 +93,6 @@ def test_what_a_corpus_wrote_does_not_steer(run, build, model_folder, tmp_path):
         found = run.good(*command)
         assert "52;c" in found.out
         assert not set(found.out) & set("\x1b\x07")
-
-
-def test_every_command_that_names_an_option_has_it(run, model_folder, copied, text, monkeypatch):
-    # On a GPU the index is left for all keys.
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    knn_logits.build_index(Datastore(copied), IndexConfig("HNSW8", native=True))
-    opened = []
-    monkeypatch.setattr(
-        native, "from_bytes", lambda *a, of=native.from_bytes, **b: opened.append(1) or of(*a, **b)
-    )
-    for command in (
-        ("eval", model_folder, copied, text),
-        ("tune", model_folder, copied, text, "--k", 8),
-        ("explain", model_folder, copied, TEXTS[0]),
-        ("generate", model_folder, copied, "--prompt", "The", "--max-new-tokens", 1),
-        ("verify", copied),
-    ):
-        opened.clear()
-        found = run(*command, "--native-index")
-        assert (found.code, bool(opened)) == (0, True), (command, found.err)
-
-
-def test_translations_take_an_index_of_faiss(marian, pair_tokenizer, pair_copy):
-    store = knn_logits.build_index(Datastore(pair_copy), IndexConfig("HNSW8", native=True))
-    call = (marian, pair_tokenizer, ["The crane."], store)
-    assert knn_logits.translate(*call, native_index=True, max_new_tokens=2)
 
 
 @pytest.fixture

@@ -105,8 +105,7 @@ def test_the_pages_list_what_the_code_has():
     ]
     listed = {PurePosixPath(line.split()[0]).name for line in folder.splitlines()}
     for kind in layout.KINDS:
-        if kind != "native":  # written for those only who ask for it
-            assert layout.file_name(kind, shard=0 if kind == "keys" else None) in listed
+        assert layout.file_name(kind, shard=0 if kind == "keys" else None) in listed
 
 
 def test_each_benchmark_has_its_command_and_each_result_its_page():

@@ -64,7 +64,7 @@ from knn_logits.store.job import record_file
 RESIDENT, RESIDENT_OF_LARGE = 256 << 20, 2 << 30
 MEMORY = 3 << 30
 SECONDS = 120
-INDEXES = ("IVF4,SQ8", "IVF4,PQ8x4", "exact", "Flat", "HNSW8", "PCA16,IVF2,Flat")
+INDEXES = ("IVF4,SQ8", "IVF4,PQ8x4", "exact", "Flat", "HNSW8")
 COSINE = IndexConfig("IVF2,SQ8", "cosine")
 TEXT = "When error code E42 appears, the pump has run dry. Close the valve and wait."
 

@@ -75,7 +75,7 @@ def test_removed_documents_are_not_published(hub, owner, indexed, tmp_path):
     folder = tmp_path / "store"
     shutil.copytree(indexed.folder, folder)
     remove_documents(folder, ["3"])
-    with pytest.raises(Failed, match=r"DatastoreError: .*1 removed documents.*compact"):
+    with pytest.raises(Failed, match=r"DatastoreError: .*1 removed documents.*knn-logits remove"):
         push(owner, folder)
     assert hub.repos == {}
     compact(folder)

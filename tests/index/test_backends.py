@@ -7,7 +7,7 @@ from knn_logits.index.backends import BACKENDS, backend, backend_kind
 from knn_logits.settings.config import IndexConfig
 
 KEYS = np.random.default_rng(0).standard_normal((600, 32), dtype=np.float32)
-FACTORIES = ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8", "IVF8,PQ8x4", "PCA16,IVF8,SQ8", "SQ8"]
+FACTORIES = ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8", "IVF8,PQ8x4", "HNSW8,SQ8", "HNSW8"]
 
 
 def built(factory, metric="l2", keys=KEYS, **settings):
@@ -19,7 +19,7 @@ def built(factory, metric="l2", keys=KEYS, **settings):
 def test_each_factory_string_has_one_backend():
     assert [backend_kind(factory).approximate for factory in FACTORIES] == [False] + [True] * 6
     assert issubclass(BACKENDS[-1], Backend)
-    assert BACKENDS[-1].takes("anything")
+    assert not BACKENDS[-1].takes("PCA16,IVF8,SQ8")
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
@@ -27,7 +27,7 @@ def test_the_size_of_an_index_is_counted_before_it_is_made(factory):
     kind = backend(factory, 32, "l2")
     arrays = kind.to_arrays(built(factory))
     assert kind.has_arrays == (arrays is not None)
-    assert (arrays is None) == (factory in ("exact", "SQ8"))
+    assert (arrays is None) == (factory in ("exact", "HNSW8,SQ8", "HNSW8"))
     size = sum(array.nbytes for array in (arrays or {}).values())
     assert kind.file_bytes(600) == pytest.approx(size, rel=0.03)
 

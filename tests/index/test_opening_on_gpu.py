@@ -124,7 +124,7 @@ def test_more_neighbors_than_faiss_finds_on_a_gpu_come_from_the_processor(store,
 
 @pytest.mark.parametrize(
     ("factory", "largest_k"),
-    [("IVF1,Flat", 2048), ("IVF1,SQ8", 512), ("PCA8,IVF1,SQ8", 512), ("Flat", 2048)],
+    [("IVF1,Flat", 2048), ("IVF1,SQ8", 512), ("Flat", 2048)],
 )
 def test_k_stays_within_the_shared_memory_of_a_gpu(factory, largest_k):
     # With k 1024, dimension 576 and SQ8, FAISS 1.15.1 ended the process on an H200.

@@ -157,7 +157,7 @@ def test_another_datastore_of_the_same_name_is_refused(large):
         Shard(str(large.folder), "0" * 64, 0, 10, ((), None))
 
 
-@pytest.mark.parametrize("factory", ["IVF16,SQ8", "PCA16,IVF8,SQ8", "SQ8", "Flat"])
+@pytest.mark.parametrize("factory", ["IVF16,SQ8", "HNSW8", "Flat"])
 def test_a_part_of_an_index_is_read_in_blocks(large, tmp_path, factory, monkeypatch):
     shutil.copytree(large.folder, tmp_path / "store")
     store = build_index(tmp_path / "store", IndexConfig(factory))

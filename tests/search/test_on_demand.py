@@ -336,7 +336,7 @@ def test_a_search_needs_the_text(model, bare):
 
 
 def test_an_index_is_refused(model, tokenizer, tmp_path):
-    for index in (IndexConfig("IVF4,Flat"), IndexConfig(nprobe=3), IndexConfig(native=True)):
+    for index in (IndexConfig("IVF4,Flat"), IndexConfig(nprobe=3)):
         with pytest.raises(ConfigError, match="without keys there is no index") as one:
             built(model, tokenizer, tmp_path / "s", store_keys=False, index=index)
         one_line(one)

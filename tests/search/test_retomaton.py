@@ -186,7 +186,7 @@ def test_removed_entries_are_not_pointed_to(tmp_path):
         assert not own & gone
 
 
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8", "PCA4,IVF8,Flat"])
+@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8"])
 def test_distances_from_the_index(tmp_path, factory):
     store = build_index(make(tmp_path / "s"), IndexConfig(factory, nprobe=8))
     ids = np.array([3, 5, 8, 200])

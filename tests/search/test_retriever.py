@@ -206,9 +206,7 @@ def test_the_training_sample(tmp_path):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize(
-    "factory", ["exact", "Flat", "IVF4,Flat", "IVF4,SQ8", "PCA4,IVF4,Flat", "IVF4,PQ4x4"]
-)
+@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF4,Flat", "IVF4,SQ8", "IVF4,PQ4x4"])
 def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, caplog):
     store = make(tmp_path / "s", metric, factory)
     kind = ExactIndex if factory == "exact" else FaissIndex
@@ -219,7 +217,7 @@ def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, cap
     for index in (opened, built):
         assert isinstance(index, kind)
         assert (index.size, index.dim, index.metric) == (len(ENTRIES), DIM, metric)
-    if factory.startswith(("IVF", "PCA")):
+    if factory.startswith("IVF"):
         assert opened.nprobe == store.manifest.index.nprobe
         built.nprobe = opened.nprobe
     asked = queries()
@@ -228,7 +226,7 @@ def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, cap
     assert torch.equal(one[0], other[0])
 
 
-@pytest.mark.parametrize("factory", ["HNSW8", "IVF4_HNSW4,Flat", "SQ8"])
+@pytest.mark.parametrize("factory", ["HNSW8", "HNSW8,SQ8"])
 def test_an_index_without_a_plain_form_is_built_from_the_keys_with_a_warning(
     tmp_path, factory, caplog
 ):
@@ -274,7 +272,7 @@ def test_an_index_file_of_another_kind(tmp_path, factory):
     store = make(tmp_path / "s", "l2", "IVF4,SQ8")
     record = store.manifest.index.model_copy(update={"factory": factory})
     store.manifest.model_copy(update={"index": record}).write(store.folder)
-    with pytest.raises(DamagedError) as caught:
+    with pytest.raises((ConfigError, DamagedError)) as caught:
         open_index(Datastore(store.folder))
     assert "\n" not in str(caught.value)
 
