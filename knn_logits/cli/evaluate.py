@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from json import dumps as json_text
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +14,7 @@ from knn_logits.cli.corpus_options import CorpusOptions
 from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
+from knn_logits.cli.output_files import check_writable, writing
 from knn_logits.cli.terminal import print_json, say, tell
 from knn_logits.corpus.parsers import looks_like_a_file
 from knn_logits.corpus.reading import checked_paths
@@ -72,12 +69,10 @@ class TranslationOptions:
     batch_size: int = setting(16, "Batch size of translation.", least=1)
     translations: str | None = setting(None, "Save the translations as JSON lines.", metavar="FILE")
 
-    def write(self, measured: list[Translations]) -> list[Path]:
+    def write(self, measured: list[Translations]) -> None:
         """Writes the translations: one line for each pair and each number of beams."""
-        from knn_logits.measure.figures import writing
-
         if self.translations is None:
-            return []
+            return
         path = Path(self.translations)
         lines = [
             json_text({"text": text.name, "num_beams": text.num_beams, **row}, ensure_ascii=False)
@@ -86,32 +81,6 @@ class TranslationOptions:
         ]
         with writing(path):
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return [path]
-
-
-def check_files(folder: str | None, file: str | None = None) -> None:
-    """Refuses a folder of figures or a file that cannot be written, before hours of work."""
-    from knn_logits.measure.figures import check_writable, new_figure
-
-    if folder is not None:
-        new_figure(1, 1)
-        check_writable(folder)
-    if file is not None:
-        check_writable(file, folder=False)
-
-
-@contextmanager
-def json_at_last(json: bool, content: dict[str, Any]) -> Iterator[list[Path]]:
-    """Prints a result with the files that are written, even if one of them cannot be."""
-    files: list[Path] = []
-    try:
-        yield files
-    finally:
-        if json:
-            print_json({**content, "files": [str(path) for path in files]})
-    if not json:
-        for path in files:
-            say(f"written: {path}")
 
 
 @command
@@ -123,7 +92,6 @@ def evaluate(
     translation: TranslationOptions,
     fields: CorpusOptions,
     run: RunOptions,
-    report: str | None = setting(None, "Save a report with a table and a plot.", metavar="FOLDER"),
     allow_overlap: bool = setting(False, OVERLAP_HELP),
     json: Json = False,
 ) -> None:
@@ -145,7 +113,8 @@ def evaluate(
 
         sacrebleu()  # raises here if the package is missing
         texts = {name: list(documents) for name, documents in texts.items()}
-    check_files(report, translation.translations)
+    if translation.translations is not None:
+        check_writable(translation.translations)
     loaded, tokenizer = run.load(model)
     from knn_logits.measure.perplexity import evaluate as evaluate_texts
 
@@ -169,16 +138,12 @@ def evaluate(
     content = result.to_dict()
     if measured is not None:
         content["translations"] = [text.to_dict() for text in measured]
-    if not json:
-        from knn_logits.measure.report import plain_table, plain_translations
+    if json:
+        print_json(content)
+    else:
+        from knn_logits.cli.results_table import plain_table, plain_translations
 
         say(plain_table(result))
         if measured is not None:
             say("\n" + plain_translations(measured))
-    with json_at_last(json, content) as files:
-        if report is not None:
-            from knn_logits.measure.report import write_report
-
-            line = shlex.join(["knn-logits", *sys.argv[1:]])
-            files += write_report(result, report, line, measured)
-        files += translation.write(measured or [])
+    translation.write(measured or [])

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from knn_logits.cli import output_files
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import Run, text_or_file
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, Stores, argument, command
 from knn_logits.cli.terminal import Output, doing, print_json, tell
-from knn_logits.errors import ConfigError, StorageError
+from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 
 
@@ -25,23 +26,16 @@ class TraceOptions:
 
     def check(self) -> None:
         """Refuses files that cannot be written, before anything is computed."""
-        from knn_logits.measure.figures import check_writable
-
         for path in (self.save, self.html):
             if path is not None:
-                check_writable(path, folder=False)
+                output_files.check_writable(path)
 
     def keep(self, trace: Any) -> None:
         for path, write in ((self.save, trace.save), (self.html, trace.save_html)):
             if path is None:
                 continue
-            try:
+            with output_files.writing(path):
                 write(path)
-            except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or error
-                raise StorageError(
-                    f"{path} cannot be written ({reason}): choose another file"
-                ) from error
             tell(f"written: {path}", style=None)
 
     @contextmanager

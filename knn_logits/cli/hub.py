@@ -67,9 +67,6 @@ class UploadOptions:
         True, "Publish the keys, or only the text and the index.", option="--keys/--no-keys"
     )
     revision: str | None = setting(None, "Branch; created if missing.")
-    report: str | None = setting(
-        None, "Report written by `eval --report`, for the card.", metavar="FOLDER"
-    )
     message: str | None = setting(None, "Commit message.")
 
 

@@ -10,10 +10,10 @@ import typer
 
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.corpus_options import CorpusOptions
-from knn_logits.cli.evaluate import OVERLAP_HELP, Paths, check_files, json_at_last, stores_and_texts
+from knn_logits.cli.evaluate import OVERLAP_HELP, Paths, stores_and_texts
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
 from knn_logits.cli.options import Json, Model, Settable, command
-from knn_logits.cli.terminal import say
+from knn_logits.cli.terminal import print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
@@ -31,23 +31,12 @@ class SearchOptions:
     gate: str | None = setting(
         None, "Also fit a gate: meta-k; none removes the stored gate.", metavar="KIND"
     )
-    bleu: int | None = setting(
-        None,
-        "For encoder-decoder models: translate with the N best settings and choose by BLEU.",
-        least=1,
-        metavar="N",
-    )
-    num_beams: int = setting(1, "Number of beams for --bleu.", least=1)
 
     def check(self) -> None:
         from knn_logits.measure.tune.gates import check_gate
 
         check_settings({"k": self.k})
         check_gate(self.gate)
-        if self.bleu is not None:
-            from knn_logits.measure.translation import sacrebleu
-
-            sacrebleu()
 
 
 @dataclass(frozen=True)
@@ -69,9 +58,6 @@ def tune(
     settings: Annotated[Any, Settable("tune")],
     passes: PassConfig,
     run: RunOptions,
-    plots: str | None = setting(
-        None, "Save a heat map, plots and the raw numbers.", metavar="FOLDER"
-    ),
     json: Json = False,
 ) -> None:
     """Tune k, lmbda and temperature on texts, and fit a gate.
@@ -90,7 +76,6 @@ def tune(
     datastores = [open_datastore(store) for store in stores]
     resolve(datastores, settings)
     texts = fields.texts(names, pairs=reads_pairs(model))
-    check_files(plots)
     loaded, tokenizer = run.load(model)
     # How the texts are read and searched, and when the choice is written.
     how: dict[str, Any] = {**settings, **passes.keywords(), **vars(storing), "seed": run.seed}
@@ -102,11 +87,8 @@ def tune(
         result = tune_settings(loaded, tokenizer, datastores, texts, progress=bars, **how)
     for line in () if json else _lines(result, stores[0]):
         say(line)
-    with json_at_last(json, result.to_dict()) as files:
-        if plots is not None:
-            from knn_logits.measure.tune.result import write_plots
-
-            files += write_plots(result, plots)
+    if json:
+        print_json(result.to_dict())
     if result.refused is not None:
         # A warning has said why.
         raise typer.Exit(1)
@@ -122,13 +104,6 @@ def _lines(result: Tuning, store: str) -> Iterator[str]:
         f"perplexity on {held.tokens:,} other tokens: {held.perplexity:.2f}; with the datastore's "
         f"settings {held.before:.2f}, without kNN {held.lm:.2f}"
     )
-    if result.bleu is not None:
-        scores = result.bleu.held_out
-        yield (
-            f"chosen by BLEU among {len(result.bleu.trials)} settings on {result.bleu.pairs} "
-            f"pairs; BLEU on {result.bleu.held_out_pairs} others: {scores['chosen']:.2f}; with the "
-            f"datastore's settings {scores['before']:.2f}, without kNN {scores['lm']:.2f}"
-        )
     if result.gate is not None:
         gate, verdict = result.gate, result.gate.verdict
         low, high = verdict.interval or (None, None)
@@ -149,6 +124,6 @@ def _advice(result: Tuning) -> str:
     if result.overlap is not None and result.overlap.held:
         return "tune on text that is not in the datastore"
     verdict = result.verdict
-    if verdict is None or verdict.better or result.bleu is not None:
+    if verdict is None or verdict.better:
         return "add --write to store them in the datastore"
     return verdict.reason("the choice", "the stored settings")

@@ -17,8 +17,6 @@ from knn_logits.store.manifest import Manifest
 
 BEGIN = "<!-- knn-logits: from here -->"
 END = "<!-- knn-logits: to here, replaced by the next push; write above or below -->"
-# The files of an evaluation that are published with the card: page, plot, numbers.
-REPORTS = ("evaluation.md", "evaluation.png", "evaluation.json")
 _FIELDS = "<!-- knn-logits: front matter "
 _TEMPLATE = Path(__file__).parent / "templates" / "card.txt"
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
@@ -34,14 +32,13 @@ _LICENSES = re.compile(
 
 def is_published(name: str) -> bool:
     """Whether a push writes files of this name, and so may delete them."""
-    return name == layout.MANIFEST or layout.kind_of(name) is not None or name in REPORTS
+    return name == layout.MANIFEST or layout.kind_of(name) is not None
 
 
 def card(
     manifest: Manifest,
     repo: str,
     revision: str | None = None,
-    report: str | None = None,
     old: str | None = None,
 ) -> str:
     """Makes the card of a datastore, or replaces the generated part of the `old` one."""
@@ -57,7 +54,7 @@ def card(
         begin=BEGIN,
         noted=f"{_FIELDS}{written} -->",
         end=END,
-        **_values(manifest, repo, revision, report),
+        **_values(manifest, repo, revision),
     )
     text = new.text
     if old is not None:
@@ -89,9 +86,7 @@ def front_matter(manifest: Manifest) -> dict[str, Any]:
     return fields
 
 
-def _values(
-    manifest: Manifest, repo: str, revision: str | None, report: str | None
-) -> dict[str, Any]:
+def _values(manifest: Manifest, repo: str, revision: str | None) -> dict[str, Any]:
     """The values of the template, which escapes text of others by `code` and `text`."""
     model = manifest.model.id
     return {
@@ -106,8 +101,6 @@ def _values(
         "code": _code,
         "text": _text,
         "size": lambda size: f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB",
-        # The headings of a report are lowered below those of the card.
-        "report": re.sub(r"(?m)^(#{1,5}) ", r"#\1 ", (report or "").strip()),
     }
 
 

@@ -1,4 +1,4 @@
-"""`push_to_hub` publishes a datastore, its card and its evaluation in one commit on the Hub."""
+"""`push_to_hub` publishes a datastore and its card in one commit on the Hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from knn_logits.errors import ConfigError, DatastoreError, HubError
-from knn_logits.hub.card import REPORTS, card, is_published
+from knn_logits.hub.card import card, is_published
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.hub_client import (
@@ -51,7 +51,6 @@ def push_to_hub(
     revision: str | None = None,
     token: str | bool | None = None,
     message: str | None = None,
-    report: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
 ) -> Pushed:
     """Publishes a datastore as a dataset repository of the Hub, in one commit.
@@ -68,7 +67,6 @@ def push_to_hub(
         revision: The branch to publish to; None is "main". It is made if it does not exist.
         token: Access token of the Hub; None takes the one of the login.
         message: Message of the commit.
-        report: The folder that `knn-logits eval --report` wrote; None takes the datastore's report.
         dry_run: Send nothing and do not ask the Hub; return what would be sent.
 
     Returns:
@@ -87,16 +85,11 @@ def push_to_hub(
     manifest = _as_published(store, keys=keys)
     if keys:
         store.fetch_keys()
-    folder = store.folder if report is None else Path(report)
-    reports = [folder / name for name in REPORTS if (folder / name).is_file()]
-    if report is not None and not reports:
-        raise ConfigError(f"{report} has no {REPORTS[0]}: use a folder written by `eval --report`")
     files: dict[str, Path | bytes] = {
         **{record.name: store.folder / record.name for record in manifest.files},
-        **{path.name: path for path in reports},
         layout.MANIFEST: manifest.to_bytes(),
     }
-    page = partial(card, manifest, name.repo, name.revision, _text_of(reports))
+    page = partial(card, manifest, name.repo, name.revision)
     if dry_run:
         return Pushed(name.repo, _url(name), None, _sizes(files | {_CARD: page(None).encode()}))
     with asking(name):
@@ -139,14 +132,6 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
         )
     files = tuple(file for file in manifest.files if layout.kind_of(file.name) != "keys")
     return manifest.model_copy(update={"files": files})
-
-
-def _text_of(reports: Sequence[Path]) -> str | None:
-    path = next((path for path in reports if path.name == REPORTS[0]), None)
-    try:
-        return None if path is None else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}): rewrite it with eval") from error
 
 
 def _card(api: Any, name: HubName, commit: str) -> str:

@@ -50,11 +50,6 @@ def sacrebleu() -> Any:
         ) from error
 
 
-def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Computes corpus BLEU with sacrebleu's default settings."""
-    return float(sacrebleu().corpus_bleu(list(texts), [list(references)]).score)
-
-
 def scores(
     systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int = 1000
 ) -> tuple[dict[str, dict[str, Score]], dict[str, float] | None]:

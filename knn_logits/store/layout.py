@@ -67,7 +67,9 @@ JOURNAL = "building.json"
 LOCK = ".lock"
 
 _NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")
-_KIND_OF = {(kind, format.suffix): kind for kind, format in FORMATS.items()}
+_KIND_OF: dict[tuple[str, str], Kind] = {
+    (kind, format.suffix): kind for kind, format in FORMATS.items()
+}
 _PARTIAL_SUFFIX = ".partial"
 
 

@@ -10,7 +10,7 @@ from conftest import TEXTS
 
 from knn_logits import Datastore
 from knn_logits.cli.bars import Bars
-from knn_logits.measure.figures import check_writable
+from knn_logits.cli.output_files import check_writable
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
 
@@ -108,14 +108,11 @@ def never(*_, **__):
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     run, model_folder, copied, text, no_folder, monkeypatch
 ):
-    pytest.importorskip("matplotlib")
     monkeypatch.setattr("knn_logits.cli.loading.RunOptions.load", never)
     for command in (
-        ("eval", model_folder, copied, text, "--report", no_folder),
-        ("eval", model_folder, copied, text, "--report", "/proc/nowhere"),
+        ("explain", model_folder, copied, "Some text", "--save", "/proc/nowhere"),
         ("eval", model_folder, copied, text, "--translations", no_folder),
         ("eval", model_folder, copied, text, "--translations", copied),
-        ("tune", model_folder, copied, text, "--plots", no_folder),
     ):
         found = run(*command)
         assert (found.code, "cannot be written" in found.err) == (1, True), (command, found.err)
@@ -139,27 +136,10 @@ def test_what_the_model_is_not_needed_for_is_refused_before_it_is_loaded(
         assert reason in run.refused(*command).line, command
 
 
-def test_results_are_printed_though_a_file_cannot_be_written(
-    run, model_folder, copied, text, no_folder, monkeypatch
-):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr("knn_logits.measure.figures.check_writable", lambda *_, **__: None)
-    for command, key, words in (
-        (("eval", model_folder, copied, text, "--report", no_folder), "perplexity", "bits a byte"),
-        (("tune", model_folder, copied, text, "--k", 8, "--plots", no_folder), "lmbda", "the best"),
-    ):
-        found = run(*command)
-        assert (found.code, words in found.out) == (1, True), found.err
-        assert "cannot be written" in found.err
-        found = run(*command, "--json")
-        assert (found.code, found.json["files"], key in found.json) == (1, [], True)
-
-
 def test_nothing_is_left_where_a_place_was_tried(tmp_path):
-    check_writable(tmp_path / "a" / "b")
-    check_writable(tmp_path / "file", folder=False)
+    check_writable(tmp_path / "file")
     (tmp_path / "old").write_text("kept")
-    check_writable(tmp_path / "old", folder=False)
+    check_writable(tmp_path / "old")
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "kept"
 

@@ -1,7 +1,6 @@
-"""`knn-logits tune`, and what `build` and `eval --report` do with its parts."""
+"""`knn-logits tune`, and what `build` and `eval` do with its parts."""
 
 import shutil
-import sys
 
 import pytest
 from commands import write_corpus
@@ -51,26 +50,11 @@ def test_for_people(run, model_folder, copied, tmp_path):
     assert "in the datastore, in runs of 13" in result.err
 
 
-def test_plots_and_report(run, model_folder, copied, text, tmp_path):
-    pytest.importorskip("matplotlib")
-    result = run.good(
-        "tune", model_folder, copied, text, "--k", 8, "--plots", tmp_path / "p", "--json"
-    )
-    assert len(result.json["files"]) == 3
-    report = tmp_path / "r"
-    result = run.good("eval", model_folder, copied, text, "--report", report, "--lmbda", 0.5)
-    page = (report / "evaluation.md").read_text()
-    assert f"knn-logits eval {model_folder} {copied} {text}" in page
-    assert "--lmbda 0.5" in page
-
-
 def test_what_followed_pointers_is_named(run, model_folder, copied, text, tmp_path):
-    pytest.importorskip("matplotlib")
     command = ("eval", model_folder, copied, text, "--retomaton", "--max-knns", 7)
-    found = run.good(*command, "--json", "--report", tmp_path / "r")
+    found = run.good(*command, "--json")
     settings = found.json["settings"]
     assert (settings["retomaton"], settings["min_knns"], settings["max_knns"]) == (True, 1, 7)
-    assert "| retomaton | True |" in (tmp_path / "r" / "evaluation.md").read_text()
     people = run(*command)
     assert "min_knns 1, max_knns 7, pointer_weight 20.0, pointer_distances" in people.out
     assert "has no clusters, so RetoMaton may predict worse" in people.err
@@ -90,19 +74,16 @@ def test_all_datastores_are_named(run, model_folder, copied, text, tmp_path):
 def test_mistakes_are_one_line(run, model_folder, copied, text, tmp_path, monkeypatch):
     short = tmp_path / "short.txt"
     short.write_text("a")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for args, expected in (
         ((copied,), "no text given"),
         ((copied, short), "dozens of documents"),
         ((copied, text, "--k", 0), "k must be"),
         ((copied, copied, text, "--write"), "tune each datastore separately"),
-        ((copied, text, "--plots", tmp_path / "p"), "knn-logits[plots]"),
     ):
         result = run.refused("tune", model_folder, *args)
         assert expected in result.err
         lines = [line for line in result.err.splitlines() if line.startswith("knn-logits: ")]
         assert len(lines) == 1
-    assert "plots]" in run("eval", model_folder, copied, text, "--report", tmp_path / "r").err
 
 
 def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):

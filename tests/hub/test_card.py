@@ -94,9 +94,7 @@ def test_the_page_says_what_there_is():
     ):
         assert part in text
     assert "## Evaluation" not in text
-    with_report = card(manifest(), "org/name", "v1", "## Evaluation\n\n![plot](evaluation.png)")
-    assert "### Evaluation" in with_report
-    assert 'from_pretrained("org/name", revision="v1")' in with_report
+    assert 'from_pretrained("org/name", revision="v1")' in card(manifest(), "org/name", "v1")
 
 
 def test_the_page_of_a_learned_memory_says_what_it_was_learned_from():

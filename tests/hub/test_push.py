@@ -157,25 +157,6 @@ def test_an_edit_during_a_push_is_not_overwritten(hub, owner, indexed):
     assert repo.branches["main"] == before
 
 
-def test_a_report_goes_with_it(hub, owner, indexed, tmp_path):
-    report = tmp_path / "report"
-    report.mkdir()
-    (report / "evaluation.md").write_text(
-        "## Evaluation\n\n| text | lm |\n|---|---:|\n| a | 9.5 |\n"
-    )
-    (report / "evaluation.png").write_bytes(b"\x89PNG")
-    push(owner, indexed.folder, report=str(report))
-    files = head(hub)
-    assert files["evaluation.png"] == b"\x89PNG"
-    card = files["README.md"].decode()
-    assert "### Evaluation" in card
-    assert "| a | 9.5 |" in card
-    push(owner, indexed.folder)
-    assert "evaluation.png" not in head(hub)
-    with pytest.raises(Failed, match=r"ConfigError: .*evaluation\.md"):
-        push(owner, indexed.folder, report=str(tmp_path))
-
-
 def test_from_one_name_to_another(hub, owner, indexed):
     hub.repo(NAME).commit(content(indexed.folder))
     push(owner, NAME, name="org/copy")

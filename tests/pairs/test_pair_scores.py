@@ -22,7 +22,7 @@ from knn_logits import (
     WindowConfig,
 )
 from knn_logits.building import calibration
-from knn_logits.measure.report import plain_translations, write_report
+from knn_logits.cli.results_table import plain_translations
 from knn_logits.measure.translation import scores
 
 # What the datastore does not hold: sources that it has, and others.
@@ -259,10 +259,6 @@ def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_
         assert all(0 <= value <= 1 for value in one.p_value.values())
     assert found[2].knn["bleu"].score == pytest.approx(100.0)
     assert "with kNN" in plain_translations(found)
-    files = write_report(
-        knn_logits.evaluate(marian, pair_tokenizer, pair_store, HELD_OUT), tmp_path, None, found
-    )
-    assert "### Translations" in files[0].read_text()
 
 
 def test_scores_of_one_system_of_one_pair_and_of_equal_systems():

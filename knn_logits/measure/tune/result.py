@@ -1,35 +1,29 @@
-"""The result of `tune`: the choice, every setting that was tried, plots, and how it is stored."""
+"""The result of `tune`: the choice, every setting that was tried, and how it is stored."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from knn_logits.arrays import Array
-from knn_logits.measure.figures import new_figure, writing
 from knn_logits.measure.likelihood import Grid
 from knn_logits.measure.overlap import Overlap
 from knn_logits.measure.tune.confidence import Verdict
 from knn_logits.measure.tune.gates import GateTuning
-from knn_logits.measure.tune.translating import BleuTuning
 from knn_logits.mixture.gates.fitted import FittedGate
 from knn_logits.mixture.gates.stored import gate_arrays
-from knn_logits.settings.registry import settings_line, stored_names
+from knn_logits.settings.registry import stored_names
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import locked
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import put_manifest, read_manifest
 from knn_logits.store.records import GateRecord, SettingsRecord
-
-HEAT_MAP, CURVE, NUMBERS = "lmbda-temperature.png", "k.png", "tuning.json"
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,6 @@ class Tuning:
         gate: The gate that was fitted and its results, if a gate was asked for.
         held_out_documents: Numbers of the held-out documents, in the order of reading; empty for
             halves of a single document.
-        bleu: The BLEU of the likeliest settings, if it was asked for.
         verdict: The comparison of the choice with the stored settings, on the held-out part.
         overlap: How much of the text the datastore holds; None if it was not checked.
         written: Whether the choice was stored in the datastore.
@@ -80,7 +73,6 @@ class Tuning:
     seconds: float
     gate: GateTuning | None = None
     held_out_documents: tuple[int, ...] = ()
-    bleu: BleuTuning | None = None
     verdict: Verdict | None = None
     overlap: Overlap | None = None
     written: bool = False
@@ -104,7 +96,7 @@ class Tuning:
     def to_dict(self) -> dict[str, Any]:
         """Returns the choice and its perplexities, for JSON."""
         plain = ("settings", "written", "refused")
-        parts = {name: getattr(self, name) for name in ("gate", "bleu", "verdict", "overlap")}
+        parts = {name: getattr(self, name) for name in ("gate", "verdict", "overlap")}
         return {
             **{name: getattr(self.chosen, name) for name in stored_names()},
             **{name: getattr(self, name) for name in plain},
@@ -147,57 +139,6 @@ def _rounded(numbers: npt.NDArray[np.float64]) -> Any:
     return [float(f"{number:.6g}") if np.isfinite(number) else None for number in numbers.tolist()]
 
 
-def write_plots(result: Tuning, folder: str | os.PathLike[str]) -> list[Path]:
-    """Writes two figures and the numbers behind them."""
-    figures = {HEAT_MAP: _heat_map(result), CURVE: _curve(result)}
-    target = Path(folder)
-    text = json.dumps(result.numbers(), indent=1, allow_nan=False)
-    with writing(target):
-        target.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            figure.savefig(target / name)
-        (target / NUMBERS).write_text(text + "\n", encoding="utf-8")
-    return [target / name for name in (*figures, NUMBERS)]
-
-
-def _heat_map(result: Tuning) -> Any:
-    figure = new_figure(7.5, 4.8)
-    axes = figure.subplots()
-    grid, place = result.grid, result.place
-    values = result.perplexities[place[0]]
-    # Settings far from the best are equally bad. Only those close to it matter.
-    highest = min(float(np.nanmax(values[np.isfinite(values)])), 2.0 * float(np.nanmin(values)))
-    image = axes.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", vmax=highest)
-    axes.set_xticks(range(len(grid.lmbdas)), [f"{lmbda:g}" for lmbda in grid.lmbdas], rotation=90)
-    axes.set_yticks(
-        range(len(grid.temperatures)), [f"{temperature:.3g}" for temperature in grid.temperatures]
-    )
-    axes.plot(place[2], place[1], "o", markerfacecolor="none", markeredgecolor="red")
-    axes.set_xlabel("λ, weight of the neighbors")
-    axes.set_ylabel("temperature")
-    axes.set_title(
-        f"perplexity at k {result.k}; best: {settings_line(result.chosen, symbols=True)}"
-    )
-    figure.colorbar(image, extend="max")
-    return figure
-
-
-def _curve(result: Tuning) -> Any:
-    figure = new_figure(6.4, 4.2)
-    axes = figure.subplots()
-    ks = result.grid.ks
-    axes.plot(ks, result.perplexities.min(axis=(1, 2)), "o-", label="chosen on")
-    axes.plot(ks, result.held_out_by_k(), "s--", label="held out")
-    axes.axvline(result.k, color="red", linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ks, [str(k) for k in ks], rotation=90)
-    axes.minorticks_off()
-    axes.set_xlabel("k, neighbors of each query")
-    axes.set_ylabel("perplexity, at the best λ and temperature")
-    axes.legend()
-    return figure
-
-
 def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
     """Says why a result should not replace the stored settings; None if it may."""
     overlap, verdict, gate = result.overlap, result.verdict, result.gate
@@ -208,14 +149,6 @@ def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
         )
     assert verdict is not None
     forced = "; --force (force=True) writes it anyway"
-    if result.bleu is not None:
-        scores = result.bleu.held_out
-        if scores["chosen"] > scores["before"] or result.place == before:
-            return None
-        return (
-            f"BLEU on held-out pairs is {scores['chosen']:.2f}, not better than "
-            f"{scores['before']:.2f} with the stored settings{forced}"
-        )
     if gate is not None:
         if not gate.verdict.better:
             return gate.verdict.reason("the gate", "the best number") + forced

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ from knn_logits.measure.text_pass import Text, Texts, TokenScores, texts_by_name
 from knn_logits.measure.tune.confidence import HeldOut
 from knn_logits.measure.tune.gates import NO_GATE, Gathered, check_gate, fit
 from knn_logits.measure.tune.result import Part, Tuning, refusal, write_settings
-from knn_logits.measure.tune.translating import choose_by_bleu
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.weights import Weighing
 from knn_logits.progress import Progress, no_progress
@@ -50,8 +48,6 @@ class TuneSettings(BenchSettings, total=False):
     """The keyword arguments of `tune`, which documents them."""
 
     gate: str | None
-    bleu: int | None
-    num_beams: int
     samples: int
     seed: int
     write: bool
@@ -64,8 +60,6 @@ class _Options:
     """The keyword arguments of `tune` itself, within their ranges."""
 
     gate: str | None = None
-    bleu: int | None = None
-    num_beams: int = 1
     samples: int = 1000
     seed: int = 0
     write: bool = False
@@ -75,11 +69,7 @@ class _Options:
     def __post_init__(self) -> None:
         whole_number("samples", self.samples, 0)
         whole_number("seed", self.seed, 0, MOST_SEED)
-        if self.bleu is not None:
-            whole_number("bleu", self.bleu, 1)
         check_gate(self.gate)
-        if self.bleu is not None and self.fits_gate:
-            raise ConfigError("a gate is fitted by likelihood: omit bleu, or the gate")
 
     @property
     def fits_gate(self) -> bool:
@@ -114,9 +104,6 @@ def tune(
         gate: "meta-k" also fits a `MetaKGate` at the chosen temperature. It reads the neighbors of
             the largest k that is tried. "none" removes a stored gate. Fitting keeps about 400 bytes
             for each token.
-        bleu: For an encoder-decoder model, the number of likeliest settings to translate with. The
-            setting with the highest BLEU is taken.
-        num_beams: Number of beams for these translations; 1 is greedy search.
         samples: Number of resamples of the bootstrap (1,000).
         seed: Seed of the bootstrap, and of the gate's first weights.
         write: Store the choice in the datastore, and the gate with it. A stored gate stays if no
@@ -165,48 +152,31 @@ def _tuned(
     preset = {"k": max(DEFAULT_K, stored.k), "lmbda": stored.lmbda}
     bench = open_bench(model, tokenizer, datastore, **{**preset, **overrides})
     assert bench.memory is not None
-    if options.bleu is not None and bench.pairs is None:
-        raise ConfigError("a causal model does not translate, so it has no BLEU: omit bleu")
     if options.fits_gate and bench.memory.retriever.weights is not None:
         raise ConfigError("a gate ignores the weights of datastores: omit the weights, or the gate")
     started = time.monotonic()
-    rows: list[Document] = []
-    if options.bleu is not None:
-        rows = list(chain.from_iterable(texts.values()))
-        texts = texts_by_name(rows)
     check = None if options.allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
     passed = _Pass(bench, stored, options.fits_gate, progress)
     passed.read(texts, check)
     overlap = None if check is None else check.result()
-    result = replace(_choose(passed, options, rows, started), overlap=overlap)
+    result = replace(_choose(passed, options, started), overlap=overlap)
     if overlap is not None and overlap.notable:
         logger.warning("%s, so the chosen settings will do worse on other text", overlap)
     return _stored(stores[0], result, options, passed) if options.write else result
 
 
-def _choose(passed: _Pass, options: _Options, rows: list[Document], started: float) -> Tuning:
+def _choose(passed: _Pass, options: _Options, started: float) -> Tuning:
     """Chooses settings on the first half, and measures them on the other."""
     bench, (first, other) = passed.bench, passed.halves
     assert bench.memory is not None
     # A gate needs as many neighbors as it was fitted on.
     best = first.best(least_k=first.grid.ks[-1] if passed.gathered else 1)
     bootstrap = {"samples": options.samples, "seed": options.seed}
-    gate, bleu, held_out = None, None, passed.assigned.held_out()
+    gate = None
     if passed.gathered:
         passed.progress("gate", 0, None)
         chosen, held = passed.gathered
         gate = fit(chosen, held, bench.memory.retriever.metric, best, **bootstrap)
-    if options.bleu is not None:
-        best, bleu = choose_by_bleu(
-            bench,
-            passed.stored_settings,
-            first,
-            [row for number, row in enumerate(rows) if number not in held_out],
-            [rows[number] for number in held_out],
-            options.bleu,
-            num_beams=options.num_beams,
-            progress=passed.progress,
-        )
     seconds = time.monotonic() - started
     before = passed.place()
     chosen_on, held_out_part = (
@@ -240,8 +210,7 @@ def _choose(passed: _Pass, options: _Options, rows: list[Document], started: flo
         settings={name: conditions[name] for name in conditions if name not in stored_at},
         seconds=seconds,
         gate=gate,
-        held_out_documents=held_out,
-        bleu=bleu,
+        held_out_documents=passed.assigned.held_out(),
         verdict=other.cells.verdict(before, best.place, other=passed.stored[1].cells, **bootstrap),
     )
 

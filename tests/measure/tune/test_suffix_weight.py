@@ -4,13 +4,11 @@ import math
 import shutil
 
 import pytest
-from conftest import TEXTS, pair_documents
+from conftest import TEXTS
 from tuned import write_settings
 
 import knn_logits
 from knn_logits import Memory
-from knn_logits.measure.translation import bleu
-from knn_logits.measure.tune import translating
 
 # Texts that say after a few words what other texts say after the same words.
 CORPUS = [f"{one} {two}" for one in TEXTS[:6] for two in TEXTS[:6]]
@@ -110,34 +108,6 @@ def test_other_bonuses_stay_when_the_weight_changes(tune, built, pointers):
     assert found.held_out.before == pytest.approx(own.held_out.before, rel=1e-5)
 
 
-def test_bleu_is_compared_with_the_stored_weight(marian, pair_tokenizer, tmp_path):
-    documents = pair_documents()
-    store = knn_logits.build_datastore(
-        marian,
-        pair_tokenizer,
-        documents,
-        tmp_path / "pairs",
-        k=3,
-        lmbda=0.4,
-        temperature=5.0,
-        suffix_weight=6.0,
-    )
-    assert store.manifest.settings.suffix_weight == 6.0
-    for weight in (None, 1.5):
-        found = knn_logits.tune(
-            marian, pair_tokenizer, store, documents, bleu=2, suffix_weight=weight
-        )
-        others = [documents[number] for number in found.held_out_documents]
-        chosen = {"k": found.k, "lmbda": found.lmbda, "temperature": found.temperature}
-        chosen["suffix_weight"] = weight or 6.0
-        for name, settings in {"before": {}, "chosen": chosen}.items():
-            written = knn_logits.translate(
-                marian, pair_tokenizer, [one.source for one in others], store, **settings
-            )
-            expected = bleu(written, [one.text for one in others])
-            assert found.bleu.held_out[name] == pytest.approx(expected), (weight, name)
-
-
 @pytest.fixture(scope="module")
 def halves(build, tmp_path_factory):
     return [
@@ -169,61 +139,3 @@ def test_a_gate_that_weighs_all_neighbors_knows_no_shares(model, tokenizer, halv
     given = SETTINGS | {"weights": [1.0, 3.0]}
     with pytest.raises(knn_logits.ConfigError, match="omit the weights"):
         knn_logits.tune(model, tokenizer, halves, HELD_OUT, gate="meta-k", **given)
-
-
-PREFIX = "translate: "
-
-
-@pytest.fixture(scope="module")
-def prefixed(marian, pair_tokenizer, tmp_path_factory):
-    """A datastore whose sources have a prefix."""
-    return knn_logits.build_datastore(
-        marian,
-        pair_tokenizer,
-        pair_documents(),
-        tmp_path_factory.mktemp("stores") / "prefixed",
-        source_prefix=PREFIX,
-        k=16,
-        lmbda=0.4,
-        temperature=5.0,
-    )
-
-
-def test_the_choice_and_what_it_is_worth(marian, pair_tokenizer, prefixed, monkeypatch):
-    alone = []
-
-    def translate(model, tokenizer, sources, datastore=None, **settings):
-        if datastore is None:
-            alone.append(settings["source_prefix"])
-        return knn_logits.translate(model, tokenizer, sources, datastore, **settings)
-
-    monkeypatch.setattr(translating, "translate", translate)
-    documents = pair_documents()
-    found = knn_logits.tune(marian, pair_tokenizer, prefixed, documents, bleu=3)
-    decoded = found.bleu
-    assert alone == [PREFIX]
-    assert len(decoded.trials) == 3
-    assert [one.perplexity for one in decoded.trials] == sorted(
-        one.perplexity for one in decoded.trials
-    )
-    best = max(decoded.trials, key=lambda one: one.bleu)
-    assert (found.k, found.lmbda, found.temperature) == (best.k, best.lmbda, best.temperature)
-    assert decoded.pairs + decoded.held_out_pairs == len(documents)
-    others = [documents[number] for number in found.held_out_documents]
-    sources, targets = [one.source for one in others], [one.text for one in others]
-    for name, settings in {
-        "before": {},
-        "chosen": {"k": found.k, "lmbda": found.lmbda, "temperature": found.temperature},
-    }.items():
-        written = knn_logits.translate(marian, pair_tokenizer, sources, prefixed, **settings)
-        assert decoded.held_out[name] == pytest.approx(bleu(written, targets))
-    assert found.to_dict()["bleu"]["num_beams"] == 1
-
-
-def test_what_makes_no_sense_is_refused(store, tune, marian, pair_tokenizer, prefixed):
-    with pytest.raises(knn_logits.ConfigError, match="causal model does not translate"):
-        tune(store, ["some words"], bleu=2)
-    with pytest.raises(knn_logits.ConfigError, match="omit bleu"):
-        knn_logits.tune(marian, pair_tokenizer, prefixed, pair_documents(), bleu=2, gate="meta-k")
-    with pytest.raises(knn_logits.CorpusError, match=r"too short|too few"):
-        knn_logits.tune(marian, pair_tokenizer, prefixed, pair_documents()[:1], bleu=2)

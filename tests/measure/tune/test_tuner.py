@@ -1,7 +1,6 @@
 """Settings chosen on one part of a text, and what they are worth on another."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -10,10 +9,9 @@ from full_disk import tried_on_full_disks
 from tuned import write_settings
 
 import knn_logits
-from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
+from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.measure.bench import Halves
 from knn_logits.measure.text_pass import Text
-from knn_logits.measure.tune.result import write_plots
 
 DOCUMENTS = [
     f"{TEXTS[n % 8]} And {TEXTS[(n + 3) % 8].lower()} Number {n}." * (1 + n % 3) for n in range(9)
@@ -127,22 +125,6 @@ def test_what_cannot_be_tuned_is_refused(tune, store):
         tune([store, store], DOCUMENTS, write=True)
     with pytest.raises(ConfigError, match="k must be"):
         tune(store, DOCUMENTS, k=-1)
-
-
-def test_plots(result, tmp_path):
-    pytest.importorskip("matplotlib")
-    files = write_plots(result, tmp_path / "new" / "folder")
-    assert [path.name for path in files] == ["lmbda-temperature.png", "k.png", "tuning.json"]
-    for path in files[:2]:
-        assert path.read_bytes().startswith(b"\x89PNG")
-    assert json.loads(files[2].read_text())["k"] == result.k
-
-
-def test_plots_without_matplotlib_name_the_extra(result, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependencyError, match=r"knn-logits\[plots\]"):
-        write_plots(result, tmp_path / "plots")
-    assert not (tmp_path / "plots").exists()
 
 
 @pytest.mark.parametrize("keep_gate", [False, True])
