@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,11 @@ from torch import nn
 from typing_extensions import Unpack
 
 from knn_logits.arrays import Array
-from knn_logits.building.calibration import calibrate, warn_of_repeats
-from knn_logits.building.gate_fitting import write_gate
-from knn_logits.building.indexing import check_index, make_index, write_index
-from knn_logits.building.nearness import (
-    like_temperature,
-    near_record,
-    nearness_of,
-    unrepeated_ngram,
-)
+from knn_logits.building.calibrate import calibrate
+from knn_logits.building.indexing import check_index, make_index, write_index, write_suffixes
+from knn_logits.building.nearness import like_temperature
 from knn_logits.building.needs import store_bytes
-from knn_logits.building.on_demand import ON_DEMAND, finish_on_demand
+from knn_logits.building.on_demand import ON_DEMAND
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
 from knn_logits.building.ranks import Ranks, leading, write_keys_together
 from knn_logits.building.steps import Steps
@@ -33,7 +26,7 @@ from knn_logits.engine.compatibility import CANARY_KEYS, check_model
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError, StorageError
 from knn_logits.metrics import DEFAULT_METRIC, Metric
-from knn_logits.progress import Progress, no_progress, while_running
+from knn_logits.progress import Progress, no_progress
 from knn_logits.ray.connection import connect
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
@@ -246,41 +239,15 @@ class _Build:
             temperature = like_temperature(store, plan.settings.temperature, DEFAULT_METRIC)
             settings = store.manifest.settings.model_copy(update={"temperature": temperature})
             store.manifest = store.manifest.model_copy(update={"settings": settings})
-        if plan.calibrate:
-            warn_of_repeats(store, plan.index.seed)
+        index, record, job = None, store.manifest.index, self.steps.job
         if plan.on_demand is None:
-            self._finish_index(store)
+            progress = self.steps.progress
+            index, record = make_index(store, plan.index, threads=plan.threads, progress=progress)
         else:
-            finish_on_demand(self.steps, plan, store)
-
-    def _finish_index(self, store: Datastore) -> None:
-        steps, plan, manifest = self.steps, self.plan, store.manifest
-        seed, progress = plan.index.seed, self.steps.progress
-        index, record = make_index(store, plan.index, threads=plan.threads, progress=progress)
-        search = partial(nearness_of, store, index, seed)
-        nearness = while_running(progress, "settings", search)
-        settings, gate = manifest.settings, None
-        if plan.calibrate:
-            settings = calibrate(
-                steps.model,
-                plan.keys.location,
-                store,
-                index,
-                fixed=plan.fixed,
-                pairs=plan.keys.pairs,
-                seed=seed,
-                progress=progress,
-            )
-            if plan.keys.pairs is None:
-                ngram = unrepeated_ngram(store, seed)
-                settings = settings.model_copy(update={"no_repeat_ngram_size": ngram})
-        if plan.fits_gate:
-            gate = write_gate(steps, plan, store, settings, index)
-        write_index(steps.job, store, index, record, self.canary)
-        steps.job.commit(
-            manifest,
-            index=record,
-            settings=settings,
-            gate=gate,
-            near=near_record(store, nearness),
-        )
+            write_suffixes(job, store, self.steps.progress)
+            indexed = store.manifest.model_copy(update={"files": job.files})
+            store = Datastore.unfinished(job.folder, indexed)
+        calibration = calibrate(self.steps, plan, store, index)
+        if index is not None:
+            write_index(job, store, index, record, self.canary)
+        job.commit(store.manifest, index=record, **vars(calibration))

@@ -15,16 +15,16 @@ import torch
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.calibration import (
+from knn_logits.building.own_texts import (
+    own_texts,
+)
+from knn_logits.building.planning import BuildPlan
+from knn_logits.building.settings_choice import (
     OVERSAMPLING,
     part_of_entries,
     predicted_tokens,
     score_blocks,
 )
-from knn_logits.building.own_texts import (
-    own_texts,
-)
-from knn_logits.building.planning import BuildPlan
 from knn_logits.building.steps import Steps
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import Piece

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.building.calibration import OVERSAMPLING, part_of_entries, without_part
+from knn_logits.building.settings_choice import OVERSAMPLING, part_of_entries, without_part
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.index.base import Index
 from knn_logits.index.opening import training_sample

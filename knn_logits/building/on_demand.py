@@ -1,10 +1,11 @@
-"""Finishes a datastore whose keys are computed on demand: its settings, and what it needs."""
+"""Chooses the settings of a datastore whose keys are computed on demand."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from knn_logits.building.calibration import (
+from knn_logits.building.planning import BuildPlan, complete
+from knn_logits.building.settings_choice import (
     Choice,
     draw_windows,
     part_of_entries,
@@ -12,9 +13,6 @@ from knn_logits.building.calibration import (
     predicted_tokens,
     score_blocks,
 )
-from knn_logits.building.indexing import write_suffixes
-from knn_logits.building.nearness import unrepeated_ngram
-from knn_logits.building.planning import BuildPlan, complete
 from knn_logits.building.steps import Steps
 from knn_logits.engine.keys import KeySource
 from knn_logits.engine.windows import Piece, TextWindow
@@ -32,21 +30,7 @@ _LARGEST_SHARE = 0.5
 _QUERIES_AT_ONCE = 256
 
 
-def finish_on_demand(steps: Steps, plan: BuildPlan, store: Datastore) -> None:
-    """Makes the suffix index of a datastore without keys, chooses its settings, ends the job."""
-    job, manifest = steps.job, store.manifest
-    write_suffixes(job, store, steps.progress)
-    settings = manifest.settings
-    if plan.calibrate:
-        indexed = manifest.model_copy(update={"files": job.files})
-        store = Datastore.unfinished(job.folder, indexed)
-        settings = _calibrated(steps, plan, store)
-        ngram = unrepeated_ngram(store, plan.index.seed)
-        settings = settings.model_copy(update={"no_repeat_ngram_size": ngram})
-    job.commit(manifest, settings=settings)
-
-
-def _calibrated(steps: Steps, plan: BuildPlan, store: Datastore) -> SettingsRecord:
+def choose_on_demand(steps: Steps, plan: BuildPlan, store: Datastore) -> SettingsRecord:
     """Leaves documents out of the search, and chooses what predicts windows of them best."""
     fixed, seed, location = plan.fixed, plan.index.seed, plan.keys.location
     choice = Choice(store, fixed)

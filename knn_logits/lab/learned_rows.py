@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from knn_logits.arrays import Array, Ints
 from knn_logits.building.adding import contents_of
-from knn_logits.building.calibration import (
+from knn_logits.building.settings_choice import (
     OVERSAMPLING,
     entry_of_places,
     part_of_entries,

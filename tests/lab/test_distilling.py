@@ -10,7 +10,7 @@ import torch
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits.building.calibration import part_of_entries
+from knn_logits.building.settings_choice import part_of_entries
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError
 from knn_logits.lab.distilling import distill
 from knn_logits.lab.learned_rows import shares_by

@@ -21,7 +21,7 @@ from knn_logits import (
     ModelError,
     WindowConfig,
 )
-from knn_logits.building import calibration
+from knn_logits.building import settings_choice
 from knn_logits.cli.results_table import plain_translations
 from knn_logits.measure.translation import scores
 
@@ -137,17 +137,17 @@ def test_calibration_leaves_a_pairs_own_entries_out(
 ):
     assert big_store.manifest.settings.calibrated
     seen = []
-    add = calibration.Choice.add
+    add = settings_choice.Choice.add
 
     def watched(self, neighbors, scores):
         seen.append((neighbors, scores.targets, scores.log_p_lm))
         add(self, neighbors, scores)
 
-    monkeypatch.setattr(calibration.Choice, "add", watched)
+    monkeypatch.setattr(settings_choice.Choice, "add", watched)
     places = []
-    entry_of = calibration.entry_of_places
+    entry_of = settings_choice.entry_of_places
     monkeypatch.setattr(
-        calibration,
+        settings_choice,
         "entry_of_places",
         lambda store, where: places.append(entry_of(store, where)) or places[-1],
     )

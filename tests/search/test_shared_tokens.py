@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import knn_logits
 from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain
-from knn_logits.building.calibration import calibrate
+from knn_logits.building.settings_choice import choose_settings
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.measure import perplexity
 from knn_logits.measure.likelihood import Grid, p_knn_table
@@ -163,7 +163,7 @@ def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns
 def test_a_build_chooses_the_weight_that_predicts_better(model, alike):
     memory = Memory(model, alike)
     index = memory.retriever.index
-    chosen = calibrate(model, memory.location, alike, index)
+    chosen = choose_settings(model, memory.location, alike, index)
     assert chosen.calibrated
     # The text that follows shared words is nearly always the same here.
     assert chosen.suffix_weight == 4.0

@@ -102,7 +102,7 @@ class Choice:
         )
 
 
-def calibrate(
+def choose_settings(
     model: nn.Module,
     location: KeyLocation,
     store: Datastore,

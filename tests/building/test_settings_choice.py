@@ -10,7 +10,7 @@ from handmade import make_store, naive_entries
 
 import knn_logits
 from knn_logits.building import builder, calibration
-from knn_logits.building.calibration import (
+from knn_logits.building.settings_choice import (
     entry_of_places,
     part_of_entries,
     repeated_share,
