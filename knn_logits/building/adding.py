@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -51,7 +51,6 @@ def add_documents(
     batch_tokens: int | None = None,
     shard_bytes: int = SHARD_BYTES,
     threads: int | None = None,
-    known: Callable[[str, str], None] | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Adds documents to a datastore, after the documents that it has.
@@ -73,8 +72,6 @@ def add_documents(
         batch_tokens: Tokens of one forward pass; None chooses by the device.
         shard_bytes: Size of one file of keys.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
-        known: Called for each document that the datastore has already, with its id and with the
-            id that it has there. Without it a warning tells how many there are.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -104,7 +101,7 @@ def add_documents(
         first = next(new, None)
         if first is not None:
             text = steps.append(chain([first], new), store)
-        _report(folder, additions, known)
+        _report(folder, additions)
         if first is None and not additions.existing:
             raise CorpusError("the documents to add contain no tokens; add more text")
         if first is None or job.repeated:
@@ -165,16 +162,16 @@ class Additions:
             yield document, ids, places
 
 
-def _report(folder: Path, additions: Additions, report: Callable[[str, str], None] | None) -> None:
+def _report(folder: Path, additions: Additions) -> None:
     """Warns of documents that were not added, and of documents that got another id."""
-    if report is not None:
-        for id, present in additions.existing:
-            report(id, present)
-    elif additions.existing:
+    if additions.existing:
+        given, present = additions.existing[0]
         logger.warning(
-            "%d documents are already in %s and were not added again",
+            "%d documents are already in %s and were not added again, such as %s%s",
             len(additions.existing),
             folder,
+            given,
+            "" if given == present else f" (as {present})",
         )
     if additions.renamed:
         id, new = next(iter(additions.renamed.items()))

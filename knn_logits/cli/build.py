@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,7 +23,6 @@ from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.terminal import answer, in_bytes, in_documents, in_time, picked, shell, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
-from knn_logits.printable import printable
 from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
 
 KEY_HELP = "Where keys are read: ffn_input, layer_output, or a module path with :input or :output."
-# The first sentence of a document is looked for in this many tokens.
-_OPENING = 96
 
 
 @dataclass(frozen=True)
@@ -156,7 +152,7 @@ def build(
     if not rank:
         if index.nprobe is not None and store.manifest.index.nprobe is None:
             tell(no_lists(store.manifest.index.factory))
-        _answer_built(store, report, bars.seconds, tokenizer, model, json)
+        _answer_built(store, report, bars.seconds, model, json)
 
 
 def _check_paths(corpus: list[str], out: str | None, *, overwrite: bool) -> None:
@@ -186,9 +182,7 @@ def _answer_dry_run(needs: Needs, report: Report, json: bool) -> None:
     answer(json, content, line, report.summary, _few(needs.entries))
 
 
-def _answer_built(
-    store: Datastore, report: Report, seconds: float, tokenizer: Any, model: str, json: bool
-) -> None:
+def _answer_built(store: Datastore, report: Report, seconds: float, model: str, json: bool) -> None:
     manifest = store.manifest
     settings = manifest.settings
     content = {
@@ -208,7 +202,9 @@ def _answer_built(
         f"{in_time(seconds)} ({manifest.entries / seconds:,.0f} a second), "
         f"{in_bytes(size_of(store))}, index {manifest.index.factory}{recall_words(store)}"
     )
-    following = None if json else _next_command(store, model, tokenizer)
+    following = None
+    if not manifest.pairs:
+        following = shell("next:", ["knn-logits", "chat", model, str(store.folder)])
     few = _few(manifest.entries)
     lines = (line, report.summary, few, chosen, gate, following)
     answer(json, content, *lines, seconds=seconds)
@@ -222,41 +218,3 @@ def _few(entries: int) -> str | None:
         f"{entries:,} entries are too few to calibrate the settings (at least "
         f"{FEWEST_CALIBRATED} are needed), so their defaults apply"
     )
-
-
-def _next_command(store: Datastore, model: str, tokenizer: Any) -> str:
-    """A command to try next: a chat, or the beginning of a typical document continued."""
-    if getattr(tokenizer, "chat_template", None) and not store.manifest.pairs:
-        return shell("next:", ["knn-logits", "chat", model, str(store.folder)])
-    typical = _typical(store)
-    document = store.documents[typical]
-    if document.source is not None:
-        prompt = " ".join(_plain_words(document.source))[:200]
-    else:
-        first = sum(store.documents[number].length for number in range(typical))
-        ids = store.tokens[first : first + min(document.length, _OPENING)].tolist()
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        lines = (line for line in text.splitlines() if not line.startswith("#"))
-        words = _plain_words(next((line for line in lines if len(line.split()) > 5), text))
-        # The document has to go on after these words.
-        prompt = " ".join(words[: max(1, min(5, len(words) - 2))])
-    call = ["knn-logits", "generate", model, str(store.folder), "--prompt", prompt]
-    return shell("next:", [printable(word) for word in [*call, "--compare", "--explain"]])
-
-
-def _typical(store: Datastore) -> int:
-    """The number of the document of median length, where each counts by its tokens."""
-    lengths = [store.documents[number].length for number in range(store.manifest.documents)]
-    longest = sorted(range(len(lengths)), key=lambda number: -lengths[number])
-    passed = 0
-    for number in longest:
-        passed += lengths[number]
-        if 2 * passed >= sum(lengths):
-            return number
-    return 0
-
-
-def _plain_words(text: str) -> list[str]:
-    """The first words in a row without control characters, or "The" if there are none."""
-    words = groupby(text.split(), lambda word: "\ufffd" not in printable(word))
-    return next((list(row) for plain, row in words if plain), ["The"])

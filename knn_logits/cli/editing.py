@@ -60,19 +60,17 @@ def add(
     report = Report()
     datastore = open_datastore(store)
     before = datastore.manifest
-    doubles: list[tuple[str, str]] = []
     with Bars(AGAIN) as bars:
         documents = fields.documents(corpus, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
         how = {**passes.keywords(), "threads": run.threads, "progress": bars}
-        how["known"] = lambda id, stored: doubles.append((id, stored))
         done = add_documents(loaded, tokenizer, datastore, documents, **how)
     entries, documents_left = present(done)
     new_entries = done.manifest.entries - before.entries
     new_documents = done.manifest.documents - before.documents
     content = {"entries": entries, "documents": documents_left, "skipped": len(report.skipped)}
     content |= {"added_entries": new_entries, "added_documents": new_documents}
-    content |= {"known": len(doubles), "recall": index_of(done)["recall"]}
+    content["recall"] = index_of(done)["recall"]
     line = f"{done.folder}: nothing was added; `knn-logits sync` replaces changed documents"
     if done.manifest != before:
         line = (
@@ -80,20 +78,7 @@ def add(
             f"{bars.seconds:.0f} s, now {entries:,} entries{recall_words(done)}"
         )
     index = index_words(done, before.index.factory)
-    answer(json, content, _doubles(doubles), line, index, report.summary, seconds=bars.seconds)
-
-
-def _doubles(doubles: Sequence[tuple[str, str]]) -> str | None:
-    """Says which documents the datastore already has: the given id, and the stored one."""
-    if not doubles:
-        return None
-    id, stored = doubles[0]
-    first = one_line(id) + (f" (as {one_line(stored)})" if stored != id else "")
-    rest = ", ..." if len(doubles) > 1 else ""
-    return (
-        f"{len(doubles):,} documents are already in the datastore and were not added again: "
-        f"{first}{rest}"
-    )
+    answer(json, content, line, index, report.summary, seconds=bars.seconds)
 
 
 @command

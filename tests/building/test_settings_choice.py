@@ -9,7 +9,7 @@ from conftest import TEXTS
 from handmade import make_store, naive_entries
 
 import knn_logits
-from knn_logits.building import builder, calibration
+from knn_logits.building import calibrate, settings_choice
 from knn_logits.building.settings_choice import (
     entry_of_places,
     part_of_entries,
@@ -24,7 +24,7 @@ DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 11], list(range(12, 20))]
 
 @pytest.mark.parametrize("concatenate", [False, True])
 def test_parts_are_documents(tmp_path, monkeypatch, concatenate):
-    monkeypatch.setattr(calibration, "_LARGEST_SHARE", 1.0)
+    monkeypatch.setattr(settings_choice, "_LARGEST_SHARE", 1.0)
     store = make_store(tmp_path / "s", DOCUMENTS, concatenate=concatenate)
     entries = naive_entries(DOCUMENTS, concatenate=concatenate)
     parts = part_of_entries(store)
@@ -63,7 +63,7 @@ def test_the_sample_is_whole_windows_up_to_its_size(store, monkeypatch):
     for piece in everything:
         stored = store.tokens[piece.first : piece.first + piece.size + 1]
         assert np.array_equal(piece.tokens, stored)
-    monkeypatch.setattr(calibration, "_SMALL", 60)
+    monkeypatch.setattr(settings_choice, "_SMALL", 60)
     some = sample_pieces(store, 0)
     assert 60 <= sum(piece.size - piece.skip for piece in some) < 60 + 64
     firsts = [{piece.first for piece in sample_pieces(store, seed)} for seed in range(5)]
@@ -73,7 +73,7 @@ def test_the_sample_is_whole_windows_up_to_its_size(store, monkeypatch):
 @pytest.fixture(autouse=True)
 def _no_gate(monkeypatch):
     """Fits no gate, which takes longer than the settings."""
-    monkeypatch.setattr(builder, "write_gate", lambda *_: None)
+    monkeypatch.setattr(calibrate, "write_gate", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_a_suffix_weight_that_is_given_is_kept(model, tokenizer, corpus, tmp_pat
 def test_a_weight_is_chosen_beside_the_settings_that_are_given(
     monkeypatch, model, tokenizer, corpus, tmp_path
 ):
-    monkeypatch.setattr(calibration, "_SUFFIX_WEIGHTS", (7.0,))
+    monkeypatch.setattr(settings_choice, "_SUFFIX_WEIGHTS", (7.0,))
     assert build(model, tokenizer, corpus, tmp_path / "a").manifest.settings.suffix_weight == 7.0
     given = build(model, tokenizer, corpus, tmp_path / "b", suffix_weight=2.0)
     assert given.manifest.settings.suffix_weight == 2.0
@@ -198,7 +198,7 @@ def by_hand(tokens, size=32):
 )
 @pytest.mark.parametrize("at_once", [1 << 20, 100])
 def test_the_share_is_that_of_all_spans(tokens, at_once, monkeypatch):
-    monkeypatch.setattr(calibration, "_TOKENS_AT_ONCE", at_once)
+    monkeypatch.setattr(settings_choice, "_TOKENS_AT_ONCE", at_once)
     expected = by_hand(tokens) if len(tokens) >= 64 else 0.0
     assert repeated_share(tokens) == pytest.approx(expected, abs=0.06)
     assert repeated_share(tokens) == repeated_share(tokens)

@@ -3,7 +3,6 @@
 import copy
 import json
 import shlex
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -74,25 +73,11 @@ def test_a_small_folder_is_told_that_nothing_was_calibrated(run, model_folder, f
     assert "too few to calibrate" in dry.out
 
 
-def test_the_next_command_works_as_it_stands(run, model_folder, folder, tmp_path):
+def test_the_next_command_is_a_chat(run, model_folder, folder, tmp_path):
     store = tmp_path / "a store"
-    settings = ("--lmbda", 0.9, "--temperature", 1)
-    result = run("build", model_folder, folder, "--out", store, *settings)
+    result = run.good("build", model_folder, folder, "--out", store, "--no-calibrate")
     (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
-    program, *call = shlex.split(line.removeprefix("next: "))
-    assert program == "knn-logits"
-    prompt = call[call.index("--prompt") + 1]
-    assert any(text.startswith(prompt) for text in TEXTS)
-    answer = run.good(*call, "--max-new-tokens", 8)
-    assert "by d4.txt" in answer.out
-
-
-def test_the_next_command_of_a_chat_model_is_a_chat(run, model_folder, folder, tmp_path):
-    chatty = shutil.copytree(model_folder, tmp_path / "chatty")
-    (chatty / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    result = run.good("build", chatty, folder, "--out", tmp_path / "store")
-    (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
-    assert shlex.split(line)[1:] == ["knn-logits", "chat", str(chatty), str(tmp_path / "store")]
+    assert shlex.split(line)[1:] == ["knn-logits", "chat", str(model_folder), str(store)]
 
 
 def test_a_mistaken_path_is_said_before_the_model_is_loaded(run, folder, store, tmp_path):
@@ -138,25 +123,6 @@ def test_a_disk_without_room_is_said_before_the_keys_are_computed(
     done = run.refused("build", model_folder, folder, "--out", tmp_path / "s")
     assert "its disk has room for" in done.err
     assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.parametrize(
-    ("before", "plain"),
-    [
-        ("\x1b[31mNote\x1b[0m \x07 ", TEXTS[0]),
-        ("Safe \u202ewords\u202c ", "Safe"),
-        ("# The Harbour of Our Small Town\n\nIn short\n", TEXTS[0]),
-    ],
-)
-def test_the_next_command_has_no_control_characters_and_no_heading(
-    run, model_folder, tmp_path, before, plain
-):
-    text = tmp_path / "text.txt"
-    text.write_text(before + TEXTS[0])
-    result = run("build", model_folder, text, "--out", tmp_path / "s")
-    (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
-    call = shlex.split(line)
-    assert plain.startswith(call[call.index("--prompt") + 1])
 
 
 def test_fields_and_encoding_are_named(run, model_folder, tmp_path):

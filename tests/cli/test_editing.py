@@ -51,14 +51,12 @@ def test_what_is_left_is_counted_everywhere(run, store, model_folder, tmp_path):
 def test_the_same_content_is_not_added_twice(run, store, model_folder, tmp_path):
     before = Datastore(store).manifest
     result = run.good("add", model_folder, store, tmp_path / "old", "--json")
-    assert (result.json["added_documents"], result.json["known"]) == (0, 5)
+    assert result.json["added_documents"] == 0
+    assert "5 documents are already in" in result.err
     assert Datastore(store).manifest == before
     (tmp_path / "copy.txt").write_text(TEXTS[0])
     people = run("add", model_folder, store, tmp_path / "copy.txt")
-    assert (
-        "1 documents are already in the datastore and were not added again: copy.txt (as d0.txt)"
-        in (people.out)
-    )
+    assert "were not added again, such as copy.txt (as d0.txt)" in people.err
     assert "nothing was added" in people.out
 
 
