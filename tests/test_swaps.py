@@ -181,7 +181,7 @@ def test_the_kind_of_index(model, folder):
     change(folder, index=index)
     assert "is not a 'IVF4,SQ4'" in refused(model, folder)
     change(folder, index=index | {"factory": "IVF4,SQ9"})
-    assert "is not a 'IVF4,SQ9'" in refused(model, folder)
+    assert "there is no index type 'IVF4,SQ9'" in refused(model, folder)
 
 
 @pytest.mark.parametrize("kind", ["tokens", "documents", "checks"])

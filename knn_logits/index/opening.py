@@ -137,7 +137,12 @@ def backend_of(store: Datastore) -> Backend:
             f"{store.folder} stores no keys and has no index, since its keys are computed on "
             "demand: open it as Memory(model, datastore), or build it without --no-keys"
         )
-    return backend(manifest.index.factory, manifest.dim, manifest.metric)
+    try:
+        return backend(manifest.index.factory, manifest.dim, manifest.metric)
+    except ConfigError as error:
+        raise DamagedError(
+            f"the manifest of {store.folder} is wrong: {error}; rebuild it with `knn-logits index`"
+        ) from error
 
 
 def open_index(
