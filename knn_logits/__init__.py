@@ -33,7 +33,8 @@ _MODULES = {
     "measure.translation": "translate evaluate_translations Translations",
     "measure.tune.tuner": "tune",
     "measure.tune.result": "Tuning",
-    "corpus.documents": "Document Place",
+    "corpus.blocks": "Block",
+    "corpus.documents": "Document",
     "corpus.reading": "read_corpus",
     "ray.searching": "RayIndexes",
     "settings.config": "KNNConfig IndexConfig",
@@ -66,7 +67,7 @@ __all__ += ["add_documents", "sync_documents", "Sync", "remove_documents", "comp
 __all__ += ["distill", "import_datastore", "push_to_hub", "pull", "explain"]
 __all__ += ["evaluate", "Evaluation", "pair_tokenizer", "text_ids", "chat_ids", "translate"]
 __all__ += ["evaluate_translations", "Translations", "tune", "Tuning", "Document"]
-__all__ += ["Place", "read_corpus"]
+__all__ += ["Block", "read_corpus"]
 __all__ += ["RayIndexes", "KNNConfig", "IndexConfig", "WindowConfig", "Setting"]
 __all__ += ["SharedPasses", "settings_for", "check_settings", "settings_line", "Neighbors"]
 __all__ += [
@@ -98,7 +99,8 @@ if TYPE_CHECKING:
     from knn_logits.building.indexing import build_index, build_suffixes
     from knn_logits.building.removing import compact, remove_documents
     from knn_logits.building.syncing import Sync, sync_documents
-    from knn_logits.corpus.documents import Document, Place
+    from knn_logits.corpus.blocks import Block
+    from knn_logits.corpus.documents import Document
     from knn_logits.corpus.reading import read_corpus
     from knn_logits.engine.compatibility import pair_tokenizer
     from knn_logits.engine.forward import use_fastest_dtype

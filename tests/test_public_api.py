@@ -12,7 +12,7 @@ import knn_logits
 
 PUBLIC = [
     "AdaptiveGate", "Answer", "AskConfig", "Asking",
-    "BusyError", "Candidate", "ConfigError", "CorpusError", "DamagedError",
+    "Block", "BusyError", "Candidate", "ConfigError", "CorpusError", "DamagedError",
     "Datastore",
     "DatastoreError", "Deadline", "Document", "DocumentShare",
     "Evaluation",
@@ -21,7 +21,7 @@ PUBLIC = [
     "KNNLogitsProcessor",
     "LimitError", "Limits", "Memory", "MetaKGate", "MismatchError",
     "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "PassageEffect",
-    "Pieces", "Place",
+    "Pieces",
     "RayIndexes", "Retriever", "Rival",
     "SearchError", "SequenceTrace", "Setting", "SharedPasses",
     "Source", "StorageError", "Sync", "TokenTrace",

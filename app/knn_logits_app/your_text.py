@@ -30,8 +30,6 @@ from knn_logits_app.visitors import YOUR_TEXT, Visitors
 MOST_FILES = 20
 # These are archives, which the corpus opens in a child process of limited memory and time.
 _ARCHIVES = (".docx", ".pptx", ".epub")
-# The places of these are pages, slides, headings or cells, and not lines.
-_PLACED = (*_ARCHIVES, ".pdf", ".html", ".ipynb")
 SUFFIXES = (
     ".txt", ".md", ".jsonl", ".pdf", ".docx", ".pptx", ".epub", ".html", ".rst", ".json", ".csv",
     ".tex", ".py", ".rtf", ".ipynb", ".eml", ".mbox",
@@ -115,8 +113,11 @@ def _read(
             original = f"{UPLOAD}{name}" if document.uri == name else None
             document = replace(document, uri=document.uri if is_web(document.uri) else original)
             if not document.title:
-                places = document.places if name.lower().endswith(_PLACED) else ()
-                document = replace(document, title=document.id, places=places, metadata={})
+                blocks = [
+                    replace(block, place="") if block.place.startswith("line ") else block
+                    for block in document.blocks
+                ]
+                document = replace(document, title=document.id, blocks=blocks, metadata={})
             yield document
     except CorpusError as error:
         content = 'text in UTF-8, or JSON lines with a "text" in each'

@@ -30,14 +30,14 @@ from knn_logits.engine.tokens import tokenize_with_places
 from knn_logits.engine.windows import windows_of
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.progress import Progress, counter
+from knn_logits.store.blocks import BLOCKS, blocks_value
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import PLACES, places_value
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job
 from knn_logits.store.reading import map_array, read_arrays
 from knn_logits.store.writer import SHARD_BYTES, TokenWriter, shard_rows, write_keys, writing_text
 
-# A document, its tokens, and the number of the first token at each of its places.
+# A document, its tokens, and the number of the first token of each of its blocks.
 Cut = tuple[Document, list[int], list[int]]
 
 
@@ -144,11 +144,8 @@ def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -
 
 def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
     fields = dict(document.metadata)
-    if places:
-        starts = zip(places, document.places, strict=False)
-        fields[PLACES] = places_value(
-            (start, place.name, place.fragment) for start, place in starts
-        )
+    fields.pop(BLOCKS, None)
+    fields |= blocks_value(zip(places, document.blocks, strict=False))
     if not fields:
         return None
     try:

@@ -16,7 +16,7 @@ from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
 from knn_logits.cli.output_files import check_writable, writing
 from knn_logits.cli.terminal import print_json, say, tell
-from knn_logits.corpus.parsers import looks_like_a_file
+from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.corpus.reading import checked_paths
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting

@@ -1,4 +1,4 @@
-"""`Document`, its places, and checks of values that users pass as documents."""
+"""`Document`, and checks of values that users pass as documents."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from knn_logits.corpus.blocks import Block, text_blocks
+from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.errors import CorpusError
 
 Item = TypeVar("Item")
@@ -22,12 +24,11 @@ _TYPE_NAMES: tuple[tuple[Any, str], ...] = (
     ((list, tuple), "a list"),
     (Mapping, "an object"),
 )
-# "notes.txt", "C:\\texts\\a.pdf", "my-folder/", "~/texts"; not "U.S.A.", "and/or", "https://a.org/".
-_PATH = re.compile(
-    r"(?!\w+://)(\S*\w\.(csv|docx|epub|gz|html?|ipynb|jsonl?|md|parquet|pdf|pptx|py|rst|tex|txt|xml)"
-    r"|[\w.~-][^\s<>]*[/\\]|(~|\.\.?)[/\\]\S+)",
-    re.IGNORECASE,
-)
+# "C:\\texts\\", "my-folder/", "~/texts"; not "and/or", "https://a.org/".
+_PATH = re.compile(r"(?!\w+://)(?:[\w.~-][^\s<>]*[/\\]|(?:~|\.\.?)[/\\]\S+)")
+# Soft hyphens, and spaces and joiners of no width, which no search or quotation has. The joiners of
+# letters, U+200C and U+200D, have a meaning in Persian, in Hindi and in emoji.
+_INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")
 
 
 def with_line_feeds(text: str) -> str:
@@ -35,19 +36,9 @@ def with_line_feeds(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-@dataclass(frozen=True)
-class Place:
-    """The place of a part of a document's text in the file that the document was read from.
-
-    Attributes:
-        start: The part's first character, counted from 0 in the document's text.
-        name: The name of the place for a reader, such as `page 12` or `line 307`.
-        fragment: The part after `#` that makes the document's uri lead there; may be empty.
-    """
-
-    start: int
-    name: str
-    fragment: str = ""
+def visible(text: str) -> str:
+    """Returns a text without soft hyphens and characters of no width."""
+    return text if text.isascii() else _INVISIBLE.sub("", text)
 
 
 @dataclass(frozen=True)
@@ -67,8 +58,9 @@ class Document:
         metadata: The other fields of the document's row, all of them JSON values. Parquet and `hf:`
             give dates and decimals as text, and their nulls and bytes are left out.
         source: The text that an encoder reads, if the document is a pair.
-        places: Pages, headings or lines of the text, in order. A source in a trace names the place
-            that it is in. A datastore keeps places if its tokenizer is a fast one.
+        blocks: The headings, paragraphs, list items, table rows and code of the text, in order. A
+            source in a trace names the place of its block. Without blocks, a text is cut as a
+            `.txt` file is. A datastore keeps blocks if its tokenizer is a fast one.
 
     Raises:
         CorpusError: when a field has another type, or holds half a character.
@@ -80,7 +72,7 @@ class Document:
     uri: str | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
     source: str | None = None
-    places: Sequence[Place] = ()
+    blocks: Sequence[Block] = ()
 
     def __post_init__(self) -> None:
         checked_text(self.id, "a document's id")
@@ -93,6 +85,8 @@ class Document:
                 f"the metadata of the document {self.id[:80]!r} is {type_name(self.metadata)}, "
                 "not an object"
             )
+        if not self.blocks and self.source is None:
+            object.__setattr__(self, "blocks", text_blocks(self.text))
 
 
 def type_name(value: object) -> str:
@@ -143,7 +137,8 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             yield document
         elif isinstance(document, str):
             fits = len(document) <= _LONGEST_PATH
-            if fits and _PATH.fullmatch(document) is not None and not _exists(document):
+            named = fits and (_PATH.fullmatch(document) or looks_like_a_file(document))
+            if named and not _exists(document):
                 raise CorpusError(
                     f"{document!r} looks like a path, but no such file or folder exists: fix the "
                     f"path and use read_corpus, or pass Document({document!r}, id) if this is "

@@ -11,14 +11,24 @@ import json
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from knn_logits.corpus.csv_text import dialect_of, named_rows
-from knn_logits.corpus.parsers import Begin, Block, Left, holds_rows, reader_of, refusal
+from knn_logits.corpus.formats import (
+    JSON,
+    JSON_LINES,
+    LINES,
+    PLAIN,
+    holds_rows,
+    holds_text,
+    reader_of,
+    refusal,
+)
+from knn_logits.corpus.gathering import Gathering
+from knn_logits.corpus.parsers import Begin, Fields, Left, Part, plain
 from knn_logits.corpus.rows import (
     LONGEST_ROW,
     Row,
@@ -32,9 +42,8 @@ from knn_logits.corpus.rows import (
     lifted,
     parse_row,
 )
-from knn_logits.corpus.rst_text import reading_text
 from knn_logits.corpus.sandbox import Sandbox
-from knn_logits.corpus.texts import CHUNK, Gathering, characters, plain_rows, recognised
+from knn_logits.corpus.texts import CHUNK, characters, recognised
 from knn_logits.errors import CorpusError
 
 _BOM = b"\xef\xbb\xbf"
@@ -46,6 +55,9 @@ _LEAST_SUSPECT, _MOST_RATIO = 64 << 20, 200
 # So many parts that are left out of a file are named. The rest is counted.
 _MOST_LEFT = 100
 _BETWEEN = "::"
+# The text that a file may give: so many characters at least, and so many for each of its bytes.
+MOST_TEXT, MOST_TEXT_A_BYTE = 64 << 20, 300
+_IN_PROCESS = {PLAIN: plain.read, LINES: plain.read_lines}
 
 
 @dataclass(frozen=True)
@@ -90,22 +102,29 @@ class _Unpacked(io.RawIOBase):
 
 def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
     """Reads the rows of one file, one at a time."""
-    rows, packed = 0, False
+    rows, packed, keys = 0, False, reading.schema.keys
     before = ""
     try:
         with ExitStack() as stack:
             raw: Any = stack.enter_context(file.path.open("rb"))
             reader = reader_of(file.path.name)
             # A pipe can be read only once, and most readers read twice.
-            if file.size is None and reader != "json_lines":
+            if file.size is None and reader != JSON_LINES:
                 copy: Any = stack.enter_context(tempfile.TemporaryFile())
                 shutil.copyfileobj(raw, copy, CHUNK)
                 copy.seek(0)
                 raw = io.BufferedReader(copy, CHUNK)
             packed = file.path.name.lower().endswith(".gz") or _is_packed(raw)
             stream = io.BufferedReader(_Unpacked(raw), CHUNK) if packed else raw
-            read = {"json_lines": _json_lines, "json": _json}.get(reader, _document)
+            read = {JSON_LINES: _json_lines, JSON: _json}.get(reader, _document)
+            most = max(MOST_TEXT, MOST_TEXT_A_BYTE * (file.size or 0))
             for row in read(stream, packed, file, reading):
+                most -= sum(len(str(row.fields.get(key, ""))) for key in {"text", *keys})
+                if most < 0:
+                    raise UnreadableError(
+                        "it yields more text than a document of its size can contain, as in a zip "
+                        "bomb; split it if you trust it"
+                    )
                 rows += 1
                 before = f"; the {rows} rows before that were read"
                 if read is not _document:
@@ -134,7 +153,8 @@ def _document(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> 
     reader = reader_of(name, head)
     if schema.pairs and not holds_rows(reader):
         reading.skip(file.shown, f"plain text has no {' and '.join(schema.keys)}")
-    elif reader in ("plain", "markdown", "rst", "csv"):
+        return
+    if holds_text(reader):
         reason = refusal(name, head)
         if reason is not None:
             raise UnreadableError(reason)
@@ -144,23 +164,18 @@ def _document(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> 
                 file.shown,
                 f"read as {encoding.name}, which is a guess; --encoding names another encoding",
             )
-        row, headings = file.row({"uri": file.name}), reader == "markdown"
-        dialect = dialect_of(characters(stream, encoding)) if reader == "csv" else None
-        stream.seek(0)
-        text = characters(stream, encoding)
-        pieces = text if dialect is None else named_rows(text, *dialect)
-        if reader == "rst":
-            pieces = reading_text(pieces)
-        yield from plain_rows(pieces, row, headings=headings)
-    elif not head:
+        schema = replace(schema, encoding=encoding.name)
+    if not head:
         raise UnreadableError("empty")
+    if reader in _IN_PROCESS:
+        yield from _gathered(_IN_PROCESS[reader](stream, schema), reader, file, reading)
     elif not packed and file.size is not None:
-        yield from _parsed_rows(file.path, reader, file, reading)
+        yield from _parsed_rows(file.path, reader, file, reading, schema)
     else:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "document"
             _unpack(stream, path)
-            yield from _parsed_rows(path, reader, file, reading)
+            yield from _parsed_rows(path, reader, file, reading, schema)
 
 
 def _unpack(stream: BinaryIO, path: Path) -> None:
@@ -176,39 +191,50 @@ def _unpack(stream: BinaryIO, path: Path) -> None:
             copy.write(chunk)
 
 
-def _parsed_rows(path: Path, reader: str, file: SourceFile, reading: Reading) -> Iterator[Row]:
+def _parsed_rows(
+    path: Path, reader: str, file: SourceFile, reading: Reading, schema: Schema
+) -> Iterator[Row]:
+    try:
+        yield from _gathered(reading.sandbox.parts(path, reader, schema), reader, file, reading)
+    except CorpusError as error:
+        raise CorpusError(f"{file.shown}{error}") from None
+
+
+def _gathered(
+    parts: Iterable[Part], reader: str, file: SourceFile, reading: Reading
+) -> Iterator[Row]:
+    """Makes rows of the parts that a parser gives."""
     document: Gathering | None = None
     left, has_text = 0, False
     try:
-        for part in reading.sandbox.parts(path, reader, reading.schema):
+        for part in parts:
             if isinstance(part, Left):
                 left += 1
                 if left <= _MOST_LEFT:
                     report = reading.skip if part.damaged else reading.note
-                    report(f"{file.shown}, {part.where}", part.reason)
+                    where = f"{file.shown}, {part.where}" if part.where else file.shown
+                    report(where, part.reason)
                 continue
             if isinstance(part, Begin):
                 if document is not None:
                     yield from document.rest()
                 document = _beginning(file, part)
                 continue
-            if isinstance(part, Block):
-                document = document or _beginning(file, Begin())
-                has_text = has_text or bool(part.text.strip())
-                yield from document.add(part.text, part.place, part.fragment)
-            else:
+            if isinstance(part, Fields):
                 fault = fault_of(part.fields, reading.schema.keys)
                 if fault:  # the child has checked this, but it may have been taken over
                     raise CorpusError(f", row {part.number}: {fault}; fix or remove this row")
                 yield file.row(part.fields, part.number, "row")
+            else:
+                document = document or _beginning(file, Begin())
+                has_text = has_text or bool(part.text.strip())
+                yield from document.add(part)
             if file.size is not None:
                 file.consumed = max(file.consumed, int(file.size * part.done))
     except UnreadableError as error:
         if not has_text:
             raise
         reading.skip(file.shown, f"{error}; the text before that was read")
-    except CorpusError as error:
-        raise CorpusError(f"{file.shown}{error}") from None
     if left > _MOST_LEFT:
         reading.skip(file.shown, f"{left - _MOST_LEFT:,} other parts are left out as well")
     if document is not None:
@@ -240,14 +266,17 @@ def _json(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> Iter
             "or convert it to JSON lines"
         )
     copy = io.BytesIO(data)
-    text = "".join(characters(copy, recognised(copy, schema.encoding)))
+    encoding = recognised(copy, schema.encoding).name
+    text = "".join(characters(copy, encoding))
     rows = _rows_of_json(text, file, schema.keys)
     if rows:
         yield from rows
     elif schema.pairs:
         reading.skip(file.shown, f"plain text has no {' and '.join(schema.keys)}")
     else:
-        yield from plain_rows([text], file.row({"uri": file.name}))
+        copy.seek(0)
+        lines = plain.read_lines(copy, replace(schema, encoding=encoding))
+        yield from _gathered(lines, JSON, file, reading)
 
 
 def _lines(stream: Any, encoding: str | None) -> Iterator[bytes]:

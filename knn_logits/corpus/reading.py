@@ -6,15 +6,22 @@ import itertools
 import json
 import os
 import stat
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from knn_logits.corpus.documents import Document, type_name, unique_id, with_line_feeds
+from knn_logits.corpus.documents import (
+    Document,
+    type_name,
+    unique_id,
+    visible,
+    with_line_feeds,
+)
 from knn_logits.corpus.file_rows import Reading, read_parallel, read_rows, split_parallel
+from knn_logits.corpus.formats import holds_rows, reader_of
 from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
-from knn_logits.corpus.parsers import holds_rows, reader_of
 from knn_logits.corpus.rows import (
     PAIR_KEYS,
     Row,
@@ -24,12 +31,14 @@ from knn_logits.corpus.rows import (
     display_name,
     first_line,
     lifted,
+    plain_values,
 )
 from knn_logits.corpus.sandbox import Sandbox
 from knn_logits.corpus.texts import check_encoding
 from knn_logits.errors import CorpusError
 from knn_logits.printable import first_few
 from knn_logits.store import layout
+from knn_logits.store.blocks import BLOCKS
 
 _KINDS = "documents, text files, JSON lines (.jsonl), parquet, folders of these, or hf:DATASET"
 
@@ -58,12 +67,12 @@ def read_corpus(
     - `.json`: such lines, or one such object, or a list of them. Anything else is text.
     - `.parquet`: each row is a document, with columns of the same names.
     - PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf: one document. Its pages, headings,
-      slides or cells become `Document.places`. In .mbox each message is a document. All but
-      notebooks and mail need the extra `documents`. These files and parquet are parsed in a child
-      process of limited memory and time.
+      slides or cells are the places of `Document.blocks`. In .mbox each message is a document. All
+      but notebooks and mail need the extra `documents`. These files, Markdown, .rst, .csv,
+      subtitles and parquet are parsed in a child process of limited memory and time.
     - any other file: one document, whose places are its lines, or the headings of Markdown. A byte
-      order mark is dropped, and line ends become `\n`. A very large file becomes several documents
-      with one id.
+      order mark, soft hyphens and characters of no width are dropped, and line ends become `\n`. A
+      very large file becomes several documents with one id.
     - gzip of all these, recognised by `.gz` or by its first bytes.
     - a folder: all files below it, sorted by their path part by part. Hidden files are left out,
       and a folder that links reach twice is read once. Links that leave the folder are skipped.
@@ -294,7 +303,9 @@ def _files(root: Path, skip: Skip, follow_links: bool) -> Iterator[SourceFile]:
         if relative and size is None:  # reading a pipe in a folder might never end
             skip(shown, "not a regular file")
             continue
-        yield SourceFile(path, display_name(relative or path.name), size)
+        # macOS writes an accent as a character of its own, and nobody types it so.
+        name = unicodedata.normalize("NFC", display_name(relative or path.name))
+        yield SourceFile(path, name, size)
 
 
 def _leaves(path: Path, root: Path) -> bool:
@@ -311,16 +322,19 @@ def _document(row: Row, reading: Reading, ids: dict[str, int], last: str) -> Doc
     fields = lifted(dict(row.fields), (schema.id, schema.title, "uri"))
     text = str(fields.pop(schema.keys[-1], None) or fields.pop("text", ""))
     source = str(fields.pop(schema.keys[0])) if schema.pairs else None
-    if not row.places:
-        text = with_line_feeds(text)
+    if not row.blocks:
+        text = visible(with_line_feeds(text))
     if not text.strip() or (source is not None and not source.strip()):
         skip(row.where, "empty")
         return None
+    fields.pop(BLOCKS, None)
     try:
-        json.dumps(row.fields, ensure_ascii=False).encode("utf-8")
+        json.dumps(row.fields, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:
         skip(row.where, "a lone surrogate, which is not a character")
         return None
+    except ValueError:
+        fields = plain_values(fields)
     name, title, uri = (
         _label(fields.pop(key, None), key, row) for key in (schema.id, schema.title, "uri")
     )
@@ -331,7 +345,7 @@ def _document(row: Row, reading: Reading, ids: dict[str, int], last: str) -> Doc
         uri=uri,
         metadata=fields,
         source=source,
-        places=tuple(row.places),
+        blocks=tuple(row.blocks),
     )
 
 

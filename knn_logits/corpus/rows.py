@@ -5,13 +5,15 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from knn_logits.corpus.documents import Place, type_name
+from knn_logits.corpus.blocks import Block
+from knn_logits.corpus.documents import type_name
 from knn_logits.errors import CorpusError
 from knn_logits.printable import printable
 
@@ -50,7 +52,7 @@ class Row:
     fields: dict[str, object]
     name: str  # for a row without an id, such as `guide/part.jsonl:12`
     where: str  # for a message, such as `corpus/guide/part.jsonl, line 12`
-    places: Sequence[Place] = ()
+    blocks: Sequence[Block] = ()
     part: bool = False  # whether the row continues the document of the row before
 
 
@@ -169,17 +171,24 @@ def column_fields(
 ) -> dict[str, object]:
     """Makes the fields of a row from a table's columns. A null is an empty text, or left out."""
     texts = {key: "" if values[key] is None else values[key] for key in keys if key in values}
-    fields = {key: _plain(value) for key, value in values.items() if key not in keys}
-    fields = {key: value for key, value in fields.items() if value is not None} | texts
+    fields = plain_values({k: value for k, value in values.items() if k not in keys}) | texts
     fault = fault_of(fields, keys)
     if fault:
         raise CorpusError(f"{where}: {fault}; fix or remove this row")
     return fields
 
 
+def plain_values(values: Mapping[str, object]) -> dict[str, object]:
+    """Returns the JSON values of fields, without those that have none."""
+    plain = {key: _plain(value) for key, value in values.items()}
+    return {key: value for key, value in plain.items() if value is not None}
+
+
 def _plain(value: object) -> object:
-    """Returns a JSON value: dates and decimals become text, bytes and images become None."""
-    if value is None or isinstance(value, (str, int, float)):
+    """Returns a JSON value: dates and decimals become text; bytes, images and NaN become None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(child) for key, child in value.items()}

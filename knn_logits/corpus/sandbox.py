@@ -19,24 +19,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from knn_logits.corpus.parsers import Begin, Block, Fields, Left, Parser, Part
+from knn_logits.corpus.parsers import Begin, Fields, Left, Parser, Part, Text
 from knn_logits.corpus.rows import LONGEST_ROW, Schema, UnreadableError, display_name
 from knn_logits.corpus.texts import EXTRA
 from knn_logits.errors import CorpusError
+from knn_logits.store.blocks import KINDS
 
 # The address space of the child in bytes. Python and its libraries take a tenth of it.
 MEMORY = 2 << 30
-# The seconds that the child may take for one answer and for a document.
-PATIENCE, LONGEST = 60.0, 900.0
-# The text that a file may give: so many characters at least, and so many for each of its bytes.
-MOST_TEXT, MOST_TEXT_A_BYTE = 64 << 20, 300
+# The seconds that the child may take for one answer and for a document; and for all documents, as
+# many and these for each of their bytes.
+PATIENCE, LONGEST, SECONDS_PER_BYTE = 60.0, 900.0, 60.0 / (1 << 20)
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from knn_logits.corpus.sandbox import serve; serve()"
 )
 # The most characters of a block, since an answer is read as a whole.
 _LONGEST_BLOCK = 1 << 20
-# Rows are sent together, so many bytes or seconds of them.
+# Rows and blocks are sent together, so many bytes or seconds of them.
 _BATCH, _BATCH_SECONDS = 1 << 18, 1.0
 _LONGEST_LINE = LONGEST_ROW + (1 << 20)
 _LINES_AHEAD = 8
@@ -59,13 +59,12 @@ class Sandbox:
         *,
         memory: int = MEMORY,  # bytes of address space, if the system can limit it
         patience: float = PATIENCE,  # seconds from one page, heading or row to the next
-        longest: float = LONGEST,  # seconds for a document
-        most_text: int = MOST_TEXT,  # characters that a file may give, however small it is
+        longest: float = LONGEST,  # seconds for a document, and for many small ones
         beat: Callable[[], None] = lambda: None,  # ten times a second; an exception ends the work
         program: str = PROGRAM,  # the Python code that the child runs
     ) -> None:
-        self._memory, self._most_text = memory, most_text
-        self._patience, self._longest = patience, longest
+        self._memory, self._patience = memory, patience
+        self._longest = self._left = longest
         self._beat, self._program = beat, program
         self._child: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
@@ -84,10 +83,15 @@ class Sandbox:
 
     def parts(self, path: Path, reader: str, schema: Schema) -> Iterator[Part]:
         """Yields the parts of a regular file in order, as `reader` of the registry reads them."""
+        if self._left <= 0:
+            raise UnreadableError(
+                "the files before it took all the time that files of their size may take, as with "
+                "malicious ones; read it alone"
+            )
         child = self._started()
         name = os.fsencode(path.resolve()).hex()
         request = {"path": name, "reader": reader, "schema": asdict(schema)}
-        most = max(self._most_text, MOST_TEXT_A_BYTE * path.stat().st_size)
+        self._left += SECONDS_PER_BYTE * path.stat().st_size
         left = self._longest
         finished = False
         try:
@@ -97,8 +101,11 @@ class Sandbox:
                 child.stdin.flush()
             while True:
                 since = time.monotonic()
-                answers = self._next_answers(min(self._patience, left))
-                left -= time.monotonic() - since
+                try:
+                    answers = self._next_answers(min(self._patience, left, self._left))
+                finally:
+                    taken = time.monotonic() - since
+                    left, self._left = left - taken, self._left - taken
                 for answer in answers:
                     if answer == ["end"]:
                         finished = True
@@ -108,15 +115,6 @@ class Sandbox:
                         # A child that crashed, or that lacked memory, is replaced.
                         finished = str(part) != _CRASHED and answer != ["refused", "memory"]
                         raise part
-                    texts: list[object] = [part.text] if isinstance(part, Block) else []
-                    if isinstance(part, Fields):
-                        texts = [part.fields.get(key, "") for key in schema.keys]
-                    most -= 1 + sum(len(str(text)) for text in texts)
-                    if most < 0:
-                        raise UnreadableError(
-                            "it yields more text than a document of its size can contain, as in "
-                            "a zip bomb; split it if you trust it"
-                        )
                     if isinstance(part, Fields):
                         left = self._longest
                     yield part
@@ -187,9 +185,9 @@ class Sandbox:
             match answer:
                 case ["begin", None | str() as title, int(number)]:
                     return Begin(None if title is None else _line(title, 300), number)
-                case ["block", str(text), str(place), str(fragment), float() | int() as done]:
+                case ["text", str(text), str(kind), str(place), str(link), done] if kind in KINDS:
                     share = min(1.0, max(0.0, float(done)))
-                    return Block(text, _line(place, 100), _line(fragment, 100), share)
+                    return Text(text, kind, _line(place, 100), _line(link, 100), share)
                 case ["fields", dict(fields), int(number), float() | int() as done]:
                     return Fields(fields, number, min(1.0, max(0.0, float(done))))
                 case ["left", str(where), str(reason), bool(damaged)]:
@@ -203,7 +201,7 @@ class Sandbox:
                     )
                 case ["refused", str(reason)]:
                     return UnreadableError(_REASONS.get(reason, _line(reason, 300)))
-        except (ValueError, OverflowError):
+        except (ValueError, TypeError, OverflowError):
             pass
         return UnreadableError(_CRASHED)
 
@@ -231,6 +229,7 @@ def serve() -> None:
     confine(int(sys.argv[1]))
     for line in sys.stdin:
         batch: list[bytes] = []
+        size = 0
         since = time.monotonic()
         for answer in _parsed(**json.loads(line)):
             data = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
@@ -239,10 +238,11 @@ def serve() -> None:
                 data = json.dumps(["left", f"row {answer[2]}", reason, True]).encode()
             batch.append(data)
             late = time.monotonic() - since > _BATCH_SECONDS
-            if answer[0] != "fields" or late or sum(map(len, batch)) > _BATCH:
+            size += len(data)
+            if answer[0] not in ("fields", "text") or late or size > _BATCH:
                 answers.write(b"[" + b",".join(batch) + b"]\n")
                 answers.flush()
-                batch, since = [], time.monotonic()
+                batch, size, since = [], 0, time.monotonic()
 
 
 def confine(memory: int) -> None:
@@ -269,13 +269,15 @@ def _parsed(path: str, reader: str, schema: dict[str, Any]) -> Iterator[list[obj
     try:
         read = cast(Parser, getattr(import_module(f"knn_logits.corpus.parsers.{module}"), name))
         fields = Schema(**{**schema, "keys": tuple(schema["keys"])})
-        for part in read(Path(os.fsdecode(bytes.fromhex(path))), fields):
-            if isinstance(part, Block):
-                for first in range(0, len(part.text), _LONGEST_BLOCK):
-                    text = part.text[first : first + _LONGEST_BLOCK]
-                    yield ["block", text, part.place, part.fragment, part.done]
-            else:
-                yield [type(part).__name__.lower(), *vars(part).values()]
+        with Path(os.fsdecode(bytes.fromhex(path))).open("rb") as stream:
+            for part in read(stream, fields):
+                if isinstance(part, Text):
+                    for first in range(0, len(part.text), _LONGEST_BLOCK):
+                        text = part.text[first : first + _LONGEST_BLOCK]
+                        rest = [part.place, part.fragment, part.done]
+                        yield ["text", text, part.kind if not first else "", *rest]
+                else:
+                    yield [type(part).__name__.lower(), *vars(part).values()]
         yield ["end"]
     except CorpusError as error:
         yield ["wrong", str(error)]

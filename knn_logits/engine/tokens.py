@@ -221,7 +221,7 @@ def tokenize_with_places(
         texts = [part for document, parts in group for part in parts]
         cut: list[list[int]] = []
         ends: list[Array | None] = []
-        placed = [bool(document.places) for document, parts in group for _ in parts]
+        placed = [bool(document.blocks) for document, parts in group for _ in parts]
         for first in range(0, len(texts), _PARTS_AT_ONCE):
             last = first + _PARTS_AT_ONCE
             rows, where = cut_texts(
@@ -241,7 +241,7 @@ def _places(
     document: Document, parts: Sequence[str], ends: Sequence[Array | None]
 ) -> Iterator[int]:
     first = token = 0
-    waiting = deque(document.places)
+    waiting = deque(document.blocks)
     for part, token_ends in zip(parts, ends, strict=True):
         if token_ends is None:
             return

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 from knn_logits.arrays import Ints
 from knn_logits.errors import CorpusError, DamagedError
 from knn_logits.locks import cached_property
+from knn_logits.store.blocks import TokenBlock, TokenPlace, parsed
 from knn_logits.store.files import replacing
 from knn_logits.store.footer import check_footer
 
@@ -32,11 +32,6 @@ _LONGEST_ID = 4096
 _LONGEST_TITLE = 300
 _LONGEST_URI = 2048
 _LONGEST_SOURCE = 2000
-
-
-# The name of the places in a document's metadata, which no field of a corpus has by chance.
-PLACES = "@places"
-_LONGEST_PLACE = 100
 
 
 @dataclass(frozen=True)
@@ -61,11 +56,14 @@ class DocumentRecord:
             uri=self.uri if self.uri is None or len(self.uri) <= _LONGEST_URI else None,
         )
 
+    @property
+    def blocks(self) -> tuple[TokenBlock, ...]:
+        """Its headings, paragraphs, list items, table rows and code, in their order."""
+        return parsed(self.metadata, self.length)[0]
+
     def place_at(self, token: int) -> TokenPlace | None:
-        """The place of a token, counted from 0 in the document, if its metadata has places."""
-        if self.metadata is None or PLACES not in self.metadata:
-            return None
-        places = _places(self.metadata)
+        """The place of a token, counted from 0 in the document, if its blocks have places."""
+        places = parsed(self.metadata, self.length)[1]
         number = bisect_right(places, token, key=lambda place: place.start) - 1
         return places[number] if number >= 0 else None
 
@@ -119,7 +117,11 @@ class Documents:
 
     def named(self, name: str, removed: Collection[int] = ()) -> list[int]:
         """Numbers of the documents with an id, or else with that title, or else with that uri."""
-        matches = [self._numbers(column, lambda value: value == name) for column in _NAMES]
+        name = normalize("NFC", name)
+        matches = [
+            self._numbers(column, lambda value: normalize("NFC", value) == name)
+            for column in _NAMES
+        ]
         left = ([number for number in numbers if number not in removed] for numbers in matches)
         return next((numbers for numbers in (*left, *matches) if numbers), [])
 
@@ -210,34 +212,3 @@ class Passage:
     before: list[int]
     token: int
     after: list[int]
-
-
-@dataclass(frozen=True)
-class TokenPlace:
-    """A page, a heading or a line, counted from the document's first token."""
-
-    start: int
-    name: str
-    fragment: str  # the part after `#` that makes the document's uri lead there; may be empty
-
-    def within(self, uri: str | None) -> str | None:
-        """The address of a document, so that it leads to this place."""
-        return f"{uri}#{self.fragment}" if uri and self.fragment and "#" not in uri else uri
-
-
-def places_value(places: Iterable[tuple[int, str, str]]) -> list[list[int | str]]:
-    """Converts places to the form in which a document's metadata holds them under `PLACES`."""
-    return [[start, name, *([fragment] if fragment else [])] for start, name, fragment in places]
-
-
-@lru_cache(maxsize=256)
-def _places(metadata: str) -> tuple[TokenPlace, ...]:
-    """The places of a document; none where they make no sense."""
-    try:
-        places = [
-            TokenPlace(int(row[0]), str(row[1])[:_LONGEST_PLACE], str(*row[2:3])[:_LONGEST_PLACE])
-            for row in json.loads(metadata)[PLACES]
-        ]
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        return ()
-    return tuple(sorted(places, key=lambda place: place.start))

@@ -157,7 +157,7 @@ def test_a_pdf_is_read_with_its_pages(session, tmp_path):
     (document,), skipped = documents_of(session, [str(path)], "")
     assert "words words" in document.text
     assert (document.title, document.uri, skipped) == ("handbook.pdf", "upload:handbook.pdf", 0)
-    assert len(document.places) == 1
+    assert [block.place for block in document.blocks] == ["page 1"]
     # What is no such archive is not taken for one.
     (tmp_path / "bad.docx").write_bytes(b"PK\x03\x04rest")
     with pytest.raises(RequestError):

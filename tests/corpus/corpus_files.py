@@ -38,6 +38,20 @@ def read(*paths, **options):
     return list(documents), skipped
 
 
+def places_of(document):
+    """The starts, names and fragments of a document's places."""
+    return [(one.start, one.place, one.fragment) for one in document.blocks if one.place]
+
+
+def blocks_of(document):
+    """The kinds and texts of a document's blocks."""
+    ends = [one.start for one in document.blocks[1:]] + [len(document.text)]
+    return [
+        (one.kind, document.text[one.start : end].strip("\n"))
+        for one, end in zip(document.blocks, ends, strict=True)
+    ]
+
+
 def text_of(path, content):
     """The text of a file's only document, of which nothing was skipped."""
     documents, skipped = read(write(path, content))

@@ -10,7 +10,8 @@ from corpus_files import failure, read, write, write_lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.corpus.documents import Document, Place, with_line_feeds
+from knn_logits.corpus.blocks import Block
+from knn_logits.corpus.documents import Document, visible, with_line_feeds
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import CorpusError
 
@@ -23,8 +24,8 @@ GOOD = [{"text": "good"}]
 def test_a_text_file_is_one_document(tmp_path):
     path = write(tmp_path / "deep" / "note.md", b"\xef\xbb\xbfone\r\ntwo\rthree\n\r\n")
     text = "one\ntwo\nthree\n\n"
-    places = (Place(0, "line 1"),)
-    assert read(path) == ([Document(text, "note.md", uri="note.md", places=places)], [])
+    blocks = (Block(0, "p", "line 1"),)
+    assert read(path) == ([Document(text, "note.md", uri="note.md", blocks=blocks)], [])
 
 
 @pytest.mark.parametrize("offset", [1, 2, 3])
@@ -182,7 +183,9 @@ def test_a_surrogate_pair_is_a_character(tmp_path):
     assert read(path, strict=True)[0][0].text == "𝄞"
 
 
-TEXTS = st.text(st.characters(exclude_categories=("Cs",))).filter(str.strip)
+TEXTS = st.text(st.characters(exclude_categories=("Cs",))).filter(
+    lambda text: visible(text).strip()
+)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -202,7 +205,10 @@ def test_json_lines_return_any_text_as_it_is(tmp_path, texts, titles, escaped, e
     path = write(tmp_path / f"a{suffix}", gzip.compress(data) if suffix[-1] == "z" else data)
     assert read(path, strict=True)[0] == [
         Document(
-            with_line_feeds(row["text"]), row["id"], row["title"], metadata={"more": row["more"]}
+            visible(with_line_feeds(row["text"])),
+            row["id"],
+            row["title"],
+            metadata={"more": row["more"]},
         )
         for row in rows
     ]

@@ -1,12 +1,13 @@
 """PDF, HTML, office documents, books, notebooks and mail: their text, and where it stands."""
 
 import gzip
+import io
 import mailbox
 import zlib
 from email.message import EmailMessage
 
 import pytest
-from corpus_files import failure, read, write
+from corpus_files import blocks_of, failure, places_of, read, write
 from office_files import docx, encrypted_pdf, epub, notebook, paragraph, pdf, pptx, table
 
 from knn_logits.corpus.parsers.pdf import paragraphs
@@ -25,11 +26,11 @@ def only(path, **options):
 
 def placed(document):
     """The document's text by its places."""
-    starts = [place.start for place in document.places]
-    ends = [*starts[1:], len(document.text)]
+    places = places_of(document)
+    ends = [start for start, *_ in places[1:]] + [len(document.text)]
     return [
-        (place.name, place.fragment, document.text[place.start : end].strip())
-        for place, end in zip(document.places, ends, strict=True)
+        (name, fragment, document.text[start:end].strip())
+        for (start, name, fragment), end in zip(places, ends, strict=True)
     ]
 
 
@@ -67,19 +68,19 @@ def test_a_heading_in_a_pdf_stands_alone():
     body = "The batteries are charged at the quay during the night, which takes five hours."
     rest = "It suffices for three crossings."
     lines = ["The ferry", "1. Charging", body, rest, "2. Rules", body, rest]
-    assert paragraphs("\n".join(lines)) == (
-        f"The ferry\n\n1. Charging\n\n{body} {rest}\n\n2. Rules\n\n{body} {rest}"
-    )
+    text = ("p", f"{body} {rest}")
+    headings = [("h2", "The ferry"), ("h2", "1. Charging"), text, ("h2", "2. Rules"), text]
+    assert paragraphs("\n".join(lines)) == headings
     verses = ["Roses are red", "Violets are blue", "Sugar is sweet", body, rest]
     items = ["1. Open it", "2. Close it", body, rest]
     unfinished = [body.removesuffix("."), "Morvik", body, rest]
     for lines in (verses, items, unfinished):
-        assert "\n\n" not in paragraphs("\n".join(lines))
+        assert "h2" not in dict(paragraphs("\n".join(lines)))
 
 
 def test_the_ligatures_of_a_pdf_are_letters(tmp_path, monkeypatch):
     monkeypatch.setattr("pypdf.PageObject.extract_text", lambda _, **__: "The oﬃce ﬁlter was ﬂat.")
-    (block,) = read_pdf(write(tmp_path / "a.pdf", pdf("x")), Schema())
+    (block,) = read_pdf(io.BytesIO(pdf("x")), Schema())
     assert block.text.strip() == "The office filter was flat."
 
 
@@ -130,7 +131,7 @@ def test_a_page_that_cannot_be_laid_out_keeps_its_text(tmp_path, monkeypatch):
     from pypdf import PageObject
 
     monkeypatch.setattr(PageObject, "_layout_mode_text", lambda *_, **__: 1 / 0)
-    (block,) = read_pdf(write(tmp_path / "a.pdf", pdf(WINCH)), Schema())
+    (block,) = read_pdf(io.BytesIO(pdf(WINCH)), Schema())
     assert block.text.strip() == WINCH
 
 
@@ -178,16 +179,20 @@ def test_html_is_what_a_reader_sees_with_headings_as_places(tmp_path):
         f"Winches\n\nThe crane lifts.\n\nErrors\n\nCafé bold, and italic.\n{WINCH}\n\n- one\n"
         "- two x\n\ncode\tmeaning\nE42\tblocked\n\nif x:\n    y = 1"
     )
-    assert [(one.name, one.fragment) for one in document.places] == [
+    assert [place[1:] for place in places_of(document)] == [
         ("“Winches”", ""),
         ("“Errors”", "err"),
+    ]
+    assert [kind for kind, _ in blocks_of(document)] == [
+        *("h1", "p", "h2", "p"),
+        *("li", "li", "th", "tr", "pre"),
     ]
 
 
 def test_marks_within_marks_keep_the_order_of_a_heading(tmp_path):
     page = "<h2>The <code><b>oil</b></code>, the <i>winch<script>1</script></i> too</h2>"
-    (place,) = only(write(tmp_path / "a.html", page)).places
-    assert place.name == "“The oil, the winch too”"
+    (place,) = places_of(only(write(tmp_path / "a.html", page)))
+    assert place[1] == "“The oil, the winch too”"
 
 
 @pytest.mark.parametrize("wrapped", ["<main>{}</main>", "<div role=main>{}</div>"])
@@ -232,9 +237,8 @@ def test_a_word_document_has_headings_lists_and_tables(tmp_path):
     assert document.text.rstrip() == (
         f"Before any heading.\n\nErrors\n\n{WINCH}\n\ncode\tmeaning\nE42\tblocked"
     )
-    assert [(one.name, document.text[one.start :][:6]) for one in document.places] == [
-        ("“Errors”", "Errors")
-    ]
+    assert [place[1:] for place in places_of(document)] == [("“Errors”", "")]
+    assert [kind for kind, _ in blocks_of(document)] == ["p", "h1", "p", "th", "tr"]
 
 
 def test_a_presentation_is_read_slide_by_slide_with_its_notes(tmp_path):
@@ -277,7 +281,8 @@ def test_a_notebook_is_its_cells_without_their_output(tmp_path):
     cells = notebook(("markdown", "# Title\nProse."), ("code", "x = 1\nprint(x)"), ("raw", " "))
     document = only(write(tmp_path / "work.ipynb", cells))
     assert document.text == "# Title\nProse.\n\nx = 1\nprint(x)\n\n"
-    assert [one.name for one in document.places] == ["cell 1", "cell 2"]
+    assert [place[1] for place in places_of(document)] == ["cell 1", "cell 2"]
+    assert [kind for kind, _ in blocks_of(document)] == ["h1", "p", "pre"]
 
 
 def letter(subject="The winch – again", body=WINCH):
@@ -305,7 +310,7 @@ def test_a_letter_has_its_subject_as_title_and_says_what_is_left_out(tmp_path):
 def test_a_letter_in_html_alone_is_read(tmp_path):
     message = letter()
     message.set_content("<p>Only <b>this</b>.</p>", subtype="html")
-    assert only(write(tmp_path / "a.eml", bytes(message))).text.endswith("\n\nOnly this.\n")
+    assert only(write(tmp_path / "a.eml", bytes(message))).text.endswith("\n\nOnly this.\n\n")
 
 
 def test_a_mailbox_is_a_document_a_message(tmp_path):

@@ -1,35 +1,40 @@
 """Lines and headings of plain text as places, and large files in parts."""
 
-from corpus_files import read, write
+from corpus_files import places_of, read, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits.corpus import texts
+from knn_logits.corpus import gathering
+from knn_logits.corpus.gathering import Gathering
+from knn_logits.corpus.parsers import Text
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.corpus.rows import Row
-from knn_logits.corpus.texts import Gathering, plain_rows
 
 LINE = "The harbour crane lifts twelve crates an hour.\n"
 
 
 def test_the_lines_of_a_long_text_are_its_places(tmp_path):
-    ((document,), _) = read(write(tmp_path / "tool.py", LINE * 40))
-    assert document.places[0].name == "line 1"
-    assert len(document.places) > 2
-    for place in document.places:
-        assert place.name == f"line {1 + document.text[: place.start].count(chr(10))}"
-        assert place.start == 0 or document.text[place.start - 1] == "\n"
+    text = (LINE * 200 + "\n\n") + LINE + "\n" + LINE
+    for name in ("tool.py", "tool.txt"):
+        ((document,), _) = read(write(tmp_path / name, text))
+        places = places_of(document)
+        assert places[0][1] == "line 1"
+        assert len(places) > 4
+        for start, name, _ in places:
+            assert name == f"line {1 + document.text[:start].count(chr(10))}"
+            assert start == 0 or document.text[start - 1] == "\n"
+        # A long paragraph has several places, and is one block.
+        assert [one.kind for one in document.blocks if one.kind] == ["p", "p", "p"]
 
 
 def test_a_short_text_has_lines_if_it_has_several(tmp_path):
-    (place,) = read(write(tmp_path / "a.txt", "one\ntwo\n"))[0][0].places
-    assert (place.start, place.name) == (0, "line 1")
-    assert read(write(tmp_path / "b.txt", "one\n"))[0][0].places == ()
+    assert places_of(read(write(tmp_path / "a.txt", "one\ntwo\n"))[0][0]) == [(0, "line 1", "")]
+    assert places_of(read(write(tmp_path / "b.txt", "one\n"))[0][0]) == []
 
 
 def headings(tmp_path, text):
     ((document,), _) = read(write(tmp_path / "a.md", text))
-    return [(one.start, one.name) for one in document.places]
+    return [(start, name) for start, name, _ in places_of(document)]
 
 
 def test_a_single_heading_is_a_place(tmp_path):
@@ -39,7 +44,7 @@ def test_a_single_heading_is_a_place(tmp_path):
 def test_underlined_headings(tmp_path):
     text = (
         "---\ntitle: x\n---\n\nA title\n=======\nwords\n\nPart  two\n---\n"
-        "words\nmore words\n---\n\n"
+        "words\nmore words\n\n---\n\n"
         "- a list\n---\n\na | b\n--- | ---\n\n---\nlast\n\n```\nno\n==\n```\n"
     )
     assert headings(tmp_path, text) == [
@@ -65,23 +70,22 @@ def test_the_headings_of_markdown_are_its_places(tmp_path):
         "Before.\n\n# Guide #\ntext\n```\n# a comment\n```\n##no heading\n### Errors, & `winches`\n"
     )
     ((document,), _) = read(write(tmp_path / "guide.md", text))
-    assert [(one.name, one.fragment) for one in document.places] == [
-        ("“Guide”", "guide"),
-        ("“Errors, & `winches`”", "errors--winches"),
-    ]
-    assert document.text[document.places[1].start :].startswith("### Errors")
+    first, second = places_of(document)
+    assert first[1:] == ("“Guide”", "guide")
+    assert second[1:] == ("“Errors, & `winches`”", "errors--winches")
+    assert document.text[second[0] :].startswith("### Errors")
 
 
 def test_headings_of_one_name_come_after_the_one_above(tmp_path):
     text = "# Changes\n\n1.1\n---\n\n### Added\n\n## 1.0\n\n### Added\n\n### Fixed\n"
     ((document,), _) = read(write(tmp_path / "changes.md", text))
-    assert [one.name for one in document.places] == [
+    assert [name for _, name, _ in places_of(document)] == [
         "“Changes”", "“1.1”", "“1.1: Added”", "“1.0”", "“1.0: Added”", "“Fixed”"
     ]  # fmt: skip
 
 
 def test_a_large_file_is_several_documents_of_one_id(tmp_path, monkeypatch):
-    monkeypatch.setattr(texts, "LARGEST", 1000)
+    monkeypatch.setattr(gathering, "LARGEST", 1000)
     large = write(tmp_path / "a.txt", LINE * 100)
     small = write(tmp_path / "b.txt", LINE)
     documents = list(read_corpus([large, small, large]))
@@ -90,8 +94,8 @@ def test_a_large_file_is_several_documents_of_one_id(tmp_path, monkeypatch):
     assert all(len(one.text) <= 1000 for one in documents)
     lines = {"a.txt": 1, "b.txt": 1, "a.txt#2": 1}
     for document in documents:
-        if document.places:
-            assert document.places[0].name == f"line {lines[document.id]}"
+        if places_of(document):
+            assert places_of(document)[0][1] == f"line {lines[document.id]}"
         lines[document.id] += document.text.count("\n")
 
 
@@ -99,16 +103,17 @@ ROW = Row({}, "a", "a")
 BLOCKS = st.lists(st.tuples(st.text("ab\n", max_size=30), st.sampled_from("pqr")), max_size=8)
 
 
-@given(blocks=BLOCKS, largest=st.integers(1, 40))
-def test_each_character_keeps_its_place_however_a_text_is_cut(blocks, largest):
-    texts.LARGEST, plain = largest, texts.LARGEST
+@given(blocks=BLOCKS, largest=st.integers(1, 40), most=st.integers(1, 5))
+def test_each_character_keeps_its_place_however_a_text_is_cut(blocks, largest, most):
+    plain = gathering.LARGEST, gathering.MAX_BLOCKS
+    gathering.LARGEST, gathering.MAX_BLOCKS = largest, most
     try:
-        gathering = Gathering(ROW)
-        rows = [row for text, place in blocks for row in gathering.add(text, place)]
-        rows += list(gathering.rest())
+        whole = Gathering(ROW)
+        rows = [row for text, place in blocks for row in whole.add(Text(text, "p", place))]
+        rows += list(whole.rest())
     finally:
-        texts.LARGEST = plain
-    whole = "".join(text for text, _ in blocks)
+        gathering.LARGEST, gathering.MAX_BLOCKS = plain
+    text = "".join(text for text, _ in blocks)
     cut = [
         (one, name)
         for row in rows
@@ -116,24 +121,23 @@ def test_each_character_keeps_its_place_however_a_text_is_cut(blocks, largest):
     ]
     expected = [(one, place) for text, place in blocks for one in text]
     assert cut == expected[: len(cut)]
-    assert not whole[len(cut) :].strip()
+    assert not text[len(cut) :].strip()
+    assert [row.part for row in rows] == [number > 0 for number in range(len(rows))]
 
 
 def names(row):
     """The place of each character of a row."""
-    starts = [place.start for place in row.places]
     for number in range(len(row.fields["text"])):
-        here = [one for one, start in zip(row.places, starts, strict=True) if start <= number]
-        yield here[-1].name if here else ""
+        here = [one.place for one in row.blocks if one.start <= number and one.place]
+        yield here[-1] if here else ""
 
 
-@given(text=st.text("ab\n", max_size=200), largest=st.integers(1, 50))
-def test_cutting_a_text_loses_nothing_but_blank_ends(text, largest):
-    texts.LARGEST, plain = largest, texts.LARGEST
-    try:
-        rows = list(plain_rows([text], ROW))
-    finally:
-        texts.LARGEST = plain
-    joined = "".join(row.fields["text"] for row in rows)
-    assert joined.replace("\n", "") == text.replace("\n", "")
-    assert [row.part for row in rows] == [number > 0 for number in range(len(rows))]
+@given(text=st.text("ab#-1. |=\n", max_size=200))
+def test_the_blocks_of_a_text_are_the_text(tmp_path_factory, text):
+    folder = tmp_path_factory.mktemp("texts")
+    for name in ("a.txt", "a.py"):
+        if text.strip():
+            ((document,), _) = read(write(folder / name, text))
+            assert document.text == text
+            starts = [one.start for one in document.blocks]
+            assert starts == sorted(set(starts))

@@ -8,7 +8,8 @@ import pytest
 from corpus_files import write
 from office_files import notebook, pdf
 
-from knn_logits.corpus.parsers import Block
+from knn_logits.corpus import file_rows, reading
+from knn_logits.corpus.parsers import Text
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.corpus.rows import Schema, UnreadableError
 from knn_logits.corpus.sandbox import PROGRAM, Sandbox
@@ -38,7 +39,7 @@ def page(tmp_path):
 
 def test_one_child_reads_many_files_and_is_replaced_when_it_dies(page):
     with Sandbox() as sandbox:
-        assert isinstance(parts(sandbox, page)[-1], Block)
+        assert isinstance(parts(sandbox, page)[-1], Text)
         first = sandbox.child
         parts(sandbox, page)
         assert sandbox.child == first
@@ -56,7 +57,7 @@ def test_a_reader_that_stops_leaves_no_child_with_half_an_answer(page):
         child = sandbox.child
         reading.close()
         assert not runs(child)
-        assert len(parts(sandbox, page)) == 101
+        assert len(parts(sandbox, page)) == 201
         child = sandbox.child
     assert not runs(child)
 
@@ -123,7 +124,7 @@ NONSENSE = [
     "no JSON",
     "[]",
     "{}",
-    '[["block", 1, "", "", 0]]',
+    '[["text", 1, "", "", 0]]',
     '["end"]',
     "[[]]",
     "[7]",
@@ -143,17 +144,34 @@ def test_a_child_that_answers_nonsense_is_not_believed(page, answer):
         assert sandbox.child is None
 
 
-def test_more_text_than_a_document_has_is_refused(page):
+def test_more_text_than_a_document_has_is_refused(page, monkeypatch):
     page.write_text("<p>" + "words " * 10_000)
     flood = (
         "import sys; sys.stdin.readline()\n"
-        'while True: print(\'[["block", "\' + \'x\' * (1 << 20) + \'", "", "", 0]]\')'
+        'while True: print(\'[["text", "\' + \'x\' * (1 << 20) + \'", "p", "", "", 0]]\')'
     )
-    with (
-        Sandbox(most_text=100, program=flood) as sandbox,
-        pytest.raises(UnreadableError, match="more text than a document"),
-    ):
-        parts(sandbox, page)
+    monkeypatch.setattr(reading, "Sandbox", lambda beat: Sandbox(program=flood, beat=beat))
+    monkeypatch.setattr(file_rows, "MOST_TEXT", 8 << 20)
+    skipped = []
+    list(read_corpus([str(page)], on_skip=lambda *skip: skipped.append(skip)))
+    assert "more text than a document" in skipped[0][1]
+
+
+def test_many_files_have_a_time_together(tmp_path):
+    late = "import sys, time; sys.stdin.readline(); time.sleep(1); print('[[\"end\"]]', flush=True)"
+    slow = f"while True:\n {late}"
+    with Sandbox(program=slow, longest=2.5, patience=20) as sandbox:
+        for number in range(9):
+            path = tmp_path / f"{number}.html"
+            path.write_text("x")
+            try:
+                parts(sandbox, path)
+            except UnreadableError as error:
+                assert "longer than" in str(error)  # noqa: PT017
+                break
+        assert 1 < number < 5
+        with pytest.raises(UnreadableError, match="the files before it took all the time"):
+            parts(sandbox, path)
 
 
 @on_linux

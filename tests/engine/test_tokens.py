@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from knn_logits import Document, Place, build_datastore, chat_ids, text_ids
+from knn_logits import Block, Document, build_datastore, chat_ids, text_ids
 from knn_logits.engine import tokens as module
 from knn_logits.engine.tokens import (
     control_ids,
@@ -193,7 +193,7 @@ def test_tokens_around_a_text_stay(tokenizer):
 
 def test_places_stay_where_they_are():
     tokenizer = unigram()
-    document = Document("a </s> bc", "d", places=[Place(start=7, name="p")])
+    document = Document("a </s> bc", "d", blocks=[Block(7, "p", "p")])
     ((_, ids, places),) = tokenize_with_places(tokenizer, [document])
     assert tokenizer.decode(ids[places[0] :]).strip() == "bc"
 

@@ -1,5 +1,6 @@
 """A source says where it stands: the page, the heading or the line of its passage."""
 
+import json
 import re
 
 import pytest
@@ -8,6 +9,8 @@ from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 
 from knn_logits import (
+    Block,
+    Datastore,
     Document,
     KNNLogitsProcessor,
     WindowConfig,
@@ -19,10 +22,10 @@ from knn_logits import (
     read_corpus,
     remove_documents,
 )
-from knn_logits.corpus.documents import Place
 from knn_logits.evidence.render import to_html
 from knn_logits.evidence.token_documents import where
-from knn_logits.store.documents import PLACES, DocumentRecord
+from knn_logits.store.blocks import BLOCKS
+from knn_logits.store.documents import DocumentRecord
 
 PAGES = [
     "The crane lifts twelve crates.\n\n",
@@ -34,8 +37,10 @@ LINES = "".join(f"The keeper writes note number {n} into his book.\n" for n in r
 
 def paged(id="handbook.pdf", more="", **fields):
     starts = [sum(len(one) for one in PAGES[:number]) for number in range(len(PAGES))]
-    places = [Place(start, f"page {n}", f"page={n}") for n, start in enumerate(starts, start=1)]
-    return Document("".join(PAGES) + more, id, uri=id, places=places, **fields)
+    blocks = [
+        Block(start, "p", f"page {n}", f"page={n}") for n, start in enumerate(starts, start=1)
+    ]
+    return Document("".join(PAGES) + more, id, uri=id, blocks=blocks, **fields)
 
 
 def build(model, tokenizer, documents, folder):
@@ -134,16 +139,55 @@ def test_one_id_removes_all_parts_of_a_file(model, tokenizer, tmp_path):
     [
         None,
         "{}",
-        f'{{"{PLACES}": 3}}',
-        f'{{"{PLACES}": [["a"]]}}',
-        f'{{"{PLACES}": [[]]}}',
-        f'{{"{PLACES}": [[5, "page 1"]]}}',
-        f'{{"{PLACES}": ' + "[" * 100_000,
-        f'["{PLACES}"]',
+        f'{{"{BLOCKS}": 3}}',
+        f'{{"{BLOCKS}": {{"a": 1}}}}',
+        f'{{"{BLOCKS}": [["a"]]}}',
+        f'{{"{BLOCKS}": [[]]}}',
+        f'{{"{BLOCKS}": [[5, "p", "page 1"]]}}',
+        f'{{"{BLOCKS}": [[1e999, "p", "page 1"], [-1, "p", "x"], [0, "b", "x"], [9, "p", "x"]]}}',
+        f'{{"{BLOCKS}": ' + "[" * 100_000,
+        f'["{BLOCKS}"]',
     ],
 )
 def test_places_that_make_no_sense_are_none(metadata):
-    assert DocumentRecord(0, 9, "d", metadata=metadata).place_at(4) is None
+    record = DocumentRecord(0, 9, "d", metadata=metadata)
+    assert record.place_at(4) is None
+    assert [(one.kind, one.end) for one in record.blocks] == [("p", 9)]
+
+
+def test_a_store_gives_the_blocks_of_a_document_back(model, tokenizer, tmp_path):
+    text = (
+        "# Guide\n\nWhat to bring:\n\n- a rope\n- a lamp\n\n## Prices\n\n"
+        "| Article | Price |\n|---|---|\n| rope | 7 |\n| lamp | 9 |\n\n"
+        "####### no heading\n\n```\n# a comment\n```\n\n### Deep\n\n## Last\n\nEnd.\n"
+    )
+    (tmp_path / "guide.md").write_text(text)
+    built = build(model, tokenizer, read_corpus([str(tmp_path / "guide.md")]), tmp_path / "s")
+    record = Datastore(built.folder).documents[0]
+    ids = built.tokens[record.first : record.first + record.length].tolist()
+    texts = [tokenizer.decode(ids[one.start : one.end]).strip() for one in record.blocks]
+    paths = [[texts[number].strip("# ") for number in one.headings] for one in record.blocks]
+    assert [one.kind for one in record.blocks] == [
+        *("h1", "p", "li", "li", "h2", "th", "tr", "tr"),
+        *("p", "pre", "h3", "h2", "p"),
+    ]
+    assert [one.start for one in record.blocks[1:]] == [one.end for one in record.blocks[:-1]]
+    assert paths == [[], *[["Guide"]] * 4, *[["Guide", "Prices"]] * 6, ["Guide"], ["Guide", "Last"]]
+    leads = [one.lead if one.lead is None else texts[one.lead] for one in record.blocks]
+    assert leads[2:4] == ["What to bring:"] * 2
+    assert [lead.partition("\n")[0] for lead in leads[6:8]] == ["| Article | Price |"] * 2
+    assert texts[6] == "| rope | 7 |"
+    assert {lead for row, lead in enumerate(leads) if row not in (2, 3, 6, 7)} == {None}
+
+
+def test_a_document_cannot_bring_blocks_of_its_own(model, tokenizer, tmp_path):
+    row = {"text": "One.", "@blocks": [[0, "p", "page 7"]], "n": 1e999, "@id": "x"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    documents = [*read_corpus([str(tmp_path / "a.jsonl")])]
+    assert documents[0].metadata == {"@id": "x"}
+    documents.append(Document("Two.", "two", metadata={"@blocks": [[0, "p", "page 7"]]}))
+    store = build(model, tokenizer, documents, tmp_path / "s")
+    assert [store.documents[n].place_at(0) for n in range(2)] == [None, None]
 
 
 def test_a_tokenizer_that_does_not_say_where_its_tokens_stand_gives_no_places(

@@ -89,10 +89,10 @@ def checked(document):
     """What holds of every document, whatever its file."""
     document.text.encode()
     assert document.text.strip()
-    starts = [place.start for place in document.places]
+    starts = [place.start for place in document.blocks]
     assert starts == sorted(starts)
     assert all(0 <= start < max(1, len(document.text)) for start in starts)
-    assert not any("\n" in place.name for place in document.places)
+    assert not any("\n" in place.place for place in document.blocks)
 
 
 def _written(make, *arguments, **settings):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+from knn_logits.corpus.blocks import quoted
 from knn_logits.corpus.parsers import Begin, Left, Part
-from knn_logits.corpus.parsers.markup import blocks_of
-from knn_logits.corpus.parsers.office import member, opened_zip, parse_xml
+from knn_logits.corpus.parsers.archives import member, opened_zip, parse_xml
+from knn_logits.corpus.parsers.markup import texts_of
 from knn_logits.corpus.rows import Schema, UnreadableError
-from knn_logits.corpus.texts import quoted
 
 _CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
 _PACKAGE = "{http://www.idpf.org/2007/opf}"
@@ -22,10 +22,10 @@ _OF_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#
 _METHOD = "{http://www.w3.org/2001/04/xmlenc#}EncryptionMethod"
 
 
-def read(path: Path, schema: Schema) -> Iterator[Part]:
-    """Reads a book, one block for each heading."""
+def read(stream: Any, schema: Schema) -> Iterator[Part]:
+    """Reads a book, whose places are its headings."""
     del schema  # the web pages in a book are UTF-8
-    with opened_zip(path) as archive:
+    with opened_zip(stream) as archive:
         names = set(archive.namelist())
         if _PROTECTION in names:
             methods = parse_xml(member(archive, _PROTECTION)).iter(_METHOD)
@@ -48,7 +48,7 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
             if page not in names:
                 yield Left(f"part {number}", f"it has no {page[:80]}")
                 continue
-            title, blocks = blocks_of(member(archive, page).decode("utf-8", "replace"))
-            for block in blocks:
-                place = block.place or place or quoted(title or "") or f"part {number}"
-                yield replace(block, place=place, fragment="", done=number / len(spine))
+            title, texts = texts_of(member(archive, page).decode("utf-8", "replace"))
+            for text in texts:
+                place = text.place or place or quoted(title or "") or f"part {number}"
+                yield replace(text, place=place, fragment="", done=number / len(spine))

@@ -4,40 +4,53 @@ from __future__ import annotations
 
 import mailbox
 from collections.abc import Iterator
+from dataclasses import replace
 from email import policy
 from email.message import EmailMessage
 from email.parser import BytesParser
-from pathlib import Path
 from typing import Any
 
-from knn_logits.corpus.parsers import Begin, Block, Left, Part, clean
-from knn_logits.corpus.parsers.markup import blocks_of
+from knn_logits.corpus.blocks import prose
+from knn_logits.corpus.parsers import Begin, Left, Part, Text, clean
+from knn_logits.corpus.parsers.markup import texts_of
 from knn_logits.corpus.rows import Schema, UnreadableError
 
 # The time to read a header grows with the square of its length.
 _LONGEST_HEADER = 10_000
+# HTML with so many times the words of the plain text is read.
+_MORE_WORDS = 2
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
-def read(path: Path, schema: Schema) -> Iterator[Part]:
+def read(stream: Any, schema: Schema) -> Iterator[Part]:
     del schema  # a message names its own encoding
-    with path.open("rb") as file:
-        message = _parsed(file)
+    message = _parsed(stream)
     if not message.keys():
         raise UnreadableError("not an e-mail: it has no headers; rename it to .txt")
     yield from _parts(message, 0, 1.0)
 
 
-def read_mailbox(path: Path, schema: Schema) -> Iterator[Part]:
+def read_page(stream: Any, schema: Schema) -> Iterator[Part]:
+    """Reads a web page that a browser saved with its pictures, as a message of several parts."""
+    del schema
+    page = _parsed(stream).get_body(("html",))
+    title, texts = texts_of(_content(page)) if page is not None else (None, [])
+    if not texts:
+        raise UnreadableError("it has no web page with text; save the page as .html")
+    yield Begin(title)
+    yield from texts
+
+
+def read_mailbox(stream: Any, schema: Schema) -> Iterator[Part]:
     """Reads a mailbox in the mbox format, one document for each message that is not empty."""
     del schema
-    messages = mailbox.mbox(path, factory=_parsed, create=False)
+    messages = mailbox.mbox(stream.name, factory=_parsed, create=False)
     keys = messages.keys()
     empty = 0
     for number, key in enumerate(keys, start=1):
         message: Any = messages.get(key)
         parts = list(_parts(message, number, number / len(keys)))
-        if any(isinstance(part, Block) and part.text.strip() for part in parts):
+        if any(isinstance(part, Text) and part.text.strip() for part in parts):
             yield from parts
         else:  # a mailbox may have a great many of these
             empty += 1
@@ -49,10 +62,15 @@ def read_mailbox(path: Path, schema: Schema) -> Iterator[Part]:
 
 
 class _Policy(policy.EmailPolicy):
-    """That of Python, which reads the beginning of a longer header."""
+    """That of Python, which reads the beginning of a longer header, and one in raw Latin-1."""
 
     def header_fetch_parse(self, name: str, value: str) -> Any:
-        return super().header_fetch_parse(name, value[:_LONGEST_HEADER])
+        raw = value[:_LONGEST_HEADER].encode("utf-8", "surrogateescape")
+        try:
+            value = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            value = raw.decode("cp1252", "replace")
+        return super().header_fetch_parse(name, value)
 
 
 def _parsed(file: Any) -> Any:
@@ -63,7 +81,9 @@ def _parts(message: EmailMessage, number: int, done: float) -> Iterator[Part]:
     headers = {name: _header(message, name) for name in _HEADERS}
     yield Begin(headers["Subject"] or None, number)
     lines = [f"{name}: {value}" for name, value in headers.items() if value]
-    yield Block("\n".join([*lines, "", _body(message), ""]), done=done)
+    yield Text("\n".join([*lines, "", ""]), done=done)
+    for text in _body(message):
+        yield replace(text, place="", fragment="")
     attached = [
         clean(str(part.get_filename() or part.get_content_type()))[:80].replace("\n", " ")
         for part in message.walk()
@@ -82,15 +102,25 @@ def _header(message: EmailMessage, name: str) -> str:
         return ""  # a header that no standard allows
 
 
-def _body(message: EmailMessage) -> str:
+def _body(message: EmailMessage) -> Iterator[Text]:
+    """The text of a message: of two forms HTML, if the plain one has far fewer words.
+
+    Some programs write into the plain form only that the message is in HTML.
+    """
+    plain, html = (message.get_body((kind,)) for kind in ("plain", "html"))
+    content = _content(plain if plain is not None else message) if plain or not html else ""
+    texts = texts_of(_content(html))[1] if html is not None else []
+    words = sum(len(text.text.split()) for text in texts)
+    if words > _MORE_WORDS * len(content.split()):
+        yield from texts
+        return
+    for kind, text, _ in prose([clean(content).strip() + "\n"]):
+        yield Text(text, kind)
+
+
+def _content(part: Any) -> str:
     try:
-        part = message.get_body(("plain", "html"))
-        if part is None:
-            return ""
-        content = part.get_content()
+        return str(part.get_content())
     except (LookupError, ValueError, AttributeError, TypeError):
-        payload = message.get_payload(decode=True)
-        return clean(payload.decode("utf-8", "replace") if isinstance(payload, bytes) else "")
-    if part.get_content_type() == "text/html":
-        content = "".join(block.text for block in blocks_of(str(content))[1])
-    return clean(str(content)).strip()
+        payload = part.get_payload(decode=True)
+        return payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""

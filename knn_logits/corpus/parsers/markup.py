@@ -4,71 +4,74 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from knn_logits.corpus.parsers import Begin, Block, Part, clean
+from knn_logits.corpus.blocks import quoted
+from knn_logits.corpus.parsers import Begin, Part, Text, clean
 from knn_logits.corpus.rows import Schema, UnreadableError
-from knn_logits.corpus.texts import characters, quoted, recognised
+from knn_logits.corpus.texts import characters, recognised
+from knn_logits.store.blocks import HEADINGS
 
 
 def _tags(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-_HEADINGS = _tags("h1 h2 h3 h4 h5 h6")
 _UNSEEN = _tags(
     "script style template noscript svg math head nav iframe object canvas audio video select "
     "button datalist"
 )
-_PARAGRAPHS = _HEADINGS | _tags("p pre blockquote table ul ol dl figure section")
+_PARAGRAPHS = frozenset(HEADINGS) | _tags("p pre blockquote table ul ol dl figure section")
 _BLOCKS = _PARAGRAPHS | _tags(
     "address article aside body caption center dd details div dt fieldset figcaption footer form "
     "header hr li main summary tr"
 )
 _CELLS = ("td", "th")
+_KINDS = frozenset((*HEADINGS, "li", "pre"))
 # A name is cut to a line. So many pieces of text have that.
 _MOST_PARTS = 200
+# How far a cell is repeated, and how much of it.
+_MOST_COLUMNS, _MOST_ROWS, _LONGEST_CELL = 50, 1000, 200
 _DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w-]+)")
+_NOTE = re.compile("footnote|noteref|reference")
 _SPACE = re.compile(r"[ \t\n\f\r]+")
 
 
-def read(path: Path, schema: Schema) -> Iterator[Part]:
-    title, blocks = blocks_of(_text_of(path, schema.encoding))
+def read(stream: Any, schema: Schema) -> Iterator[Part]:
+    title, texts = texts_of(_source(stream, schema.encoding))
     yield Begin(title)
-    yield from blocks
+    yield from texts
 
 
-def blocks_of(text: str) -> tuple[str | None, list[Block]]:
-    """Returns the title of a page and its blocks. A block is a heading with the text after it."""
+def texts_of(source: str) -> tuple[str | None, list[Text]]:
+    """Returns the title of a page and its blocks."""
     from lxml import etree, html
 
     parser = html.HTMLParser(
         encoding="utf-8", no_network=True, remove_comments=True, huge_tree=True
     )
     try:
-        root = html.document_fromstring(text.encode("utf-8", "replace"), parser=parser)
+        root = html.document_fromstring(source.encode("utf-8", "replace"), parser=parser)
     except (etree.ParserError, etree.XMLSyntaxError, ValueError):
         return None, []
     heading = root.find(".//title")
     title = None if heading is None else " ".join((heading.text or "").split())[:300] or None
     walk = _Walk()
     walk.visit(_main(root))
-    return title, [block for block in walk.blocks if block.text.strip()]
+    return title, walk.texts
 
 
-def _text_of(path: Path, encoding: str | None) -> str:
-    with path.open("rb") as stream:
-        declared = _DECLARED.search(stream.read(4096).lower())
-        for name in (encoding, declared and declared[1].decode("ascii"), None):
-            stream.seek(0)
-            try:
-                return "".join(characters(stream, recognised(stream, name)))
-            except (UnreadableError, LookupError) as error:
-                if name is None:
-                    raise UnreadableError(str(error)) from None
+def _source(stream: Any, encoding: str | None) -> str:
+    declared = _DECLARED.search(stream.read(4096).lower())
+    for name in (encoding, declared and declared[1].decode("ascii"), None):
+        stream.seek(0)
+        try:
+            return "".join(characters(stream, recognised(stream, name).name))
+        except (UnreadableError, LookupError) as error:
+            if name is None:
+                raise UnreadableError(str(error)) from None
     raise AssertionError
 
 
@@ -84,70 +87,141 @@ def _main(root: Any) -> Any:
 
 @dataclass
 class _Walk:
-    """Collects text; `gap` is the white space due before the next word."""
+    """Collects the blocks of a page, and the rows of its tables with merged cells repeated."""
 
-    parts: list[str] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    gap: str = ""
+    texts: list[Text] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)  # of the block or the cell that is open
+    gap: str = ""  # the white space due before the next word
+    between: str = ""  # the line breaks due before the next block
+    kinds: list[str] = field(default_factory=lambda: ["p"])  # of the elements that are open
+    marker: str = ""  # of a list item that has no word yet
     place: str = ""
     fragment: str = ""
-    cells: int = 0
+    cells: int = 0  # how many cells are open, one in another
+    row: list[str] = field(default_factory=list)
+    spans: dict[int, tuple[str, int]] = field(default_factory=dict)  # cells that reach down
+    first: bool = False  # whether no row of the table was read
 
     def visit(self, root: Any) -> None:
         """Walks without recursion, since a page may be nested as deeply as its parser allows."""
         waiting: list[tuple[Any, bool, bool]] = [(root, True, False)]
         while waiting:
             node, opening, preformatted = waiting.pop()
+            tag = node.tag if isinstance(node.tag, str) else None
+            seen = tag is not None and tag not in _UNSEEN and not _hidden(node)
+            if opening and seen and tag not in ("sub", "sup"):
+                self._open(node)
+                inside = preformatted or tag == "pre"
+                self._text(node.text, inside)
+                waiting.append((node, False, preformatted))
+                waiting.extend((child, True, inside) for child in reversed(node))
+                continue
             if not opening:
                 self._close(node)
-                if node is not root:
-                    self._text(node.tail, preformatted)
-                continue
-            tag = node.tag if isinstance(node.tag, str) else None
-            if tag is None or tag in _UNSEEN or _hidden(node):
-                if node is not root:
-                    self._text(node.tail, preformatted)
-                continue
-            self._open(node)
-            inside = preformatted or tag == "pre"
-            self._text(node.text, inside)
-            waiting.append((node, False, preformatted))
-            waiting.extend((child, True, inside) for child in reversed(node))
+            elif seen:
+                self._raised(node)
+            if node is not root:
+                self._text(node.tail, preformatted)
         self._flush()
+        if self.texts:
+            self._end("\n\n")
 
     def _open(self, node: Any) -> None:
         tag = node.tag
-        if tag in _HEADINGS:
+        if tag in _BLOCKS:
+            self._break("\n\n" if tag in _PARAGRAPHS else "\n")
+        if tag in HEADINGS:
             # The beginning of one, since headings of a hostile page stand within one another.
             name = quoted("".join(islice(_seen_text(node), _MOST_PARTS)))
             if name:
-                self._flush()
                 self.place, self.fragment = name, _anchor(node)
-        if tag in _BLOCKS:
-            self._break("\n\n" if tag in _PARAGRAPHS else "\n")
+        if tag in _KINDS:
+            self.kinds.append("li" if self.kinds[-1] == "li" and tag != "pre" else tag)
         if tag == "br":
-            self.gap = "\n" if "\n" not in self.gap else "\n\n"
-            self.gap = " " if self.cells else self.gap
+            self.gap = " " if self.cells else self.gap + "\n" if self.gap == "\n" else "\n"
         elif tag == "li":
-            self._word("- ")
+            self.marker = _marker(node)
         elif tag in _CELLS:
-            self.gap = "\t" if node.getprevious() is not None else self.gap
+            self.gap = self.gap or " "
             self.cells += 1
+        elif tag == "table" and not self.cells:
+            self.spans, self.first = {}, True
         elif tag == "img" and node.get("alt"):
             self._text(node.get("alt"), False)
 
     def _close(self, node: Any) -> None:
-        self.cells -= node.tag in _CELLS
-        if node.tag in _BLOCKS:
-            self._break("\n\n" if node.tag in _PARAGRAPHS else "\n")
+        tag = node.tag
+        if tag in _CELLS:
+            self.cells -= 1
+            if not self.cells:
+                self._cell(node)
+        elif tag == "tr" and not self.cells:
+            self._row(node)
+        elif tag in _BLOCKS:
+            self._break("\n\n" if tag in _PARAGRAPHS else "\n")
+        if tag in _KINDS:
+            self.kinds.pop()
+            self.marker = ""
 
     def _break(self, gap: str) -> None:
-        if self.parts and self.parts[-1] == "- ":
-            return  # this is a paragraph within an item of a list
         if self.cells:
             self.gap = self.gap or " "  # a row of a table stays a line
-        elif len(gap) > len(self.gap) or "\n" not in self.gap:
-            self.gap = gap
+            return
+        self._flush()
+        gap = "\n" if self.kinds[-1] == "li" else gap
+        self.between = max(self.between, gap, key=len)
+
+    def _cell(self, node: Any) -> None:
+        text = "".join(self.parts)
+        self.parts, self.gap = [], ""
+        self._reach()
+        across, down = _span(node, "colspan", _MOST_COLUMNS), _span(node, "rowspan", _MOST_ROWS)
+        for column in range(across):
+            if down > 1:
+                self.spans[len(self.row)] = (text[:_LONGEST_CELL], down - 1)
+            self.row.append(text if not column else text[:_LONGEST_CELL])
+
+    def _reach(self) -> None:
+        """Repeats the cells above that reach down to the next columns."""
+        while (column := len(self.row)) in self.spans:
+            text, left = self.spans.pop(column)
+            if left > 1:
+                self.spans[column] = (text, left - 1)
+            self.row.append(text)
+
+    def _row(self, node: Any) -> None:
+        self._reach()
+        row, self.row = self.row, []
+        if not any(row):
+            return
+        tags = [child.tag for child in node if child.tag in _CELLS]
+        row = row[:1] if len(tags) == 1 and len(set(row)) == 1 else row
+        plain = self.first and "th" not in tags and not any(map(str.isdigit, "".join(row)))
+        heads = "td" not in tags or node.getparent().tag == "thead" or plain
+        kind = "p" if len(row) == 1 else "th" if heads else "tr"
+        self.first = False
+        self.parts = ["\t".join(row)]
+        self._flush(kind)
+        self.between = "\n"
+
+    def _raised(self, node: Any) -> None:
+        """Writes what is raised or lowered so that it does not become a part of a number."""
+        text = " ".join("".join(islice(_seen_text(node), _MOST_PARTS)).split())
+        before = "" if self.gap or not self.parts else self.parts[-1][-1:]
+        marks = f"{node.get('class')} {node.get('role')}"
+        linked = node.getparent() is not None and node.getparent().tag == "a"
+        if not text:
+            return
+        if linked or node.find(".//a") is not None or _NOTE.search(marks):
+            self.gap = self.gap or " "
+            self._word(f"[{text.strip('[]()')}]")
+        elif node.tag == "sub":
+            self._word(f"_{text}" if before.isdigit() else text)
+            self.gap = " " if (node.tail or "")[:1].isdigit() else ""
+        elif not before or (len(text) > 1 and text.isalpha()):  # such as 1st or ™
+            self._word(text)
+        else:
+            self._word(f"^({text})" if " " in text else f"^{text}")
 
     def _text(self, text: str | None, preformatted: bool) -> None:
         text = clean(text or "")
@@ -158,7 +232,7 @@ class _Walk:
                     self._word(line.rstrip())
             return
         text = _SPACE.sub(" ", text)
-        if text.startswith(" ") and not self.gap and self.parts and self.parts[-1] != "- ":
+        if text.startswith(" ") and not self.gap:
             self.gap = " "
         if text.strip(" "):
             self._word(text.strip(" "))
@@ -167,13 +241,47 @@ class _Walk:
     def _word(self, text: str) -> None:
         if self.parts:
             self.parts.append(self.gap)
-        self.parts.append(text)
-        self.gap = ""
+        self.parts.append(self.marker + text)
+        self.gap = self.marker = ""
 
-    def _flush(self) -> None:
-        if self.parts:
-            self.blocks.append(Block("".join(self.parts) + "\n\n", self.place, self.fragment))
+    def _flush(self, kind: str = "") -> None:
+        """Ends the block that is open, if it has words."""
+        text = "".join(self.parts)
         self.parts, self.gap = [], ""
+        if text:
+            self._end(self.between or "\n")
+            self.texts.append(Text(text, kind or self.kinds[-1], self.place, self.fragment))
+            self.between = ""
+
+    def _end(self, gap: str) -> None:
+        if self.texts:
+            self.texts[-1] = replace(self.texts[-1], text=self.texts[-1].text + gap)
+
+
+def _marker(item: Any) -> str:
+    """The number of a list item, or a dash. An item outside of a list has its mark in its text."""
+    parent = item.getparent()
+    if parent is None or parent.tag not in ("ol", "ul", "menu"):
+        return ""
+    if parent.tag != "ol":
+        return "- "
+    number, own = _number(parent.get("start"), 1), item.get("value")
+    if own is None:
+        previous = item.getprevious()
+        last = None if previous is None else previous.get("data-number")
+        number = number if last is None else int(last) + 1
+    else:
+        number = _number(own, number)
+    item.set("data-number", str(number))
+    return f"{number}. "
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text and re.fullmatch(r"-?\d{1,6}", text) else default
+
+
+def _span(node: Any, name: str, most: int) -> int:
+    return min(most, max(1, _number(node.get(name), 1)))
 
 
 def _seen_text(node: Any) -> Iterator[str]:
@@ -190,7 +298,7 @@ def _seen_text(node: Any) -> Iterator[str]:
 
 
 def _permalink(node: Any) -> bool:
-    return node.tag == "a" and (node.text or "").strip() in ("¶", "#", "§")
+    return node.tag == "a" and (node.text or "").strip() in ("¶", "#", "§", "↑", "↩", "↩︎")
 
 
 def _hidden(node: Any) -> bool:

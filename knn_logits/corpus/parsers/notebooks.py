@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
-from knn_logits.corpus.parsers import Block, Part, clean
+from knn_logits.corpus.parsers import Text, clean
+from knn_logits.corpus.parsers.markdown import blocks_of
 from knn_logits.corpus.rows import Schema, UnreadableError
 
 
-def read(path: Path, schema: Schema) -> Iterator[Part]:
-    """Reads a notebook, one block for each cell."""
+def read(stream: Any, schema: Schema) -> Iterator[Text]:
     try:
-        content = json.loads(path.read_bytes().decode(schema.encoding or "utf-8-sig"))
+        content = json.loads(stream.read().decode(schema.encoding or "utf-8-sig"))
         # Version 3 has the cells in worksheets.
         cells = [cell for sheet in content.get("worksheets", [content]) for cell in sheet["cells"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -23,5 +24,8 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
     for number, cell in enumerate(cells, start=1):
         source = cell.get("source", cell.get("input", "")) if isinstance(cell, dict) else ""
         text = "".join(source) if isinstance(source, list) else str(source)
+        text = clean(text).rstrip() + "\n\n"
         if text.strip():
-            yield Block(clean(text).rstrip() + "\n\n", f"cell {number}", "", number / len(cells))
+            prose = cell.get("cell_type") == "markdown"
+            for block in blocks_of(text) if prose else [Text(text, "pre")]:
+                yield replace(block, place=f"cell {number}", fragment="", done=number / len(cells))

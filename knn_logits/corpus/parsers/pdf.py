@@ -6,11 +6,12 @@ import itertools
 import logging
 import re
 import unicodedata
+from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, TypeAlias
 
-from knn_logits.corpus.parsers import Block, Left, Part, clean
+from knn_logits.corpus.parsers import Left, Part, Text, clean
 from knn_logits.corpus.rows import Schema, UnreadableError, first_line
 
 # A line that ends before this share of the page's width ends its paragraph.
@@ -27,29 +28,32 @@ _Row: TypeAlias = list[re.Match[str]]
 _HEADING = re.compile(r"(?:\d{1,2}(?:\.\d{1,2})*[.)]?\s+)?[^\W\d_a-z]")
 _NO_HEADING = (".", ",", ";", ":", "!", "?", "-")
 _MOST_HEADINGS = 2
+# Headers and footers are among so many lines at each edge, and return within so many pages.
+_EDGE, _NEAR = 2, 2
+_TEXT_LINE = 60
+_DIGITS = re.compile(r"[0-9]+")
 _ENDS = (".", "!", "?", ":", ";", "”", '"', ")")
 
 
-def read(path: Path, schema: Schema) -> Iterator[Part]:
-    """Reads a PDF, one block for each page."""
+def read(stream: Any, schema: Schema) -> Iterator[Part]:
+    """Reads a PDF page by page. A paragraph may go on on the next page."""
     del schema  # a PDF has its own encoding
-    pages = _pages(path)
-    empty, damaged = 0, []
-    for number in range(1, len(pages) + 1):
-        try:
-            page = pages[number - 1]
-            text = paragraphs(_shown(page.extract_text()))
-            text = with_tables(text, _layout(page)).strip()
-        except (MemoryError, RecursionError, OSError):
-            raise
-        except Exception as error:  # a damaged page may make pypdf raise any exception
-            damaged.append(Left(f"page {number}", f"damaged: {first_line(error)[:120]}"))
-            continue
-        if not text:
-            empty += 1
-            continue
-        gap = "\n\n" if text.endswith(_ENDS) else "\n"
-        yield Block(text + gap, f"page {number}", f"page={number}", number / len(pages))
+    pages = _pages(stream)
+    empty = 0
+    damaged: list[Left] = []
+    last: Text | None = None  # waits for what follows it
+    for number, text, page in _without_margins(_texts(pages, damaged)):
+        blocks = with_tables(paragraphs(text), _layout(page))
+        empty += not blocks
+        for row, (kind, words) in enumerate(blocks):
+            goes_on = row == 0 and kind == "p" and last is not None and _goes_on(last, words)
+            if last is not None:
+                gap = " " if goes_on else _gap(last, kind, row == 0)
+                yield replace(last, text=last.text + gap)
+            kind = "" if goes_on else kind
+            last = Text(words, kind, f"page {number}", f"page={number}", number / len(pages))
+    if last is not None:
+        yield replace(last, text=f"{last.text}\n\n")
     if damaged and empty + len(damaged) == len(pages):
         first = damaged[0]
         raise UnreadableError(first.reason.replace("damaged:", f"damaged: {first.where}:"))
@@ -61,6 +65,75 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
             f"its pages contain no text ({empty}), as in a scan: run OCR first, for example with "
             "ocrmypdf"
         )
+
+
+def _goes_on(last: Text, words: str) -> bool:
+    """Whether a page begins within a sentence."""
+    cut = last.kind in ("p", "") and not last.text.endswith(_ENDS)
+    return cut and (words[:1].islower() or len(last.text) >= _TEXT_LINE)
+
+
+def _gap(last: Text, kind: str, on_new_page: bool) -> str:
+    rows = ("th", "tr")
+    if on_new_page:
+        return "\n\n" if last.text.endswith(_ENDS) else "\n"
+    if kind in rows and last.kind in rows:
+        return "\n"
+    return "\n\n" if {kind, last.kind} & {"h2", *rows} else "\n"
+
+
+def _texts(pages: Any, damaged: list[Left]) -> Iterator[tuple[int, str, Any]]:
+    for number in range(1, len(pages) + 1):
+        try:
+            page = pages[number - 1]
+            yield number, _shown(page.extract_text()), page
+        except (MemoryError, RecursionError, OSError):
+            raise
+        except Exception as error:  # a damaged page may make pypdf raise any exception
+            damaged.append(Left(f"page {number}", f"damaged: {first_line(error)[:120]}"))
+
+
+def _without_margins(pages: Iterator[tuple[int, str, Any]]) -> Iterator[tuple[int, str, Any]]:
+    """Leaves out headers, footers and page numbers.
+
+    They stand at the edges of one of the next two pages, too, and their numbers are the same there
+    or grow as the pages' do.
+    """
+    near: deque[tuple[int, list[str], Any]] = deque()
+    edges: dict[int, dict[str, list[int]]] = {}
+    for number, text, page in itertools.chain(pages, [(0, "", None)]):
+        if page is not None:
+            lines = [line.strip() for line in text.split("\n")]
+            near.append((number, lines, page))
+            edges[number] = dict(map(_numbered, (lines[row] for row in _edge_rows(lines))))
+        while len(near) > (_NEAR if page is not None else 0):
+            yield _without_margin(*near.popleft(), edges)
+
+
+def _without_margin(
+    number: int, lines: list[str], page: Any, edges: dict[int, dict[str, list[int]]]
+) -> tuple[int, str, Any]:
+    left = set()
+    for row in _edge_rows(lines):
+        name, own = _numbered(lines[row])
+        for other in {*range(number - _NEAR, number + _NEAR + 1)} - {number}:
+            seen = edges.get(other, {}).get(name)
+            grow = (0, other - number)
+            if seen is not None and all(b - a in grow for a, b in zip(own, seen, strict=True)):
+                left.add(row)
+    kept = [line for row, line in enumerate(lines) if row not in left]
+    # Pages that have nothing else are alike.
+    return number, "\n".join(kept if any(kept) else lines), page
+
+
+def _edge_rows(lines: list[str]) -> set[int]:
+    rows = [row for row, line in enumerate(lines) if line]
+    return {*rows[:_EDGE], *rows[-_EDGE:]}
+
+
+def _numbered(line: str) -> tuple[str, list[int]]:
+    """A line without its numbers, and its numbers."""
+    return _DIGITS.sub("#", line), [int(digits[:18]) for digits in _DIGITS.findall(line)]
 
 
 def _shown(text: str) -> str:
@@ -78,13 +151,13 @@ def _layout(page: Any) -> str:
         return ""
 
 
-def _pages(path: Path) -> Any:
+def _pages(stream: Any) -> Any:
     from pypdf import PasswordType, PdfReader
     from pypdf.errors import DependencyError, PyPdfError
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
-        reader = PdfReader(path)
+        reader = PdfReader(stream)
         # Many PDFs have an empty password for opening. Their encryption only forbids changes.
         if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
             raise UnreadableError("encrypted: save it without its password")
@@ -100,30 +173,28 @@ def _pages(path: Path) -> Any:
     return reader.pages
 
 
-def paragraphs(text: str) -> str:
-    """Joins the lines of a page's layout into paragraphs, and hyphenated words into words."""
+def paragraphs(text: str) -> list[tuple[str, str]]:
+    """Joins the lines of a page's layout into blocks, and hyphenated words into words."""
     lines = [line.strip() for line in text.split("\n")]
     lengths = sorted(len(line) for line in lines if line)
     if not lengths:
-        return ""
+        return []
     full = _FULL * lengths[int(0.9 * (len(lengths) - 1))]
     headings = _headings(lines, full)
-    joined = [lines[0]]
-    for row, (before, line) in enumerate(itertools.pairwise(lines)):
-        if row in headings or row + 1 in headings:
-            joined.append(f"\n\n{line}")
-            continue
-        continues = line and len(before) >= full and not _NEW.match(line)
-        if continues and re.search(r"\w-$", before[-2:]) and line[0].islower():
-            joined[-1] = joined[-1][:-1]
-            joined.append(line)
-        elif (
-            continues and len(lines) > 2 and (line[0].islower() or not before.endswith((":", "…")))
-        ):
-            joined.append(f" {line}")
-        else:
-            joined.append(f"\n{line}")
-    return re.sub(r"\n{3,}", "\n\n", "".join(joined))
+    blocks: list[tuple[str, str]] = []
+    for row, (before, line) in enumerate(zip(["", *lines], lines, strict=False)):
+        continues = bool(
+            line and before and len(before) >= full and len(lines) > 2 and not _NEW.match(line)
+        )
+        continues &= not {row, row - 1} & headings
+        kind, joined = blocks[-1] if blocks else ("", "")
+        if continues and re.search(r"\w-$", before[-2:]) and line[:1].islower():
+            blocks[-1] = kind, joined[:-1] + line
+        elif continues and (line[:1].islower() or not before.endswith((":", "…"))):
+            blocks[-1] = kind, f"{joined} {line}"
+        elif line:
+            blocks.append(("h2" if row in headings else "li" if _NEW.match(line) else "p", line))
+    return blocks
 
 
 def _headings(lines: list[str], full: float) -> set[int]:
@@ -146,21 +217,36 @@ def _may_head(line: str, full: float) -> bool:
     return len(line) < full and bool(_HEADING.match(line)) and not line.endswith(_NO_HEADING)
 
 
-def with_tables(text: str, layout: str) -> str:
+def with_tables(blocks: list[tuple[str, str]], layout: str) -> list[tuple[str, str]]:
     """Writes a page's tables as rows of "cell | cell", as far as its text has the same order."""
-    places = [place for place, letter in enumerate(text) if not letter.isspace()]
-    squeezed = "".join(text[place] for place in places)
-    parts, done, start = [], 0, 0
     for rows in _tables(layout):
         letters = "".join("".join(cell.group().split()) for row in rows for cell in row)
-        first = squeezed.find(letters, start)
+        squeezed = "".join("".join(text.split()) for _, text in blocks)
+        first = squeezed.find(letters)
         if first < 0:
             continue
-        start = first + len(letters)
-        table = "\n".join(" | ".join(cell.group() for cell in row) for row in rows)
-        parts += [text[done : places[first]].rstrip(), "\n\n", table, "\n\n"]
-        done = places[start - 1] + 1
-    return "".join([*parts, text[done:].lstrip() if parts else text])
+        above, rest = _parted(blocks, first)
+        _, below = _parted(rest, len(letters))
+        table = [" | ".join(cell.group() for cell in row) for row in rows]
+        kinds = ["th"] + ["tr"] * len(table)
+        blocks = [*above, *zip(kinds, table, strict=False), *below]
+    return blocks
+
+
+def _parted(
+    blocks: list[tuple[str, str]], letters: int
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Cuts blocks after a number of letters."""
+    for row, (kind, text) in enumerate(blocks):
+        places = [place for place, letter in enumerate(text) if not letter.isspace()]
+        if letters < len(places):
+            begin, end = text[: places[letters]].rstrip(), text[places[letters] :]
+            return [*blocks[:row], *([(kind, begin)] if begin else [])], [
+                (kind, end),
+                *blocks[row + 1 :],
+            ]
+        letters -= len(places)
+    return blocks, []
 
 
 def _tables(layout: str) -> Iterator[list[_Row]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from knn_logits.corpus.parsers import Fields, Left, Part
@@ -24,7 +23,7 @@ _BUFFER = 1 << 20
 _ROWS, _BYTES = 64, 16 << 20
 
 
-def read(path: Path, schema: Schema) -> Iterator[Part]:
+def read(stream: Any, schema: Schema) -> Iterator[Part]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -32,7 +31,7 @@ def read(path: Path, schema: Schema) -> Iterator[Part]:
     try:
         # With buffering ahead, the whole file would be in memory.
         options = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
-        with pq.ParquetFile(path, **options) as table:
+        with pq.ParquetFile(stream, **options) as table:
             yield from _rows(table, schema)
     except MemoryError:
         raise

@@ -1,0 +1,78 @@
+"""Reads Markdown, whose text stays as it is written, by the blocks that markdown-it finds in it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from knn_logits.corpus.blocks import lines_of, quoted
+from knn_logits.corpus.parsers import Text
+from knn_logits.corpus.parsers.plain import placed
+from knn_logits.corpus.rows import Schema
+from knn_logits.corpus.texts import characters
+from knn_logits.store.blocks import HEADINGS
+
+# A longer text is parsed in parts, which end before a heading or an empty line.
+_PART = 1 << 20
+_FRONT = re.compile(r"---\n(?:.*\n)*?---\n")
+_KINDS = {"paragraph_open": "p", "fence": "pre", "code_block": "pre", "html_block": "p"}
+
+
+def read(stream: Any, schema: Schema) -> Iterator[Text]:
+    """Reads a file, whose places are its headings, or its lines if it has none."""
+    first = True
+    for part in _parts(characters(stream, schema.encoding)):
+        # What stands at the beginning of a file between two rules describes it.
+        front = _FRONT.match(part) if first else None
+        blocks = [Text(front[0], "pre")] if front else []
+        blocks += blocks_of(part[front.end() :] if front else part)
+        if first and not any(block.kind in HEADINGS for block in blocks):
+            breaks = itertools.accumulate((b.text.count("\n") for b in blocks), initial=1)
+            yield from placed((b.kind, b.text, n) for b, n in zip(blocks, breaks, strict=False))
+        else:
+            yield from blocks
+        first = False
+
+
+def _parts(pieces: Iterator[str]) -> Iterator[str]:
+    part: list[str] = []
+    size = 0
+    for line in lines_of(pieces):
+        if (size > _PART and (line.startswith("#") or line.isspace())) or size > 4 * _PART:
+            yield "".join(part)
+            part, size = [], 0
+        part.append(line)
+        size += len(line)
+    yield "".join(part)
+
+
+def blocks_of(text: str) -> Iterator[Text]:
+    """Yields the blocks of a text, which together are the text."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    starts: list[tuple[int, str, str, str]] = []  # line, kind, place, fragment
+    lists = 0
+    tokens = parser.parse(text)
+    for number, token in enumerate(tokens):
+        kind, place, fragment = _KINDS.get(token.type, ""), "", ""
+        lists += (token.type == "list_item_open") - (token.type == "list_item_close")
+        if token.type == "heading_open":
+            name = tokens[number + 1].content
+            kind, place = token.tag, quoted(name)
+            fragment = re.sub(r"[^\w\- ]", "", " ".join(name.split()).lower()).replace(" ", "-")
+        elif token.type == "tr_open":
+            kind = "th" if tokens[number - 1].type == "thead_open" else "tr"
+        elif kind == "p" and lists:
+            kind = "li"
+        if kind and token.map and (not starts or token.map[0] > starts[-1][0]):
+            starts.append((token.map[0], kind, place, fragment[:100]))
+    lines = text.split("\n")
+    lines = [f"{line}\n" for line in lines[:-1]] + lines[-1:]
+    ends = [line for line, *_ in starts] + [len(lines)]
+    yield Text("".join(lines[: ends[0]]), "" if starts else "p")
+    for (line, kind, place, fragment), end in zip(starts, ends[1:], strict=True):
+        yield Text("".join(lines[line:end]), kind, place, fragment)

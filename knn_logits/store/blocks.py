@@ -1,0 +1,111 @@
+"""The blocks of a stored document: headings, paragraphs, list items, table rows and code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+# The name of the blocks in a document's metadata. A field of a corpus with this name is dropped.
+BLOCKS = "@blocks"
+HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+# The kinds of blocks, named as in HTML. An empty kind continues the block before at another place.
+KINDS = frozenset((*HEADINGS, "p", "li", "th", "tr", "pre", ""))
+# The most blocks of a document.
+MAX_BLOCKS = 1 << 16
+_LONGEST_PLACE = 100
+
+
+@dataclass(frozen=True)
+class TokenPlace:
+    """A page, a heading or a line, counted from the document's first token."""
+
+    start: int
+    name: str
+    fragment: str  # the part after `#` that makes the document's uri lead there; may be empty
+
+    def within(self, uri: str | None) -> str | None:
+        """The address of a document, so that it leads to this place."""
+        return f"{uri}#{self.fragment}" if uri and self.fragment and "#" not in uri else uri
+
+
+@dataclass(frozen=True)
+class TokenBlock:
+    """A block of a stored document. Its numbers of blocks count from 0 in the same document.
+
+    Attributes:
+        kind: The kind as HTML names it: `h1` to `h6`, `p`, `li`, `pre`, `tr`, or `th` for the row
+            that names a table's columns.
+        start: Position of the block's first token, counted from the document's first.
+        end: Position after its last token.
+        headings: The numbers of the headings that it stands under, the highest level first; at
+            most six. Of a heading, those above it.
+        lead: The number of the block that it has to be read with: of a row the table's header, of a
+            list item the paragraph before the list. None if there is none.
+    """
+
+    kind: str
+    start: int
+    end: int
+    headings: tuple[int, ...] = ()
+    lead: int | None = None
+
+
+def blocks_value(rows: Iterable[tuple[int, Any]]) -> dict[str, object]:
+    """Returns the metadata that hold blocks, each with the position of its first token.
+
+    A text of one paragraph that is at no place needs none.
+    """
+    listed: list[list[object]] = []
+    for start, block in rows:
+        row = [start, block.kind, block.place, block.fragment]
+        while not row[-1] and len(row) > 2:
+            row.pop()
+        listed.append(row)
+    plain = len(listed) == 1 and listed[0][1:] == ["p"]
+    return {} if plain or not listed else {BLOCKS: listed[:MAX_BLOCKS]}
+
+
+@lru_cache(maxsize=256)
+def parsed(
+    metadata: str | None, length: int
+) -> tuple[tuple[TokenBlock, ...], tuple[TokenPlace, ...]]:
+    """Returns the blocks and the places of a document of `length` tokens, without what is wrong.
+
+    Without blocks the document is one paragraph.
+    """
+    try:
+        rows = json.loads(metadata or "")[BLOCKS][:MAX_BLOCKS]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        rows = []
+    blocks: list[TokenBlock] = []
+    places: list[TokenPlace] = []
+    above: list[int] = []
+    lead: int | None = None
+    last = 0
+    for row in rows:
+        match row:
+            case [int(start), str(kind), *names] if kind in KINDS and last <= start < length:
+                last = start
+            case _:
+                continue
+        if names and names[0]:
+            name, fragment = (str(part)[:_LONGEST_PLACE] for part in (*names, "")[:2])
+            places.append(TokenPlace(start, name, fragment))
+        if not kind and blocks:
+            continue
+        kind = kind or "p"
+        if blocks:
+            blocks[-1] = replace(blocks[-1], end=start)
+        if kind in HEADINGS:
+            while above and blocks[above[-1]].kind >= kind:
+                above.pop()
+        led = lead is not None and (kind, blocks[lead].kind) in (("li", "p"), ("tr", "th"))
+        blocks.append(TokenBlock(kind, start, length, tuple(above), lead if led else None))
+        if kind in HEADINGS:
+            above.append(len(blocks) - 1)
+        if kind not in ("li", "tr", "pre"):
+            lead = None if kind in HEADINGS else len(blocks) - 1
+    return tuple(blocks) or (TokenBlock("p", 0, length),), tuple(places)
