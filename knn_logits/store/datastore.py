@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.locks import cached_property
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout, verification
-from knn_logits.store.documents import Documents, Passage, read_documents
+from knn_logits.store.documents import Documents, Passage, map_documents, read_documents
 from knn_logits.store.entries import Contexts
 from knn_logits.store.hub_client import hub_name
 from knn_logits.store.manifest import Manifest, read_manifest
@@ -99,7 +98,7 @@ class Datastore:
         """Opens every file, so that a later change of the folder does not affect this object."""
         manifest = self.manifest
         self.tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
-        self._documents_file = pa.memory_map(str(self._path("documents")))
+        self._documents_file = map_documents(self._path("documents"))
         self._open_later()
         self.clusters = manifest.array(self.folder, "clusters")
         self.suffixes = manifest.array(self.folder, "suffixes")

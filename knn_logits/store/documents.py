@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -10,22 +12,15 @@ from typing import Any
 from unicodedata import normalize
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from knn_logits.arrays import Ints
+from knn_logits.arrays import Array, Ints
 from knn_logits.errors import CorpusError, DamagedError
 from knn_logits.locks import cached_property
 from knn_logits.store.blocks import TokenBlock, TokenPlace, parsed
 from knn_logits.store.files import replacing
-from knn_logits.store.footer import check_footer
 
-_TEXT = ["id", "title", "uri", "metadata", "source"]
-_SPAN = [("first", pa.int64()), ("length", pa.int64())]
-_SCHEMA = pa.schema([*_SPAN, *((name, pa.string()) for name in _TEXT[:-1])])
-_SCHEMA_OF_PAIRS = _SCHEMA.append(pa.field("source", pa.string()))
 _NAMES = ("id", "title", "uri")
+_FIELDS = (*_NAMES, "metadata")
 # The most characters of an id, which is a path or an address at most. Titles and uris may be longer
 # and are cut where they are shown.
 _LONGEST_ID = 4096
@@ -76,41 +71,48 @@ def _cut(text: str | None, length: int) -> str | None:
 _CACHED_RECORDS = 4096
 
 
-def _whole_numbers(column: Any) -> Ints:
-    """Copies a column without nulls. Arrow's `to_numpy` would import pandas, which takes long."""
-    parts = [np.from_dlpack(chunk) for chunk in column.chunks]
-    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
-
-
 class Documents:
-    """The table of documents, by number."""
+    """The table of documents, by number: lines of JSON, which are parsed when they are needed."""
 
-    def __init__(self, table: Any) -> None:
-        self._table = table
+    def __init__(self, data: Array, ends: Ints, lengths: Ints, pairs: bool) -> None:
+        self._data, self._ends, self._pairs = data, ends, pairs
         self._records: dict[int, DocumentRecord] = {}
-        self.first: Ints = _whole_numbers(table["first"])
-        self.length: Ints = _whole_numbers(table["length"])
+        self.length = lengths
+        self.first: Ints = np.cumsum(lengths) - lengths
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.length)
 
     def __getitem__(self, number: int) -> DocumentRecord:
+        number = range(len(self))[number]
         record = self._records.get(number)
         if record is None:
-            record = DocumentRecord(**self._table.slice(number, 1).to_pylist()[0])
+            record = self._record(number)
             if len(self._records) < _CACHED_RECORDS:
                 self._records[number] = record
         return record
 
+    def _record(self, number: int) -> DocumentRecord:
+        start = int(self._ends[number - 1]) if number else 0
+        texts = _row(self._data[start : self._ends[number]], self._pairs)[1:]
+        return DocumentRecord(int(self.first[number]), int(self.length[number]), *texts)
+
+    @cached_property
+    def _columns(self) -> dict[str, list[str | None]]:
+        columns: dict[str, list[str | None]] = {name: [] for name in _NAMES}
+        for number in range(len(self)):
+            record = self._record(number)
+            for name, column in columns.items():
+                column.append(getattr(record, name))
+        return columns
+
     @property
     def ids(self) -> list[str]:
-        ids: list[str] = self._table["id"].to_pylist()
-        return ids
+        return [name or "" for name in self._columns["id"]]
 
     def sources(self, numbers: Sequence[int]) -> list[str]:
         """The sources of some documents, which are pairs."""
-        sources: list[str] = self._table["source"].take(pa.array(numbers, pa.int64())).to_pylist()
-        return sources
+        return [self[number].source or "" for number in numbers]
 
     def numbers_of(self, id: str) -> list[int]:
         return self._numbers("id", lambda value: value == id)
@@ -132,14 +134,8 @@ class Documents:
         return sorted(set().union(*hits))
 
     def _numbers(self, column: str, fits: Callable[[str], bool]) -> list[int]:
-        numbers, first = [], 0
-        for chunk in self._table[column].chunks:
-            # Each distinct value is searched once, however many documents have it.
-            fit = pa.array([fits(value) for value in chunk.dictionary.to_pylist()], pa.bool_())
-            hits = pc.indices_nonzero(pc.take(fit, chunk.indices))
-            numbers += [first + number for number in hits.to_pylist()]
-            first += len(chunk)
-        return numbers
+        values = enumerate(self._columns[column])
+        return [number for number, value in values if value is not None and fits(value)]
 
     def at_token(self, position: int) -> int:
         """Number of the document that holds the token at a position."""
@@ -147,61 +143,60 @@ class Documents:
 
 
 def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
-    """Writes the table with one row for each document. The rows of pairs include their sources."""
-    long = next((row for row in documents if len(row.id) > _LONGEST_ID), None)
-    if long is not None:
-        raise CorpusError(
-            f"the id of the document {long.id[:40]!r}... has {len(long.id)} characters: use an "
-            f"id of at most {_LONGEST_ID}"
-        )
+    """Writes a line for each document: its length, its names and, of a pair, its source."""
     pairs = any(row.source is not None for row in documents)
-    schema = _SCHEMA_OF_PAIRS if pairs else _SCHEMA
-    columns = {name: [getattr(row, name) for row in documents] for name in schema.names}
+    fields = (*_FIELDS, "source") if pairs else _FIELDS
     with replacing(path) as file:
-        pq.write_table(pa.table(columns, schema=schema), file)
+        for row in documents:
+            if len(row.id) > _LONGEST_ID:
+                raise CorpusError(
+                    f"the id of the document {row.id[:40]!r}... has {len(row.id)} characters: use "
+                    f"an id of at most {_LONGEST_ID}"
+                )
+            values = [row.length, *(getattr(row, name) for name in fields)]
+            file.write(f"{json.dumps(values, ensure_ascii=False)}\n".encode())
+
+
+def map_documents(path: Path) -> Array:
+    """Maps the table of documents into memory, uint8 [bytes]."""
+    return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
 def read_documents(
-    path: Path, rows: int, tokens: int, *, pairs: bool = False, mapped: Any = None
+    path: Path, rows: int, tokens: int, *, pairs: bool = False, mapped: Array | None = None
 ) -> Documents:
     """Reads the table of `rows` documents, which must cover all tokens without a gap."""
-    schema = _SCHEMA_OF_PAIRS if pairs else _SCHEMA
     try:
-        source = mapped if mapped is not None else pa.memory_map(str(path))
-        if rows > tokens:
-            raise ValueError(f"the manifest says {rows} documents of {tokens} tokens")
-        types = [
-            (field.name, "int64" if field.type == pa.int64() else "string") for field in schema
-        ]
-        check_footer(source, types, rows)
-        text = [name for name in _TEXT if name in schema.names]
-        table = pq.ParquetFile(source, read_dictionary=text).read(columns=schema.names)
-        # Arrow does not check text that is not UTF-8, or indices beyond a dictionary's end.
-        table.validate(full=True)
-        for field in schema:
-            column = table[field.name].type
-            if pa.types.is_dictionary(column):
-                column = column.value_type
-            if column != field.type:
-                raise ValueError(f"{field.name} is of type {column}")
-    except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise DamagedError(f"{path} cannot be read: {reason}; rebuild it") from error
-    needed = ("first", "length", "id", "source") if pairs else ("first", "length", "id")
-    if any(table[name].null_count for name in needed):
-        raise DamagedError(f"{path} lacks {', '.join(needed)} of documents; rebuild it")
-    lengths_of_ids = [pc.max(pc.binary_length(part.dictionary)) for part in table["id"].chunks]
-    if any((length.as_py() or 0) > 4 * _LONGEST_ID for length in lengths_of_ids):
-        raise DamagedError(f"{path} contains ids longer than {_LONGEST_ID} characters; rebuild it")
-    documents = Documents(table)
-    lengths = documents.length
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    whole = len(documents) == rows and (rows == 0 or int(ends[-1]) == tokens)
-    # Each number is checked, too, since a sum of large numbers can wrap around to `tokens`.
-    sane = bool(((lengths >= 1) & (lengths <= tokens)).all())
-    if not whole or not sane or not np.array_equal(documents.first, ends[:-1]):
-        raise DamagedError(f"the documents of {path} do not cover all tokens in order; rebuild it")
-    return documents
+        data = mapped if mapped is not None else map_documents(path)
+        ends = np.flatnonzero(data == ord("\n")) + 1
+        if len(ends) != rows or rows > tokens or len(data) != (ends[-1] if rows else 0):
+            raise ValueError(f"it has {len(ends)} lines for {rows} documents of {tokens} tokens")
+        bounds = itertools.pairwise([0, *ends.tolist()])
+        lengths = [_row(data[start:end], pairs)[0] for start, end in bounds]
+        if min(lengths, default=1) < 1 or sum(lengths) != tokens:
+            raise ValueError("its documents do not cover all tokens")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise DamagedError(
+            f"{path} cannot be read: {' '.join(str(error).split())[:300]}; rebuild it"
+        ) from error
+    return Documents(data, ends, np.array(lengths, np.int64), pairs)
+
+
+def _row(line: Array, pairs: bool) -> list[Any]:
+    """Parses a line: the length of a document, and its texts."""
+    row = json.loads(line.tobytes())
+    fields = ("length", *_FIELDS, *(("source",) if pairs else ()))
+    if not isinstance(row, list) or len(row) != len(fields):
+        raise ValueError(f"a document does not have the fields {', '.join(fields)}")
+    for name, value in zip(fields, row, strict=True):
+        needed = name in ("length", "id", "source")
+        kind = int if name == "length" else str
+        if not (type(value) is kind or (value is None and not needed)):
+            raise ValueError(f"the {name} of a document is of another type")
+    if len(row[1]) > _LONGEST_ID:
+        raise ValueError(f"it has ids longer than {_LONGEST_ID} characters")
+    "".join(value for value in row[1:] if value).encode("utf-8")  # refuses halves of characters
+    return row
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Format:
 
 FORMATS: dict[Kind, Format] = {
     "tokens": Format("npy", dtype="int32", shape=("tokens",), below="vocabulary"),
-    "documents": Format("parquet"),
+    "documents": Format("jsonl"),
     "keys": Format("npy", dtype="key", shape=(None, "dim"), later=True),
     "rows": Format("safetensors"),
     "index": Format("safetensors"),

@@ -64,7 +64,7 @@ def test_another_index_and_metric_keep_the_entries(plain):
         }
         assert torch.equal(store.values, values)
         np.testing.assert_array_equal(store.keys(np.arange(1200)), KEYS)
-        assert {"tokens.npy", "documents.parquet", "keys-00000.npy"} <= unchanged(
+        assert {"tokens.npy", "documents.jsonl", "keys-00000.npy"} <= unchanged(
             before, hashes(store.folder)
         )
         found = Retriever(store, KNNConfig(k=5, nprobe=8, refine=True)).search(queries)

@@ -4,6 +4,7 @@ Each attack is a function of the folder and of chance. It returns what it did, w
 contradicts itself so that a reader has to refuse it, and the kind of the part that it changed.
 """
 
+import json
 import math
 import struct
 import sys
@@ -11,8 +12,6 @@ from pathlib import Path
 
 import attacks
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from attacks import file_of
 from folders import read_content, refit, write_content
 
@@ -128,23 +127,18 @@ def sizes_that_wrap(folder, chance):
 
 
 def number_of_a_table(folder, chance):
-    """Tokens, keys, clusters and the columns of the documents."""
+    """Tokens, keys, clusters and the lengths of the documents."""
     kind = chance.choice(["tokens", "keys", "clusters", "documents"])
     name = file_of(folder, kind)
     if kind == "documents":
-        found = pq.read_table(folder / name)
-        column = chance.choice([0, 1])
-        numbers = found.column(column).to_numpy().copy()
-        value = chance.choice([one for one in WHOLE if -(2**63) <= one < 2**63])
-        before = numbers.copy()
-        if chance.random() < 0.5:
-            numbers[chance.randrange(len(numbers))] = value
-        else:
-            numbers[:4] = [2**62] * 4
-        changed = found.set_column(column, found.column_names[column], pa.array(numbers))
-        pq.write_table(changed, folder / name)
+        rows = [json.loads(line) for line in (folder / name).read_bytes().splitlines()]
+        value = chance.choice(WHOLE)
+        before = [row[0] for row in rows]
+        for row in [chance.choice(rows)] if chance.random() < 0.5 else rows[:4]:
+            row[0] = value
+        (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         refit(folder)
-        return (kind, column, value), not np.array_equal(before, numbers), kind
+        return (kind, value), before != [row[0] for row in rows], kind
     array = np.load(folder / name)
     value = chance.choice(REAL if kind == "keys" else WHOLE)
     with np.errstate(all="ignore"):

@@ -47,7 +47,7 @@ def test_the_folder_holds_rows_and_no_text(learned):
     assert names == {
         "checks.safetensors",
         "datastore.json",
-        "documents.parquet",
+        "documents.jsonl",
         "rows.safetensors",
         "tokens.npy",
     }

@@ -1,9 +1,8 @@
 """Datastores of pairs that are wrong, and what belongs to another kind of model."""
 
+import json
 import shutil
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import PAIRS, make_marian, pair_documents
@@ -19,30 +18,25 @@ from knn_logits.store.manifest import read_manifest
 from knn_logits.store.verification import damage
 
 
-def with_table(folder, change_table):
+def with_rows(folder, change):
     path = folder / layout.DOCUMENTS
-    pq.write_table(change_table(pq.read_table(path)), path)
+    rows = [change(json.loads(line)) for line in path.read_bytes().splitlines()]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     refit(folder)
 
 
-def nulls(table):
-    sources = [None, *table["source"].to_pylist()[1:]]
-    return table.set_column(6, "source", pa.array(sources, pa.string()))
-
-
-TABLES = {
-    "no sources": lambda table: table.drop_columns(["source"]),
-    "null sources": nulls,
-    "numbers": lambda table: table.set_column(6, "source", pa.array(range(len(table)))),
-    "another place": lambda table: table.select(["source", *table.column_names[:6]]),
-    "twice": lambda table: table.append_column("source", table["source"]),
-    "one more": lambda table: table.append_column("more", table["source"]),
+ROWS = {
+    "no sources": lambda row: row[:-1],
+    "null sources": lambda row: [*row[:-1], None],
+    "numbers": lambda row: [*row[:-1], 5],
+    "another place": lambda row: [row[-1], *row[:-1]],
+    "one more": lambda row: [*row, row[-1]],
 }
 
 
-@pytest.mark.parametrize("wrong", TABLES)
+@pytest.mark.parametrize("wrong", ROWS)
 def test_sources_that_are_missing_or_wrong(pair_copy, wrong):
-    with_table(pair_copy, TABLES[wrong])
+    with_rows(pair_copy, ROWS[wrong])
     with pytest.raises(DamagedError) as caught:
         knn_logits.Datastore(pair_copy)
     one_line(caught)
@@ -50,8 +44,8 @@ def test_sources_that_are_missing_or_wrong(pair_copy, wrong):
 
 
 def test_sources_in_a_store_of_plain_texts(copied):
-    with_table(copied, lambda table: table.append_column("source", table["id"]))
-    with pytest.raises(DamagedError, match="columns are missing, or of another type"):
+    with_rows(copied, lambda row: [*row, "source"])
+    with pytest.raises(DamagedError, match="does not have the fields length, id"):
         knn_logits.Datastore(copied)
 
 
@@ -121,7 +115,7 @@ def test_a_store_without_sources_generates_and_does_not_grow(
     marian, pair_tokenizer, pair_store, pair_copy
 ):
     """As an imported one is."""
-    with_table(pair_copy, TABLES["no sources"])
+    with_rows(pair_copy, ROWS["no sources"])
     change(pair_copy, pairs=None)
     batch = pair_tokenizer([PAIRS[0][0]], return_tensors="pt")
     outputs = []

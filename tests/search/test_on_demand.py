@@ -94,7 +94,7 @@ def test_the_folder_holds_text_and_its_index_alone(bare):
     manifest = bare.manifest
     assert sorted(one.name for one in manifest.files) == [
         "checks.safetensors",
-        "documents.parquet",
+        "documents.jsonl",
         "suffixes.npy",
         "tokens.npy",
     ]

@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from folders import change, one_line, refit
 from handmade import document_records, make_store, naive_entries
@@ -119,7 +117,9 @@ def test_numbers_of_documents_by_id(tmp_path):
     assert store.documents.numbers_of("") == []
     same = [DocumentRecord(*span, "same") for span in [(0, 4), (4, 1), (5, 3)]]
     rest = [DocumentRecord(8, 1, "x"), DocumentRecord(9, 2, "same")]
-    store = with_documents(store, same + rest)
+    write_documents(store.folder / layout.DOCUMENTS, same + rest)
+    refit(store.folder)
+    store = Datastore(store.folder)
     assert store.documents.numbers_of("same") == [0, 1, 2, 4]
 
 
@@ -204,60 +204,51 @@ def test_a_pickled_array_is_not_loaded(tmp_path):
         Datastore(store.folder)
 
 
-def with_documents(store, records):
-    """The same store with another table of documents."""
-    columns = ("first", "length", "id", "title", "uri", "metadata")
-    table = {name: [getattr(one, name) for one in records] for name in columns}
-    schema = pa.schema(
-        [(name, pa.int64() if n < 2 else pa.string()) for n, name in enumerate(columns)]
-    )
-    return with_table(store, pa.table(table, schema=schema), documents=len(records))
-
-
-def with_table(store, table, **fields):
-    pq.write_table(table, store.folder / layout.DOCUMENTS)
-    refit(store.folder, **fields)
+def with_table(store, data):
+    (store.folder / layout.DOCUMENTS).write_bytes(data)
+    refit(store.folder)
     return Datastore(store.folder)
 
 
+ROWS = [f'[{length},"{n}","title {n}",null,null]' for n, length in enumerate((4, 1, 3, 1, 2))]
+
+
 @pytest.mark.parametrize(
-    "spans",
+    ("changed", "reason"),
     [
-        [(0, 4), (4, 1), (5, 3), (8, 1), (9, 3)],
-        [(0, 4), (4, 1), (5, 3), (8, 1), (10, 2)],
-        [(0, 4), (4, 1), (5, 3), (8, 2), (9, 2)],
-        [(1, 4), (5, 1), (6, 3), (9, 1), (10, 2)],
-        [(0, 4), (4, 0), (4, 4), (8, 1), (9, 2)],
-        [(0, 4), (4, -1), (3, 5), (8, 1), (9, 2)],
-        [(4, 7), (0, 4)],
-        # These add up to 11 as int64.
-        [(0, 2**62), (2**62, 2**62), (-(2**63), 2**62), (-(2**62), 2**62), (0, 11)],
+        (ROWS[:4], "4 lines for 5 documents"),
+        ([*ROWS, ""], "6 lines for 5 documents"),
+        (["", *ROWS[1:]], "Expecting value"),
+        ([ROWS[0].replace("4", "5"), *ROWS[1:]], "do not cover all tokens"),
+        ([ROWS[0].replace("4", "-1"), ROWS[1].replace("1", "6", 1), *ROWS[2:]], "do not cover"),
+        ([ROWS[0].replace("4", str(2**63)), *ROWS[1:]], "do not cover"),
+        ([ROWS[0].replace("4", "1" * 5000), *ROWS[1:]], "integer"),
+        ([ROWS[0].replace("4", "4.0"), *ROWS[1:]], "the length of a document is of another type"),
+        ([ROWS[0].replace("4", "true"), *ROWS[1:]], "the length of a document is of another type"),
+        ([ROWS[0].replace('"0"', "null"), *ROWS[1:]], "the id of a document is of another type"),
+        ([ROWS[0].replace('"0"', '"\\ud800"'), *ROWS[1:]], "surrogates not allowed"),
+        ([ROWS[0].replace("null", "[]", 1), *ROWS[1:]], "the uri of a document is of another type"),
+        ([ROWS[0].replace("]", ',"source"]'), *ROWS[1:]], "does not have the fields length, id"),
+        (['{"length": 4}', *ROWS[1:]], "does not have the fields length, id"),
+        (["[" * 10**6, *ROWS[1:]], "recursion"),
+        ([ROWS[0].replace('"0"', f'"{"x" * 20_000}"'), *ROWS[1:]], "ids longer than"),
     ],
 )
-def test_documents_that_do_not_follow_one_another(tmp_path, spans):
-    records = [DocumentRecord(first, length, "x") for first, length in spans]
+def test_a_table_of_documents_that_is_wrong(tmp_path, changed, reason):
     store = make_store(tmp_path / "s", DOCUMENTS)
-    with pytest.raises(DamagedError, match="documents") as caught:
-        with_documents(store, records)
+    assert with_table(store, "".join(f"{row}\n" for row in ROWS).encode()).documents[4].id == "4"
+    with pytest.raises(DamagedError, match=r"documents\.jsonl cannot be read") as caught:
+        with_table(store, "".join(f"{row}\n" for row in changed).encode())
+    assert reason in str(caught.value)
     one_line(caught)
 
 
-@pytest.mark.parametrize("column", ["first", "length", "id", *range(3)])
-def test_documents_without_a_column_or_with_another(tmp_path, column):
+def test_bytes_that_are_no_table(tmp_path):
     store = make_store(tmp_path / "s", DOCUMENTS)
-    table = pq.read_table(store.folder / layout.DOCUMENTS)
-    if isinstance(column, str):
-        table = table.drop_columns([column])
-    else:
-        wrong = [
-            pa.array([0, None, 5, 8, 9], pa.int64()),
-            pa.array(["0", "4", "x", "8", "9"]),
-            pa.array([[0], [4], [5], [8], [9]]),
-        ][column]
-        table = table.set_column(0, "first", wrong)
-    with pytest.raises(DamagedError, match="documents") as caught:
-        with_table(store, table)
-    one_line(caught)
+    good = "".join(f"{row}\n" for row in ROWS).encode()
+    for data in (b"", good[:-1], good + b" ", good.replace(b"title 1", b"title \xff")):
+        with pytest.raises(DamagedError, match="documents"):
+            with_table(store, data)
 
 
 def test_an_unfinished_store_reads_what_is_there(tmp_path):
@@ -310,7 +301,7 @@ def test_long_titles_and_addresses_are_not_shown(tmp_path):
     rows = [
         replace(store.documents[n], title="t" * 10**5, uri="u" * 10**5, source=None) for n in (0, 1)
     ]
-    write_documents(store.folder / "documents.parquet", rows)
+    write_documents(store.folder / layout.DOCUMENTS, rows)
     refit(store.folder)
     again = Datastore(store.folder)
     shown = again.passage(0).document
@@ -322,10 +313,4 @@ def test_an_id_longer_than_any_path_is_refused(tmp_path):
     store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
     rows = [replace(store.documents[n], id="x" * 20_000) for n in (0, 1)]
     with pytest.raises(CorpusError, match="20000 characters"):
-        write_documents(store.folder / "documents.parquet", rows)
-    table = pq.read_table(store.folder / "documents.parquet")
-    ids = pa.array([one.id for one in rows])
-    pq.write_table(table.set_column(2, "id", ids), store.folder / "documents.parquet")
-    refit(store.folder)
-    with pytest.raises(DamagedError, match="ids longer than"):
-        Datastore(store.folder)
+        write_documents(store.folder / layout.DOCUMENTS, rows)

@@ -104,7 +104,7 @@ def test_a_new_datastore_takes_the_place_of_the_old_at_one_stroke(tmp_path):
     assert names(new.folder) == [
         "checks.1.safetensors",
         layout.MANIFEST,
-        "documents.1.parquet",
+        "documents.1.jsonl",
         "keys.1-00000.npy",
         "tokens.1.npy",
     ]

@@ -1,6 +1,4 @@
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from folders import one_line, read_content, refit, write_content
 from handmade import make_store
@@ -191,54 +189,3 @@ def test_checks_of_absurd_size(store):
             record["bytes"] = path.stat().st_size
     write_content(store.folder, content)
     assert "too large" in refusal(store.folder)
-
-
-# Tables that are larger than they look
-
-
-def with_table(folder, table, **settings):
-    pq.write_table(table, folder / layout.DOCUMENTS, **settings)
-    refit(folder)
-
-
-@pytest.fixture
-def table(store):
-    return pq.read_table(store.folder / layout.DOCUMENTS)
-
-
-@pytest.mark.parametrize("packing", ["gzip", "zstd", "brotli", "lz4"])
-def test_a_table_packed_in_a_way_that_grows_without_bound(store, table, packing):
-    with_table(store.folder, table, compression=packing)
-    assert "packed in a way" in refusal(store.folder)
-
-
-@pytest.mark.parametrize("settings", [{"compression": "none"}, {"use_dictionary": False}])
-def test_a_table_written_in_other_ways_is_read(store, table, settings):
-    with_table(store.folder, table, **settings)
-    assert Datastore(store.folder).documents[2].title == "title 2"
-
-
-def test_text_that_is_long_but_real(store, table):
-    title = "x" * 5_000_000
-    changed = table.set_column(3, "title", pa.array([title, "b", None]))
-    with_table(store.folder, changed)
-    assert Datastore(store.folder).documents[0].title == title
-
-
-def with_bytes(folder, old, new):
-    path = folder / layout.DOCUMENTS
-    content = path.read_bytes()
-    assert old in content
-    path.write_bytes(content.replace(old, new))
-    refit(folder)
-
-
-def test_text_that_is_none(store, table):
-    with_table(store.folder, table, compression="none")
-    with_bytes(store.folder, b"title 1", b"title \xff")
-    assert "UTF8" in refusal(store.folder)
-
-
-def test_a_column_of_another_name(store, table):
-    with_table(store.folder, table.rename_columns(["first", "length", "id", "title", "uri", "x"]))
-    assert "columns are missing" in refusal(store.folder)
