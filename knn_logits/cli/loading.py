@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from knn_logits.cli.bars import Bars
 from knn_logits.cli.options import Without
 from knn_logits.cli.terminal import doing, tell
 from knn_logits.corpus.documents import with_line_feeds
+from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits.printable import one_line
 from knn_logits.settings.config import MOST_SEED, MOST_THREADS
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
 
 LOADING = "loading the model"
-# "report.txt", "./notes.md", "C:\\texts\\a.pdf"; not "Hello." and not "U.S.A."
-_FILE_NAME = re.compile(r"\S+\.(txt|md|rst|html?|json|jsonl|csv|py|pdf|docx)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def text_or_file(text: str) -> str:
     if not is_file:
         if is_folder and text:  # Path takes an empty text for the current folder
             raise ConfigError(f"{text} is a folder: pass one of its files, or a text")
-        if _FILE_NAME.fullmatch(text):
+        if looks_like_a_file(text):
             raise ConfigError(f"there is no file {text}; pass an existing file, or a text")
         return read_text(text)
     try:

@@ -48,6 +48,8 @@ def quoted(name: str) -> str:
 
 def text_blocks(text: str) -> tuple[Block, ...]:
     """Returns the blocks of a plain text."""
+    if "\n" not in text:
+        return (Block(0),)
     blocks, start = [], 0
     for kind, part, _ in itertools.islice(prose([text]), MAX_BLOCKS):
         if kind:

@@ -120,7 +120,10 @@ def holds_text(parser: str) -> bool:
 
 
 def looks_like_a_file(name: str) -> bool:
-    """Whether a name ends as files with text do, and hardly as one on the Hub does."""
+    """Whether a name ends as files with text do, and hardly as one on the Hub does.
+
+    It has no blank, and is no address: "report.txt" and "./notes.md", not "U.S.A.".
+    """
     suffixes = (*_READERS, ".gz", ".xz", ".zip")
     return _FILE.fullmatch(name) is not None and name.lower().endswith(suffixes)
 

@@ -42,8 +42,9 @@ def read(stream: Any, schema: Schema) -> Iterator[Part]:
     empty = 0
     damaged: list[Left] = []
     last: Text | None = None  # waits for what follows it
-    for number, text, page in _without_margins(_texts(pages, damaged)):
-        blocks = with_tables(paragraphs(text), _layout(page))
+    for number, lines, page, left in _without_margins(_texts(pages, damaged)):
+        layout = [line for line in _layout(page).split("\n") if _squeezed(line) not in left]
+        blocks = with_tables(paragraphs("\n".join(lines)), "\n".join(layout))
         empty += not blocks
         for row, (kind, words) in enumerate(blocks):
             goes_on = row == 0 and kind == "p" and last is not None and _goes_on(last, words)
@@ -93,11 +94,14 @@ def _texts(pages: Any, damaged: list[Left]) -> Iterator[tuple[int, str, Any]]:
             damaged.append(Left(f"page {number}", f"damaged: {first_line(error)[:120]}"))
 
 
-def _without_margins(pages: Iterator[tuple[int, str, Any]]) -> Iterator[tuple[int, str, Any]]:
-    """Leaves out headers, footers and page numbers.
+def _without_margins(
+    pages: Iterator[tuple[int, str, Any]],
+) -> Iterator[tuple[int, list[str], Any, set[str]]]:
+    """Yields the lines of pages without headers, footers and page numbers, and those squeezed.
 
     They stand at the edges of one of the next two pages, too, and their numbers are the same there
-    or grow as the pages' do.
+    or grow as the pages' do. What a page has at its top first stays: it may be the document's title
+    or the names of a table's columns.
     """
     near: deque[tuple[int, list[str], Any]] = deque()
     edges: dict[int, dict[str, list[int]]] = {}
@@ -112,18 +116,26 @@ def _without_margins(pages: Iterator[tuple[int, str, Any]]) -> Iterator[tuple[in
 
 def _without_margin(
     number: int, lines: list[str], page: Any, edges: dict[int, dict[str, list[int]]]
-) -> tuple[int, str, Any]:
+) -> tuple[int, list[str], Any, set[str]]:
     left = set()
+    last = [row for row, line in enumerate(lines) if line][-_EDGE:]
     for row in _edge_rows(lines):
         name, own = _numbered(lines[row])
-        for other in {*range(number - _NEAR, number + _NEAR + 1)} - {number}:
+        first = row not in last and any(map(str.isalpha, name))
+        after = range(number + 1, number if first else number + _NEAR + 1)
+        for other in (*range(number - _NEAR, number), *after):
             seen = edges.get(other, {}).get(name)
             grow = (0, other - number)
             if seen is not None and all(b - a in grow for a, b in zip(own, seen, strict=True)):
                 left.add(row)
     kept = [line for row, line in enumerate(lines) if row not in left]
-    # Pages that have nothing else are alike.
-    return number, "\n".join(kept if any(kept) else lines), page
+    if not any(kept):  # pages that have nothing else are alike
+        return number, lines, page, set()
+    return number, kept, page, {_squeezed(lines[row]) for row in left}
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
 
 
 def _edge_rows(lines: list[str]) -> set[int]:
@@ -220,8 +232,8 @@ def _may_head(line: str, full: float) -> bool:
 def with_tables(blocks: list[tuple[str, str]], layout: str) -> list[tuple[str, str]]:
     """Writes a page's tables as rows of "cell | cell", as far as its text has the same order."""
     for rows in _tables(layout):
-        letters = "".join("".join(cell.group().split()) for row in rows for cell in row)
-        squeezed = "".join("".join(text.split()) for _, text in blocks)
+        letters = "".join(_squeezed(cell.group()) for row in rows for cell in row)
+        squeezed = "".join(_squeezed(text) for _, text in blocks)
         first = squeezed.find(letters)
         if first < 0:
             continue
