@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
+from knn_logits.corpus.blocks import Block
 from knn_logits.corpus.documents import Document
 
 # A character for private use stands behind the first letter of a control token that a message
@@ -221,7 +222,11 @@ def tokenize_with_places(
         texts = [part for document, parts in group for part in parts]
         cut: list[list[int]] = []
         ends: list[Array | None] = []
-        placed = [bool(document.blocks) for document, parts in group for _ in parts]
+        placed = [
+            tuple(document.blocks) not in ((), (Block(0),))
+            for document, parts in group
+            for _ in parts
+        ]
         for first in range(0, len(texts), _PARTS_AT_ONCE):
             last = first + _PARTS_AT_ONCE
             rows, where = cut_texts(
