@@ -13,7 +13,6 @@ from knn_logits._version import __version__ as __version__
 # A name is loaded from its module when it is first used. All others are of `errors`.
 _MODULES = {
     "generation.processor": "KNNLogitsProcessor",
-    "generation.shared": "SharedPasses",
     "store.datastore": "Datastore",
     "building.builder": "build_datastore",
     "building.indexing": "build_index build_suffixes",
@@ -69,7 +68,7 @@ __all__ += ["evaluate", "Evaluation", "pair_tokenizer", "text_ids", "chat_ids", 
 __all__ += ["evaluate_translations", "Translations", "tune", "Tuning", "Document"]
 __all__ += ["Block", "read_corpus"]
 __all__ += ["RayIndexes", "KNNConfig", "IndexConfig", "WindowConfig", "Setting"]
-__all__ += ["SharedPasses", "settings_for", "check_settings", "settings_line", "Neighbors"]
+__all__ += ["settings_for", "check_settings", "settings_line", "Neighbors"]
 __all__ += [
     "Retriever",
     "GGUFModel",
@@ -137,7 +136,6 @@ if TYPE_CHECKING:
         Trace,
     )
     from knn_logits.generation.processor import KNNLogitsProcessor
-    from knn_logits.generation.shared import SharedPasses
     from knn_logits.hub.pull import pull
     from knn_logits.hub.push import push_to_hub
     from knn_logits.lab.distilling import distill

@@ -23,7 +23,7 @@ PUBLIC = [
     "MissingDependencyError", "ModelError", "NeighborTrace", "Neighbors", "PassageEffect",
     "Pieces",
     "RayIndexes", "Retriever", "Rival",
-    "SearchError", "SequenceTrace", "Setting", "SharedPasses",
+    "SearchError", "SequenceTrace", "Setting",
     "Source", "StorageError", "Sync", "TokenTrace",
     "Trace",
     "TraceError",

@@ -1,7 +1,6 @@
 """The queue before the model: some requests run, some wait, and further ones are refused.
 
-Requests that share the model's passes form groups, and join a running one at any time. Each runs in
-a thread of its own, and passes what it writes to the event loop.
+Each runs in a thread of its own, and passes what it writes to the event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from knn_logits import Deadline, KNNLogitsError, SharedPasses
+from knn_logits import Deadline, KNNLogitsError
 from knn_logits_serve.answers import AnswerPart
 from knn_logits_serve.refusals import Refusal, refusal_of
 from knn_logits_serve.request import GenerationRequest
@@ -40,7 +39,6 @@ class Turn:
     request: GenerationRequest
     tell: Callable[[AnswerPart], None]  # takes the parts of its answer, in the thread that runs it
     deadline: Deadline
-    passes: SharedPasses | None = None  # of its group
 
 
 # Runs a request, in a thread.
@@ -53,7 +51,7 @@ class Job:
 
     request: GenerationRequest
     work: Work
-    share: Callable[[], SharedPasses] | None
+    shares: bool
     # The parts of the answer. The last is None, or a refusal if the request failed.
     news: asyncio.Queue[AnswerPart | Refusal | None] = field(default_factory=asyncio.Queue)
     deadline: Deadline | None = None
@@ -66,23 +64,15 @@ class Job:
             self.deadline.cancel()
 
 
-@dataclass(eq=False)
-class Group:
-    """Requests that run together in passes that they share, or one alone."""
-
-    passes: SharedPasses | None
-    jobs: list[Job] = field(default_factory=list)
-
-
 class Line:
     """Runs requests in their order."""
 
     def __init__(self, at_once: int, waiting: int, seconds: float, together: int = 1) -> None:
-        self._threads = ThreadPoolExecutor(at_once * together, thread_name_prefix="write")
+        self._threads = ThreadPoolExecutor(at_once + together, thread_name_prefix="write")
         self._at_once, self._most_waiting, self._seconds = at_once, waiting, seconds
         self._together = together
         self._waiting: list[Job] = []
-        self._groups: list[Group] = []
+        self._running: list[Job] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._usual = _FIRST_GUESS
         self._closed = False
@@ -93,28 +83,18 @@ class Line:
 
     @property
     def running(self) -> int:
-        return sum(len(group.jobs) for group in self._groups)
+        return len(self._running)
 
     @property
     def jobs(self) -> list[Job]:
-        return [*(job for group in self._groups for job in group.jobs), *self._waiting]
+        return [*self._running, *self._waiting]
 
-    def join(
-        self,
-        request: GenerationRequest,
-        work: Work,
-        share: Callable[[], SharedPasses] | None = None,
-    ) -> Job:
-        """Puts a request at the end of the queue.
-
-        Args:
-            request: The request.
-            work: Runs it.
-            share: Makes the passes that requests of a group share, if this one can share any.
-        """
+    def join(self, request: GenerationRequest, work: Work, shares: bool = False) -> Job:
+        """Puts a request at the end of the queue; `shares` if it shares passes with others."""
         if self._closed:
             raise Refusal(_ENDING, 503, retry_after=10)
-        if self.waiting >= self._most_waiting and len(self._groups) >= self._at_once:
+        begins = not self._waiting and self._has_place(shares)
+        if self.waiting >= self._most_waiting and not begins:
             seconds = math.ceil(self._usual * (self.waiting + 1) / self._at_once)
             raise Refusal(
                 f"{self.waiting} requests are waiting already: try again in {seconds} seconds",
@@ -122,7 +102,7 @@ class Line:
                 code="queue_full",
                 retry_after=seconds,
             )
-        job = Job(request, work, share)
+        job = Job(request, work, shares)
         self._waiting.append(job)
         self._begin()
         return job
@@ -149,42 +129,32 @@ class Line:
 
     def _begin(self) -> None:
         """Runs the requests for which there is a place."""
-        while self._waiting:
-            job = self._waiting[0]
-            if len(self._groups) < self._at_once:
-                group = Group(None if job.share is None else job.share())
-                self._groups.append(group)
-            else:
-                smallest = None if job.share is None else self._smallest()
-                if smallest is None:
-                    return
-                group = smallest
-            group.jobs.append(self._waiting.pop(0))
-            task = asyncio.create_task(self._run(job, group.passes))
+        while self._waiting and self._has_place(self._waiting[0].shares):
+            job = self._waiting.pop(0)
+            self._running.append(job)
+            task = asyncio.create_task(self._run(job))
             self._tasks.add(task)
-            task.add_done_callback(partial(self._end, group, job))
+            task.add_done_callback(partial(self._end, job))
 
-    def _smallest(self) -> Group | None:
-        """The smallest group that a further request may join."""
-        groups = [group for group in self._groups if group.passes is not None]
-        groups = [group for group in groups if len(group.jobs) < self._together]
-        return min(groups, key=lambda group: len(group.jobs), default=None)
+    def _has_place(self, shares: bool) -> bool:
+        shared = sum(job.shares for job in self._running)
+        if shares and shared:
+            return shared < self._together
+        return self.running - shared + bool(shared) < self._at_once
 
-    def _end(self, group: Group, job: Job, task: asyncio.Task[None]) -> None:
+    def _end(self, job: Job, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        group.jobs.remove(job)
-        if not group.jobs:
-            self._groups.remove(group)
+        self._running.remove(job)
         self._begin()
 
-    async def _run(self, job: Job, passes: SharedPasses | None) -> None:
+    async def _run(self, job: Job) -> None:
         loop = asyncio.get_running_loop()
         job.deadline = Deadline(self._seconds)
 
         def tell(part: AnswerPart) -> None:
             loop.call_soon_threadsafe(job.news.put_nowait, part)
 
-        turn = Turn(job.request, tell, job.deadline, passes)
+        turn = Turn(job.request, tell, job.deadline)
         began, ended = time.monotonic(), None
         try:
             await loop.run_in_executor(self._threads, job.work, turn)

@@ -17,7 +17,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from knn_logits import SharedPasses
 from knn_logits_serve.answers import Answer, AnswerPart, message_json
 from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
 from knn_logits_serve.line import Job, Line
@@ -126,7 +125,6 @@ class Routes:
     def __init__(self, served: Served, line: Line) -> None:
         self.served, self.line = served, line
         self.created = int(time.time())
-        self._share = partial(SharedPasses, served.model)
 
     def completion(self, body: bytes) -> Reply:
         return Answer(self.served.completion(body_of(CompletionBody, body)))
@@ -171,11 +169,7 @@ class Routes:
         if isinstance(reply, Response):
             return reply
         generation = reply.request
-        job = self.line.join(
-            generation,
-            partial(run, self.served),
-            self._share if shares(self.served, generation) else None,
-        )
+        job = self.line.join(generation, partial(run, self.served), shares(self.served, generation))
         listening = Listening(self.line, job, request.receive)
         stream = None
         try:

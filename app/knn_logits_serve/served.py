@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from knn_logits import ConfigError, Datastore, Memory, SharedPasses, pair_tokenizer, text_ids
+from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
 from knn_logits_app.decoding import context_of, end_tokens
 from knn_logits_app.library import by_name
 from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn
@@ -18,6 +18,7 @@ from knn_logits_serve.grammar import Grammars
 from knn_logits_serve.messages import Chat, turns_of
 from knn_logits_serve.refusals import Refusal, too_long
 from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
+from knn_logits_serve.shared_passes import SharedPasses
 
 # The number of tokens that a completion writes by default, as with OpenAI.
 _COMPLETION_TOKENS = 16
@@ -33,7 +34,7 @@ class Served:
         chat: Turns chats into text.
         ends: The tokens that end a text.
         silent: The tokens that are not shown as text.
-        shares: Whether texts of different lengths can share the model's passes.
+        passes: The model's passes, which texts of several requests share.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Served:
         # Special tokens are not part of the text.
         self.grammars = Grammars(tokenizer, self.ends, self.words)
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
-        self.shares = SharedPasses(model).possible
+        self.passes = SharedPasses(model)
         # Each datastore's index is read now, so that the first request does not wait for it.
         for store in self.stores.values():
             self.memory.over(store)

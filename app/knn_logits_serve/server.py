@@ -178,8 +178,8 @@ class Settings:
     port: int = 8000  # 0 takes a free one
     key: str | None = None  # that clients have to send
     names: tuple[str, ...] = ()  # further names under which the server answers
-    at_once: int = 2  # groups of requests that run at the same time
-    together: int = 8  # requests of a group, which share forward passes
+    at_once: int = 2  # requests that run at the same time
+    together: int = 8  # requests that share forward passes, and count as one of these
     waiting: int = 64  # requests
     seconds: float = 300.0  # that one request may run
     patience: float = 10.0  # seconds that running requests get when the server ends

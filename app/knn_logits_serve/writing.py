@@ -1,8 +1,7 @@
-"""Writes the answers of a request in a thread of its own.
+"""Writes the answers of a request, in a thread of its own.
 
-The texts of several threads share forward passes, whatever their settings. Each is what it would be
-alone, and ends by itself: at its end token, at its stop text, at its number of tokens, or when its
-client goes away.
+A text ends at its end token, at its stop text, at its number of tokens, or when its client goes
+away.
 """
 
 from __future__ import annotations
@@ -239,10 +238,11 @@ def _write_text(
     writer = AnswerWriter(served, request, prompt, choice, turn.tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
     mask = None if request.grammar is None else served.grammars.mask(request.grammar)
-    generate = served.model.generate if turn.passes is None else turn.passes.generate
+    is_shared = shares(served, request)
+    generate = served.passes.generate if is_shared else served.model.generate
     if knn is not None:
         # Passages are drafted, which gives the same text in fewer forward passes.
-        generate = partial(knn.generate, passes=turn.passes)
+        generate = partial(knn.generate, passes=served.passes.row if is_shared else None)
     output = generate(
         **prompt.inputs,
         **served.generation,
@@ -259,4 +259,4 @@ def _write_text(
 def shares(served: Served, request: GenerationRequest) -> bool:
     """Whether a request shares the model's passes with others, whatever their settings."""
     longest = max(len(prompt.ids) for prompt in request.prompts) + request.new_tokens
-    return served.shares and request.question is None and longest <= LONGEST
+    return served.passes.possible and request.question is None and longest <= LONGEST

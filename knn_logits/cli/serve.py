@@ -49,15 +49,7 @@ class ServerOptions:
         "Host name by which clients reach the server, such as knn.example.org; repeatable.",
         option="--name",
     )
-    at_once: int = setting(
-        2, "Number of batches or groups processed concurrently.", least=1, most=64
-    )
-    together: int = setting(
-        8,
-        "Maximum number of requests that share forward passes; 1 disables sharing.",
-        least=1,
-        most=256,
-    )
+    at_once: int = setting(2, "Number of requests processed concurrently.", least=1, most=64)
     waiting: int = setting(64, "Maximum number of queued requests; more receive 503.", least=0)
     seconds: float = setting(300.0, "Timeout of a request in seconds.", least=1)
 

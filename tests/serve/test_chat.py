@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from knn_logits import ConfigError, Deadline, KNNLogitsProcessor, SharedPasses
+from knn_logits import ConfigError, Deadline, KNNLogitsProcessor
 from knn_logits import pair_tokenizer as pairs_of
 from knn_logits_serve import Served
 from knn_logits_serve.answers import Piece
@@ -143,11 +143,11 @@ def test_the_words_of_a_stream_come_with_their_documents(client):
 def test_answers_that_share_passes_have_the_documents_of_one_alone(served):
     strong = {"lmbda": 0.95, "k": 4, "temperature": 0.05}
 
-    def write(words, passes=None):
+    def write(words):
         body = {"model": MODEL, "messages": said(words), "max_tokens": 8, "stream": True}
         request = served.conversation(ChatBody.model_validate({**body, "knn": strong}))
         parts = []
-        run(served, Turn(request, parts.append, Deadline(60), passes))
+        run(served, Turn(request, parts.append, Deadline(60)))
         return parts
 
     def documents(parts):
@@ -159,9 +159,8 @@ def test_answers_that_share_passes_have_the_documents_of_one_alone(served):
         ]
 
     prompts = [PROMPT, "The harbour crane lifts", "Each morning the crew"]
-    passes = SharedPasses(served.model)
     with ThreadPoolExecutor(len(prompts)) as threads:
-        together = [threads.submit(write, prompt, passes) for prompt in prompts]
+        together = [threads.submit(write, prompt) for prompt in prompts]
     for prompt, future in zip(prompts, together, strict=True):
         parts = future.result()
         assert documents(parts) == documents(write(prompt))

@@ -138,26 +138,21 @@ def test_what_cannot_share_waits_for_a_place(served, monkeypatch):
 
 
 def runs_of(kinds, *, at_once, together):
-    """Lets requests come one by one; returns those that run, and those that run in the end.
+    """Lets requests come one by one; returns the number of those that run.
 
     A kind is "s" for a request that shares passes, or "a" for one that runs alone.
     """
     go, running = threading.Event(), []
-    makes = []
 
     def work(turn):
         running.append(turn.request)
         assert go.wait(30)
 
-    def share():
-        makes.append(object())
-        return makes[-1]
-
     async def run():
         line = Line(at_once, 100, 10.0, together)
         jobs = []
         for number, kind in enumerate(kinds):
-            jobs.append(line.join((number, kind), work, share if kind == "s" else None))
+            jobs.append(line.join((number, kind), work, kind == "s"))
             await asyncio.sleep(0)
         started = line.running
         go.set()
@@ -170,14 +165,13 @@ def runs_of(kinds, *, at_once, together):
 
     started = asyncio.run(asyncio.wait_for(run(), 60))
     assert sorted(running) == list(enumerate(kinds))
-    return started, len(makes)
+    return started
 
 
-def test_requests_join_a_group_that_has_room():
-    assert runs_of("sss", at_once=1, together=8) == (3, 1)
-    assert runs_of("sssss", at_once=1, together=3)[0] == 3
-    assert runs_of("sssss", at_once=2, together=2)[0] == 4
-    assert runs_of("sss", at_once=1, together=1) == (1, 3)
-    # What runs alone keeps its turn: those behind it join no group before it.
-    assert runs_of("ssass", at_once=1, together=8)[0] == 2
-    assert runs_of("asss", at_once=2, together=8) == (4, 1)
+def test_requests_that_share_passes_count_as_one():
+    assert runs_of("sss", at_once=1, together=8) == 3
+    assert runs_of("sssss", at_once=2, together=3) == 3
+    assert runs_of("sssaa", at_once=2, together=8) == 4
+    # What runs alone keeps its turn: those behind it do not begin before it.
+    assert runs_of("ssass", at_once=1, together=8) == 2
+    assert runs_of("asss", at_once=2, together=8) == 4

@@ -12,7 +12,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from knn_logits.engine.batched_pass import RowsCache, read, reads_rows
+from knn_logits_serve.shared_passes import RowsCache, read, reads_rows
 
 SIZES = {
     "vocab_size": 99,

@@ -7,10 +7,11 @@ from functools import partial
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from transformers import LogitsProcessor, StoppingCriteria
+from transformers import StoppingCriteria
 
 import knn_logits
-from knn_logits import KNNLogitsProcessor, SharedPasses
+from knn_logits import KNNLogitsProcessor
+from knn_logits_serve.shared_passes import SharedPasses
 
 PROMPTS = [
     "When error code E42 appears, open",
@@ -78,42 +79,17 @@ def test_each_text_and_trace_is_that_of_the_text_alone(model, tokenizer, memory,
         alone = [write(number) for number in range(len(PROMPTS))]
         passes = Passes(model, monkeypatch)
         found = at_once(
-            *(lambda number=number: write(number, shared) for number in range(len(PROMPTS)))
+            *(lambda number=number: write(number, shared.row) for number in range(len(PROMPTS)))
         )
     assert max(passes.rows) >= 4
     assert len(passes.rows) < sum(LENGTHS) / 3
-    assert not len(shared)
+    assert not shared.cache.lengths
     for (ids, trace), (others, same) in zip(alone, found, strict=True):
         assert ids.tolist() == others.tolist()
         for one, other in zip(trace.tokens, same.tokens, strict=True):
             assert one.token_id == other.token_id
             assert one.p == pytest.approx(other.p, abs=1e-4)
             assert [d.document for d in one.documents] == [d.document for d in other.documents]
-
-
-def test_texts_with_settings_of_their_own_share_passes(model, tokenizer, store, monkeypatch):
-    """Each has its own processor, constraint and end."""
-    shared = SharedPasses(model)
-    more = [
-        {"no_repeat_ngram_size": 3},
-        {"repetition_penalty": 1.3},
-        {"stop_strings": ["pump"], "tokenizer": tokenizer},
-        {"bad_words_ids": [[one] for one in range(60, 120)]},
-        {"min_new_tokens": 20},
-        {"eos_token_id": 5},
-    ]
-
-    def write(number, passes=None):
-        with KNNLogitsProcessor(model, store, k=4 + number, lmbda=0.9 - number / 10) as knn:
-            inputs = tokenizer(PROMPTS[number], return_tensors="pt")
-            settings = settings_of(number) | {"max_new_tokens": 30} | more[number]
-            return knn.generate(**inputs, **settings, passes=passes).tolist()
-
-    alone = [write(number) for number in range(len(more))]
-    passes = Passes(model, monkeypatch)
-    found = at_once(*(lambda number=number: write(number, shared) for number in range(len(more))))
-    assert found == alone
-    assert max(passes.rows) >= 3
 
 
 def test_texts_of_the_model_alone_share_passes_with_others(model, tokenizer, memory, monkeypatch):
@@ -123,7 +99,9 @@ def test_texts_of_the_model_alone_share_passes_with_others(model, tokenizer, mem
         def write(number, *, is_shared):
             generate = knn.generate if number % 2 else model.generate
             if is_shared:
-                generate = partial(knn.generate, passes=shared) if number % 2 else shared.generate
+                generate = (
+                    partial(knn.generate, passes=shared.row) if number % 2 else shared.generate
+                )
             inputs = tokenizer(PROMPTS[number], return_tensors="pt")
             return generate(**inputs, **settings_of(number)).tolist()
 
@@ -132,34 +110,7 @@ def test_texts_of_the_model_alone_share_passes_with_others(model, tokenizer, mem
         passes = Passes(model, monkeypatch)
         assert at_once(*(partial(write, number, is_shared=True) for number in numbers)) == alone
     assert max(passes.rows) >= 4
-    assert not len(shared)
-
-
-class Noise(LogitsProcessor):
-    """Draws a token by noise of its own seed and of the token's position."""
-
-    def __init__(self, seed):
-        self.seed = seed
-
-    def __call__(self, input_ids, scores):
-        numbers = torch.Generator().manual_seed(1000 * self.seed + input_ids.shape[1])
-        noise = torch.rand(scores.shape, generator=numbers)
-        return scores - (-noise.log()).log()
-
-
-def test_a_seed_draws_what_it_draws_alone(model, tokenizer, store):
-    shared = SharedPasses(model)
-    with KNNLogitsProcessor(model, store) as knn:
-
-        def write(seed, passes=None):
-            inputs = tokenizer(PROMPTS[seed % 3], return_tensors="pt")
-            settings = settings_of(0) | {"logits_processor": [knn, Noise(seed)]}
-            return knn.generate(**inputs, **settings, passes=passes).tolist()
-
-        alone = [write(seed) for seed in range(6)]
-        assert len({str(one) for one in alone}) == 6
-        tasks = (lambda seed=seed: write(seed, shared) for seed in range(6))
-        assert at_once(*tasks) == alone
+    assert not shared.cache.lengths
 
 
 class When(StoppingCriteria):
@@ -187,20 +138,20 @@ def test_a_text_joins_in_the_middle_and_another_is_cancelled(model, tokenizer, s
         later, counts = [], []
 
         def joined():
-            later.append(threads.submit(write, 2, shared))
+            later.append(threads.submit(write, 2, shared.row))
 
         def counted():
-            counts.append(len(shared))
+            counts.append(len(shared.cache.lengths))
             return True
 
-        first = threads.submit(write, 0, shared, stopping_criteria=[When(start + 3, joined)])
+        first = threads.submit(write, 0, shared.row, stopping_criteria=[When(start + 3, joined)])
         length = len(tokenizer(PROMPTS[1])["input_ids"]) + 9
-        cancelled = threads.submit(write, 1, shared, stopping_criteria=[When(length, counted)])
+        cancelled = threads.submit(write, 1, shared.row, stopping_criteria=[When(length, counted)])
         assert first.result(60) == alone[0]
         assert cancelled.result(60) == alone[1][:length]
         assert later[0].result(60) == alone[2]
     assert counts
-    assert not len(shared)
+    assert not shared.cache.lengths
 
 
 def test_a_text_that_fails_leaves_the_others_alone(model, tokenizer, store):
@@ -221,11 +172,11 @@ def test_a_text_that_fails_leaves_the_others_alone(model, tokenizer, store):
 
         def failing():
             with pytest.raises(RuntimeError, match="own"):
-                write(1, shared, stopping_criteria=[When(length, fails)])
+                write(1, shared.row, stopping_criteria=[When(length, fails)])
 
-        tasks = (lambda: write(0, shared), failing, lambda: write(2, shared))
+        tasks = (lambda: write(0, shared.row), failing, lambda: write(2, shared.row))
         assert [one for one in at_once(*tasks) if one] == alone
-    assert not len(shared)
+    assert not shared.cache.lengths
 
 
 def test_a_pass_that_fails_ends_each_of_its_texts(model, tokenizer, store, monkeypatch):
@@ -248,10 +199,10 @@ def test_a_pass_that_fails_ends_each_of_its_texts(model, tokenizer, store, monke
         def write():
             inputs = tokenizer(PROMPTS[0], return_tensors="pt")
             with pytest.raises(MemoryError, match="too much"):
-                knn.generate(**inputs, **settings_of(0), passes=shared)
+                knn.generate(**inputs, **settings_of(0), passes=shared.row)
 
         at_once(write, write, write)
-    assert not len(shared)
+    assert not shared.cache.lengths
 
 
 def test_what_cannot_be_shared_is_written_alone(model, tokenizer, store, monkeypatch):
@@ -264,11 +215,5 @@ def test_what_cannot_be_shared_is_written_alone(model, tokenizer, store, monkeyp
         shifted = {"position_ids": torch.arange(3, 3 + single["input_ids"].shape[1])[None]}
         for arguments in (inputs, single | shifted):
             alone = knn.generate(**arguments, **settings_of(1))
-            found = knn.generate(**arguments, **settings_of(1), passes=shared)
+            found = knn.generate(**arguments, **settings_of(1), passes=shared.row)
             assert alone.tolist() == found.tolist()
-        monkeypatch.setattr(shared, "possible", False)
-        assert shared.generate(**single, **settings_of(0)).tolist() == (
-            model.generate(**single, **settings_of(0)).tolist()
-        )
-        found = knn.generate(**single, **settings_of(0), passes=shared)
-        assert found.tolist() == knn.generate(**single, **settings_of(0)).tolist()
