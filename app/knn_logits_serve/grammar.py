@@ -7,6 +7,7 @@ nothing else for ever.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Collection
 from importlib.util import find_spec
@@ -17,11 +18,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from knn_logits import Deadline
 from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.schemas import compiled
 
-_ON_ONE_LINE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _FIELD = "response_format"
-_MOST_CHARACTERS, _LONGEST_REASON = 200_000, 160
+_LONGEST_REASON, _KNOWN_SCHEMAS = 160, 32
 
 
 class Grammars:
@@ -31,9 +33,10 @@ class Grammars:
         self._tokenizer, self._ends, self._words = tokenizer, sorted(ends), words
         self._lock = threading.Lock()
         self._vocabulary: Any = None
+        self._known: dict[str, str] = {}  # grammars of schemas
 
-    def of(self, schema: dict[str, Any]) -> str:
-        """Returns the grammar of a JSON schema, or refuses what the library does not know."""
+    def check(self) -> None:
+        """Refuses every schema where none can be followed."""
         if find_spec("llguidance") is None:
             raise Refusal(
                 "response_format needs llguidance on the server: pip install knn-logits[serve]",
@@ -41,25 +44,18 @@ class Grammars:
             )
         if not self._ends:
             raise Refusal("this model has no token that ends an answer in JSON", param=_FIELD)
-        from llguidance import LLMatcher
 
-        try:
-            grammar = str(LLMatcher.grammar_from_json_schema(schema, overrides=_ON_ONE_LINE))
-            failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
-        except ValueError as error:
-            raise _refusal(str(error)) from error
-        if failed or messages:
-            raise _refusal(" ".join(messages))
-        if len(grammar) > _MOST_CHARACTERS:
-            raise Refusal("the schema is too large: make it smaller", param=_FIELD)
-        # Some limits of the library are met by the first token only.
-        matcher = self._matcher(grammar)
-        matcher.compute_bitmask()
-        if matcher.is_error():
-            raise _refusal(matcher.get_error())
-        return grammar
-
-    def mask(self, grammar: str) -> GrammarMask:
+    def mask(self, schema: dict[str, Any], deadline: Deadline) -> GrammarMask:
+        """Compiles a schema, or refuses one that cannot be followed."""
+        name = json.dumps(schema)
+        grammar = self._known.get(name)
+        if grammar is None:
+            grammar, reason = compiled(schema, deadline)
+            if reason is not None:
+                raise _refusal(reason)
+            if len(self._known) >= _KNOWN_SCHEMAS:
+                self._known.clear()
+            self._known[name] = grammar
         return GrammarMask(self._matcher(grammar))
 
     def _matcher(self, grammar: str) -> Any:

@@ -47,7 +47,7 @@ class GenerationRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that the request gives
     new_tokens: int = 16
     sampling: Sampling = Sampling()
-    grammar: str | None = None  # that the answer follows
+    schema: dict[str, Any] | None = None  # that the answer follows
     logprobs: int | None = None  # likeliest tokens at each position; None: no probabilities
     echo: bool = False
     question: str | None = None  # is asked of the documents, after these messages

@@ -178,6 +178,8 @@ class Served:
     ) -> GenerationRequest:
         stores, settings = self._lookup(body.model, body.knn)
         schema = body.response_format and body.response_format.schema_of_answer
+        if schema is not None:
+            self.grammars.check()
         return GenerationRequest(
             body,
             chat,
@@ -188,7 +190,7 @@ class Served:
             sampling=self._sampling(body),
             logprobs=logprobs,
             echo=echo,
-            grammar=self.grammars.of(schema) if schema else None,
+            schema=schema,
         )
 
     def stores_of(self, name: str, param: str | None = None) -> tuple[str, ...]:

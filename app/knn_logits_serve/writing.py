@@ -177,10 +177,10 @@ def _ask(served: Served, turn: Turn, memory: Memory) -> End:
     prompt = request.prompts[0]
     writer = AnswerWriter(served, request, prompt, 0, tell)
     config, mask = AskConfig(max_new_tokens=request.new_tokens), None
-    if request.grammar is not None:
+    if request.schema is not None:
         # A quotation is no JSON, and neither is a line that says that no document has the answer.
         config = replace(config, words="write", least_shared=0.0, least_match=0.0)
-        mask = served.grammars.mask(request.grammar)
+        mask = served.grammars.mask(request.schema, turn.deadline)
     asking = Asking(served.model, served.tokenizer, memory, config)
     answer = asking.answer(
         request.question or "",
@@ -189,11 +189,11 @@ def _ask(served: Served, turn: Turn, memory: Memory) -> End:
         logits_processor=processors(request.sampling, 0, [], mask),
         stopping_criteria=[_End(writer, turn.deadline)],
     )
-    if request.grammar is not None and not writer.written:
+    if request.schema is not None and not writer.written:
         # No document says the answer, for which the model is not asked; but JSON was promised.
         with _attached(served, request, memory) as knn:
             return _write_text(served, turn, prompt, 0, knn)
-    noted = answer.note and request.grammar is None
+    noted = answer.note and request.schema is None
     text = f"{answer.text}{NOTE}{answer.note})" if noted else answer.text
     if writer.written:
         writer.flush()
@@ -214,7 +214,7 @@ def _attached(
     # The likeliest tokens cost a tenth of an answer's time, and only a drawn answer shows them.
     candidates = CANDIDATES if request.drawn else 0
     knn = KNNLogitsProcessor(served.model, memory, candidates=candidates)
-    if request.grammar is not None:
+    if request.schema is not None:
         knn.loop_size = None  # an answer that is ended within a loop has not the form
     return knn
 
@@ -237,7 +237,7 @@ def _write_text(
     overheard = Overheard() if request.logprobs is not None else None
     writer = AnswerWriter(served, request, prompt, choice, turn.tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
-    mask = None if request.grammar is None else served.grammars.mask(request.grammar)
+    mask = None if request.schema is None else served.grammars.mask(request.schema, turn.deadline)
     is_shared = shares(served, request)
     generate = served.passes.generate if is_shared else served.model.generate
     if knn is not None:

@@ -1,13 +1,14 @@
 """Answers in JSON: they match the schema, whatever the memory and the sampler prefer."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import jsonschema
 import pytest
 
-from knn_logits_serve import grammar
-from serve.conftest import PROMPT
+from knn_logits_serve import grammar, schemas
+from serve.conftest import PROMPT, serving
 
 pytest.importorskip("llguidance", reason="pip install 'knn-logits[serve]'")
 MODEL = "tiny+texts"
@@ -138,3 +139,33 @@ def test_without_the_library_it_is_refused_in_one_line(client, openai, monkeypat
     monkeypatch.setattr(grammar, "find_spec", lambda _: None)
     with pytest.raises(openai.BadRequestError, match=r"pip install knn-logits\[serve\]"):
         answer(client)
+
+
+def test_a_schema_that_takes_long_to_compile_is_refused_and_keeps_nobody_waiting(
+    client, openai, http, monkeypatch
+):
+    """Each of six such requests held one of asyncio's threads for hours, which were all."""
+    monkeypatch.setattr(schemas, "CPU_SECONDS", 1)
+    hostile = {"type": "integer", "multipleOf": 9999991}
+
+    def refused(_):
+        with pytest.raises(openai.BadRequestError, match="too much time or memory"):
+            answer(client, form=of_schema(hostile))
+
+    with ThreadPoolExecutor(6) as threads:
+        asked = [threads.submit(refused, number) for number in range(6)]
+        assert http.get("/health").json()["status"] == "ok"
+        jsonschema.validate(json.loads(answer(client).choices[0].message.content), SCHEMA)
+        for one in asked:
+            one.result()
+
+
+def test_a_schema_is_compiled_within_the_time_of_its_request(served, openai, monkeypatch):
+    monkeypatch.setattr(schemas, "CPU_SECONDS", 60)
+    hostile = of_schema({"type": "integer", "multipleOf": 9999991})
+    with (
+        serving(served, seconds=0.5) as running,
+        running.client() as client,
+        pytest.raises(openai.BadRequestError, match=r"time limit of 0\.5 seconds"),
+    ):
+        answer(client, form=hostile)
