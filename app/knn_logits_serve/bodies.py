@@ -10,7 +10,15 @@ import json
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from knn_logits import check_settings
 from knn_logits_serve.messages import MOST_MESSAGES, Message, Name, Strict, Text
@@ -22,10 +30,22 @@ _MOST_STOPS, _LONGEST_STOP = 16, 256
 
 Body = TypeVar("Body", bound=BaseModel)
 _Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
-_Choices = Annotated[int, Field(ge=1, le=_MOST_CHOICES)] | None
-NewTokens = Annotated[int, Field(ge=0, le=1_000_000)] | None
+
+
+def _whole(value: Any) -> Any:
+    """Takes 40.0 for 40, as clients in JavaScript or with sliders send it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _limit(value: Any) -> Any:
+    return None if value == -1 else _whole(value)  # -1 sets no limit in llama.cpp
+
+
+_Whole = BeforeValidator(_whole)
+_Choices = Annotated[Annotated[int, Field(ge=1, le=_MOST_CHOICES)] | None, _Whole]
+NewTokens = Annotated[Annotated[int, Field(ge=0, le=1_000_000)] | None, BeforeValidator(_limit)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)] | None
-Number = Annotated[int, Field(ge=0, le=20)] | None
+Number = Annotated[Annotated[int, Field(ge=0, le=20)] | None, _Whole]
 _Token = Annotated[int, Field(ge=0, le=2**31)]
 # Only the first error is said, and each one takes a kilobyte, so that lists stop there.
 _Tokens = Annotated[list[_Token], Field(fail_fast=True, min_length=1, max_length=1_000_000)]
@@ -139,11 +159,12 @@ class GenerationBody(Strict):
     max_tokens: NewTokens = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=2**31)] | None = None  # 0 and -1 allow all tokens
+    # 0 and -1 allow all tokens
+    top_k: Annotated[Annotated[int, Field(ge=-1, le=2**31)] | None, _Whole] = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     response_format: ResponseFormat | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[Annotated[int, Field(ge=-(2**63), lt=2**63)] | None, _Whole] = None
     stop: _Stop | Annotated[list[_Stop], Field(fail_fast=True, max_length=_MOST_STOPS)] | None = (
         None
     )
@@ -158,6 +179,11 @@ class GenerationBody(Strict):
     @classmethod
     def _form(cls, value: Any) -> Any:
         return value or None  # some clients send {} for a text
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _stops(cls, value: Any) -> Any:
+        return None if value in ("", [""]) else value
 
     @field_validator("logit_bias", mode="before")
     @classmethod

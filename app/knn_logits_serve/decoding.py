@@ -13,7 +13,6 @@ from knn_logits import LimitError, Memory, Pieces, explain
 from knn_logits_app.decoding import samplers
 from knn_logits_serve.answers import Token
 from knn_logits_serve.grammar import AfterPrompt
-from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 from knn_logits_serve.served import Served
 
@@ -124,13 +123,7 @@ def echo_of(
     settings |= memory.config.stored_values()
     if memory.gate is not None:
         settings["lmbda"] = memory.gate
-    trace = explain(served.model, tokenizer, memory, prompt.text, **settings)[0]
-    if [traced.token_id for traced in trace.tokens] != ids[1:]:
-        raise Refusal(
-            "the tokenizer gives other tokens for the text of this prompt, so their probabilities "
-            "with kNN are not known: give the prompt as text",
-            param="prompt",
-        )
+    trace = explain(served.model, tokenizer, memory, ids, **settings)[0]
     tokens = [Token(texts[0])]
     for text, traced in zip(texts[1:], trace.tokens, strict=True):
         if traced.p is None:

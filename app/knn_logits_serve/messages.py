@@ -11,12 +11,13 @@ answer that made it, and a result a message of the user, which every template ca
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from knn_logits import ConfigError, chat_ids
+from knn_logits import ConfigError, chat_ids, text_ids
 from knn_logits_serve.refusals import Refusal
 
 MOST_MESSAGES = 4096
@@ -151,6 +152,28 @@ def turns_of(messages: Sequence[Message]) -> list[dict[str, str]]:
     return turns
 
 
+def ordered(messages: Sequence[Message]) -> list[Message]:
+    """Moves system messages after the last message of the user before it, which they are about."""
+    end = len(messages)
+    while end and messages[end - 1].role in ("system", "developer"):
+        end -= 1
+    if not end or messages[end - 1].role == "assistant":
+        return list(messages)
+    return [*messages[: end - 1], *messages[end:], messages[end - 1]]
+
+
+def _strict(turns: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Returns turns for a template without "system", or with users and assistants by turns only."""
+    strict: list[dict[str, str]] = []
+    for turn in turns:
+        role = "user" if turn["role"] == "system" else turn["role"]
+        if strict and strict[-1]["role"] == role:
+            strict[-1] = {"role": role, "content": f"{strict[-1]['content']}\n\n{turn['content']}"}
+        elif strict or role == "user":
+            strict.append({"role": role, "content": turn["content"]})
+    return strict
+
+
 class Chat:
     """Turns messages into the text, or the tokens, that a model continues."""
 
@@ -164,28 +187,64 @@ class Chat:
             except Refusal as error:
                 raise ConfigError(f"the chat template cannot be used: {error}") from error
 
-    def prompt(self, messages: Sequence[Message]) -> str | list[int]:
-        """Returns what the model continues: the tokens of a template, or a plain text."""
+    def prompt(self, messages: Sequence[Message], room: int | None = None) -> str | list[int]:
+        """Returns what the model continues: the tokens of a template, or a plain text.
+
+        The oldest turns are left out as far as all have more than `room` tokens. The system
+        messages at the beginning and the last turn of the user stay.
+        """
         if not any(message.text.strip() for message in messages):
             raise Refusal("the messages have no text: write something first", param="messages")
         turns = turns_of(messages)
+        whole = self._read(turns)
+        first = next((at for at, turn in enumerate(turns) if turn["role"] != "system"), 0)
+        later = [at for at in range(first + 1, len(turns)) if turns[at]["role"] == "user"]
+        if room is None or not later or self._size(whole) <= room:
+            return whole
+
+        def from_turn(at: int) -> str | list[int]:
+            return self._read([*turns[:first], *turns[at:]])
+
+        fitting = bisect_left(later, True, key=lambda at: self._size(from_turn(at)) <= room)
+        return from_turn(later[min(fitting, len(later) - 1)])
+
+    def history(self, messages: Sequence[Message]) -> list[dict[str, str]]:
+        """Returns the turns before a question, as far as the template accepts them."""
+        turns = turns_of(messages)
+        try:
+            self._cut([*turns, {"role": "user", "content": "a"}])
+            return turns
+        except Exception:  # A template can raise any error.
+            turns = _strict(turns)
+            return turns[:-1] if turns and turns[-1]["role"] == "user" else turns
+
+    def _size(self, prompt: str | list[int]) -> int:
+        return len(text_ids(self._tokenizer, prompt) if isinstance(prompt, str) else prompt)
+
+    def _read(self, turns: Sequence[dict[str, str]]) -> str | list[int]:
+        try:
+            return self._cut(turns)
+        except Exception as error:  # A template can raise any error, with any message.
+            try:
+                return self._cut(_strict(turns))
+            except Exception:
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise Refusal(
+                    f"the chat template does not accept these messages ({reason}): change them",
+                    param="messages",
+                ) from error
+
+    def _cut(self, turns: Sequence[dict[str, str]]) -> str | list[int]:
         if self.plain:
             return plain_text(turns)
-        answered = messages[-1].role == "assistant"
-        try:
-            return chat_ids(
-                self._tokenizer,
-                turns,
-                chat_template=self._template,
-                add_generation_prompt=not answered,
-                continue_final_message=answered,
-            )
-        except Exception as error:  # A template can raise any error, with any message.
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise Refusal(
-                f"the chat template does not accept these messages ({reason}): change them",
-                param="messages",
-            ) from error
+        answered = bool(turns) and turns[-1]["role"] == "assistant"
+        return chat_ids(
+            self._tokenizer,
+            turns,
+            chat_template=self._template,
+            add_generation_prompt=not answered,
+            continue_final_message=answered,
+        )
 
 
 def plain_text(turns: Sequence[dict[str, str]]) -> str:

@@ -15,7 +15,7 @@ from knn_logits_app.decoding import context_of, end_tokens
 from knn_logits_app.library import by_name
 from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn
 from knn_logits_serve.grammar import Grammars
-from knn_logits_serve.messages import Chat, turns_of
+from knn_logits_serve.messages import Chat, Message, ordered
 from knn_logits_serve.refusals import Refusal, too_long
 from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 from knn_logits_serve.shared_passes import SharedPasses
@@ -126,21 +126,26 @@ class Served:
         )
 
     def conversation(self, body: ChatBody) -> GenerationRequest:
+        messages = ordered(body.messages)
+        requested = body.max_completion_tokens
+        requested = requested if requested is not None else body.max_tokens
+        if requested == 0:
+            raise Refusal("max_tokens is 0: ask for a token", param="max_tokens")
         if self._pairs:
-            texts = [message.text for message in body.messages if message.role == "user"]
+            texts = [message.text for message in messages if message.role == "user"]
             texts = [text for text in texts if text.strip()]
             if not texts:
                 raise Refusal("there is no message to answer: send one", param="messages")
             text: str | list[int] = texts[-1]
         else:
+            room = None
+            if self.context is not None:
+                usual = min(self._chat_tokens, self._new_tokens, self.context // 2)
+                room = self.context - (requested or usual)
             with self._cutting:
-                text = self.chat.prompt(body.messages)
-        requested = body.max_completion_tokens
-        requested = requested if requested is not None else body.max_tokens
-        if requested == 0:
-            raise Refusal("max_tokens is 0: ask for a token", param="max_tokens")
+                text = self.chat.prompt(messages, room)
         prompt = self._prompt(text, requested or 1)
-        last = body.messages[-1]
+        last = messages[-1]
         if last.role != "assistant":
             words = None if self.chat.plain or self._pairs else last.text
             prompt = replace(prompt, message=words, opens=True)
@@ -150,11 +155,13 @@ class Served:
             requested = min(self._chat_tokens, self._new_tokens, room)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         request = self._request(body, (prompt,), requested, chat=True, logprobs=logprobs)
-        return self._asked(body, request)
+        return self._asked(body, messages, request)
 
-    def _asked(self, body: ChatBody, request: GenerationRequest) -> GenerationRequest:
+    def _asked(
+        self, body: ChatBody, messages: list[Message], request: GenerationRequest
+    ) -> GenerationRequest:
         """Asks the documents, where the request or the server says so and where it is possible."""
-        *before, last = body.messages
+        *before, last = messages
         can = bool(request.stores) and last.role == "user" and not self.reads_sources
         can = can and request.n == 1 and request.logprobs is None
         if body.ask and not can:
@@ -164,7 +171,9 @@ class Served:
             )
         if not can or not (self.asks if body.ask is None else body.ask):
             return request
-        return replace(request, question=last.text, history=tuple(turns_of(before)))
+        with self._cutting:
+            history = self.chat.history(before)
+        return replace(request, question=last.text, history=tuple(history))
 
     def _request(
         self,

@@ -39,8 +39,9 @@ def opened_with_model(
 
     No build has measured where documents help, so `votes=False` leaves λ at 0 for a chat model.
     """
-    corpus = [name for name in names if _has_documents(name)]
     _check(names)
+    named = {name: split_name(name) for name in names}
+    corpus = [place for _, place in named.values() if _has_documents(place)]
     if not corpus:
         opened = opening(list(names))
         yield (opened, *run.load(model))
@@ -59,7 +60,14 @@ def opened_with_model(
         keeping = shlex.join(["knn-logits", "build", model, *corpus, "--out", "STORE"])
         also = ", and lets them vote where that helps" if silent else ""
         tell(f"read {read}, for this command only; `{keeping}` keeps them{also}", style=None)
-        stores = dict.fromkeys(str(built) if name in corpus else name for name in names)
+        # The documents are one datastore, under the first name that was given to any of them.
+        label = next(
+            (f"{label}=" for label, place in named.values() if label and place in corpus), ""
+        )
+        document_store = f"{label}{built}"
+        stores = dict.fromkeys(
+            document_store if place in corpus else name for name, (_, place) in named.items()
+        )
         yield opening(list(stores)), loaded, tokenizer
 
 

@@ -42,7 +42,7 @@ def explain(
     model: nn.Module,
     tokenizer: Any,
     datastore: Memory | Stores,
-    text: str,
+    text: str | list[int],
     *,
     source: str | None = None,
     max_neighbors: int = MAX_NEIGHBORS,
@@ -61,7 +61,8 @@ def explain(
         tokenizer: Its tokenizer.
         datastore: A `Memory` of this model, or one or several datastores or their folders. Several
             are searched as one.
-        text: A text of at least two tokens. For an encoder-decoder model it is a target.
+        text: A text of at least two tokens, or its ids. For an encoder-decoder model it is a
+            target, as text.
         source: The text that an encoder-decoder model reads, without prefix.
         max_neighbors: The most passages to keep for each token.
         candidates: How many of the likeliest tokens the trace names at each token.
@@ -79,7 +80,8 @@ def explain(
         CorpusError: when the text is shorter than two tokens.
         MismatchError: when model or tokenizer are not the datastore's.
     """
-    checked_text(text, "the text")
+    if not isinstance(text, list):
+        checked_text(text, "the text")
     if source is not None:
         checked_text(source, "the source")
     max_neighbors = whole_number("max_neighbors", max_neighbors, 0)
@@ -88,7 +90,10 @@ def explain(
     check_tokenizer(tokenizer, memory.stores[0])
     pairs = pair_tokenizer(model, tokenizer, memory.stores[0])
     source_ids = _source_ids(pairs, source)
-    ids = pairs.targets([text])[0] if pairs else text_ids(tokenizer, text)
+    if isinstance(text, list):
+        ids = text
+    else:
+        ids = pairs.targets([text])[0] if pairs else text_ids(tokenizer, text)
     if len(ids) < 2:
         raise CorpusError(
             "the text has fewer than two tokens, so there is nothing to explain; use a longer text"

@@ -185,9 +185,9 @@ def test_an_answer_without_a_number_of_tokens_fits(model, tokenizer, store):
     assert asked.new_tokens == 256 - asked.prompts[0].tokens < 100
 
 
-def templated(model, tokenizer, store, **settings):
+def templated(model, tokenizer, store, template=TEMPLATE, **settings):
     own = copy.deepcopy(tokenizer)
-    own.chat_template = TEMPLATE
+    own.chat_template = template
     return Served("tiny", model, own, {"texts": store}, **settings)
 
 
@@ -201,11 +201,56 @@ def test_the_tokenizers_template_makes_the_prompt(model, tokenizer, store, opena
         assert found.choices[0].message.content == by_library(text, 8)[0].lstrip()
 
 
+STRICT = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('users and assistants by turns') }}{% endif %}<{{ m.role }}>"
+    "{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def test_a_strict_template_gets_the_turns_that_it_accepts(model, tokenizer, store):
+    served = templated(model, tokenizer, store, STRICT, asks=True)
+    chat = [{"role": "system", "content": "Be short."}, *said("A?", "B."), *said("C?"), *said("D?")]
+    chat.insert(1, {"role": "assistant", "content": "Hello."})
+    request = served.conversation(ChatBody(model=MODEL, messages=chat))
+    written = served.tokenizer.decode(request.prompts[0].ids)
+    assert written.startswith("<user>Be short.\n<assistant>Hello.\n<user>A?")
+    assert written.endswith("<assistant>B.\n<user>C?\n\nD?\n<assistant>")
+    assert request.question == "D?"
+    roles = [turn["role"] for turn in request.history]
+    assert roles == ["user", "assistant"] * (len(roles) // 2)
+
+
+def test_a_system_message_at_the_end_is_read_before_the_question(model, tokenizer, store):
+    served = templated(model, tokenizer, store, asks=True)
+    chat = [*said("A?", "B.", "C?"), {"role": "system", "content": "Be short."}]
+    request = served.conversation(ChatBody(model=MODEL, messages=chat))
+    written = served.tokenizer.decode(request.prompts[0].ids)
+    assert written == "<user>A?\n<assistant>B.\n<system>Be short.\n<user>C?\n<assistant>"
+    assert request.question == "C?"
+
+
+@pytest.mark.parametrize("template", [None, TEMPLATE])
+def test_old_turns_of_a_long_chat_are_left_out(model, tokenizer, store, template):
+    served = templated(model, tokenizer, store, template)
+    system = {"role": "system", "content": "Be short."}
+    chat = [system, *said(*(f"{number} crane" for number in range(201)))]
+    request = served.conversation(ChatBody(model=MODEL, messages=chat, max_tokens=50))
+    (prompt,) = request.prompts
+    assert 150 < prompt.tokens <= 256 - 50
+    written = served.tokenizer.decode(prompt.ids)
+    assert "Be short." in written
+    assert "200 crane" in written
+    assert " 2 crane" not in written
+    with pytest.raises(Refusal, match="context of 256"):
+        served.conversation(ChatBody(model=MODEL, messages=[system, *said("crane " * 400)]))
+
+
 def test_a_template_that_says_no_is_told_in_one_line(model, tokenizer, store):
-    strict = "{{ raise_exception('users first') if messages[0].role != 'user' }}x"
+    strict = "{{ raise_exception('no such chat') if messages[0].content == 'b' }}x"
     served = Served("tiny", model, tokenizer, [store], chat_template=strict)
-    body = {"model": "tiny", "messages": [{"role": "system", "content": "a"}]}
-    with pytest.raises(Refusal, match="users first"):
+    body = {"model": "tiny", "messages": [{"role": "system", "content": "b"}]}
+    with pytest.raises(Refusal, match="no such chat"):
         served.conversation(ChatBody(**body))
     with pytest.raises(ConfigError, match="chat template"):
         Served("tiny", model, tokenizer, [store], chat_template="{% if %}")

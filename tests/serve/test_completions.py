@@ -191,6 +191,19 @@ def test_the_noise_of_a_position_draws_from_the_distribution():
     assert torch.equal(*twice)
 
 
+@pytest.mark.parametrize("name", ["tiny", "tiny+texts"])
+def test_an_echo_of_ids_is_scored_by_these_ids(client, tokenizer, name):
+    """Evaluation harnesses send the first token themselves, which no text is cut into."""
+    ids = tokenizer(PROMPT)["input_ids"]
+    asked = {"model": name, "max_tokens": 0, "echo": True, "logprobs": 1}
+    text = client.completions.create(**asked, prompt=PROMPT).choices[0].logprobs
+    same = client.completions.create(**asked, prompt=ids).choices[0].logprobs
+    assert same.token_logprobs == text.token_logprobs
+    begun = client.completions.create(**asked, prompt=[0, *ids]).choices[0].logprobs
+    assert len(begun.token_logprobs) == len(ids) + 1
+    assert None not in begun.token_logprobs[1:]
+
+
 def test_an_echo_is_scored_with_the_servers_gate(model, tokenizer, explain, store):
     gate = Curve(store.manifest.metric, [0.0, 1e6], [0.9, 0.1])
     served = Served("tiny", model, tokenizer, {"texts": store}, lmbda=gate)

@@ -37,7 +37,7 @@ MANY = {
     "parts of many messages": {"messages": [{"role": "user", "content": [{}] * 400}] * 100},
     "tokens": {"prompt": [-1] * 9000},
     "lists of tokens": {"prompt": [[1]] * 9000},
-    "stops": {"stop": [""] * 9000},
+    "stops": {"stop": ["a" * 300] * 9000},
     "biases": {"logit_bias": {str(token): "a" for token in range(9000)}},
     "stores": {"knn": {"stores": [0] * 64}},
 }
@@ -69,7 +69,7 @@ def test_a_body_is_checked_up_to_its_first_error_only(kind):
         ({"prompt": [384]}, "384 tokens", "prompt"),
         ({"prompt": "crane " * 400}, "context of 256", None),
         ({"max_tokens": 0}, "ask for a token", "max_tokens"),
-        ({"max_tokens": -1}, "max_tokens", "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens", "max_tokens"),
         ({"max_tokens": 2.5}, "max_tokens", "max_tokens"),
         ({"max_tokens": True}, "max_tokens", "max_tokens"),
         ({"max_tokens": 1000}, "context of 256", "max_tokens"),
@@ -81,7 +81,8 @@ def test_a_body_is_checked_up_to_its_first_error_only(kind):
         ({"n": 10_000}, "n: ", "n"),
         ({"n": 2, "best_of": 5}, "best_of must equal n", None),
         ({"seed": 2**64}, "seed", "seed"),
-        ({"stop": [""]}, "stop: ", "stop"),
+        ({"stop": ["", "a"]}, "stop: ", "stop"),
+        ({"top_k": 40.5}, "top_k", "top_k"),
         ({"stop": ["a"] * 40}, "stop: ", "stop"),
         ({"logprobs": 99}, "logprobs", "logprobs"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "logit_bias"),
@@ -146,6 +147,15 @@ def test_unknown_models_and_places_are_not_found(http):
     refused(http.get(COMPLETIONS), 405)
     refused(http.get("/docs"), 404)
     assert http.get("/health").json() == {"status": "ok", "running": 0, "waiting": 0}
+
+
+def test_values_that_clients_send_for_nothing_or_for_whole_numbers_are_taken(http):
+    usual = http.post(COMPLETIONS, json={**GOOD, "max_tokens": 16}).json()["choices"][0]["text"]
+    changed = {"max_tokens": -1, "top_k": 40.0, "stop": "", "seed": 1.0, "n": 1.0}
+    answer = http.post(COMPLETIONS, json={**GOOD, **changed, "temperature": 0})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["text"] == usual
+    assert http.post(COMPLETIONS, json={**GOOD, "stop": [""]}).status_code == 200
 
 
 def test_what_nobody_knows_is_left_alone(http):

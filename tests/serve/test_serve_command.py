@@ -56,6 +56,15 @@ def test_documents_are_served_without_a_build(run, started, model_folder, tmp_pa
     assert ("lets them vote where that helps" in done.err) == chats
 
 
+def test_documents_are_served_under_the_name_that_they_are_given(
+    run, started, model_folder, store, tmp_path
+):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
+    run.good("serve", model_folder, f"mill={tmp_path / 'notes'}", f"docs={store.folder}")
+    assert list(started[0][0].stores) == ["mill", "docs"]
+
+
 def test_a_chat_template_comes_from_a_file(run, started, model_folder, store, tmp_path):
     template = tmp_path / "chat.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
