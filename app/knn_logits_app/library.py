@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from knn_logits import ConfigError, Datastore, Memory, use_fastest_dtype
+from knn_logits import ConfigError, Datastore, KNNLogitsError, Memory, use_fastest_dtype
 from knn_logits_app.decoding import Reader, context_of
 from knn_logits_app.requests import MOST_STORES
 
+logger = logging.getLogger("knn_logits.app")
+# A changed datastore that cannot be opened is tried again after so many seconds.
+_RETRY_SECONDS = 10.0
 # The most characters of a source that is used as an example.
 _LONG = 160
 # Tokens of a document that are searched for a sentence, and the fewest words of the sentence.
@@ -40,6 +46,33 @@ class Example:
     stores: tuple[str, ...]
 
 
+class Reopening:
+    """Opens datastores again whose folders a job of this package has changed."""
+
+    def __init__(self) -> None:
+        self._lock, self._next = threading.Lock(), 0.0
+
+    def __call__(
+        self, model: Any, stores: Mapping[str, Datastore], **settings: Any
+    ) -> tuple[dict[str, Datastore], Memory] | None:
+        """Returns the datastores and their memory; None if nothing has changed."""
+        with self._lock:
+            changed = {name for name, store in stores.items() if not store.is_current}
+            if not changed or time.monotonic() < self._next:
+                return None
+            try:
+                opened = {
+                    name: Datastore(store.folder) if name in changed else store
+                    for name, store in stores.items()
+                }
+                return opened, Memory(model, opened, threads=1, **settings)
+            except KNNLogitsError as error:
+                self._next = time.monotonic() + _RETRY_SECONDS
+                names = ", ".join(sorted(changed))
+                logger.warning("the changed datastore %s was not opened again: %s", names, error)
+                return None
+
+
 @dataclass
 class Library:
     """A model, its tokenizer and its datastores.
@@ -62,6 +95,13 @@ class Library:
     examples: tuple[Example, ...] = ()
     about: str = ""
     questions: tuple[str, ...] = ()
+    _reopening: Reopening = field(default_factory=Reopening, repr=False)
+
+    def refresh(self) -> None:
+        """Opens datastores again whose folders have changed."""
+        reopened = self._reopening(self.model, self.stores)
+        if reopened is not None:
+            self.stores, self.memory = reopened
 
     @classmethod
     def of(

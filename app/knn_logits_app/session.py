@@ -103,6 +103,7 @@ class Session:
         self, library: Library, lookup: Lookup, private: Stores | None = None
     ) -> dict[str, Datastore]:
         """Returns the datastores that a request names, by their names on the page."""
+        library.refresh()
         stores = {**library.stores, **(private or {})}
         if not stores.keys() >= set(lookup.stores):
             names = ", ".join(stores)

@@ -12,7 +12,7 @@ import torch
 
 from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
 from knn_logits_app.decoding import context_of, end_tokens
-from knn_logits_app.library import by_name
+from knn_logits_app.library import Reopening, by_name
 from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn
 from knn_logits_serve.grammar import Grammars
 from knn_logits_serve.messages import Chat, Message, ordered
@@ -55,6 +55,7 @@ class Served:
         self.name, self.model, self.tokenizer = name, model, tokenizer
         self.stores = dict(stores) if isinstance(stores, Mapping) else by_name(stores, "-")
         self.memory = Memory(model, self.stores, threads=1, **settings)
+        self._memory_settings, self._reopening = settings, Reopening()
         every = tuple(self.stores)
         self.names: Mapping[str, tuple[str, ...]] = {
             "+".join([name, *every]): every,
@@ -104,6 +105,9 @@ class Served:
 
     def memory_of(self, request: GenerationRequest) -> Memory:
         """Returns the memory with the settings of a request. Its indexes are open already."""
+        reopened = self._reopening(self.model, self.stores, **self._memory_settings)
+        if reopened is not None:
+            self.stores, self.memory = reopened
         stores = {name: self.stores[name] for name in request.stores}
         return self.memory.over(stores, **request.settings)
 

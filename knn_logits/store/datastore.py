@@ -200,6 +200,16 @@ class Datastore:
         """The commit on the Hub; None for a folder."""
         return self.folder.name if hub_repo_of(self.folder) else None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the folder still has what this object opened, or cannot be read at the moment."""
+        if self.remote is not None:
+            return True
+        try:
+            return read_manifest(self._place).checksum == self.manifest.checksum
+        except (DatastoreError, OSError):
+            return True
+
     @cached_property
     def documents(self) -> Documents:
         """The documents, in the order of their tokens."""

@@ -17,7 +17,9 @@ from knn_logits import (
     SequenceTrace,
     TokenTrace,
     Trace,
+    build_datastore,
     explain,
+    remove_documents,
 )
 from knn_logits_app.decoding import samplers
 from knn_logits_app.library import Library, prose
@@ -321,3 +323,16 @@ def test_a_long_text_is_explained_in_windows(session, library):
     assert found.tokens > library.context
     with pytest.raises(LimitError, match="the limit is 800"):
         session.explain(library, sentence * 400, MANUAL)
+
+
+def test_a_removed_document_is_gone_from_an_open_page(library, tmp_path):
+    texts = ["The mill grinds rye.", "The pump needs oil."]
+    store = build_datastore(
+        library.model, library.tokenizer, texts, tmp_path / "n", calibrate=False
+    )
+    opened = Library.of("tiny", library.model, library.tokenizer, [store])
+    session, lookup = Session([opened]), Lookup(("n",))
+    assert not session.stores(opened, lookup)["n"].manifest.removed
+    remove_documents(tmp_path / "n", ["0"])
+    assert session.stores(opened, lookup)["n"].manifest.removed == (0,)
+    assert opened.memory.stores == [opened.store]

@@ -2,6 +2,7 @@
 
 import pytest
 
+import knn_logits
 from knn_logits import Datastore, Document, KNNLogitsProcessor, generation_settings
 from knn_logits_serve import Served
 from serve.conftest import PROMPT, serving
@@ -118,3 +119,30 @@ def test_several_datastores_are_one_memory(model, tokenizer, build, store, tmp_p
     wanted = tokenizer.decode(output[0, ids["input_ids"].shape[1] :])
     assert found.choices[0].text == wanted.rstrip("\ufffd")
     assert {one["store"] for one in found.choices[0].sources["documents"]} <= {"a", "b"}
+
+
+def test_a_running_server_answers_from_documents_that_are_there_now(model, tokenizer, tmp_path):
+    folder = tmp_path / "notes"
+    documents = [Document("The mill grinds rye.", id="a"), Document("The pump needs oil.", id="b")]
+    knn_logits.build_datastore(model, tokenizer, documents, folder, calibrate=False)
+    served = Served("tiny", model, tokenizer, {"notes": Datastore(folder)})
+
+    def sources(client):
+        found = client.completions.create(
+            model="tiny+notes", prompt="The mill grinds", max_tokens=2,
+            extra_body={"knn": {"lmbda": 0.9, "k": 64, "temperature": 100.0}},
+        )  # fmt: skip
+        return {one["document"] for one in found.choices[0].sources["documents"]}
+
+    with serving(served) as running, running.client() as client:
+        assert "a" in sources(client)
+        knn_logits.remove_documents(folder, ["a"])
+        assert "a" not in sources(client)
+        more = [Document("The mill grinds rye and barley.", id="c")]
+        knn_logits.add_documents(model, tokenizer, folder, more)
+        assert "c" in sources(client)
+        knn_logits.compact(folder)
+        assert "c" in sources(client)
+        # What is no datastore any more is not opened, and the latest one that was goes on.
+        (folder / "datastore.json").write_text("{}")
+        assert "c" in sources(client)
