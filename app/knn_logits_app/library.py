@@ -13,6 +13,7 @@ from typing import Any
 
 from knn_logits import ConfigError, Datastore, KNNLogitsError, Memory, use_fastest_dtype
 from knn_logits_app.decoding import Reader, context_of
+from knn_logits_app.padding import pad_rows
 from knn_logits_app.requests import MOST_STORES
 
 logger = logging.getLogger("knn_logits.app")
@@ -129,6 +130,7 @@ class Library:
         if not opened:
             raise ConfigError("no datastore given: pass at least one")
         Memory(model, opened, threads=1)
+        pad_rows(model)
         examples = [
             Example(prompt, (title,))
             for title, store in opened.items()

@@ -13,6 +13,7 @@ import torch
 from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
 from knn_logits_app.decoding import context_of, end_tokens
 from knn_logits_app.library import Reopening, by_name
+from knn_logits_app.padding import pad_rows
 from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn
 from knn_logits_serve.grammar import Grammars
 from knn_logits_serve.messages import Chat, Message, ordered
@@ -52,10 +53,18 @@ class Served:
     ) -> None:
         if not stores:
             raise ConfigError("no datastore given: pass at least one")
+        if any(hasattr(part, "_torchdynamo_orig_callable") for part in model.modules()) or any(
+            getattr(part, "_compiled_call_impl", None) for part in model.modules()
+        ):
+            raise ConfigError(
+                "the server attaches a memory for each request, which a compiled model would have "
+                "to be compiled again for: pass the model before torch.compile"
+            )
         self.name, self.model, self.tokenizer = name, model, tokenizer
         self.stores = dict(stores) if isinstance(stores, Mapping) else by_name(stores, "-")
         self.memory = Memory(model, self.stores, threads=1, **settings)
         self._memory_settings, self._reopening = settings, Reopening()
+        pad_rows(model)
         every = tuple(self.stores)
         self.names: Mapping[str, tuple[str, ...]] = {
             "+".join([name, *every]): every,

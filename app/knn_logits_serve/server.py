@@ -132,7 +132,8 @@ class Guard:
             return
         for value in header(scope, b"authorization"):
             kind, _, credentials = value.partition(" ")
-            right = hmac.compare_digest(credentials.strip().encode("latin-1", "replace"), self._key)
+            given = credentials.strip(" \t").encode("latin-1", "replace")
+            right = hmac.compare_digest(given, self._key)
             if kind.lower() == "bearer" and right:
                 return
         raise Refusal(

@@ -131,6 +131,11 @@ def vocabulary_size(model: nn.Module) -> int:
     """The number of scores that the model gives at each token."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     weight = getattr(head, "weight", None)
+    if callable(weight) and not isinstance(weight, torch.Tensor):
+        raise ModelError(
+            "models of quantize_dynamic are not supported: use the model before, or one that "
+            "transformers loads quantised (quantization_config)"
+        )
     if weight is not None:
         return int(weight.shape[0])
     config: Any = getattr(model, "config", None)

@@ -183,6 +183,22 @@ def _is_compiled(module: nn.Module) -> bool:
     )
 
 
+def refuse_whole_graphs(model: nn.Module) -> None:
+    """Refuses a model that was compiled without breaks, which hooks are.
+
+    Raises:
+        ModelError: when the model or a part of it was compiled so.
+    """
+    for module in model.modules() if is_compiled(model) else ():
+        for name in ("forward", *_CALLS):
+            cells = getattr(vars(module).get(name), "__closure__", None) or ()
+            if any(getattr(cell.cell_contents, "fullgraph", False) for cell in cells):
+                raise ModelError(
+                    "kNN reads states inside the model, which torch.compile(fullgraph=True) does "
+                    "not allow: compile the model without fullgraph"
+                )
+
+
 def forget_compiled(model: nn.Module) -> None:
     """Drops the compiled code. PyTorch then compiles again, with the present hooks."""
     if is_compiled(model):

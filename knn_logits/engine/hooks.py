@@ -19,7 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.engine.calls import Call, place
-from knn_logits.engine.forward import as_rows, forget_compiled, in_key_pass
+from knn_logits.engine.forward import (
+    as_rows,
+    forget_compiled,
+    in_key_pass,
+    refuse_whole_graphs,
+)
 from knn_logits.engine.location import KeyLocation, decoder_of, first_tensor, is_encoder_decoder
 from knn_logits.errors import ModelError
 
@@ -259,6 +264,7 @@ class StateCapture:
     """Attaches to a model and finds the states that a call of a logits processor is about."""
 
     def __init__(self, model: nn.Module, location: KeyLocation) -> None:
+        refuse_whole_graphs(model)
         decoder = decoder_of(model)
         module = model.get_submodule(location.module)
         hooks = _Hooks(model, decoder, location)

@@ -134,6 +134,9 @@ class _Question:
         """Refuses an answer that leads to another place or commit, and bounds its body."""
         if response.request.method == "HEAD":
             self._check_headers(response.headers)
+            # hf_xet would fetch the file itself, from any host and of any size.
+            for header in [name for name in response.headers if name.lower().startswith("x-xet")]:
+                del response.headers[header]
         response.iter_bytes = self._bounded(response.iter_bytes)
 
     def _check_headers(self, headers: Any) -> None:

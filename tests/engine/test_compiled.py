@@ -88,3 +88,14 @@ def test_what_is_compiled_is_known(mine):
     layer = mine.transformer.h[0]
     assert original(layer) is layer
     assert original(torch.compile(layer, backend="eager")) is layer
+
+
+@pytest.mark.parametrize("way", ["call", "forward"])
+def test_a_model_that_was_compiled_without_breaks_is_refused_in_one_line(store, way):
+    model = make_gpt2()
+    if way == "call":
+        model.compile(backend="eager", fullgraph=True)
+    else:
+        model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
+    with pytest.raises(knn_logits.ModelError, match="without fullgraph"):
+        knn_logits.KNNLogitsProcessor(model, store)

@@ -100,6 +100,20 @@ def test_a_header_that_is_missing(published, worker, cache, header):
     fails(worker, r"HubError: ", name=NAME, cache=cache)
 
 
+@pytest.mark.parametrize("file", ["datastore.json", "tokens.npy"])
+def test_a_file_that_is_offered_through_xet_comes_from_the_hub_itself(
+    published, worker, cache, file
+):
+    """The package hf_xet would fetch it from any host and of any size, past all checks."""
+    route = f"{published.url}/elsewhere"
+    headers = {"X-Xet-Hash": "a" * 64, "X-Xet-Refresh-Route": route}
+    headers["Link"] = f'<{route}>; rel="xet-auth"'
+    published.faults[file] = Fault("headers", headers=headers)
+    assert worker(OPEN + "result = len(store)", name=NAME, cache=cache)
+    assert published.sent(file)
+    assert not [one for one in published.requests if "elsewhere" in one["path"]]
+
+
 @pytest.mark.parametrize("revision", ["../../outside", "/outside", "a/../../b", "..", ".", "a\\b"])
 def test_a_revision_that_leads_elsewhere(published, worker, cache, revision):
     for asked in ({"name": f"{NAME}@{revision}"}, {"name": NAME, "revision": revision}):

@@ -79,7 +79,6 @@ def environment(hub, home, **extra):
         "HF_HOME": str(home),
         "KNN_LOGITS_CACHE": str(home / "knn-logits"),
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_XET": "1",
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         **extra,
