@@ -23,7 +23,7 @@ def pad_rows(model: Any) -> None:
         return
     for module in model.modules() if model.device.type == "cpu" else ():
         if type(module) is nn.Linear and "forward" not in vars(module):
-            module.forward = partial(_padded, module)
+            module.forward = partial(_padded, module)  # type: ignore[method-assign]
 
 
 def _padded(module: nn.Linear, states: Tensor) -> Tensor:

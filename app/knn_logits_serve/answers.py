@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from knn_logits import Answer as Asked
 from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
 from knn_logits_serve.bodies import GenerationBody
-from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.request import GenerationRequest
 
 # The most spans and the most documents of an answer, and the least share of a document.
@@ -159,9 +158,6 @@ def _document(document: DocumentShare) -> dict[str, Any]:
 class Answer:
     """The answer to a request for a completion or a chat."""
 
-    names_events = False  # whether each event of a stream has its type as its name
-    closing: bytes | None = b"[DONE]"  # what ends a stream
-
     def __init__(self, request: GenerationRequest) -> None:
         self.request, self._chat = request, request.chat
         self._id = ("chatcmpl-" if request.chat else "cmpl-") + uuid.uuid4().hex
@@ -224,10 +220,6 @@ class Answer:
         nothing: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
         yield self._frame([self._choice(number, nothing, end=part)])
 
-    def failed(self, refusal: Refusal) -> Iterable[dict[str, Any]]:
-        """Yields the event for a request that fails while it is answered."""
-        yield refusal.content
-
     def last(self) -> dict[str, Any] | None:
         """Returns the last chunk of a stream, which has the usage; None if it is not wanted."""
         options = self.request.body.stream_options
@@ -245,7 +237,7 @@ class Answer:
         if self.request.logprobs is None:
             return None
         if self._chat:
-            return {"content": [chat_token(token) for token in tokens], "refusal": None}
+            return {"content": [_chat_token(token) for token in tokens], "refusal": None}
         offsets = list(accumulate((len(token.text) for token in tokens), initial=at))
         likeliest = [None if token.logprob is None else _by_text(token) for token in tokens]
         return {
@@ -263,8 +255,7 @@ def _by_text(token: Token) -> dict[str, float]:
     return by_text
 
 
-def chat_token(token: Token) -> dict[str, Any]:
-    """Returns a token of a chat with its probabilities."""
+def _chat_token(token: Token) -> dict[str, Any]:
     likeliest = [_with_bytes(*pair) for pair in token.likeliest]
     return _with_bytes(token.text, token.logprob) | {"top_logprobs": likeliest}
 

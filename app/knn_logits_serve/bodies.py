@@ -124,14 +124,6 @@ class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _Schema | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _nested(cls, content: Any) -> Any:
-        # The interface of responses has the name and the schema beside the type.
-        if isinstance(content, dict) and "schema" in content:
-            return {"type": content.get("type"), "json_schema": content}
-        return content
-
     @model_validator(mode="after")
     def _has_schema(self) -> ResponseFormat:
         if self.type == "json_schema" and self.json_schema is None:

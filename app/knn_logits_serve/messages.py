@@ -21,15 +21,15 @@ from knn_logits import ConfigError, chat_ids, text_ids
 from knn_logits_serve.refusals import Refusal
 
 MOST_MESSAGES = 4096
-LONGEST_KIND = 40
+_LONGEST_KIND = 40
 # This sign, which is not seen, marks what the server adds to an answer. So it can be removed when
 # the chat comes back: a model would write the like of it.
 SIGN = "\u2060"
 NOTE = f"\n\n{SIGN}("
 Text = Annotated[str, Field(max_length=4_000_000)]
 Name = Annotated[str, Field(min_length=1, max_length=512)]
-# The kinds of parts that have a text, by the names of both interfaces, and the field it is in.
-_TEXT_IN = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+# The kinds of parts that have a text, which is in a field of the same name.
+_WITH_TEXT = ("text", "refusal")
 
 
 class Strict(BaseModel):
@@ -41,14 +41,14 @@ class Strict(BaseModel):
 class Part(Strict):
     """A part of a message, which has to be text."""
 
-    type: Literal["text", "input_text", "output_text", "refusal"]
+    type: Literal["text", "refusal"]
     text: Text = ""
     refusal: Text = ""
 
     @property
     def content(self) -> str:
         """The text, whatever its field is called."""
-        return str(getattr(self, _TEXT_IN[self.type]))
+        return self.text if self.type == "text" else self.refusal
 
 
 # Only the first error is said, and each one takes a kilobyte, so that lists stop there.
@@ -61,13 +61,13 @@ def check_parts(content: Any) -> Any:
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str):
             continue  # the part's own check refuses it
-        if kind not in _TEXT_IN:
+        if kind not in _WITH_TEXT:
             raise ValueError(
-                f"a part of the type {kind[:LONGEST_KIND]!r} is not supported, since the model "
+                f"a part of the type {kind[:_LONGEST_KIND]!r} is not supported, since the model "
                 "reads text only: remove it"
             )
-        if _TEXT_IN[kind] not in part:
-            raise ValueError(f"a part of the type {kind!r} has no {_TEXT_IN[kind]}: add it")
+        if kind not in part:
+            raise ValueError(f"a part of the type {kind!r} has no {kind}: add it")
     return content
 
 

@@ -22,16 +22,12 @@ from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
 from knn_logits_serve.line import Job, Line
 from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, without_numbers
 from knn_logits_serve.refusals import Refusal
-from knn_logits_serve.responses import ResponseAnswer, ResponseBody
 from knn_logits_serve.served import Served
 from knn_logits_serve.writing import run, shares
 
-Reply: TypeAlias = Answer | ResponseAnswer
 # Turns a body into the answer to fill, or one that is complete.
-Parse: TypeAlias = Callable[[bytes], Reply | Response]
-_ENDPOINTS = (
-    "POST /v1/chat/completions, /v1/responses and /v1/completions, GET /v1/models and /health"
-)
+Parse: TypeAlias = Callable[[bytes], Answer | Response]
+_ENDPOINTS = "POST /v1/chat/completions and /v1/completions, GET /v1/models and /health"
 # The addresses for Open WebUI begin with this.
 OPEN_WEBUI = "/open-webui"
 
@@ -77,7 +73,7 @@ async def _departure(receive: Receive) -> None:
 class Stream(Response):
     """Sends an answer as server-sent events while it is written."""
 
-    def __init__(self, first: AnswerPart | None, listening: Listening, reply: Reply) -> None:
+    def __init__(self, first: AnswerPart | None, listening: Listening, reply: Answer) -> None:
         super().__init__(media_type="text/event-stream")
         del self.headers["content-length"]
         self._first, self._listening, self._reply = first, listening, reply
@@ -95,10 +91,8 @@ class Stream(Response):
                 if (last := reply.last()) is not None:
                     await self._send(send, last)
             except Refusal as refusal:
-                for chunk in reply.failed(refusal):
-                    await self._send(send, chunk)
-            if reply.closing is not None:
-                await _event(send, b"data: " + reply.closing)
+                await self._send(send, refusal.content)
+            await _event(send, b"data: [DONE]")
             await send({"type": "http.response.body", "body": b""})
         except (Gone, OSError):
             pass
@@ -106,8 +100,7 @@ class Stream(Response):
             self._listening.close()
 
     async def _send(self, send: Send, content: dict[str, Any]) -> None:
-        name = f"event: {content['type']}\n".encode() if self._reply.names_events else b""
-        await _event(send, name + b"data: " + _dumped(content))
+        await _event(send, b"data: " + _dumped(content))
 
 
 async def _event(send: Send, lines: bytes) -> None:
@@ -126,17 +119,13 @@ class Routes:
         self.served, self.line = served, line
         self.created = int(time.time())
 
-    def completion(self, body: bytes) -> Reply:
+    def completion(self, body: bytes) -> Answer:
         return Answer(self.served.completion(body_of(CompletionBody, body)))
 
-    def conversation(self, body: bytes) -> Reply:
+    def conversation(self, body: bytes) -> Answer:
         return Answer(self.served.conversation(body_of(ChatBody, body)))
 
-    def response(self, body: bytes) -> Reply:
-        checked = body_of(ResponseBody, body)
-        return ResponseAnswer(checked, self.served.conversation(checked.chat()))
-
-    def open_webui(self, body: bytes) -> Reply | Response:
+    def open_webui(self, body: bytes) -> Answer | Response:
         """Checks a chat of Open WebUI, and answers its own requests."""
         chat = without_numbers(body_of(ChatBody, body))
         answered = task_answer(chat)
@@ -208,7 +197,6 @@ def build_app(served: Served, line: Line) -> Starlette:
         routes.append(Route(f"{prefix}/v1/models/{{name:path}}", handlers.model))
         written: dict[str, Parse] = {
             "completions": handlers.completion,
-            "responses": handlers.response,
             "chat/completions": chat,
         }
         for path, parse in written.items():

@@ -5,7 +5,7 @@ import random
 import string
 
 # The field of each path that has the text.
-PATHS = {"/v1/completions": "prompt", "/v1/chat/completions": "messages", "/v1/responses": "input"}
+PATHS = {"/v1/completions": "prompt", "/v1/chat/completions": "messages"}
 
 
 # The model of these tests: its name, the number of tokens that it knows, and what it reads.
@@ -19,11 +19,11 @@ _WRONG = (
 _FIELDS = {
     "model": (None, [], {}, "", "gpt-4", -1, 2**70, True, [None], "\x00", "tiny+", "+texts"),
     "n": ("x", [], {}, -1, 0, 2**70, 1e308, True, 0.5, "1", 129),
-    "max_tokens": ("x", [], {}, -1, 2**70, 1e308, True, 0.5, "1", 10**6 + 1),
+    "max_tokens": ("x", [], {}, -2, 2**70, 1e308, True, 0.5, "1", 10**6 + 1),
     "temperature": ("x", [], {}, -1, 1e308, True, "1", 101),
     "top_p": ("x", [], {}, -1, 0, 1.5, 1e308, True, "1"),
     "seed": ("x", [], {}, 2**70, -(2**70), 1e308, True, 0.5, "1"),
-    "stop": (True, {}, "", ["", "a"], [1], ["a"] * 17, "a" * 257, 7),
+    "stop": (True, {}, ["", "a"], [1], ["a"] * 17, "a" * 257, 7),
     "stream": ("x", [], {}, -1, 0, 1, 0.5, "true"),
     "stream_options": ("x", [1], 7, True, {"include_usage": "yes"}),
     "presence_penalty": ("x", [], {}, 3, -3, 1e308, True),
@@ -54,15 +54,13 @@ _MESSAGES = (
     [{"role": "assistant", "tool_calls": 7}],
     [{"role": "assistant", "tool_calls": [{"function": 7}]}],
 )  # fmt: skip
-_INPUTS = (*_MESSAGES, [{"type": "x"}], [{"type": "item_reference", "id": "a"}])
 
 
 def _values(name: str, field: str) -> tuple:
     """Returns values of a field that are wrong; "main" is the text."""
     long = "crane " * (CONTEXT + 1)
     if name == "main" and field != "prompt":
-        wrong = _MESSAGES if field == "messages" else _INPUTS
-        return (*wrong, [{"role": "user", "content": long}])
+        return (*_MESSAGES, [{"role": "user", "content": long}])
     if name == "main":
         return (*_PROMPTS, long, [TOKENS], [1] * CONTEXT)
     if name == "max_tokens":
@@ -74,13 +72,12 @@ def _values(name: str, field: str) -> tuple:
 
 def _body(picked: random.Random, path: str) -> bytes:
     field = PATHS[path]
-    most = "max_output_tokens" if field == "input" else "max_tokens"
-    content = {"model": MODEL, most: 1, field: "The crane"}
+    content = {"model": MODEL, "max_tokens": 1, field: "The crane"}
     if field == "messages":
         content[field] = [{"role": "user", "content": "The crane"}]
     name = picked.choice(["main", *_FIELDS])
     wrong = picked.choice(_values(name, field))
-    content[{"main": field, "max_tokens": most}.get(name, name)] = wrong
+    content[field if name == "main" else name] = wrong
     # What is right or unknown beside it changes nothing.
     for _ in range(picked.randrange(3)):
         unknown = "".join(picked.choices(string.ascii_letters, k=12))

@@ -32,7 +32,6 @@ from knn_logits_serve.open_webui import (
     parts_of,
     title_of,
 )
-from knn_logits_serve.responses import _citation
 from knn_logits_serve.routes import Routes
 from serve.conftest import PROMPT, serving
 from serve.test_chat import templated
@@ -298,10 +297,7 @@ def test_a_long_history_of_blanks_or_openings_is_read_once(task):
         (None, False),
     ],
 )
-def test_both_interfaces_link_to_the_same_addresses(uri, web):
+def test_only_addresses_of_the_web_are_links(uri, web):
     listed = _listed("texts", "A title", uri, ["Words"])["source"]["url"]
-    cited = _citation({"uri": uri, "title": None, "document": "a"}, 0, 1)
     assert is_web(uri) is web
     assert listed == (uri if web else "")
-    assert cited.get("url", "") == listed
-    assert cited["type"] == ("url_citation" if web else "file_citation")

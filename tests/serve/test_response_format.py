@@ -91,9 +91,6 @@ def test_the_clients_parser_gets_its_model(client):
         kind: Literal["crane", "pump"]
         open: bool
 
-    request = {"model": MODEL, "max_output_tokens": 120, "extra_body": {"knn": STRONG}}
-    found = client.responses.parse(input=PROMPT, text_format=Machine, **request)
-    assert isinstance(found.output_parsed, Machine)
     chat = client.chat.completions.parse(
         model=MODEL,
         messages=[{"role": "user", "content": PROMPT}],
@@ -101,7 +98,7 @@ def test_the_clients_parser_gets_its_model(client):
         max_tokens=120,
         extra_body={"knn": STRONG},
     )
-    assert chat.choices[0].message.parsed == found.output_parsed
+    assert isinstance(chat.choices[0].message.parsed, Machine)
 
 
 def test_any_object_will_do(client):
