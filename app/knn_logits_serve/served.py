@@ -199,7 +199,8 @@ class Served:
         echo: bool = False,
     ) -> GenerationRequest:
         stores, settings = self._lookup(body.model, body.knn)
-        schema = body.response_format and body.response_format.schema_of_answer
+        form = body.response_format
+        schema = None if form is None else form.schema_of_answer
         if schema is not None:
             self.grammars.check()
         return GenerationRequest(
