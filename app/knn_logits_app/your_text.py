@@ -101,11 +101,17 @@ def _read(
             f"{name} cannot be read: upload text, JSON lines or documents "
             f"({', '.join(SUFFIXES[:7])}), not packed."
         )
+    reasons: list[str] = []
+
+    def on_skip(_: str, reason: str) -> None:
+        reasons.append(reason)
+        skipped.append(name)
+
     try:
         for document in read_corpus(
             [file],
             pairs=pairs,
-            on_skip=lambda *_: skipped.append(name),
+            on_skip=on_skip,
             on_bytes=lambda _: deadline.check() if deadline else None,
         ):
             # The browser still has an uploaded file, and finds it by its name. No other uri is an
@@ -120,10 +126,11 @@ def _read(
                 document = replace(document, title=document.id, blocks=blocks, metadata={})
             yield document
     except CorpusError as error:
-        content = 'text in UTF-8, or JSON lines with a "text" in each'
-        if pairs:
-            content = 'JSON lines with a "source" and a "target" in each'
-        raise RequestError(f"{name} cannot be read: it must be {content}.") from error
+        content = 'a "source" and a "target"' if pairs else 'a "text"'
+        reason = reasons[0] if reasons else f"it must be JSON lines with {content} in each"
+        if "--" in reason:  # the command line has such options, and the page has none
+            reason = reason.partition(";")[0]
+        raise RequestError(f"{name} cannot be read: {reason}.") from error
 
 
 def build_steps(

@@ -286,6 +286,7 @@ def test_the_end_of_a_text_is_a_candidate_that_can_be_read():
         ("k must be a number.", "k must be a number."),
         ("the text is too long", "The text is too long."),
         ("a text is too long", "A text is too long."),
+        ("kiln.pdf cannot be read", "kiln.pdf cannot be read."),
     ],
 )
 def test_a_line_for_a_visitor_keeps_the_signs_of_settings(message, line):

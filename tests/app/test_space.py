@@ -1,7 +1,9 @@
 """What a Hub Space needs: its own README and files, the entry, and work in a fork."""
 
+import ast
 import contextlib
 import importlib
+import importlib.metadata
 import inspect
 import multiprocessing
 import pickle
@@ -13,7 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 from forked import Fork, alone_in
+from office_files import docx, paragraph, pdf
 
+from app.test_strangers import built
 from knn_logits_app.questions import Question
 from knn_logits_app.requests import Lookup, Writing
 from knn_logits_app.work import LentWork, Work, work_for
@@ -67,6 +71,50 @@ def test_the_entry_finds_its_packages_by_itself(monkeypatch):
     space = runpy.run_path(str(ROOT / "app" / "app.py"))
     assert space["Library"].__module__ == "knn_logits_app.library"
     assert str(ROOT) in sys.path
+
+
+def pinned():
+    """The names of the distributions that requirements.txt installs."""
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    return {line.partition("==")[0] for line in lines if "==" in line and line[0] != "#"}
+
+
+def test_all_that_reads_documents_is_installed_on_a_space():
+    owners = importlib.metadata.packages_distributions()
+    missing = set()
+    for path in (ROOT / "knn_logits" / "corpus").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            for name in {name.partition(".")[0] for name in names} & owners.keys():
+                if not {one.lower().replace("_", "-") for one in owners[name]} & pinned():
+                    missing.add(name)
+    # No visitor asks for a data set of the Hub.
+    assert missing - {"knn_logits", "datasets"} == set()
+
+
+def test_a_visitor_of_a_space_uploads_documents(client, tmp_path, monkeypatch):
+    """Without pypdf, lxml and mammoth the page said that a PDF is no text in UTF-8."""
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    for name in pinned():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # of another Python
+            distribution = importlib.metadata.distribution(name)
+            for first in {file.parts[0] for file in distribution.files or ()} - {".."}:
+                with contextlib.suppress(FileExistsError):
+                    (folder / first).symlink_to(distribution.locate_file(first))
+    standard = [one for one in sys.path if "site-packages" not in one]
+    monkeypatch.setattr(sys, "path", [*standard, str(folder)])
+    word = docx(tmp_path / "kiln.docx", paragraph("The kiln of Harrow reaches 1280 degrees."))
+    files = {
+        "kiln.pdf": pdf("The kiln is old."),
+        "kiln.docx": Path(word).read_bytes(),
+        "kiln.html": b"<title>Kiln</title><p>The kiln is brown.</p>",
+        "kiln.rtf": b"{\\rtf1 The kiln is hot.}",
+        "latin.txt": "Der Ofen ist heiß, größer und älter als die Mühle.".encode("latin-1"),
+    }
+    seen = built(client, "uploads01", "198.51.100.9", files=files)
+    assert "5 documents" in seen, seen[-500:]
 
 
 def in_a_fork(function):

@@ -232,10 +232,14 @@ def test_what_was_not_uploaded_is_no_file(client, path):
     assert fetched == []
 
 
-def shown(client, session, address, text="The keeper counts the seals."):
-    """What a page at an address is shown when it has built a text."""
+def built(client, session, address, text="The keeper counts the seals.", files=None):
+    """What a page at an address is shown when it has built a text and files."""
     (build,) = events(client, 8)
-    data = ["small", ["manual"], 0.6, 1024, 0.03, None, text, None]
+    sent = [("files", file) for file in (files or {}).items()]
+    handles = client.post(f"{API}/upload", files=sent).json() if sent else []
+    text = None if sent else text
+    uploaded = [{"path": one, "meta": {"_type": "gradio.FileData"}} for one in handles]
+    data = ["small", ["manual"], 0.6, 1024, 0.03, None, text, uploaded or None]
     body = {"data": data, "fn_index": build, "session_hash": session}
     answer = client.post(f"{API}/queue/join", json=body, headers={"x-forwarded-for": address})
     assert answer.status_code == 200, answer.text
@@ -266,18 +270,18 @@ def test_what_a_visitor_has_stays_whoever_else_comes(strict, monkeypatch):
         httpx.Client(base_url=url, timeout=PATIENCE) as client,
         page_open(url, "visitor01"),
     ):
-        assert "kl-done" in shown(client, "visitor01", "198.51.100.1")
-        many = [shown(client, f"crowd{one:04}", "198.51.100.2") for one in range(4)]
+        assert "kl-done" in built(client, "visitor01", "198.51.100.1")
+        many = [built(client, f"crowd{one:04}", "198.51.100.2") for one in range(4)]
         assert ["kl-done" in one for one in many] == [True, True, False, False]
         assert "address already has 2 texts" in many[-1]
         # The same text again takes no more room.
-        assert "kl-done" in shown(client, "crowd0001", "198.51.100.2")
-        others = [shown(client, f"other{one}", f"198.51.100.{one}") for one in (3, 4)]
+        assert "kl-done" in built(client, "crowd0001", "198.51.100.2")
+        others = [built(client, f"other{one}", f"198.51.100.{one}") for one in (3, 4)]
         assert ["kl-done" in one for one in others] == [True, False]
         assert "oo many visitors" in others[-1]
         monkeypatch.setattr("knn_logits_app.visitors.AWAY_SECONDS", 0.0)
         # Who is away makes room; whose page is open does not.
-        assert "kl-done" in shown(client, "other0005", "198.51.100.5")
+        assert "kl-done" in built(client, "other0005", "198.51.100.5")
         assert server.visitors.stores("visitor01")
         assert not server.visitors.stores("crowd0000")
 
