@@ -23,8 +23,8 @@ ASSETS = Path(__file__).parent / "assets"
 ICON = ASSETS / "icon.svg"
 # The scripts, each after those that it needs.
 _SCRIPTS = (
-    "dom", "trace", "words", "live", "answer", "panel", "documents", "card", "tour", "settings",
-    "take", "page", "mount", "chat", "alone",
+    "dom", "trace", "words", "live", "answer", "panel", "documents", "card", "settings", "take", "page",
+    "mount", "chat", "alone",
 )  # fmt: skip
 _NAMES = (
     "mount, drawer, controls, know, own, ownOfModel, alone, tries, fromLink, "

@@ -36,7 +36,6 @@ _HOW = ("new_tokens", "sentence", "sample", "sampling_temperature", "top_p", "se
 FOLD = (
     '<button type="button" class="kl-fold" id="more" aria-expanded="false" '
     'aria-controls="sampling">Length and sampling</button>'
-    '<button type="button" class="kl-fold" id="open-tour">A tour of λ, τ and k</button>'
 )
 FOLDING = """
 element.addEventListener("click", (event) => {

@@ -1,5 +1,5 @@
 """Takes pictures of the page with the documentation of SQLite: `docs/chat.png`, `docs/app.png`, and
-`docs/app.gif`, a tour.
+`docs/app.gif`, a film.
 
 python docs/figures/page.py [--url http://127.0.0.1:7860]
 
@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WIDTH, HEIGHT = 1280, 860
 # The still picture shows the panel behind a word as well.
 STILL_HEIGHT = 1270
-# The tour's width in pixels, and its colours.
-_TOUR, _COLOURS = 760, 64
+# The film's width in pixels, and its colours.
+_FILM, _COLOURS = 760, 64
 # The median cut, Pillow's default, leaves no colour for the few words that are marked.
 _METHOD = Image.Quantize.MAXCOVERAGE
 # A sentence of the documentation with a number that is not its own.
@@ -59,8 +59,8 @@ def still(page: Any, colours: int = 256) -> Image.Image:
     return image.quantize(colours, dither=Image.Dither.NONE)
 
 
-class Tour:
-    """Frames of a tour.
+class Film:
+    """Frames of a film.
 
     Args:
         page: The browser's page.
@@ -73,8 +73,8 @@ class Tour:
     def take(self, milliseconds: int) -> None:
         """Adds what is seen now, shown for so long."""
         image = Image.open(io.BytesIO(self._page.screenshot())).convert("RGB")
-        height = round(image.height * _TOUR / image.width)
-        small = image.resize((_TOUR, height), Image.Resampling.LANCZOS)
+        height = round(image.height * _FILM / image.width)
+        small = image.resize((_FILM, height), Image.Resampling.LANCZOS)
         self._frames.append(
             (small.quantize(_COLOURS, _METHOD, dither=Image.Dither.NONE), milliseconds)
         )
@@ -92,9 +92,9 @@ class Tour:
         )
 
 
-def tour(page: Any, path: Path) -> None:
-    """What a visitor does: a question and its source, a word and its document, λ, a wrong fact."""
-    frames = Tour(page)
+def film(page: Any, path: Path) -> None:
+    """What a visitor does: a question and its source, a word and its document, a wrong fact."""
+    frames = Film(page)
     ask(page, "How large can an SQLite database be?")
     frames.take(3000)
     page.locator(".kl-reply summary").first.click()
@@ -107,17 +107,6 @@ def tour(page: Any, path: Path) -> None:
     page.wait_for_selector(".kl-drawer mark")
     frames.take(3000)
     page.keyboard.press("Escape")
-    page.locator("#open-tour").click()
-    page.wait_for_selector(".kl-tour table")
-    page.wait_for_selector("html:not(.kl-writing)")
-    for value in ("0.5", "0.2", "0"):
-        page.locator(".kl-tour input").fill(value)
-        page.wait_for_function(
-            "(value) => document.querySelector('.kl-tour .kl-value').textContent === value",
-            arg=value,
-        )
-        frames.take(1800)
-    page.get_by_role("button", name="End the tour").click()
     page.get_by_role("tab", name="Explain").click()
     page.locator("#explain-text textarea").fill(_WRONG)
     page.locator("#explain").click()
@@ -177,7 +166,7 @@ def main() -> None:
         page.wait_for_selector("#answers .kl-out[data-done=true]")
         page.set_viewport_size({"width": WIDTH, "height": STILL_HEIGHT})
         still(page).save(ROOT / "docs" / "app.png", optimize=True)
-        tour(opened(), ROOT / "docs" / "app.gif")
+        film(opened(), ROOT / "docs" / "app.gif")
 
 
 if __name__ == "__main__":

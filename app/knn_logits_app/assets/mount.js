@@ -139,7 +139,6 @@ const mount = (element, props, trigger, watch) => {
     out.querySelector(".kl-notes").replaceChildren(...[notice()].filter(Boolean));
     aside();
     draw_panel();
-    if (writes) drawTour();
   };
   const aside = () => out.querySelector(".kl-docs")?.replaceWith(documentsAside(view));
   const draw_panel = () => {
@@ -278,7 +277,6 @@ const mount = (element, props, trigger, watch) => {
         h("div", { class: "kl-panels", id: panel }), ...[trigger && earlierOf(view, draw)].filter(Boolean));
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");
-    if (writes) drawTour();
     out.dataset.done = String(Object.values(data.sides).every((side) => side.done));
   };
 
@@ -333,7 +331,6 @@ const mount = (element, props, trigger, watch) => {
   });
   cards(out, ".kl-w[data-word], [data-document]", ({ dataset }) => view.known?.side.trace && (dataset.word
     ? cardOfWord(view.known.words[dataset.word], view) : cardOfDocument(Number(dataset.document), view)));
-  if (writes) theTour.view = view;
   views.push(view);
   show((writes && keptLast()) || props.value);
   view.turn = 0; // a server that was started anew counts from elsewhere
