@@ -25,13 +25,13 @@ if os.environ.get("SPACE_ID"):
 from knn_logits import Datastore
 from knn_logits_app import Library, launch
 
-ABOUT = "SmolLM2-135M-Instruct with the documentation of SQLite."
-# Sentences that the documentation of SQLite goes on with.
+ABOUT = "The documentation of SQLite, from sqlite.org."
+# Beginnings of sentences of the documentation. A test writes each of them on.
 PROMPTS = (
-    "The intent of the developers is to support SQLite through",
     "An SQLite database is limited in size to",
-    "The SQLite library consists of approximately",
-    "The default page size was changed from",
+    "The intent of the developers is to support SQLite through",
+    "The SQLite project was started on",
+    "SQLite does not compete with client/server databases. SQLite competes with",
 )
 QUESTIONS = (
     "How large can an SQLite database be?",
@@ -81,7 +81,16 @@ def main() -> None:
     )
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        launch([library()], host=options.host, port=options.port, names=options.name)
+        launch(
+            library(),
+            host=options.host,
+            port=options.port,
+            names=options.name,
+            quiet=True,
+            on_ready=lambda url: print(
+                f"Open {url} in a browser. Ctrl-C ends the page.", flush=True
+            ),
+        )
 
 
 if __name__ == "__main__":

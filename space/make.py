@@ -1,7 +1,7 @@
 """Writes the files of a Hub Space into a folder: python space/make.py build/space
 
-A Space installs `requirements.txt` and runs `app/app.py`. Its front matter is in `space/README.md`,
-so that the repository's README needs none.
+A Space installs `requirements.txt` and runs `space/app.py`. Its front matter is in
+`space/README.md`, so that the repository's README needs none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def make_space(folder: Path) -> list[str]:
             shutil.copytree(source, target, ignore=_NOT)
         else:
             shutil.copy2(source, target)
-    shutil.copy2(HERE / "README.md", folder / "README.md")
+    for name in ("README.md", "app.py"):
+        shutil.copy2(HERE / name, folder / name)
     return sorted(
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
     )

@@ -83,11 +83,11 @@ class Endpoints:
 
     def __init__(self, server: Server) -> None:
         self._server, self._session = server, server.session
-        self._library = server.session.first
+        self._library = server.session.library
 
     def _run(self, kind: Kind, *arguments: Any) -> Any:
         deadline = self._session.limits.deadline()
-        return self._server.work.result(kind, self._library, {}, deadline, *arguments)
+        return self._server.work.result(kind, {}, deadline, *arguments)
 
     def lookup(self, values: Values) -> Lookup:
         lookup = lookup_of(
@@ -95,7 +95,7 @@ class Endpoints:
             {name: values[name] for name in SETTINGS},
             max_neighbors=whole(values.get("max_neighbors", 1), "max_neighbors", 1, MOST_PASSAGES),
         )
-        self._session.stores(self._library, lookup)
+        self._session.stores(lookup)
         return lookup
 
     def writing(self, values: Values) -> Writing:
@@ -103,7 +103,7 @@ class Endpoints:
         lookup = self.lookup(values) if values["knn"] is not False else None
         settings = {name: values[name] for name in names}
         writing = writing_of(values["prompt"], lookup, **settings)
-        self._session.check_writing(self._library, writing)
+        self._session.check_writing(writing)
         return writing
 
     def generate(self, values: Values) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Endpoints:
         """Checks a request to measure a text, or targets of sources."""
         lookup = self.lookup(values)
         if "sources" in values:
-            to_measure(self._session, self._library, values["targets"], values["sources"])
+            to_measure(self._session, values["targets"], values["sources"])
             return values["targets"], values["sources"], lookup
         return text_of(values["text"], most=MOST_MEASURED), None, lookup
 
@@ -166,7 +166,7 @@ def add_api(page: Any, server: Server) -> None:
         "text", str, _REQUIRED, "A text, preferably one that the datastores do not contain."
     )
     explain, evaluate = [text], [measured]
-    if server.session.first.reader.sources:
+    if server.session.library.reader.sources:
         explain = [source, text._replace(help="The target of the source, such as its translation.")]
         evaluate = [
             Parameter(name, str, _REQUIRED, f"The {name}, one on each line.")

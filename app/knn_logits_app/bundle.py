@@ -23,12 +23,12 @@ ASSETS = Path(__file__).parent / "assets"
 ICON = ASSETS / "icon.svg"
 # The scripts, each after those that it needs.
 _SCRIPTS = (
-    "dom", "trace", "words", "live", "answer", "panel", "documents", "card", "settings", "take", "page",
+    "dom", "trace", "words", "live", "answer", "panel", "documents", "settings", "take", "page",
     "mount", "chat", "alone",
 )  # fmt: skip
 _NAMES = (
-    "mount, drawer, controls, know, own, ownOfModel, alone, tries, fromLink, "
-    "runLink, read, unpackLive, mixed, turnsOf, wholeTrace, chat, asked, addressOf"
+    "mount, example, drawer, controls, know, own, alone, tries, fromLink, "
+    "runLink, unpackLive, mixed, turnsOf, wholeTrace, chat, asked, addressOf"
 )
 _TITLE_TAG = re.compile(rb"<title>[^<]*</title>")
 _GRADIO_TAG = re.compile(

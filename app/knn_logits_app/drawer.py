@@ -35,7 +35,7 @@ def read_json(server: Server, content: Any, visitor: str | None) -> str:
     """Returns a document for the browser, as JSON."""
     if not isinstance(content, dict):
         content = {}
-    library = server.session.library(content.get("model"))
+    library = server.session.library
     stores = {**library.stores, **server.visitors.stores(visitor)}
     name = content.get("store")
     store = stores.get(name) if isinstance(name, str) else None

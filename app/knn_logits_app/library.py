@@ -24,7 +24,7 @@ _LONG = 160
 # Tokens of a document that are searched for a sentence, and the fewest words of the sentence.
 _SEARCHED, _WORDS = 1500, 9
 # The documents and questions that a chat without a turn names for each datastore.
-_NAMED, _QUESTIONS = 6, 3
+_NAMED, _QUESTIONS = 3, 3
 # The most words of a paragraph that is shown as an example.
 _SHOWN = 60
 _PARAGRAPH = re.compile(r"\n\s*\n")
@@ -204,26 +204,17 @@ class Library:
     def weights(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def first_sources(self, documents: int = 1) -> str:
-        """Returns the sources of the first documents of the first datastore, one on each line."""
-        records = [self.store.documents[number] for number in self._first(documents)]
-        return "\n".join(" ".join(record.source.split()) for record in records if record.source)
-
-    def first_texts(self, documents: int = 1) -> str:
-        """Returns beginnings of the first documents; targets of pairs on a line each."""
-        parts = [
-            _text(self.store, self.tokenizer, number, 80).strip()
-            for number in self._first(documents)
-        ]
-        return ("\n" if self.reader.sources else " ").join(parts)
+    def first_source(self) -> str:
+        """Returns the source of the first document; empty if it has none."""
+        source = self.store.documents[0].source if len(self.store.documents) else None
+        return " ".join((source or "").split())
 
     def sample_passage(self) -> str:
         """Returns a sample text of the first datastore: a paragraph of prose if there is one."""
         prose = None if self.reader.sources else passage(self.store, self.tokenizer)
-        return prose or self.first_texts()
-
-    def _first(self, documents: int) -> range:
-        return range(min(documents, len(self.store.documents)))
+        if prose or not len(self.store.documents):
+            return prose or ""
+        return _text(self.store, self.tokenizer, 0, 80).strip()
 
 
 def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:

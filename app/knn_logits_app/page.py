@@ -8,39 +8,32 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore, settings_line
-from knn_logits_app import tab_chat, tab_evaluate, tab_explain, tab_generate, tab_text
+from knn_logits_app import page_parts, tab_chat, tab_evaluate, tab_explain, tab_generate, tab_text
 from knn_logits_app.api import add_api
 from knn_logits_app.bundle import TITLE, asset
 from knn_logits_app.drawer import connect
-from knn_logits_app.library import Library
 from knn_logits_app.page_parts import INSTANT, Controls, Server, place, setting_control, values_of
 from knn_logits_app.requests import SETTINGS
 from knn_logits_app.views import text
+from knn_logits_app.your_text import MOST_FILES, SUFFIXES
 
-ABOUT = (
-    "The model below was not trained on the datastores. With kNN it looks up every word in them "
-    "while it writes."
+PROMISE = "See which sentence every word came from"
+_FORMULAS = (
+    '<details class="kl-side"><summary title="The formulas">?</summary>'
+    "<p>p = λ p_kNN + (1 − λ) p_LM</p>"
+    "<p>p_kNN(y) = Σ wᵢ over those of the k nearest places that y follows; wᵢ ∝ exp(−dᵢ / τ)</p>"
+    "</details>"
 )
-# What the first tab shows.
-_SHOWN = {
-    "chat": "An answer is quoted from the documents; click its source to see the passage.",
-    "generate": "Coloured words come from the memory; click one to see its source.",
-}
 
 
 def build_page(server: Server) -> Any:
-    library, tabs = server.session.first, tabs_of(server)
+    tabs = tabs_of(server)
 
     def forget(request: gr.Request) -> None:
         server.visitors.forget(request.session_hash)
 
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 1800)) as page:
-        gr.HTML(
-            '<header class="kl-title"><h1>A language model with a memory you can read</h1>'
-            f"<p>{text(library.about or ABOUT)} "
-            f"<b>{_SHOWN[next(iter(tabs))]}</b></p></header>",
-            apply_default_css=False,
-        )
+        gr.HTML(f'<h1 class="kl-title">{PROMISE}</h1>', apply_default_css=False)
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
                 gr.HTML(_tab_row(tabs), js_on_load=asset("tabs.js"), apply_default_css=False)
@@ -52,8 +45,8 @@ def build_page(server: Server) -> Any:
         for panel, (_, build) in zip(panels, tabs.values(), strict=True):
             with panel:
                 answers = build(server, controls)
-            if answers is not None:
-                connect(server, answers, drawer)
+            for one in answers or ():
+                connect(server, one, drawer)
         _follow(page, controls, server)
         page.unload(forget)
         add_api(page, server)
@@ -62,10 +55,10 @@ def build_page(server: Server) -> Any:
 
 def tabs_of(server: Server) -> dict[str, tuple[str, Any]]:
     """The tabs in their order: a model with a chat template chats first, others write first."""
-    names = list(TABS)
-    if not server.session.first.chats:
+    names, library = list(TABS), server.session.library
+    if not library.chats:
         names[:2] = reversed(names[:2])
-    if all(library.reader.sources for library in server.session.libraries.values()):
+    if library.reader.sources:
         names.remove("chat")
     return {name: TABS[name] for name in names}
 
@@ -89,38 +82,41 @@ def _tab_row(tabs: dict[str, tuple[str, Any]]) -> str:
 
 
 def _controls(server: Server) -> Controls:
-    libraries, library = server.session.libraries, server.session.first
-    gr.Markdown("### The memory", elem_classes="kl-side")
-    model = gr.Dropdown(list(libraries), value=library.name, label="Model", interactive=True)
+    library = server.session.library
     stores = gr.CheckboxGroup(
         list(library.stores),
         value=library.chosen,
-        label="Datastores",
-        info="The memory searches these texts, several together.",
+        label="Documents",
+        info="The memory searches these, several together.",
         elem_id="stores",
     )
-    # The browser changes the boxes when the model changes, so gradio must not check the values
-    # against the first boxes. They are checked later, against the datastores of this visitor.
+    # The browser changes the boxes, so gradio must not check the values against the first boxes.
+    # They are checked later, against the datastores of this visitor.
     stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
     values = values_of(library.store)
-    entries = max(sum(map(len, each.stores.values())) for each in libraries.values())
-    settings = {
-        name: setting_control(declared, values[name], entries if name == "k" else None)
-        for name, declared in SETTINGS.items()
-    }
-    reset = gr.Button("Back to the datastore’s own settings", size="sm", elem_id="reset")
-    controls = Controls(model, stores, settings)
-
-    sliders = list(settings.values())
-    to_stores = {"inputs": [model, stores], "outputs": sliders, **INSTANT}
-    for event in (reset.click, stores.input):
-        event(js="(...chosen) => knnLogits.own(...chosen)", **to_stores)
-    model.input(
-        inputs=[model],
-        outputs=[stores, *sliders],
-        js="(model) => knnLogits.ownOfModel(model)",
-        **INSTANT,
+    entries = sum(map(len, library.stores.values()))
+    settings = {"lmbda": setting_control(SETTINGS["lmbda"], values["lmbda"])}
+    page_parts.fold("More settings", "more-settings")
+    with gr.Column(elem_id="more-settings", elem_classes="kl-folded"):
+        for name in [name for name in SETTINGS if name not in settings]:
+            useful = entries if name == "k" else None
+            settings[name] = setting_control(SETTINGS[name], values[name], useful)
+    reset = gr.Button("Back to the documents’ own settings", size="sm", elem_id="reset")
+    about = f"{text(library.about)} " if library.about else ""
+    gr.HTML(
+        f'<p class="kl-side">{about}Model: <b>{text(library.name)}</b>, '
+        f"{library.weights / 1e6:,.0f} million weights. It was not trained on the documents.</p>"
+        f"{_FORMULAS}",
+        apply_default_css=False,
     )
+    controls = Controls(stores, settings)
+    for event in (reset.click, stores.input):
+        event(
+            inputs=[stores],
+            outputs=list(settings.values()),
+            js="(chosen) => knnLogits.own(chosen)",
+            **INSTANT,
+        )
     return controls
 
 
@@ -128,39 +124,33 @@ def _follow(page: Any, controls: Controls, server: Server) -> None:
     """Makes the browser update the answers when a control changes, without a request."""
     everything = [*controls.lookup, controls.use]
     follow = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
-    libraries = {name: _library_settings(each) for name, each in server.session.libraries.items()}
-    names = json.dumps(list(SETTINGS))
-    start = f"(...all) => {{ knnLogits.know({json.dumps(libraries)}, {names}, ...all); }}"
-    page.load(**{**follow, "js": start})
+    known = json.dumps(
+        {
+            "stores": {
+                title: list(values_of(store).values())
+                for title, store in server.session.library.stores.items()
+            },
+            "names": list(SETTINGS),
+            "bytes": server.session.limits.text_bytes,
+            "files": MOST_FILES,
+            "suffixes": list(SUFFIXES),
+        }
+    )
+    page.load(**{**follow, "js": f"(...all) => {{ knnLogits.know({known}, ...all); }}"})
     for control in everything:
         control.change(**follow)
     # A link can carry a prompt and settings. They are filled in, and the answer is written.
-    form = [controls.prompt, *controls.lookup[1:]]
+    form = [controls.prompt, *controls.lookup]
     page.load(
-        inputs=form, outputs=form, js=f"(...now) => knnLogits.fromLink({names}, ...now)", **INSTANT
+        inputs=form, outputs=form, js="(...now) => knnLogits.fromLink(...now)", **INSTANT
     ).then(js="() => { knnLogits.runLink(); }", **INSTANT)
-
-
-def _library_settings(library: Library) -> dict[str, Any]:
-    """What the browser knows of a model's datastores, to set the controls by itself."""
-    return {
-        "chosen": library.chosen,
-        "stores": {
-            title: list(values_of(store).values()) for title, store in library.stores.items()
-        },
-    }
 
 
 def _build_about(server: Server, _: Controls) -> None:
     """Explains kNN-LM, says what it cannot do, and lists the loaded datastores."""
-    parts = [asset("about.html")]
-    for library in server.session.libraries.values():
-        parts.append(
-            '<h3 class="kl-prose">What is loaded</h3>'
-            f'<p class="kl-prose">Model <b>{text(library.name)}</b>, '
-            f"{library.weights / 1e6:,.1f} million weights.</p>"
-        )
-        parts += [card(name, store) for name, store in library.stores.items()]
+    library = server.session.library
+    parts = [asset("about.html"), '<h3 class="kl-prose">What is loaded</h3>']
+    parts += [card(name, store) for name, store in library.stores.items()]
     gr.HTML("".join(parts), apply_default_css=False)
 
 

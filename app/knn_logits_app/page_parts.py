@@ -9,7 +9,6 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore, LimitError, Setting
-from knn_logits_app.library import Library
 from knn_logits_app.requests import (
     MOST_CHARACTERS,
     SETTINGS,
@@ -22,13 +21,19 @@ from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors
 from knn_logits_app.work import Work
 
-# The labels and hints of settings that the page explains in words of its own.
+# The labels of settings, and what each does.
 _LABELS = {
-    "lmbda": ("λ, weight of the memory", "p = λ p_kNN + (1 − λ) p_LM"),
-    "k": ("k, neighbors", "Places in the texts that vote on each word."),
+    "lmbda": (
+        "Memory strength (λ)",
+        "0: the model alone. 1: the documents alone.",
+    ),
+    "k": (
+        "Passages consulted (k)",
+        "Places in the documents that vote on each word.",
+    ),
     "temperature": (
-        "τ, temperature",
-        "Small: the nearest neighbor decides. Large: all neighbors count the same.",
+        "Sharpness (τ)",
+        "Small: the nearest place decides. Large: all count the same.",
     ),
 }
 
@@ -51,7 +56,7 @@ INSTANT: dict[str, Any] = {"fn": None, "api_visibility": "private", "show_progre
 
 @dataclass
 class Server:
-    """The models and visitors that the handlers of a page work with."""
+    """The model and visitors that the handlers of a page work with."""
 
     session: Session
     visitors: Visitors
@@ -62,7 +67,6 @@ class Server:
 class Controls:
     """The controls that all tabs share; `use` and `prompt` are of the form that writes."""
 
-    model: Any
     stores: Any
     settings: dict[str, Any]
     use: Any = None
@@ -71,7 +75,7 @@ class Controls:
     @property
     def lookup(self) -> list[Any]:
         """The controls whose values `split` turns into a request."""
-        return [self.model, self.stores, *self.settings.values()]
+        return [self.stores, *self.settings.values()]
 
 
 def stop_button(label: str, name: str) -> Any:
@@ -105,14 +109,14 @@ def values_of(store: Datastore) -> dict[str, Any]:
     return {name: getattr(record, name, declared.default) for name, declared in SETTINGS.items()}
 
 
-def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Lookup], Sequence[Any]]:
+def split(server: Server, values: Sequence[Any]) -> tuple[Callable[[], Lookup], Sequence[Any]]:
     """Splits the values of a handler, which are those of `Controls.lookup`, followed by others."""
-    size = len(SETTINGS) + 2
-    (model, stores, *settings), rest = values[:size], values[size:]
+    size = len(SETTINGS) + 1
+    (stores, *settings), rest = values[:size], values[size:]
 
     def lookup() -> Lookup:
         changed = lookup_of(stores, dict(zip(SETTINGS, settings, strict=True)))
-        library = server.session.library(model)
+        library = server.session.library
         # A control that was not changed sets nothing, so that all of the datastore's own settings
         # hold. A visitor's text has those of the model's first datastore.
         store = library.stores.get(changed.stores[0], library.store)
@@ -122,15 +126,14 @@ def split(server: Server, values: Sequence[Any]) -> tuple[Any, Callable[[], Look
                 changed.settings.pop(name, None)
         return changed
 
-    return model, lookup, rest
+    return lookup, rest
 
 
-def check(server: Server, values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:
+def check(values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:
     """Refuses values that a visitor cannot enter on the page."""
-    model, stores, *settings = values[: len(SETTINGS) + 2]
-    server.session.library(model)
+    stores, *settings = values[: len(SETTINGS) + 1]
     if stores is not None and not isinstance(stores, list):
-        raise RequestError("The datastores must be a list of names.")
+        raise RequestError("The documents must be a list of names.")
     lookup_of(stores or [""], dict(zip(SETTINGS, settings, strict=True)))
     if any(text is not None and (not isinstance(text, str) or len(text) > most) for text in texts):
         raise LimitError(f"the text exceeds the limit of {most:,} characters: shorten it")
@@ -193,19 +196,13 @@ def answers_place(value: str = "", **settings: Any) -> Any:
     return place(js, value, **settings)
 
 
-def textbox(server: Server, controls: Controls, **settings: Any) -> Any:
-    """Adds a text box; of a pair, models that read sources have the second value."""
-    libraries, first = server.session.libraries, server.session.first
+def fold(label: str, controls: str) -> None:
+    """Adds a button that shows and hides a part of the page, which has the class `kl-folded`.
 
-    def of(library: Library) -> dict[str, Any]:
-        pairs = {name: value for name, value in settings.items() if isinstance(value, tuple)}
-        return {name: pair[library.reader.sources] for name, pair in pairs.items()}
-
-    box = gr.Textbox(**{**settings, **of(first)})
-    if len({library.reader.sources for library in libraries.values()}) > 1:
-
-        def follow(name: Any) -> Any:
-            return gr.Textbox(**of(libraries.get(name, first)))
-
-        controls.model.input(follow, [controls.model], [box], **LIGHT)
-    return box
+    It replaces gradio's accordion, for the reason that tabs.js gives.
+    """
+    gr.HTML(
+        f'<button type="button" class="kl-fold" aria-expanded="false" aria-controls="{controls}">'
+        f"{label}</button>",
+        apply_default_css=False,
+    )

@@ -60,10 +60,9 @@ def question_of(text: Any, lookup: Lookup, history: Any, own_words: Any) -> Ques
     return Question(text_of(text, "question"), lookup, tuple(turns), own_words is True)
 
 
-def asking_of(
-    session: Session, library: Library, question: Question, private: Stores | None = None
-) -> Asking:
+def asking_of(session: Session, question: Question, private: Stores | None = None) -> Asking:
     """Opens the datastores of a question, or refuses it before anything runs."""
+    library = session.library
     if library.reader.sources:
         raise RequestError("This model only translates: choose another to ask questions.")
     new_tokens = min(AskConfig().max_new_tokens, session.limits.new_tokens)
@@ -71,17 +70,16 @@ def asking_of(
         prompt_tokens=len(text_ids(library.tokenizer, question.text)), new_tokens=new_tokens
     )
     config = AskConfig("write" if question.own_words else "quote", max_new_tokens=new_tokens)
-    return _asking(session, library, question.lookup, private, config)
+    return _asking(session, question.lookup, private, config)
 
 
 def _asking(
     session: Session,
-    library: Library,
     lookup: Lookup,
     private: Stores | None,
     config: AskConfig | None = None,
 ) -> Asking:
-    stores = session.stores(library, lookup, private)
+    library, stores = session.library, session.stores(lookup, private)
     memory = library.memory.over(stores)
     if set(lookup.stores) & set(private or {}):
         # An open memory keeps the passages that it has cut, and a visitor's text must not stay.
@@ -90,16 +88,16 @@ def _asking(
 
 
 def knowing(
-    session: Session, library: Library, text: str, lookup: Lookup, private: Stores | None = None
+    session: Session, text: str, lookup: Lookup, private: Stores | None = None
 ) -> list[str]:
     """Names datastores that are not searched and have a sentence about a text, by words alone.
 
     A large one is named once its words are ranked, for which no answer waits.
     """
     names = []
-    for name, store in {**library.stores, **(private or {})}.items():
+    for name, store in {**session.library.stores, **(private or {})}.items():
         if name not in lookup.stores:
-            asking = _asking(session, library, replace(lookup, stores=(name,)), private)
+            asking = _asking(session, replace(lookup, stores=(name,)), private)
             if not _ranked(session, store, asking):
                 continue
             if asking.shared(text) >= asking.config.least_shared:
@@ -121,7 +119,6 @@ def _ranked(session: Session, store: Datastore, asking: Asking) -> bool:
 
 def elsewhere(
     session: Session,
-    library: Library,
     text: str,
     lookup: Lookup | None,
     answers: Mapping[str, Written],
@@ -129,22 +126,21 @@ def elsewhere(
 ) -> dict[str, Any]:
     """Where nothing is near a text, names the datastores that would have had something."""
     near = [answer.trace[0].near for answer in answers.values() if answer.trace is not None]
-    if lookup is None or library.reader.sources or False not in near:
+    if lookup is None or session.library.reader.sources or False not in near:
         return {}
-    return {"elsewhere": knowing(session, library, text, lookup, private)}
+    return {"elsewhere": knowing(session, text, lookup, private)}
 
 
 def ask_steps(
     session: Session,
-    library: Library,
     question: Question,
     deadline: Deadline,
     private: Stores | None = None,
 ) -> Iterator[Reply]:
     """Yields the reply to a question as it grows. It ends when its thread has ended."""
-    asking = asking_of(session, library, question, private)
+    asking = asking_of(session, question, private)
     news: queue.Queue[str | Answer | BaseException] = queue.Queue()
-    heard = _Heard(library, news)
+    heard = _Heard(session.library, news)
 
     def run() -> None:
         try:

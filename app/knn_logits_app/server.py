@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
 from importlib.util import find_spec
 from typing import Any
 
@@ -67,7 +69,7 @@ def theme() -> Any:
 
 
 def prepare(
-    libraries: Sequence[Library],
+    library: Library,
     limits: Limits | None = None,
     at_once: int = 2,
     waiting: int = QUEUE,
@@ -79,13 +81,12 @@ def prepare(
     os.environ.setdefault("GRADIO_TEMP_DIR", str(private_folder().path / "uploads"))
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // at_once))
     if limits is None:
-        context = libraries[0].context or 1024
+        context = library.context or 1024
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
-    for library in libraries:
-        # This opens the memory once for all requests, and before a Space forks this process.
-        assert library.memory.stores
+    # This opens the memory once for all requests, and before a Space forks this process.
+    assert library.memory.stores
     # Each search has one thread, since FAISS's threads would hang in the forks of a Space.
-    session = Session({library.name: library for library in libraries}, limits, threads=1)
+    session = Session(library, limits, threads=1)
     server = Server(session, Visitors(quotas), work_for(session))
     page = build_page(server)
     # `/run/` would run a request without the queue, so it is closed.
@@ -95,7 +96,7 @@ def prepare(
 
 
 def launch(
-    libraries: Sequence[Library],
+    library: Library,
     *,
     limits: Limits | None = None,
     at_once: int = 2,
@@ -112,8 +113,8 @@ def launch(
     """Serves the page.
 
     Args:
-        libraries: Models with their datastores. The page opens with the first.
-        limits: The limits of every request; None takes limits that fit the first model.
+        library: A model with its datastores.
+        limits: The limits of every request; None takes limits that fit the model.
         at_once: The most requests that run the model at the same time. The others wait.
         waiting: The most requests that wait. Further ones are refused.
         quotas: The most that one address may have; None takes the defaults of `Quotas`.
@@ -129,11 +130,11 @@ def launch(
         on_ready: Called with the page's address when visitors are answered.
 
     Returns:
-        The page, and the models and visitors that it works with.
+        The page, and the model and visitors that it works with.
     """
     base = _base(originals)
     quotas = quotas or Quotas()
-    page, server = prepare(libraries, limits, at_once, waiting, quotas)
+    page, server = prepare(library, limits, at_once, waiting, quotas)
     upload_bytes = server.session.limits.text_bytes
     guard = Middleware(
         Guard,
@@ -144,28 +145,29 @@ def launch(
         waiting=lambda address: requests_of(page, address),
         present=server.visitors.present,
     )
-    page.launch(
-        server_name=host,
-        server_port=port,
-        prevent_thread_lock=True,
-        quiet=quiet,
-        show_error=False,
-        theme=theme(),
-        css_paths=[ASSETS / f"{name}.css" for name in ("answer", "app", "chat")],
-        head=head(base),
-        favicon_path=str(ICON),
-        js=asset("ready.js"),
-        footer_links=["api"],
-        run_history=False,
-        enable_monitoring=False,
-        max_file_size=upload_bytes,
-        mcp_server=find_spec("mcp") is not None,
-        ssr_mode=False,
-        share=False,
-        # Otherwise gradio calls its own page, and fails if a busy machine takes over 3 seconds.
-        _frontend=False,
-        app_kwargs={"middleware": [guard]},
-    )
+    with redirect_stdout(io.StringIO()) if quiet else nullcontext():
+        page.launch(
+            server_name=host,
+            server_port=port,
+            prevent_thread_lock=True,
+            quiet=quiet,
+            show_error=False,
+            theme=theme(),
+            css_paths=[ASSETS / f"{name}.css" for name in ("answer", "app", "chat")],
+            head=head(base),
+            favicon_path=str(ICON),
+            js=asset("ready.js"),
+            footer_links=["api"],
+            run_history=False,
+            enable_monitoring=False,
+            max_file_size=upload_bytes,
+            mcp_server=find_spec("mcp") is not None,
+            ssr_mode=False,
+            share=False,
+            # Otherwise gradio calls its own page, and fails if a busy machine takes over 3 seconds.
+            _frontend=False,
+            app_kwargs={"middleware": [guard]},
+        )
     json_for_tools(page)
     close_door(page.server, Names(names, host))
     if on_ready is not None:

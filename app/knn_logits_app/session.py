@@ -1,4 +1,4 @@
-"""Runs a request on the models and datastores, and returns its text and trace.
+"""Runs a request on the model and its datastores, and returns its text and trace.
 
 A session keeps nothing of a visitor: the datastores that a visitor built come with each call as
 `private`.
@@ -76,54 +76,38 @@ class Answer:
 
 @dataclass
 class Session:
-    """The models that a server runs."""
+    """The model that a server runs."""
 
-    libraries: Mapping[str, Library]
+    library: Library
     limits: Limits = field(default_factory=Limits)
     threads: int = 1
     # The threads that rank large datastores by words, by their folders.
     ranking: dict[Path, threading.Thread] = field(default_factory=dict)
 
-    @property
-    def first(self) -> Library:
-        """The library with which the page opens."""
-        return next(iter(self.libraries.values()))
-
-    def library(self, name: Any) -> Library:
-        """Returns the library of a name, or the first one for None."""
-        if name is None:
-            return self.first
-        library = self.libraries.get(name) if isinstance(name, str) else None
-        if library is None:
-            names = " or ".join(self.libraries)
-            raise RequestError(f"There is no such model: choose {names}.")
-        return library
-
-    def stores(
-        self, library: Library, lookup: Lookup, private: Stores | None = None
-    ) -> dict[str, Datastore]:
+    def stores(self, lookup: Lookup, private: Stores | None = None) -> dict[str, Datastore]:
         """Returns the datastores that a request names, by their names on the page."""
-        library.refresh()
-        stores = {**library.stores, **(private or {})}
+        self.library.refresh()
+        stores = {**self.library.stores, **(private or {})}
         if not stores.keys() >= set(lookup.stores):
             names = ", ".join(stores)
             raise RequestError(f"This datastore is not available (any more): choose {names}.")
         return {name: stores[name] for name in lookup.stores}
 
     def check_writing(
-        self, library: Library, writing: Writing, private: Stores | None = None
+        self, writing: Writing, private: Stores | None = None
     ) -> tuple[Inputs, Stores]:
         """Returns the inputs and datastores of a request, or refuses it before anything runs."""
-        inputs = library.reader.prompt(
+        inputs = self.library.reader.prompt(
             writing.prompt, self.limits, writing.new_tokens, writing.begun
         )
-        return inputs, self.stores(library, writing.lookup, private) if writing.lookup else {}
+        return inputs, self.stores(writing.lookup, private) if writing.lookup else {}
 
     def write(
-        self, library: Library, writing: Writing, deadline: Deadline, private: Stores | None = None
+        self, writing: Writing, deadline: Deadline, private: Stores | None = None
     ) -> Iterator[dict[str, Answer]]:
         """Continues a text, with `compare` also without kNN, until nobody reads."""
-        inputs, stores = self.check_writing(library, writing, private)
+        library = self.library
+        inputs, stores = self.check_writing(writing, private)
         sides = ["knn"] if writing.lookup else ["lm"]
         if writing.compare:
             sides = ["lm", "knn"]
@@ -152,16 +136,15 @@ class Session:
 
     def explain(
         self,
-        library: Library,
         text: str,
         lookup: Lookup,
         source: str | None = None,
         private: Stores | None = None,
     ) -> Answer:
         """Finds the sources of a text, which has a source itself for an encoder-decoder model."""
-        reader = library.reader
+        library, reader = self.library, self.library.reader
         reader.check_text(text, source, self.limits)
-        memory = library.memory.over(self.stores(library, lookup, private))
+        memory = library.memory.over(self.stores(lookup, private))
         started = time.monotonic()
         memory = memory.asked(**settings_of(lookup))
         live = Live(memory, greedy=False)

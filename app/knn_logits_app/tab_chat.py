@@ -19,13 +19,14 @@ from knn_logits_app.requests import MOST_CHARACTERS, RequestError, friendly, who
 
 
 def build(server: Server, controls: Controls) -> Any:
-    """Lays the tab out, connects it, and returns the place of its answers."""
+    """Lays the tab out, connects it, and returns the places of its answers."""
     output = page_parts.place(
         'knnLogits.chat(element, props, trigger, watch, ["ask", "read"]);',
         views.json_text({"openings": _openings(server)}),
         kind="kl-out kl-chat",
         elem_id="chat",
     )
+    example = page_parts.place('knnLogits.example(element, trigger, ["read"]);', elem_id="example")
     # The browser reads the question, and triggers the event "ask" of the place of answers.
     with gr.Column(elem_id="chat-form"):
         with gr.Row(elem_id="chat-line"):
@@ -78,7 +79,7 @@ def build(server: Server, controls: Controls) -> Any:
     for ended in (asking.then, asking.failure):
         ended(js="() => { knnLogits.asked(); }", **page_parts.INSTANT)
     stop.click(page_parts.stopping(server, "ask"), **page_parts.LIGHT)
-    return output
+    return [output, example]
 
 
 def replies(
@@ -86,21 +87,20 @@ def replies(
 ) -> Iterator[str]:
     """Yields the reply to a question as it grows, as JSON for the browser."""
     session = server.session
-    model, lookup, (own_words,) = page_parts.split(server, values)
+    lookup, (own_words,) = page_parts.split(server, values)
     question = question_of(content.get("question"), lookup(), content.get("history"), own_words)
-    library = session.library(model)
-    shown = {"turn": turn, "model": library.name, "stores": list(question.lookup.stores)}
+    shown = {"turn": turn, "stores": list(question.lookup.stores)}
     visitor, since = request.session_hash, page_parts.arrived(request)
     private = server.visitors.stores(visitor)
     with server.visitors.running(visitor, session.limits.deadline(), "ask", since) as deadline:
         if deadline.cancelled:  # it was stopped or replaced while it waited, and the page says so
             return
-        reply, steps = Reply(), server.work.steps("ask", library, private, deadline, question)
+        reply, steps = Reply(), server.work.steps("ask", private, deadline, question)
         with closing(steps):  # type: ignore[type-var]
             for reply in steps:
                 frame = packed(reply, question)
                 if reply.answer is not None and not reply.answer.answered:
-                    names = knowing(session, library, question.text, question.lookup, private)
+                    names = knowing(session, question.text, question.lookup, private)
                     frame["elsewhere"] = names
                 yield views.json_text({**shown, **frame})
         if reply.answer is None and reply.stopped is None:
@@ -174,9 +174,6 @@ def marked(row: PassageEffect, sentence: str) -> list[list[Any]]:
 
 
 def _openings(server: Server) -> dict[str, Any]:
-    """What each datastore offers to a chat without a turn, by model."""
-    return {
-        name: {title: opening(library, store) for title, store in library.stores.items()}
-        for name, library in server.session.libraries.items()
-        if not library.reader.sources
-    }
+    """What each datastore offers to a chat without a turn."""
+    library = server.session.library
+    return {title: opening(library, store) for title, store in library.stores.items()}

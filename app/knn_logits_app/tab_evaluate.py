@@ -13,28 +13,25 @@ from knn_logits_app.requests import friendly
 from knn_logits_app.work import MOST_MEASURED, Heat, Measured
 
 _MOST_ROWS, _MOST_COLUMNS = 11, 12
+_INFINITE = (
+    "<p class='kl-label'>∞: some word follows none of the neighbors, so their share is 0.</p>"
+)
 
 
 def build(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
-    library = server.session.first
-    documents = 8 if library.reader.sources else 4
-    box = {"lines": 5, "max_lines": 14, "max_length": MOST_MEASURED}
-    source = page_parts.textbox(
-        server,
-        controls,
-        visible=(False, True),
-        value=library.first_sources(documents),
+    sources = server.session.library.reader.sources
+    box: dict[str, Any] = {"lines": 5, "max_lines": 14, "max_length": MOST_MEASURED}
+    source = gr.Textbox(
+        visible=sources,
         label="Sources, one per line",
         elem_id="evaluate-sources",
         **box,
     )
-    text = page_parts.textbox(
-        server,
-        controls,
-        label=("A text to predict", "Their targets"),
-        value=library.first_texts(documents),
-        info="Use a text that is not in the datastore: the memory knows those word for word.",
+    text = gr.Textbox(
+        label="Their targets" if sources else "A text to predict",
+        placeholder="Paste a text that the documents do not contain.",
+        info="The memory knows the documents word for word, so they would measure nothing.",
         elem_id="evaluate-text",
         **box,
     )
@@ -44,20 +41,17 @@ def build(server: Server, controls: Controls) -> None:
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (sources, text) = page_parts.split(server, values)
+            lookup, (sources, text) = page_parts.split(server, values)
             visitor = request.session_hash
-            library = server.session.library(model)
             private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
             with server.visitors.running(visitor, deadline, "evaluate"):
-                measured = server.work.result(
-                    "measure", library, private, deadline, text, lookup(), sources
-                )
+                measured = server.work.result("measure", private, deadline, text, lookup(), sources)
             return measured_html(measured)
         except Exception as error:
             return views.notice(friendly(error), kind="error")
 
     def check(*values: Any) -> None:
-        page_parts.check(server, values, *values[-2:], most=MOST_MEASURED)
+        page_parts.check(values, *values[-2:], most=MOST_MEASURED)
 
     button.click(
         on_evaluate,
@@ -85,7 +79,7 @@ def measured_html(measured: Measured) -> str:
         f"<p class='kl-label'>Perplexity of {measured.tokens:,} tokens; lower is better. "
         f"The memory has {views.text(measured.settings)}. "
         f"Bits per byte: {alone} without, {mixed} with the memory.</p>"
-        + (heat_html(measured.heat) if measured.heat else "")
+        f"{_INFINITE if '∞' in shown else ''}{heat_html(measured.heat) if measured.heat else ''}"
     )
 
 
@@ -118,10 +112,11 @@ def heat_html(heat: Heat) -> str:
         body += "</tr>"
     best = f"λ {heat.lmbdas[heat.best[1]]:g} and τ {heat.temperatures[heat.best[0]]:.3g}"
     return (
+        "<details class='kl-heat-fold'><summary>Perplexity under other λ and τ</summary>"
         f"<p class='kl-label'>Perplexity of the first half by λ and τ, with k {heat.k:,}. The "
         f"frame marks the best, {best}. With λ 0 the model is alone.</p>"
         '<div class="kl-heat" tabindex="0" role="region" aria-label="Perplexity by λ and τ"><table>'
-        f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div></details>"
     )
 
 

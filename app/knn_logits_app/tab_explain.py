@@ -13,28 +13,24 @@ from knn_logits_app.requests import MOST_CHARACTERS, SETTINGS, friendly, text_of
 
 
 def build(server: Server, controls: Controls) -> Any:
-    """Lays the tab out, connects it, and returns the place of its answers."""
-    library = server.session.first
-    source = page_parts.textbox(
-        server,
-        controls,
-        visible=(False, True),
-        value=library.first_sources(),
+    """Lays the tab out, connects it, and returns the places of its answers."""
+    library = server.session.library
+    sources = library.reader.sources
+    source = gr.Textbox(
+        visible=sources,
+        value=library.first_source(),
         label="The source: what the model reads",
         lines=2,
         max_lines=8,
         max_length=MOST_CHARACTERS,
         elem_id="explain-source",
     )
-    text = page_parts.textbox(
-        server,
-        controls,
-        label=(
-            "Any text: yours, a model’s, a document’s",
-            "The target of this source, written by you, a model or a translator",
-        ),
+    text = gr.Textbox(
+        label="The target of this source, written by you, a model or a translator"
+        if sources
+        else "Any text: yours, a model’s, a document’s",
         value=library.sample_passage(),
-        info="Each word is colored by the memory's share in it.",
+        info="It is compared with the documents, word for word.",
         lines=4,
         max_lines=14,
         max_length=MOST_CHARACTERS,
@@ -46,19 +42,18 @@ def build(server: Server, controls: Controls) -> Any:
 
     def on_explain(request: gr.Request, *values: Any) -> str:
         try:
-            model, lookup, (source, text) = page_parts.split(server, values)
-            library = server.session.library(model)
+            lookup, (source, text) = page_parts.split(server, values)
             private = server.visitors.stores(request.session_hash)
             source = text_of(source, "source") if library.reader.sources else None
             text, searched = text_of(text), lookup()
             answers = {
                 "text": server.work.result(
-                    "explain", library, private, server.session.limits.deadline(), text, searched,
+                    "explain", private, server.session.limits.deadline(), text, searched,
                     source,
                 )
             }  # fmt: skip
-            content = {"values": values, "names": list(SETTINGS), "model": library.name}
-            content |= elsewhere(server.session, library, text, searched, answers, private)
+            content = {"values": values, "names": list(SETTINGS)}
+            content |= elsewhere(server.session, text, searched, answers, private)
             return views.frame(answers, content, kind="explain")
         except Exception as error:
             return views.message(friendly(error))
@@ -67,13 +62,11 @@ def build(server: Server, controls: Controls) -> Any:
         "fn": on_explain,
         "inputs": [*controls.lookup, source, text],
         "outputs": [output],
-        "validator": page_parts.validator(
-            lambda *values: page_parts.check(server, values, *values[-2:])
-        ),
+        "validator": page_parts.validator(lambda *values: page_parts.check(values, *values[-2:])),
         "trigger_mode": "always_last",
         **page_parts.MODEL,
         "show_progress": "full",
     }
     button.click(**run)
     text.submit(**run)
-    return output
+    return [output]

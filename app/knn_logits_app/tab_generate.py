@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 
 from knn_logits_app import page_parts, views
-from knn_logits_app.library import Library, first_words
+from knn_logits_app.library import first_words
 from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.questions import elsewhere
 from knn_logits_app.requests import (
@@ -32,26 +32,12 @@ SOURCE_LABEL = "The source: what the model reads, such as a sentence to translat
 # The form's fields about the writing, which follow the prompt and the two switches.
 _HOW = ("new_tokens", "sentence", "sample", "sampling_temperature", "top_p", "seed")
 
-# The first button replaces gradio's accordion, for the reason that tabs.js gives.
-FOLD = (
-    '<button type="button" class="kl-fold" id="more" aria-expanded="false" '
-    'aria-controls="sampling">Length and sampling</button>'
-)
-FOLDING = """
-element.addEventListener("click", (event) => {
-  const button = event.target.closest("#more");
-  if (button) button.setAttribute("aria-expanded", String(button.ariaExpanded !== "true"));
-});
-"""
-
 
 def build(server: Server, controls: Controls) -> Any:
-    """Lays the tab out, connects it, and returns the place of its answers."""
-    library = server.session.first
-    prompt = page_parts.textbox(
-        server,
-        controls,
-        label=(PROMPT_LABEL, SOURCE_LABEL),
+    """Lays the tab out, connects it, and returns the places of its answers."""
+    library = server.session.library
+    prompt = gr.Textbox(
+        label=SOURCE_LABEL if library.reader.sources else PROMPT_LABEL,
         value=library.examples[0].prompt if library.examples else "",
         lines=2,
         max_lines=8,
@@ -69,7 +55,7 @@ def build(server: Server, controls: Controls) -> Any:
             label="Compare with the model alone", min_width=220, elem_id="compare", **switch
         )
     controls.use, controls.prompt = use, prompt
-    gr.HTML(FOLD, js_on_load=FOLDING, apply_default_css=False)
+    page_parts.fold("Length and sampling", "sampling")
     inputs = [*controls.lookup, prompt, use, compare, *_sampling(server)]
     output = page_parts.answers_place(first_answer(server), elem_id="answers")
 
@@ -88,8 +74,8 @@ def build(server: Server, controls: Controls) -> Any:
             yield views.message(friendly(error))
 
     def check(*values: Any) -> None:
-        _, _, (text, _, _, *how) = page_parts.split(server, values)
-        page_parts.check(server, values, text)
+        _, (text, _, _, *how) = page_parts.split(server, values)
+        page_parts.check(values, text)
         settings = {name: value for name, value in zip(_HOW, how, strict=True) if value is not None}
         writing = writing_of("text", None, **settings)
         server.session.limits.check(new_tokens=writing.new_tokens)
@@ -124,18 +110,20 @@ def build(server: Server, controls: Controls) -> Any:
         ).then(**run)
 
     stop.click(page_parts.stopping(server, "write"), **page_parts.LIGHT)
-    return output
+    return [output]
 
 
 def _sampling(server: Server) -> list[Any]:
     """Adds the controls of the length and the sampling."""
     most = server.session.limits.new_tokens
-    with gr.Row(elem_id="sampling"):
+    # The target of a source may have several sentences.
+    one = not server.session.library.reader.sources
+    with gr.Row(elem_id="sampling", elem_classes="kl-folded"):
         return [
             gr.Slider(1, most, min(60, most), step=1, label="Maximum new tokens"),
-            gr.Checkbox(False, label="End with the sentence"),
-            gr.Checkbox(False, label="Sample", info="Off: greedy decoding."),
-            gr.Slider(0.05, 3, 1, step=0.05, label="Sampling temperature"),
+            gr.Checkbox(one, label="End with the sentence"),
+            gr.Checkbox(False, label="Sample", info="Off: the likeliest word."),
+            gr.Slider(0.05, 3, 1, step=0.05, label="Randomness"),
             gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p"),
             gr.Number(0, label="Seed", precision=0, minimum=0),
         ]
@@ -143,16 +131,15 @@ def _sampling(server: Server) -> list[Any]:
 
 def first_answer(server: Server) -> str:
     """Answers the first example, which the page shows before a visitor asks anything."""
-    library = server.session.first
+    library = server.session.library
     if not library.examples:
         return ""
     example = library.examples[0]
     # These are the first values of the page's form.
     values = [
-        library.name, library.chosen, *page_parts.values_of(library.store).values(),
+        library.chosen, *page_parts.values_of(library.store).values(),
         example.prompt, True, True,
         min(40, server.session.limits.new_tokens),
-        # The target of a source may have several sentences.
         not library.reader.sources, False, 1, 0.95, 0,
     ]  # fmt: skip
     *_, answer = write_json(server, values, None)
@@ -170,8 +157,7 @@ def write_json(
     It yields nothing for a request that was stopped or replaced while it waited.
     """
     session, visitor = server.session, request.session_hash if request else None
-    model, lookup, (prompt, use, compare, *how) = page_parts.split(server, values)
-    library = session.library(model)
+    lookup, (prompt, use, compare, *how) = page_parts.split(server, values)
     writing = writing_of(
         prompt,
         lookup() if use is True else None,
@@ -180,9 +166,8 @@ def write_json(
     )
     # The turn tells the frames of this request from those of earlier ones: it grows.
     content: dict[str, Any] = {
-        "values": list(values), "names": list(SETTINGS), "model": library.name,
-        "turn": time.monotonic_ns() // 1000,
-        "chips": prompts_for(server, library, writing.lookup, visitor),
+        "values": list(values), "names": list(SETTINGS), "turn": time.monotonic_ns() // 1000,
+        "chips": prompts_for(server, writing.lookup, visitor),
     }  # fmt: skip
     kind: dict[str, Any] = {}
     if rewriting is not None:
@@ -195,14 +180,12 @@ def write_json(
         if deadline.cancelled:
             return
         seen: set[str] = set()
-        for answers in server.work.steps("write", library, private, deadline, writing):
+        for answers in server.work.steps("write", private, deadline, writing):
             # A trace is large, and is not sent again with each word of the other answer. The last
             # frame is whole, since the browser may leave out frames that come close together.
             if all(answer.done for answer in answers.values()):
                 seen.clear()
-                content |= elsewhere(
-                    session, library, writing.prompt, writing.lookup, answers, private
-                )
+                content |= elsewhere(session, writing.prompt, writing.lookup, answers, private)
             yield views.frame(answers, content, known=seen, **kind)
             seen |= {side for side, answer in answers.items() if answer.trace is not None}
 
@@ -220,13 +203,12 @@ def _rewritten(writing: Writing, rewriting: Rewriting, most: int) -> Writing:
     )
 
 
-def prompts_for(
-    server: Server, library: Library, lookup: Lookup | None, visitor: str | None
-) -> list[str]:
+def prompts_for(server: Server, lookup: Lookup | None, visitor: str | None) -> list[str]:
     """Returns examples of prompts for the chosen datastores."""
     if lookup is None:
         return []
-    private, stores = server.visitors.stores(visitor), set(lookup.stores)
+    library, stores = server.session.library, set(lookup.stores)
+    private = server.visitors.stores(visitor)
     prompts = [example.prompt for example in library.examples if set(example.stores) <= stores]
     for name in lookup.stores:
         if name in private:

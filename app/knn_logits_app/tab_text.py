@@ -34,9 +34,9 @@ _UNBUILT = """(now) => {
 def build(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
     most = server.session.limits.text_bytes
-    pairs = server.session.first.reader.sources
+    pairs = server.session.library.reader.sources
     gr.HTML(_introduction(pairs, most), apply_default_css=False)
-    source, pasted, files = _inputs(server, controls, pairs, most)
+    source, pasted, files = _inputs(pairs, most)
     with gr.Row(elem_classes="kl-run"):
         start = gr.Button("Build", variant="primary", size="md", elem_id="build")
         cancel = page_parts.stop_button("Cancel", "cancel")
@@ -56,25 +56,24 @@ def build(server: Server, controls: Controls) -> None:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
 
-    def on_delete(request: gr.Request, model: Any) -> tuple[Any, ...]:
+    def on_delete(request: gr.Request) -> tuple[Any, ...]:
         server.visitors.forget(request.session_hash)
-        library = server.session.library(model)
         notice = views.notice("Your text is deleted.")
-        return notice, _able(False), _choices(server, library, None)
+        return notice, _able(False), _choices(server, None)
 
     start.click(
         on_build,
         [*controls.lookup, source, pasted, files],
         [output, delete, controls.stores, *controls.settings.values()],
         validator=page_parts.validator(
-            lambda *values: page_parts.check(server, values, *values[-3:-1], most=most)
+            lambda *values: page_parts.check(values, *values[-3:-1], most=most)
         ),
         js="(...values) => { window.built = values.at(-1) ?? []; return values; }",
         **page_parts.MODEL,
     ).then(inputs=[files], outputs=[files], js=_UNBUILT, **page_parts.INSTANT)
     cancel.click(page_parts.stopping(server, "build"), **page_parts.LIGHT)
     sample.click(outputs=[pasted], js=f"() => [{json.dumps(SAMPLE)}]", **page_parts.INSTANT)
-    delete.click(on_delete, [controls.model], [output, delete, controls.stores], **page_parts.LIGHT)
+    delete.click(on_delete, None, [output, delete, controls.stores], **page_parts.LIGHT)
 
 
 def _introduction(pairs: bool, most: int) -> str:
@@ -91,22 +90,18 @@ def _introduction(pairs: bool, most: int) -> str:
     )
 
 
-def _inputs(server: Server, controls: Controls, pairs: bool, most: int) -> tuple[Any, Any, Any]:
-    source = page_parts.textbox(
-        server,
-        controls,
-        visible=(False, True),
+def _inputs(pairs: bool, most: int) -> tuple[Any, Any, Any]:
+    source = gr.Textbox(
+        visible=pairs,
         label="Sources, one per line",
         lines=4,
         max_lines=16,
         max_length=most,
         elem_id="own-sources",
     )
-    pasted = page_parts.textbox(
-        server,
-        controls,
-        label=("Paste a text", "Their targets, such as translations"),
-        placeholder=(SAMPLE, None),
+    pasted = gr.Textbox(
+        label="Their targets, such as translations" if pairs else "Paste a text",
+        placeholder=None if pairs else SAMPLE,
         lines=5,
         max_lines=16,
         max_length=most,
@@ -127,11 +122,11 @@ def _built(
     server: Server, values: Any, paths: list[str], request: gr.Request
 ) -> Iterator[tuple[Any, ...]]:
     """Yields the progress of a build and its end, as values of the outputs."""
-    model, _, (sources, text, _) = page_parts.split(server, values)
+    _, (sources, text, _) = page_parts.split(server, values)
     visitors, visitor = server.visitors, request.session_hash
     if not visitor:
         raise RequestError("The page has no session: reload the page.")
-    library, deadline = server.session.library(model), server.session.limits.deadline()
+    library, deadline = server.session.library, server.session.limits.deadline()
     with visitors.running(visitor, deadline, "build", page_parts.arrived(request)):
         deadline.check()  # it may have been stopped while it waited
         documents, skipped = documents_of(
@@ -140,7 +135,7 @@ def _built(
         )  # fmt: skip
         address = str(request.client.host) if request.client else ""
         room = visitors.new_folder(visitor, address)
-        steps = server.work.steps("build", library, {}, deadline, documents, room)
+        steps = server.work.steps("build", {}, deadline, documents, room)
         for step in build_for(steps, library, visitors, visitor):
             if isinstance(step, Progress):
                 phase = _PHASES.get(step.phase, step.phase)
@@ -148,7 +143,7 @@ def _built(
             else:
                 # The sliders may stand where the visitor moved them for another text.
                 sliders = page_parts.values_of(step).values()
-                choices = _choices(server, library, visitor, [YOUR_TEXT])
+                choices = _choices(server, visitor, [YOUR_TEXT])
                 yield _result(step, library, skipped), _able(True), choices, *sliders
 
 
@@ -161,8 +156,8 @@ def _able(yes: bool) -> Any:
     return gr.Button(interactive=yes)
 
 
-def _choices(server: Server, library: Library, visitor: str | None, chosen: Any = None) -> Any:
-    names = [*library.stores, *server.visitors.stores(visitor)]
+def _choices(server: Server, visitor: str | None, chosen: Any = None) -> Any:
+    names = [*server.session.library.stores, *server.visitors.stores(visitor)]
     return gr.CheckboxGroup(choices=names, value=chosen or names[:1])
 
 

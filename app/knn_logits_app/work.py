@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 
 from knn_logits import CorpusError, Datastore, Deadline, Document, evaluate, settings_line, tune
-from knn_logits_app.library import Library
 from knn_logits_app.questions import ask_steps, asking_of
 from knn_logits_app.requests import Lookup, pairs_of, text_of
 from knn_logits_app.session import Session, Stores, settings_of
@@ -53,11 +52,9 @@ class Measured:
     settings: str  # a line about those of the memory
 
 
-def to_measure(
-    session: Session, library: Library, text: Any, sources: Any = None
-) -> list[Document | str]:
+def to_measure(session: Session, text: Any, sources: Any = None) -> list[Document | str]:
     """Checks a text, or targets of sources by line, and returns the documents to measure."""
-    if not library.reader.sources:
+    if not session.library.reader.sources:
         text = text_of(text, most=MOST_MEASURED)
         session.limits.check(text_bytes=len(text.encode("utf-8")))
         return [text]
@@ -68,7 +65,6 @@ def to_measure(
 
 def measure(
     session: Session,
-    library: Library,
     text: str,
     lookup: Lookup,
     sources: str | None,
@@ -76,8 +72,8 @@ def measure(
     private: Stores | None = None,
 ) -> Measured:
     """Measures a text that `to_measure` allows."""
-    documents = to_measure(session, library, text, sources)
-    memory = library.memory.over(session.stores(library, lookup, private))
+    library, documents = session.library, to_measure(session, text, sources)
+    memory = library.memory.over(session.stores(lookup, private))
     model, tokenizer, watch = library.model, library.tokenizer, deadline.watch()
     scoring = memory.asked(**settings_of(lookup))
     total = evaluate(model, tokenizer, scoring, documents, samples=0, progress=watch).total
@@ -105,25 +101,25 @@ class Work:
         self.session = session
 
     def steps(
-        self, kind: Kind, library: Library, private: Stores, deadline: Deadline, *arguments: Any
+        self, kind: Kind, private: Stores, deadline: Deadline, *arguments: Any
     ) -> Iterator[Any]:
         """Runs a request with the datastores of a visitor, and yields what it gives in time."""
         session = self.session
         if kind == "write":
             (writing,) = arguments
-            yield from session.write(library, writing, deadline, private)
+            yield from session.write(writing, deadline, private)
         elif kind == "ask":
             (question,) = arguments
-            yield from ask_steps(session, library, question, deadline, private)
+            yield from ask_steps(session, question, deadline, private)
         elif kind == "build":
             documents, room = arguments
-            yield from build_steps(session, library, documents, room, deadline)
+            yield from build_steps(session, documents, room, deadline)
         else:
             text, lookup, source = arguments
             if kind == "explain":
-                yield session.explain(library, text, lookup, source, private)
+                yield session.explain(text, lookup, source, private)
             else:
-                yield measure(session, library, text, lookup, source, deadline, private)
+                yield measure(session, text, lookup, source, deadline, private)
 
     def result(self, *arguments: Any) -> Any:
         """Runs a request as `steps` does, and returns its last step."""
@@ -139,26 +135,24 @@ class LentWork(Work):
         torch.set_num_threads(1)
         local = Work(session)
 
-        def lent(
-            kind: Kind, model: str, folders: Mapping[str, str], *arguments: Any
-        ) -> Iterator[Any]:
+        def lent(kind: Kind, folders: Mapping[str, str], *arguments: Any) -> Iterator[Any]:
             stores = {name: Datastore(folder) for name, folder in folders.items()}
             deadline = session.limits.deadline()
-            yield from local.steps(kind, session.library(model), stores, deadline, *arguments)
+            yield from local.steps(kind, stores, deadline, *arguments)
 
         # A Space has to know the decorated function when it starts.
         self._lent = lend(lent)
 
     def steps(
-        self, kind: Kind, library: Library, private: Stores, deadline: Deadline, *arguments: Any
+        self, kind: Kind, private: Stores, deadline: Deadline, *arguments: Any
     ) -> Iterator[Any]:
         """Runs a request in a fork. When a visitor stops, the remaining steps are ignored."""
         if kind == "ask":
             # Forks have the passages that are cut here. Those that one cuts would end with it.
             (question,) = arguments
-            asking_of(self.session, library, question, private).find(question.text)
+            asking_of(self.session, question, private).find(question.text)
         folders = {name: str(store.folder) for name, store in private.items()}
-        for step in self._lent(kind, library.name, folders, *arguments):
+        for step in self._lent(kind, folders, *arguments):
             if kind not in ("write", "ask"):
                 deadline.check()
             yield step

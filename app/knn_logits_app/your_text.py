@@ -135,13 +135,12 @@ def _read(
 
 def build_steps(
     session: Session,
-    library: Library,
     documents: Sequence[Document],
     room: Path,
     deadline: Deadline,
 ) -> Iterator[Progress | Path]:
     """Builds with the first datastore's settings, in a folder that goes if it fails."""
-    like = library.store.manifest
+    library, like = session.library, session.library.store.manifest
     news: queue.Queue[Progress | Path | BaseException] = queue.Queue()
 
     def run() -> None:

@@ -1,5 +1,5 @@
-"""Takes pictures of the page with the documentation of SQLite: `docs/chat.png`, `docs/app.png`, and
-`docs/app.gif`, a film.
+"""Takes pictures of the page with the documentation of SQLite: `docs/chat.png`, the first screen in
+`docs/app.png` and `docs/phone.png`, and `docs/app.gif`, a film.
 
 python docs/figures/page.py [--url http://127.0.0.1:7860]
 
@@ -24,8 +24,7 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH, HEIGHT = 1280, 860
-# The still picture shows the panel behind a word as well.
-STILL_HEIGHT = 1270
+PHONE = (390, 844)
 # The film's width in pixels, and its colours.
 _FILM, _COLOURS = 760, 64
 # The median cut, Pillow's default, leaves no colour for the few words that are marked.
@@ -45,7 +44,7 @@ def served(url: str | None = None) -> Iterator[str]:
     import app
     from knn_logits_app import launch
 
-    page, server = launch([app.sqlite_library()], block=False, quiet=True)
+    page, server = launch(app.sqlite_library(), block=False, quiet=True)
     try:
         yield page.local_url
     finally:
@@ -112,6 +111,7 @@ def film(page: Any, path: Path) -> None:
     page.locator("#explain").click()
     page.wait_for_selector("#explained .kl-against")
     page.evaluate("window.scrollTo(0, 0)")
+    page.wait_for_timeout(1000)  # gradio fades an answer in
     frames.take(4000)
     frames.save(path)
 
@@ -144,9 +144,9 @@ def main() -> None:
             executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
 
-        def opened() -> Any:
+        def opened(width: int = WIDTH, height: int = HEIGHT) -> Any:
             page = browser.new_page(
-                viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light"
+                viewport={"width": width, "height": height}, color_scheme="light"
             )
             page.set_default_timeout(300_000)
             page.goto(url)
@@ -155,17 +155,11 @@ def main() -> None:
 
         chat(opened(), ROOT / "docs" / "chat.png")
         page = opened()
-        page.get_by_role("tab", name="Generate").click()
-        # The first answer was written while the models were loaded.
-        page.wait_for_selector("#answers .kl-panel")
-        page.locator("#more").click()
-        page.get_by_label("End with the sentence").check()
-        page.locator("#more").click()
-        page.locator("#write").click()
-        page.wait_for_selector("#answers .kl-earlier")
-        page.wait_for_selector("#answers .kl-out[data-done=true]")
-        page.set_viewport_size({"width": WIDTH, "height": STILL_HEIGHT})
+        page.wait_for_selector("#example.kl-shown .kl-panel")
         still(page).save(ROOT / "docs" / "app.png", optimize=True)
+        page = opened(*PHONE)
+        page.wait_for_selector("#example.kl-shown .kl-text")
+        still(page).save(ROOT / "docs" / "phone.png", optimize=True)
         film(opened(), ROOT / "docs" / "app.gif")
 
 

@@ -187,7 +187,7 @@ def page(
         library = Library.of(_name_of(model), loaded, tokenizer, datastores, prompts)
         try:
             launch(
-                [library],
+                library,
                 host=host,
                 port=port,
                 at_once=at_once,

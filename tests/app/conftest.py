@@ -75,15 +75,15 @@ def session(library):
     from knn_logits import Limits
     from knn_logits_app.session import Session
 
-    return Session({library.name: library}, Limits(prompt_tokens=200, new_tokens=128, seconds=600))
+    return Session(library, Limits(prompt_tokens=200, new_tokens=128, seconds=600))
 
 
 @contextlib.contextmanager
-def serving(*libraries, **settings):
+def serving(library, **settings):
     """Runs the page, and gives its address and its models and visitors."""
     from knn_logits_app import launch
 
-    page, server = launch(libraries, block=False, quiet=True, **settings)
+    page, server = launch(library, block=False, quiet=True, **settings)
     yield page.local_url.rstrip("/"), server
     server.visitors.close()
     page.close(verbose=False)
@@ -123,7 +123,7 @@ def pair_session(pair_memory):
     from knn_logits import Limits
     from knn_logits_app.session import Session
 
-    return Session({"marian": pair_memory}, Limits(prompt_tokens=80, new_tokens=80, seconds=600))
+    return Session(pair_memory, Limits(prompt_tokens=80, new_tokens=80, seconds=600))
 
 
 @pytest.fixture(scope="package")
@@ -316,15 +316,6 @@ class Windows:
 def windows(chromium):
     """The browser's windows, which visits share."""
     return Windows(chromium)
-
-
-@pytest.fixture(scope="module")
-def shared(windows, url):
-    """One open page for all tests of a file, which must restore its settings."""
-    one = Visit(windows.lend(1280, "light"), url)
-    yield one
-    windows.give_back(one)
-    one.check()
 
 
 @pytest.fixture(scope="module")

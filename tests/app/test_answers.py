@@ -113,7 +113,8 @@ def test_documents_beyond_the_third_are_counted(drawing):
     many = [DocumentShare("s", str(name), str(name), None, 0.01) for name in range(100)]
     page = drawing(views.frame({"knn": answer(token(" K", 1.0, documents=many))}, {}))
     assert "97 more documents, 97%" in shown(page, ".kl-panel")
-    assert "92 more documents, 92%" in shown(page, ".kl-docs")
+    page.get_by_role("button", name="Close the sources").click()
+    assert "more documents, 92%" in shown(page, ".kl-docs")
 
 
 def test_an_outvoted_word_says_what_the_neighbors_would_have_written(drawing):
@@ -126,7 +127,7 @@ def test_an_outvoted_word_says_what_the_neighbors_would_have_written(drawing):
     assert "Error E941" in panel
     assert "the model’s own" not in panel
     headline = (
-        "The memory contradicts nothing here, and speaks for 1 of 2 words. "
+        "Nothing was compared: no passage has six words of this text in a row. "
         "Its neighbors would have written another word at 1."
     )
     assert shown(page, ".kl-headline") == headline
@@ -146,6 +147,10 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     frame = views.frame({"text": answer(token(" to", 0.9), against)}, {}, kind="explain")
     page = drawing(frame)
     assert words(page).nth(1).get_attribute("class") == "kl-w kl-not"
+    headline = "1 difference in the 1 of 2 words that were compared with a passage."
+    assert shown(page, ".kl-headline") == headline
+    listed = "Your text: bend · Source: straighten the cover (Error E941)"
+    assert shown(page, ".kl-differences") == listed
     said = "The memory says straighten the cover here."
     assert shown(page, ".kl-panel .kl-against p").startswith(said)
     # The passage comes first, with its place and all of its words, and no other document beside it.

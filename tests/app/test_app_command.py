@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import knn_logits_app.server
+from app.conftest import serving
 from knn_logits_app.server import prepare
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "page.md"
@@ -22,14 +23,14 @@ def launched(monkeypatch):
     """What the command would have served."""
     calls = []
     monkeypatch.setattr(
-        knn_logits_app.server, "launch", lambda libraries, **given: calls.append((libraries, given))
+        knn_logits_app.server, "launch", lambda library, **given: calls.append((library, given))
     )
     return calls
 
 
 def test_the_command_opens_the_model_with_its_datastores(run, launched, model_folder, store):
     run.good("app", model_folder, store.folder, "--port", "7999", "--at-once", "3")
-    ((library,), given) = launched[0]
+    ((library, given),) = launched
     assert list(library.stores) == [store.name]
     assert library.name == "tiny"
     assert given["port"] == 7999
@@ -41,7 +42,7 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
 def test_documents_are_opened_without_a_build(run, launched, model_folder, tmp_path):
     (tmp_path / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
     done = run.good("app", model_folder, tmp_path)
-    ((library,), _) = launched[0]
+    ((library, _),) = launched
     assert list(library.stores) == ["documents"]
     assert f"`knn-logits build {model_folder} {tmp_path} --out STORE` keeps them" in done.err
 
@@ -58,7 +59,7 @@ def test_examples_come_from_a_file(run, launched, model_folder, store, tmp_path)
     file = tmp_path / "prompts.txt"
     file.write_text("The first of them\n\n  The second <b>\n", encoding="utf-8")
     run.good("app", model_folder, store.folder, "--examples", file)
-    ((library,), _) = launched[0]
+    ((library, _),) = launched
     assert [one.prompt for one in library.examples] == ["The first of them", "The second <b>"]
     assert {one.stores for one in library.examples} == {(store.name,)}
 
@@ -77,7 +78,7 @@ def test_a_file_of_examples_that_is_none_is_one_line(
 
 def test_an_encoder_decoder_model_is_served(run, launched, marian_folder, pair_store):
     run.good("app", marian_folder, pair_store.folder)
-    ((library,), _) = launched[0]
+    ((library, _),) = launched
     assert library.name == "marian"
     assert library.reader.sources
 
@@ -147,8 +148,14 @@ def test_the_guides_call_by_curl_works(url):
     assert '"manual"' in done.stdout
 
 
+def test_a_quiet_page_prints_nothing(library, capfd):
+    with serving(library):
+        pass
+    assert capfd.readouterr().out == ""
+
+
 def test_a_page_without_requests_rests(library):
-    page, server = prepare([library])
+    page, server = prepare(library)
     server.visitors.close()
     waiting = inspect.getsource(type(page._queue).start_processing)
     assert "asyncio.sleep(self.sleep_when_free)" in waiting

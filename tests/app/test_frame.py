@@ -43,14 +43,14 @@ def test_a_frame_fits_its_content_also_after_a_click(chromium, document, fit, wi
     word = inside.locator("[data-word]").first
     word.click()
     inside.locator(".kl-panel:visible").wait_for()
-    # The frame ends where the panel does, with the document's padding and a few pixels.
-    end = "panel => panel.getBoundingClientRect().bottom"
+    # The frame ends where the answer does, with the document's padding and a few pixels.
+    end = "answer => answer.getBoundingClientRect().bottom"
     page.wait_for_function("Number.parseInt(document.querySelector('iframe').style.height) != 420")
     for _ in range(200):
-        panel = inside.locator(".kl-panel:visible").evaluate(end)
+        answer = inside.locator(".kl-out").evaluate(end)
         height = page.locator("iframe").evaluate("frame => frame.clientHeight")
-        if 0 <= height - panel < 60:
+        if 0 <= height - answer < 60:
             break
         page.wait_for_timeout(50)
-    assert 0 <= height - panel < 60, (height, panel)
+    assert 0 <= height - answer < 60, (height, answer)
     page.close()

@@ -48,20 +48,21 @@ def build(session, visitors, visitor="one", text=TEXT, deadline=None, files=()):
 
 def steps_of(session, visitors, visitor, documents, deadline):
     room = visitors.new_folder(visitor)
-    steps = build_steps(session, session.first, documents, room, deadline)
-    return build_for(steps, session.first, visitors, visitor)
+    steps = build_steps(session, documents, room, deadline)
+    return build_for(steps, session.library, visitors, visitor)
 
 
 def test_it_has_the_settings_and_the_gate_of_the_first_datastore(session, visitors, tmp_path):
-    first = next(iter(session.first.stores.values()))
+    first = next(iter(session.library.stores.values()))
     gate = random_adaptive("cosine")
     folder = shutil.copytree(first.folder, tmp_path / "like")
     write_settings(Datastore(folder), 64, 0.7, 0.5, gate, suffix_weight=4.0)
     like = Datastore(folder)
-    library = replace(session.first, stores={"manual": like})
+    library = replace(session.library, stores={"manual": like})
+    session = replace(session, library=library)
     documents, _ = documents_of(session, [], TEXT)
     room = visitors.new_folder("one")
-    steps = build_steps(session, library, documents, room, Deadline(60))
+    steps = build_steps(session, documents, room, Deadline(60))
     *_, store = build_for(steps, library, visitors, "one")
     assert values_of(store) == {"k": 64, "lmbda": 0.7, "temperature": 0.5}
     assert store.manifest.settings.suffix_weight == 4.0
@@ -84,14 +85,14 @@ def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
     wanted = writing_of(
         "The lighthouse of Orrin Bay was", Lookup((YOUR_TEXT,)), new_tokens=20, sentence=True
     )
-    for frame in session.write(session.first, wanted, Deadline(60), own):
+    for frame in session.write(wanted, Deadline(60), own):
         answers = frame
     assert answers["knn"].text == " painted blue in 1931."
     sources = answers["knn"].trace[0].tokens[0].neighbors
     assert sources[0].store == YOUR_TEXT
     assert sources[0].title == "Pasted text"
     both = Lookup((YOUR_TEXT, "manual"))
-    assert session.explain(session.first, TEXT, both, private=own).trace[0].tokens
+    assert session.explain(TEXT, both, private=own).trace[0].tokens
 
 
 def test_nobody_else_sees_it(session, visitors):
@@ -100,7 +101,7 @@ def test_nobody_else_sees_it(session, visitors):
     assert visitors.stores(None) == {}
     wanted = writing_of("The lighthouse", Lookup((YOUR_TEXT,)), new_tokens=2)
     with pytest.raises(RequestError, match="datastore is not available"):
-        list(session.write(session.first, wanted, Deadline(60), visitors.stores("two")))
+        list(session.write(wanted, Deadline(60), visitors.stores("two")))
 
 
 def test_it_is_deleted_with_the_page_and_when_another_takes_its_place(session, visitors):
@@ -274,7 +275,7 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
 
 
 def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
-    found = measure(session, library, MEASURED, Lookup(("manual",)), None, Deadline(60))
+    found = measure(session, MEASURED, Lookup(("manual",)), None, Deadline(60))
     assert found.interpolated < found.lm
     assert found.oracle <= found.interpolated
     row, column = found.heat.best
@@ -286,11 +287,11 @@ def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
     assert "lowers the perplexity" in html
     assert html.count("kl-best") == 1
     assert html.count("<tr>") <= 12
-    short = measure(session, library, "The pump.", Lookup(("manual",)), None, Deadline(60))
+    short = measure(session, "The pump.", Lookup(("manual",)), None, Deadline(60))
     assert short.tokens < 4
     assert "kl-figures" in measured_html(short)
     with pytest.raises(LimitError):
-        measure(session, library, MEASURED, Lookup(("manual",)), None, Deadline(0.0))
+        measure(session, MEASURED, Lookup(("manual",)), None, Deadline(0.0))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from conftest import PAIRS
 
-from app.conftest import HOSTILE_SOURCE, PATIENCE, expect, serving
+from app.conftest import HOSTILE_SOURCE, PATIENCE
 from app.test_raw_requests import call, generating, outcome, refused
 from app.test_session import last
 from knn_logits import Datastore, Deadline, LimitError, Limits, explain, translate
@@ -24,7 +24,7 @@ SOURCES, TARGETS = ("\n".join(column) for column in zip(*PAIRS, strict=True))
 
 def run(session, source=SOURCE, lookup=CRANE, deadline=None, **settings):
     wanted = writing_of(source, lookup, **{"new_tokens": 40, **settings})
-    return last(session.write(session.first, wanted, deadline or Deadline(60)))
+    return last(session.write(wanted, deadline or Deadline(60)))
 
 
 def test_a_source_is_written_to_as_the_library_does(pair_session, pair_memory):
@@ -49,7 +49,7 @@ def test_a_source_is_written_to_as_the_library_does(pair_session, pair_memory):
 def test_the_answer_comes_word_by_word(pair_session, monkeypatch):
     monkeypatch.setattr("knn_logits_app.session.FRAME_SECONDS", 0.0)
     wanted = writing_of(SOURCE, CRANE, new_tokens=40)
-    frames = [one["knn"] for one in pair_session.write(pair_session.first, wanted, Deadline(60))]
+    frames = [one["knn"] for one in pair_session.write(wanted, Deadline(60))]
     assert len(frames) > 2
     assert all(TARGET.startswith(one.text) and not one.prompt for one in frames)
     side = json.loads(views.frame({"knn": frames[-1]}, {}))["sides"]["knn"]
@@ -59,7 +59,7 @@ def test_the_answer_comes_word_by_word(pair_session, monkeypatch):
 
 
 def test_a_pair_is_explained_as_the_library_does(pair_session, pair_memory):
-    found = pair_session.explain(pair_memory, TARGET, CRANE, source=SOURCE)
+    found = pair_session.explain(TARGET, CRANE, source=SOURCE)
     store = pair_memory.stores["crane"]
     (expected,) = explain(
         pair_memory.model, pair_memory.tokenizer, store, TARGET, source=SOURCE, max_neighbors=3
@@ -72,16 +72,16 @@ def test_a_pair_is_explained_as_the_library_does(pair_session, pair_memory):
 
 
 def test_a_source_too_long_is_refused_and_never_cut(pair_memory):
-    wide = Session({"marian": pair_memory}, Limits(prompt_tokens=1000, new_tokens=1000))
+    wide = Session(pair_memory, Limits(prompt_tokens=1000, new_tokens=1000))
     with pytest.raises(LimitError, match="the model's context is only 64"):
         run(wide, "The crane lifts a crate. " * 30)
     with pytest.raises(LimitError, match="context is only 64"):
         run(wide, new_tokens=64)
     with pytest.raises(LimitError, match="the model's context is only 64"):
-        wide.explain(pair_memory, TARGET, CRANE, source="The crane lifts a crate. " * 30)
+        wide.explain(TARGET, CRANE, source="The crane lifts a crate. " * 30)
     with pytest.raises(LimitError, match="context of 64"):
-        wide.explain(pair_memory, TARGET * 30, CRANE, source=SOURCE)
-    narrow = Session({"marian": pair_memory}, Limits(prompt_tokens=5, new_tokens=5))
+        wide.explain(TARGET * 30, CRANE, source=SOURCE)
+    narrow = Session(pair_memory, Limits(prompt_tokens=5, new_tokens=5))
     for settings in ({"new_tokens": 4}, {"source": "crane", "new_tokens": 6}):
         with pytest.raises(LimitError, match="the limit is"):
             run(narrow, **settings)
@@ -98,26 +98,25 @@ def test_it_ends_when_its_time_is_up_or_somebody_stops_it(pair_session):
 
 def test_a_source_is_asked_for_where_there_is_one_only(pair_session, session, library):
     with pytest.raises(RequestError, match="needs a source text"):
-        pair_session.explain(pair_session.first, TARGET, CRANE)
+        pair_session.explain(TARGET, CRANE)
     with pytest.raises(RequestError, match="does not take a source"):
-        session.explain(library, "The remedy for E272", Lookup(("manual",)), source=SOURCE)
+        session.explain("The remedy for E272", Lookup(("manual",)), source=SOURCE)
 
 
-def test_examples_are_sources_and_texts_begin_with_pairs(pair_memory):
+def test_examples_are_sources_and_the_text_to_explain_is_a_target(pair_memory):
     assert {one.prompt for one in pair_memory.examples} <= {source for source, _ in PAIRS}
-    assert pair_memory.first_sources(3).split("\n") == SOURCES.split("\n")[:3]
-    assert pair_memory.first_texts(3).split("\n") == TARGETS.split("\n")[:3]
+    assert (pair_memory.first_source(), pair_memory.sample_passage()) == PAIRS[0]
 
 
 def test_pairs_are_measured(pair_session, pair_memory):
-    found = measure(pair_session, pair_memory, TARGETS, CRANE, SOURCES, Deadline(60))
+    found = measure(pair_session, TARGETS, CRANE, SOURCES, Deadline(60))
     assert found.interpolated < found.lm
     assert found.heat is not None
     fewer = TARGETS.rpartition("\n")[0]
     with pytest.raises(RequestError, match="8 sources but 7 targets"):
-        measure(pair_session, pair_memory, fewer, CRANE, SOURCES, Deadline(60))
+        measure(pair_session, fewer, CRANE, SOURCES, Deadline(60))
     with pytest.raises(RequestError, match="box of the sources is empty"):
-        measure(pair_session, pair_memory, TARGETS, CRANE, None, Deadline(60))
+        measure(pair_session, TARGETS, CRANE, None, Deadline(60))
 
 
 def test_pairs_of_ones_own_are_built_and_used(pair_session, pair_memory, tmp_path):
@@ -134,10 +133,10 @@ def test_pairs_of_ones_own_are_built_and_used(pair_session, pair_memory, tmp_pat
     assert [(one.source, one.text) for one in documents] == [
         ("A lamp.", "Eine Lampe."), ("A wheel.", "Ein Rad."), ("A town.", "Eine Stadt."),
     ]  # fmt: skip
-    *_, folder = build_steps(pair_session, pair_memory, documents, tmp_path / "room", Deadline(60))
+    *_, folder = build_steps(pair_session, documents, tmp_path / "room", Deadline(60))
     own = {"your text": Datastore(folder)}
     wanted = writing_of("A town.", Lookup(("your text",)), new_tokens=20)
-    found = last(pair_session.write(pair_memory, wanted, Deadline(60), own))["knn"]
+    found = last(pair_session.write(wanted, Deadline(60), own))["knn"]
     assert found.text == "Eine Stadt."
     assert found.trace[0].tokens[0].neighbors[0].title == "Line 3"
 
@@ -247,36 +246,8 @@ def test_a_visitor_sees_what_a_word_was_written_to(visit, pair_url):
     one.build()
     assert "2 documents" in page.locator("#built").text_content()
     one.tab("Evaluate")
+    page.locator("#evaluate-sources textarea").fill(SOURCES)
+    page.locator("#evaluate-text textarea").fill(TARGETS)
     page.locator("#evaluate").click()
     page.wait_for_selector("#evaluated .kl-figures")
     assert page.evaluate("window.pwned") is None
-
-
-def test_the_boxes_follow_the_kind_of_model(visit, library, pair_memory):
-    with serving(library, pair_memory) as (url, _):
-        one = visit(url=url)
-        page = one.page
-        for name, label, boxes in (
-            ("marian", "a sentence to translate", 1),
-            ("small", "Begin a text", 0),
-            ("marian", "a sentence to translate", 1),
-        ):
-            one.tab("Generate")
-            page.get_by_label("Model", exact=True).click()
-            page.get_by_role("option", name=name).click()
-            page.locator("#prompt", has_text=label).wait_for()
-            one.tab("Explain")
-            expect(page.locator("#explain-source")).to_have_count(boxes)
-        one.tab("Generate")
-        page.get_by_label("crane").wait_for()
-        one.write(SOURCE)
-        assert page.locator("#answers .kl-side-knn .kl-text").inner_text() == TARGET
-        one.check()
-
-
-def test_a_causal_model_has_no_box_for_a_source(visit):
-    one = visit()
-    for tab in ("Explain", "Your text", "Evaluate"):
-        one.tab(tab)
-        for place in ("#explain-source", "#own-sources", "#evaluate-sources"):
-            assert one.page.locator(place).count() == 0

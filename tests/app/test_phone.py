@@ -1,4 +1,4 @@
-"""The page on a phone, by keys, and what the prompt's box does."""
+"""Journeys on a phone, and what those see who link to the page."""
 
 import html
 import re
@@ -9,6 +9,7 @@ import pytest
 from app.conftest import expect
 
 FIRST = "What helps against E529 is this:"
+WORD = "#answers .kl-side-knn .kl-changed[role=button]"
 
 
 @pytest.fixture(params=[pytest.param("light", marks=pytest.mark.soak), "dark"])
@@ -24,7 +25,7 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
     # Nothing covers the answer before a word is chosen.
     assert page.locator("#answers .kl-panel").count() == 0
     phone.write(FIRST)
-    word = page.locator("#answers .kl-changed[role=button]").first
+    word = page.locator(WORD).first
     expect(word).to_be_in_viewport()
     box = page.locator("#answers .kl-side-knn").bounding_box()
     assert box["y"] < page.locator("#answers .kl-side-lm").bounding_box()["y"]
@@ -32,6 +33,7 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
     sheet = page.locator("#answers .kl-panels")
     expect(sheet).to_be_in_viewport()
     assert sheet.evaluate("(one) => getComputedStyle(one).position") == "fixed"
+    expect(sheet.locator(".kl-sources").first).to_contain_text("Error E529 (Kenmouth lathe)")
     top = sheet.bounding_box()["y"]
     assert top >= 0.37 * 844
     # The sheet leaves the word in sight.
@@ -40,8 +42,26 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
         ".getBoundingClientRect(); return box.top >= 0 && box.bottom <= top; }",
         arg=top,
     )
+    # What is touched is large enough.
+    small = page.evaluate(
+        "[...document.querySelectorAll('#answers :is(button, summary, a)')]"
+        ".filter((one) => one.checkVisibility({ visibilityProperty: true }))"
+        ".map((one) => [one.textContent, one.getBoundingClientRect()])"
+        ".filter(([, box]) => box.width < 24 || box.height < 24).map(([text]) => text)"
+    )
+    assert small == []
     page.locator("#answers").get_by_role("button", name="Close the sources").click()
     expect(page.locator("#answers .kl-panel")).to_have_count(0)
+    missed = page.evaluate(
+        "[...document.querySelectorAll('#answers .kl-w[role=button]')].flatMap((one) => {"
+        "  one.scrollIntoView({ block: 'center' });"
+        "  const box = one.getBoundingClientRect();"
+        "  const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];"
+        "  return [[0, -12], [0, 11]].filter(([right, down]) =>"
+        "    document.elementFromPoint(x + right, y + down)?.closest('.kl-w') !== one)"
+        "    .map(() => one.textContent); })"
+    )
+    assert missed == []
 
 
 def test_every_tab_is_there_and_settings_and_documents_are_sheets(phone):
@@ -65,22 +85,11 @@ def test_every_tab_is_there_and_settings_and_documents_are_sheets(phone):
     expect(side).to_be_hidden()
 
 
-def test_enter_writes_and_shift_enter_breaks_the_line(visit):
-    one = visit()
-    page = one.page
-    prompt = page.locator("#prompt textarea")
-    prompt.fill("The fault that")
-    prompt.press("Shift+Enter")
-    prompt.type("raises")
-    expect(prompt).to_have_value("The fault that\nraises")
-    assert page.locator("#answers .kl-prompt").first.inner_text() == FIRST
-    prompt.fill("The fault that raises E976 is called")
-    one.mark("#answers")
-    prompt.press("Enter")
-    one.fresh("#answers", ".kl-foot span")
-    shown = page.locator("#answers .kl-side-knn .kl-prompt")
-    expect(shown).to_have_text("The fault that raises E976 is called")
-    expect(prompt).to_have_value("The fault that raises E976 is called")
+def test_between_a_phone_and_a_desk_nothing_is_cut(visit):
+    page = visit(900).page
+    page.locator(WORD).first.click()
+    expect(page.locator("#answers .kl-panel")).to_be_in_viewport()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 900
 
 
 def test_the_page_says_what_it_is_to_those_who_link_to_it(visit, url):

@@ -37,18 +37,18 @@ def asked(model, tokenizer, store):
     own = copy.deepcopy(tokenizer)
     own.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}Answer:"
     library = Library.of("tiny", model, own, [store])
-    return Session({"tiny": library}, Limits(prompt_tokens=64, new_tokens=12, seconds=600))
+    return Session(library, Limits(prompt_tokens=64, new_tokens=12, seconds=600))
 
 
 def steps(session, text=QUESTION, *, stores=("store",), private=None, deadline=None, **how):
     question = Question(text, Lookup(tuple(stores)), **how)
     deadline = deadline or session.limits.deadline()
-    return question, ask_steps(session, session.first, question, deadline, private)
+    return question, ask_steps(session, question, deadline, private)
 
 
 @pytest.fixture
 def name(asked):
-    return next(iter(asked.first.stores))
+    return next(iter(asked.library.stores))
 
 
 def test_a_sentence_is_quoted_with_its_passage(asked, name):
@@ -177,7 +177,7 @@ def test_a_question_is_checked(asked, name):
 
 
 def test_an_encoder_decoder_model_is_not_asked(pair_session):
-    _, replies = steps(pair_session, stores=list(pair_session.first.stores))
+    _, replies = steps(pair_session, stores=list(pair_session.library.stores))
     with pytest.raises(RequestError, match="only translates"):
         next(replies)
 
@@ -220,28 +220,28 @@ def test_a_datastore_that_is_not_searched_is_named_if_it_has_the_words(
 ):
     ferry = [Document("The ferry leaves for Wickham at noon.", "ferry")]
     other = build_datastore(model, tokenizer, ferry, tmp_path / "ferry")
-    library = Library.of("tiny", model, asked.first.tokenizer, [store, other])
-    session = Session({"tiny": library})
+    library = Library.of("tiny", model, asked.library.tokenizer, [store, other])
+    session = Session(library)
     first, second = library.stores
     text = "When does the ferry leave for Wickham?"
-    assert knowing(session, library, text, Lookup((first,))) == [second]
-    assert knowing(session, library, text, Lookup((first, second))) == []
-    assert knowing(session, library, QUESTION, Lookup((second,))) == [first]
-    assert knowing(session, library, "What is the capital of France?", Lookup((first,))) == []
+    assert knowing(session, text, Lookup((first,))) == [second]
+    assert knowing(session, text, Lookup((first, second))) == []
+    assert knowing(session, QUESTION, Lookup((second,))) == [first]
+    assert knowing(session, "What is the capital of France?", Lookup((first,))) == []
     # A text that a visitor explains may be longer than a question.
-    assert knowing(session, library, "word " * 2000, Lookup((first,))) == []
+    assert knowing(session, "word " * 2000, Lookup((first,))) == []
     private = {YOUR_TEXT: other}
-    alone = Library.of("tiny", model, asked.first.tokenizer, [store])
-    assert knowing(session, alone, text, Lookup((first,)), private) == [YOUR_TEXT]
+    alone = Library.of("tiny", model, asked.library.tokenizer, [store])
+    assert knowing(Session(alone), text, Lookup((first,)), private) == [YOUR_TEXT]
 
 
 def test_no_answer_waits_for_the_words_of_a_large_datastore(
     model, store, tmp_path, asked, monkeypatch
 ):
     ferry = [Document("The ferry leaves for Wickham at noon.", "ferry")]
-    other = build_datastore(model, asked.first.tokenizer, ferry, tmp_path / "ferry")
-    library = Library.of("tiny", model, asked.first.tokenizer, [store, other])
-    session = Session({"tiny": library})
+    other = build_datastore(model, asked.library.tokenizer, ferry, tmp_path / "ferry")
+    library = Library.of("tiny", model, asked.library.tokenizer, [store, other])
+    session = Session(library)
     first, second = library.stores
     text, go, shared = "When does the ferry leave for Wickham?", threading.Event(), Asking.shared
 
@@ -251,7 +251,7 @@ def test_no_answer_waits_for_the_words_of_a_large_datastore(
 
     monkeypatch.setattr("knn_logits_app.questions._RANKED_AT_ONCE", 0)
     monkeypatch.setattr(Asking, "shared", slow)
-    assert knowing(session, library, text, Lookup((first,))) == []
+    assert knowing(session, text, Lookup((first,))) == []
     go.set()
-    eventually(lambda: knowing(session, library, text, Lookup((first,))) == [second])
+    eventually(lambda: knowing(session, text, Lookup((first,))) == [second])
     assert len(session.ranking) == 1

@@ -94,8 +94,8 @@ def test_a_call_with_too_few_values_is_told_which_there_are(client):
     for data in ([], ["The"], generating("The")[:-1]):
         text = refused(call(client, "generate", *data), 400)
         assert f"{len(data)} values, but the endpoint takes 13: prompt, stores, knn" in text
-    (write, *_) = events(client, 14)
-    body = {"data": ["small"], "fn_index": write, "session_hash": "abcdefgh"}
+    (write, *_) = events(client, 13)
+    body = {"data": [["manual"]], "fn_index": write, "session_hash": "abcdefgh"}
     detail = json.loads(refused(client.post(f"{API}/queue/join", json=body), 400))["detail"]
     assert " at 0x" not in detail
     assert len(detail.splitlines()) == 1
@@ -158,12 +158,12 @@ def events(client, what):
 
 
 def test_an_event_of_the_page_with_values_that_no_page_sends_is_refused(client):
-    sound = ["small", ["manual"], 0.6, 1024, 0.03, "The", True, True, 4, True, False, 1, 1, 0]
-    assert len(sound) == 14
-    (write, *_) = events(client, 14)
+    sound = [["manual"], 0.6, 1024, 0.03, "The", True, True, 4, True, False, 1, 1, 0]
+    assert len(sound) == 13
+    (write, *_) = events(client, 13)
     for place, value in (
-        (0, "another"), (1, "manual"), (1, [7]), (2, 9), (3, 10**9), (4, -1), (5, "x" * 50_000),
-        (8, 10**9), (11, -1), (13, "x"),
+        (0, "manual"), (0, [7]), (1, 9), (2, 10**9), (3, -1), (4, "x" * 50_000), (7, 10**9),
+        (10, -1), (12, "x"),
     ):  # fmt: skip
         data = [*sound[:place], value, *sound[place + 1 :]]
         body = {"data": data, "fn_index": write, "session_hash": "abcdefgh"}

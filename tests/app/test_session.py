@@ -40,7 +40,7 @@ def last(frames):
 
 def run(session, prompt=PROMPT, lookup=MANUAL, **settings):
     wanted = writing_of(prompt, lookup, **{"new_tokens": 12, **settings})
-    return last(session.write(session.first, wanted, Deadline(60)))
+    return last(session.write(wanted, Deadline(60)))
 
 
 def by_the_library(library, prompt):
@@ -90,7 +90,7 @@ def test_comparing_writes_what_each_alone_writes(session):
 
 def test_explaining_is_the_librarys_explain(session, library):
     text = "The remedy for E272 is to test the main fuse."
-    found = session.explain(library, text, MANUAL)
+    found = session.explain(text, MANUAL)
     expected = explain(library.model, library.tokenizer, library.stores["manual"], text)[0]
     assert [one.influence for one in found.trace[0].tokens] == pytest.approx(
         [one.influence for one in expected.tokens], abs=1e-6
@@ -138,7 +138,7 @@ def test_a_stopped_text_keeps_its_sources(session, library):
     deadline = Deadline(60)
     wanted = writing_of("The", MANUAL, new_tokens=120)
     answers = None
-    for answers in session.write(library, wanted, deadline):
+    for answers in session.write(wanted, deadline):
         if answers["knn"].tokens > 2:
             deadline.cancel()
     found = answers["knn"]
@@ -149,13 +149,13 @@ def test_a_stopped_text_keeps_its_sources(session, library):
 
 
 def test_a_text_ends_when_its_time_is_up(session, library):
-    found = last(session.write(library, writing_of("The", None, new_tokens=120), Deadline(0.05)))
+    found = last(session.write(writing_of("The", None, new_tokens=120), Deadline(0.05)))
     assert found["lm"].stopped == "the time is up"
 
 
 def test_nobody_reading_on_ends_the_writing(session, library):
     deadline = Deadline(60)
-    frames = session.write(library, writing_of("The", MANUAL, new_tokens=120), deadline)
+    frames = session.write(writing_of("The", MANUAL, new_tokens=120), deadline)
     next(frames)
     frames.close()
     assert deadline.cancelled
@@ -233,8 +233,6 @@ def test_only_datastores_that_are_there_are_found(session):
     for name in ("../../etc", "/etc/passwd", "Manual", "your text"):
         with pytest.raises(RequestError, match="datastore is not available"):
             run(session, lookup=Lookup((name,)))
-    with pytest.raises(RequestError, match="no such model"):
-        session.library("another")
 
 
 def test_an_unexpected_error_tells_nothing():
@@ -253,7 +251,7 @@ def test_a_memory_of_any_model_names_its_datastores(library):
 
 
 def test_a_prompt_and_its_answer_must_fit_the_model(library):
-    wide = Session({library.name: library}, Limits(prompt_tokens=256, new_tokens=200))
+    wide = Session(library, Limits(prompt_tokens=256, new_tokens=200))
     with pytest.raises(LimitError, match="context of 256"):
         run(wide, "word " * 100, new_tokens=200)
 
@@ -265,8 +263,8 @@ def test_ten_answers_open_no_index_again(session, library, monkeypatch):
     for number in range(10):
         run(session, f"For E{number}")
     text = "The remedy for E272 is to test the main fuse."
-    session.explain(library, text, MANUAL)
-    measure(session, library, text, MANUAL, None, Deadline(60))
+    session.explain(text, MANUAL)
+    measure(session, text, MANUAL, None, Deadline(60))
     assert not opened
 
 
@@ -320,10 +318,10 @@ def test_examples_are_prose():
 
 def test_a_long_text_is_explained_in_windows(session, library):
     sentence = "The remedy for E272 is to test the main fuse. "
-    found = session.explain(library, sentence * 24, MANUAL)
+    found = session.explain(sentence * 24, MANUAL)
     assert found.tokens > library.context
     with pytest.raises(LimitError, match="the limit is 800"):
-        session.explain(library, sentence * 400, MANUAL)
+        session.explain(sentence * 400, MANUAL)
 
 
 def test_a_removed_document_is_gone_from_an_open_page(library, tmp_path):
@@ -332,8 +330,8 @@ def test_a_removed_document_is_gone_from_an_open_page(library, tmp_path):
         library.model, library.tokenizer, texts, tmp_path / "n", calibrate=False
     )
     opened = Library.of("tiny", library.model, library.tokenizer, [store])
-    session, lookup = Session([opened]), Lookup(("n",))
-    assert not session.stores(opened, lookup)["n"].manifest.removed
+    session, lookup = Session(opened), Lookup(("n",))
+    assert not session.stores(lookup)["n"].manifest.removed
     remove_documents(tmp_path / "n", ["0"])
-    assert session.stores(opened, lookup)["n"].manifest.removed == (0,)
+    assert session.stores(lookup)["n"].manifest.removed == (0,)
     assert opened.memory.stores == [opened.store]

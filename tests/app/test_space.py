@@ -18,8 +18,10 @@ from forked import Fork, alone_in
 from office_files import docx, paragraph, pdf
 
 from app.test_strangers import built
+from knn_logits import Deadline
 from knn_logits_app.questions import Question
 from knn_logits_app.requests import Lookup, Writing
+from knn_logits_app.session import Session
 from knn_logits_app.work import LentWork, Work, work_for
 from knn_logits_app.your_text import Progress, documents_of
 
@@ -30,7 +32,7 @@ def test_the_front_matter_names_what_is_there():
     text = (ROOT / "space" / "README.md").read_text(encoding="utf-8")
     matter = yaml.safe_load(re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)[1])
     assert matter["sdk"] == "gradio"
-    assert (ROOT / matter["app_file"]).is_file()
+    assert (ROOT / "space" / matter["app_file"]).is_file()
     pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     assert f"gradio=={matter['sdk_version']}\n" in pins
 
@@ -39,7 +41,7 @@ def test_a_made_space_has_its_own_readme_and_starts_alone(tmp_path):
     make = runpy.run_path(str(ROOT / "space" / "make.py"))["make_space"]
     folder = tmp_path / "space"
     files = make(folder)
-    assert {"README.md", "requirements.txt", "LICENSE", "app/app.py"} <= set(files)
+    assert {"README.md", "app.py", "requirements.txt", "LICENSE", "app/app.py"} <= set(files)
     assert (folder / "README.md").read_bytes() == (ROOT / "space" / "README.md").read_bytes()
     assert not [name for name in files if "__pycache__" in name]
     with pytest.raises(FileExistsError, match="not empty"):
@@ -51,7 +53,7 @@ def test_a_made_space_has_its_own_readme_and_starts_alone(tmp_path):
         sys.path.remove(str(folder))  # which the script adds by itself
         sys.argv = ["app.py", "--help"]
         with contextlib.suppress(SystemExit):
-            runpy.run_path("app/app.py", run_name="__main__")
+            runpy.run_path("app.py", run_name="__main__")
         import knn_logits
         import knn_logits_app
 
@@ -159,15 +161,15 @@ def in_a_fork(function):
 def test_a_fork_writes_asks_explains_measures_and_builds_as_this_process_does(session, tmp_path):
     work = LentWork(session, in_a_fork)
     here = Work(session)
-    library, lookup = session.first, Lookup(("manual", "chronicle"))
+    lookup = Lookup(("manual", "chronicle"))
     wanted = Writing("The right position of K-5750 is", lookup, compare=True, new_tokens=6)
 
     def both(kind, *arguments):
         """The last step of the fork and that of this process."""
         deadline = session.limits.deadline()
-        lent = work.result(kind, library, {}, deadline, *arguments)
+        lent = work.result(kind, {}, deadline, *arguments)
         deadline = session.limits.deadline()
-        return lent, here.result(kind, library, {}, deadline, *arguments)
+        return lent, here.result(kind, {}, deadline, *arguments)
 
     lent, own = both("write", wanted)
     assert lent["knn"].trace.to_dict() == own["knn"].trace.to_dict()
@@ -183,7 +185,7 @@ def test_a_fork_writes_asks_explains_measures_and_builds_as_this_process_does(se
     assert lent.answer.passages == own.answer.passages
     documents, _ = documents_of(session, [], "The lighthouse was painted blue in 1931.")
     deadline = session.limits.deadline()
-    *steps, folder = work.steps("build", library, {}, deadline, documents, tmp_path)
+    *steps, folder = work.steps("build", {}, deadline, documents, tmp_path)
     assert all(isinstance(step, Progress) for step in steps)
     assert (folder / "datastore.json").is_file()
 
@@ -205,6 +207,22 @@ def test_without_its_model_the_entry_says_so(monkeypatch):
         space["library"]()
 
 
+def test_the_entry_says_which_address_to_open(monkeypatch, capsys):
+    main = runpy.run_path(str(ROOT / "app" / "app.py"))["main"]
+    asked = {}
+
+    def launched(library, on_ready, **given):
+        asked.update(given)
+        on_ready("http://127.0.0.1:7860/")
+
+    monkeypatch.setitem(main.__globals__, "library", lambda: None)
+    monkeypatch.setitem(main.__globals__, "launch", launched)
+    monkeypatch.setattr(sys, "argv", ["app.py"])
+    main()
+    assert capsys.readouterr().out.startswith("Open http://127.0.0.1:7860/ in a browser.")
+    assert asked["quiet"]
+
+
 @pytest.mark.instruct
 def test_the_entry_opens_the_model_with_its_datastore(instruct_folder):
     space = runpy.run_path(str(ROOT / "app" / "app.py"))
@@ -212,3 +230,13 @@ def test_the_entry_opens_the_model_with_its_datastore(instruct_folder):
     assert library.name == Path(instruct_folder).name
     assert list(library.stores) == ["sqlite-docs"]
     assert [example.stores for example in library.examples] == [("sqlite-docs",)] * 4
+    # "The SQLite library consists of approximately" once went on with "4044 assert() statements".
+    store, session = library.store, Session(library)
+    tokens = [store.tokens[one.first : one.first + one.length] for one in store.documents]
+    pages = " ".join(library.tokenizer.decode(one.tolist()) for one in tokens)
+    for example in library.examples:
+        writing = Writing(example.prompt, Lookup(example.stores), new_tokens=40, sentence=True)
+        *_, answers = session.write(writing, Deadline(600))
+        written = " ".join(f"{example.prompt}{answers['knn'].text}".split())
+        assert written.endswith(".")
+        assert written in " ".join(pages.split())

@@ -218,8 +218,8 @@ def test_what_was_not_uploaded_is_no_file(client, path):
     if path == "http://127.0.0.1:1/x":
         path = f"http://127.0.0.1:{inner.server_port}/x"
     file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
-    (build,) = events(client, 8)
-    settings = ["small", ["manual"], 0.6, 1024, 0.03, None, ""]
+    (build,) = events(client, 7)
+    settings = [["manual"], 0.6, 1024, 0.03, None, ""]
     for data in ([*settings, [file]], [*settings, file]):
         body = {"data": data, "fn_index": build, "session_hash": "intruder2"}
         refused(client.post(f"{API}/queue/join", json=body), 400)
@@ -234,12 +234,12 @@ def test_what_was_not_uploaded_is_no_file(client, path):
 
 def built(client, session, address, text="The keeper counts the seals.", files=None):
     """What a page at an address is shown when it has built a text and files."""
-    (build,) = events(client, 8)
+    (build,) = events(client, 7)
     sent = [("files", file) for file in (files or {}).items()]
     handles = client.post(f"{API}/upload", files=sent).json() if sent else []
     text = None if sent else text
     uploaded = [{"path": one, "meta": {"_type": "gradio.FileData"}} for one in handles]
-    data = ["small", ["manual"], 0.6, 1024, 0.03, None, text, uploaded or None]
+    data = [["manual"], 0.6, 1024, 0.03, None, text, uploaded or None]
     body = {"data": data, "fn_index": build, "session_hash": session}
     answer = client.post(f"{API}/queue/join", json=body, headers={"x-forwarded-for": address})
     assert answer.status_code == 200, answer.text

@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from app.conftest import expect
 
 # Types into every field as soon as the browser has shown it, as a quick visitor or a link would.
@@ -36,7 +34,8 @@ def test_what_is_typed_as_soon_as_a_field_is_there_stays(visit):
     for tab in TABS:
         one.tab(tab)
         page.evaluate(FRAMES, 5)
-    page.get_by_role("button", name="Length and sampling").click()
+    for folded in ("Length and sampling", "More settings"):
+        page.get_by_role("button", name=folded).click()
     page.evaluate(FRAMES, 5)
     typed = page.evaluate("typed.map(([field, text]) => [text, field.value, field.isConnected])")
     # Five boxes of text, and the numbers at the side and of the sampling.
@@ -49,7 +48,7 @@ def test_settings_follow_the_datastores_at_once_and_never_what_is_moved_next(vis
     page = one.page
     late = []
     page.route("**/queue/join**", lambda route: late.append(route))
-    number = page.get_by_label("number input for λ, weight of the memory")
+    number = page.get_by_label("number input for Memory strength (λ)")
     number.fill("0.25")
     number.press("Tab")
     page.get_by_label("chronicle").check()
@@ -105,14 +104,17 @@ def test_files_that_come_while_others_are_built_are_kept(visit, tmp_path):
     expect(page.locator("#own-files")).to_contain_text("second")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_all_fields_are_there_and_the_keyboard_opens_every_tab(visit, width):
-    page = visit(width).page
+def test_all_fields_are_there_and_keys_open_tabs_and_write(visit):
+    one = visit()
+    page = one.page
     places = ("prompt", "explain-text", "own-text", "evaluate-text")
     fields = [page.locator(f"#{place} textarea") for place in places]
     assert [field.count() for field in fields] == [1, 1, 1, 1]
     assert [field.is_visible() for field in fields] == [True, False, False, False]
     assert page.get_by_label("number input for Maximum new tokens").count() == 1
+    # A model that continues texts has no box for a source.
+    for place in ("explain-source", "own-sources", "evaluate-sources"):
+        assert page.locator(f"#{place}").count() == 0
     first = page.get_by_role("tab", name="Generate")
     assert page.get_by_role("tab").count() == 6
     first.focus()
@@ -126,3 +128,16 @@ def test_all_fields_are_there_and_the_keyboard_opens_every_tab(visit, width):
         expect(tab).to_have_attribute("aria-selected", "true")
         expect(page.get_by_role("tabpanel", name=name)).to_be_visible()
         assert page.get_by_role("tabpanel").filter(visible=True).count() == 1
+    # Enter writes, and Shift+Enter breaks the line.
+    prompt = page.locator("#prompt textarea")
+    prompt.fill("The fault that")
+    prompt.press("Shift+Enter")
+    prompt.type("raises")
+    expect(prompt).to_have_value("The fault that\nraises")
+    prompt.fill("The fault that raises E976 is called")
+    one.mark("#answers")
+    prompt.press("Enter")
+    one.fresh("#answers", ".kl-foot span")
+    shown = page.locator("#answers .kl-side-knn .kl-prompt")
+    expect(shown).to_have_text("The fault that raises E976 is called")
+    expect(prompt).to_have_value("The fault that raises E976 is called")

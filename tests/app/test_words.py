@@ -50,11 +50,10 @@ def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed(drawing):
     assert "90% of the probability of its piece “K” comes from the memory" in shown(
         page, ".kl-panel"
     )
-    for _ in range(2):  # of the word, and of the whole text
-        assert page.locator(".kl-docs [data-own]").inner_text().split() == [
-            "the", "model", "itself", "10%",
-        ]  # fmt: skip
-        page.locator(".kl-docs .kl-link").click()
+    page.get_by_role("button", name="Close the sources").click()
+    assert page.locator(".kl-docs [data-own]").inner_text().split() == [
+        "the", "model", "itself", "10%",
+    ]  # fmt: skip
 
 
 def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it(drawing):

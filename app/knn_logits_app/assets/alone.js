@@ -1,5 +1,6 @@
 // Makes an answer a page of its own, which a visitor can save and a chat shows in a frame.
 
+const STRENGTH = "Memory strength (λ)";
 const SELF = document.currentScript?.textContent ?? "";
 
 // Returns the page of an answer as text. bundle.py defines ALONE, the template of the page.
@@ -24,16 +25,16 @@ const alone = () => {
   const live = view.known?.live;
   if (live && !live.gate && view.data.asked?.values) {
     names = view.data.asked.names ?? names;
-    const [model, stores, ...values] = view.data.asked.values;
+    const [stores, ...values] = view.data.asked.values;
     const place = names.indexOf("lmbda");
     const told = h("output", {}, short(live.lmbda));
-    const slider = h("input", { type: "range", min: "0", max: "1", step: "0.01", value: live.lmbda, "aria-label": "λ, weight of the memory" });
+    const slider = h("input", { type: "range", min: "0", max: "1", step: "0.01", value: live.lmbda, "aria-label": STRENGTH });
     slider.addEventListener("input", () => {
       told.textContent = short(Number(slider.value));
       const settings = values.slice(0, names.length).with(place, Number(slider.value));
-      controls(model, stores, ...settings, true);
+      controls(stores, ...settings, true);
     });
-    element.prepend(h("p", { class: "kl-slider" }, "λ, weight of the memory ", slider, " ", told));
+    element.prepend(h("p", { class: "kl-slider" }, `${STRENGTH} `, slider, " ", told));
   }
   // A page that shows this one in a frame has to know its height.
   if (parent === window) return;

@@ -21,6 +21,18 @@ const under = (known, settings) => {
   return { ...known, states, words: known.words.map((word) => judged(word, states)), supposed: Boolean(settings && known.live) };
 };
 
+// The most numbers that are named as not compared.
+const MOST_LISTED = 8;
+// Groups the words in whose place a passage has others: [{ words, against }].
+const differencesOf = (known) => {
+  const groups = [];
+  known.words.filter((word) => word.text && word.meaning === "contradicted").forEach((word) => {
+    if (groups.at(-1)?.against === word.against) groups.at(-1).words.push(word);
+    else groups.push({ words: [word], against: word.against });
+  });
+  return groups;
+};
+
 const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 
 // Says in one line what the memory did.
@@ -28,7 +40,7 @@ const headline = (data, known, same) => {
   const words = known.words.filter(readable);
   const number = count(words.length, "word");
   const of = (meaning) => words.filter((one) => one.meaning === meaning).length;
-  const [changed, agreed, against, outvoted] = ["changed", "agreed", "contradicted", "outvoted"].map(of);
+  const [changed, agreed, outvoted] = ["changed", "agreed", "outvoted"].map(of);
   if (data.kind === "without") {
     const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
     const named = data.note[0];
@@ -41,9 +53,13 @@ const headline = (data, known, same) => {
       name ? `: from there on you follow ${name}.` : ". No document says it here, so it is the model’s own."];
   }
   if (data.kind === "explain") {
-    const line = against ? `The memory contradicts ${against} of ${number}` : "The memory contradicts nothing here";
+    const compared = words.filter((word) => word.against?.entry != null || word.tokens.every((one) => known.states[one].verbatim)).length;
+    const different = differencesOf(known).length;
     const other = outvoted ? ` Its neighbors would have written another word at ${outvoted}.` : "";
-    return [h("b", {}, line), `, and speaks for ${changed + agreed}${against ? "" : ` of ${number}`}.${other}`];
+    const left = known.side.trace.unchecked ?? [];
+    if (!compared) return [h("b", {}, "Nothing was compared"), `: no passage has six words of this text in a row.${other}`];
+    return [h("b", {}, different ? count(different, "difference") : "No difference"), ` in the ${compared} of ${number} that were compared with a passage.`,
+      left.length ? ` Not compared: ${left.slice(0, MOST_LISTED).join(", ")}${left.length > MOST_LISTED ? " …" : ""}.` : "", other];
   }
   // Under other settings than those of the answer, these words might not have been written.
   if (known.supposed) {
@@ -162,7 +178,7 @@ const firstOpened = (known, kind) => {
   const weight = (word) => (word.against
     ? Math.max(...word.tokens.map((one) => known.states[one]).map((one) =>
       (one.rival && one.p !== null ? over(one) : 0))) : word.share);
-  const best = (meaning) => known.words.filter((one) => one.text && one.meaning === meaning)
+  const best = (meaning) => known.words.filter((one) => readable(one) && one.meaning === meaning)
     .reduce((one, two) => (one && weight(one) >= weight(two) ? one : two), null);
   const order = kind === "explain" ? ["contradicted", "outvoted", "changed", "agreed"] : ["changed", "agreed"];
   const found = order.map(best).find(Boolean);

@@ -108,7 +108,7 @@ const chat = (element, props, trigger, watch) => {
   };
   const read = (turn) => (passage, opener) => {
     const quoted = { ...passage, text: passage.text.find(([, marked]) => marked)?.[0] };
-    openDocument(trigger, opener, passage.title, quoted, { model: turn.frame.model, store: passage.store,
+    openDocument(trigger, opener, passage.title, quoted, { store: passage.store,
       document: passage.document, places: [], passages: [passage.span] });
   };
 
@@ -149,17 +149,16 @@ const chat = (element, props, trigger, watch) => {
 
   // What can be asked, before anything was.
   const begin = () => {
-    const stores = openings[form?.model] ?? Object.values(openings)[0] ?? {};
-    const chosen = offered ? [offered] : (form?.stores ?? Object.keys(stores)).map((name) => stores[name]).filter(Boolean);
+    const chosen = offered ? [offered] : (form?.stores ?? Object.keys(openings)).map((name) => openings[name]).filter(Boolean);
+    document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length || offered));
     const documents = chosen.flatMap((one) => one.documents);
     const more = sum(chosen.map((one) => one.number)) - documents.length;
     const named = documents.length ? `: ${documents.join(", ")}${more > 0 ? ` and ${more.toLocaleString("en")} more` : ""}` : "";
     const questions = chosen.flatMap((one) => one.questions);
     start.replaceChildren(...(turns.length && !offered ? [] : [
-      h("p", {}, `Ask about ${offered ? "your text" : "the documents"}${named}. Answers are verbatim sentences with their location. `
-        + "If no document has the answer, it says so."),
-      questions.length ? h("p", {}, questions.map((one) => button(one, () => ask(one), { class: "kl-chip" }))) : null,
-    ].filter(Boolean)));
+      h("p", {}, `Ask about ${offered ? "your text" : "the documents"}${named}. The answer is a sentence of theirs, with its place.`),
+      ...questions.map((one) => button(one, () => ask(one), { class: "kl-chip" })),
+    ]));
   };
 
   const history = () => turns.filter((one) => one.frame?.done && one.frame.text && !one.frame.message).slice(-MOST_PAIRS)
@@ -263,12 +262,6 @@ const chat = (element, props, trigger, watch) => {
     turns = [];
   }
   turns.filter((one) => !one.frame?.done).forEach((one) => end(one, "the page was loaded again"));
-  cards(log, ".kl-says", (of) => {
-    const turn = turns.find((one) => places.get(one)?.contains(of));
-    const passage = turn?.frame.passages[of.dataset.passage];
-    return passage && [h("p", {}, h("b", {}, passage.title), h("span", { class: "kl-store" }, passage.store)),
-      h("blockquote", { dir: "auto" }, startOf(passage, 300))];
-  });
   views.push({ follow: begin });
   drawAll();
   watch("value", show);

@@ -15,21 +15,16 @@ const partsOf = (words, states) => {
 
 const documentsAside = (view) => {
   const { known } = view;
-  const word = view.opened === null ? null : known.words[view.opened];
-  const one = word && !view.everything;
   // A word of probability 0 has no parts.
   const readables = known.words.filter((each) => readable(each) && each.tokens.some((at) => known.states[at].p !== 0));
-  const words = one ? [word] : readables.length ? readables : known.words;
+  const words = readables.length ? readables : known.words;
   const all = partsOf(words, known.states);
-  // Beside a word that a passage contradicts, other documents that hardly speak for it would mislead.
-  const against = one && word.against;
-  const shown = all.slice(0, LISTED).filter((each, place) => each.share >= (against ? LEAST : place && 0.005));
+  const shown = all.slice(0, LISTED).filter((each, place) => each.share >= (place && 0.005));
   const rest = all.slice(shown.length);
-  // The server lists the first documents of each word. Of several words the others are not counted.
+  // The server lists the first documents of each word, and only counts the share of the others.
   const unlisted = words.map((each) => known.states[each.decisive[0]].rest);
   const others = sum(rest.map((each) => each.share)) + mean(unlisted.map(([, share]) => share));
-  const left = one || !unlisted.some(([number]) => number)
-    ? [rest.length + (one ? unlisted[0][0] : 0), "more document"] : null;
+  const more = unlisted.some(([number]) => number) ? "more documents" : rest.length && count(rest.length, "more document");
   const row = (name, share, attributes = {}) => {
     const inner = h("i");
     inner.style.width = `${(Math.min(1, share) * 100).toFixed(1)}%`;
@@ -45,11 +40,8 @@ const documentsAside = (view) => {
   }));
   const own = 1 - mean(words.map((each) => each.share));
   return h("aside", { class: `kl-docs${known.side.trace.near === false ? " kl-afar" : ""}`, "aria-label": "Documents" },
-    h("h2", {}, one ? `Documents of “${word.text}”` : "Documents"),
-    word ? button(view.everything ? `only those of “${word.text}”` : "those of the whole text",
-      () => view.all(!view.everything), { class: "kl-link" }) : null,
-    h("ol", {}, items, left && !left[0] ? null
-      : h("li", { class: "kl-more" }, `${left ? count(...left) : "more documents"}, ${percent(others)}`),
+    h("h2", {}, "Documents"),
+    h("ol", {}, items, more ? h("li", { class: "kl-more" }, `${more}, ${percent(others)}`) : null,
       row("the model itself", Math.max(0, own), { "data-own": true })));
 };
 

@@ -59,8 +59,6 @@ const upload = (files) => [...files ?? []].forEach((file) => {
   const type = SHOWN_AS[file.name.split(".").at(-1).toLowerCase()];
   if (type) uploads.set(`upload:${file.name}`, URL.createObjectURL(new Blob([file], { type })));
 });
-document.addEventListener("change", ({ target }) => target.closest?.("#own-files") && upload(target.files), true);
-document.addEventListener("drop", ({ target, dataTransfer }) => target.closest?.("#own-files") && upload(dataTransfer.files), true);
 
 // The address of a document's original, which may be a file that the visitor uploaded or stand under
 // the address of all originals; null if it is not known. `#page=2` leads to a page of a PDF.

@@ -2,10 +2,10 @@
 
 // The settings that the browser mixes by itself.
 const MIXED = ["lmbda", "k", "temperature"];
-// Names the values of a form: model, datastores, settings, and others.
+// Names the values of a form: datastores, settings, and others.
 const formOf = (values) => ({
-  model: values[0], stores: values[1], rest: values.slice(names.length + 2),
-  settings: Object.fromEntries(names.map((name, place) => [name, values[place + 2]])),
+  stores: values[0], rest: values.slice(names.length + 1),
+  settings: Object.fromEntries(names.map((name, place) => [name, values[place + 1]])),
 });
 // The current values of the controls. The others say whether kNN is on.
 let form = null;
@@ -17,16 +17,28 @@ const controls = (...values) => {
   views.forEach((view) => view.follow());
 };
 
-const know = (known, settings, ...values) => {
-  libraries = known;
-  names = settings;
+const know = (known, ...values) => {
+  server = known;
+  ({ names } = known);
   controls(...values);
+};
+
+// The first screen of a chat shows the answer with which the page begins, if the memory has a part in it.
+const first = { value: null, show: () => {} };
+const example = (element, trigger) => {
+  first.show = () => {
+    const told = JSON.parse(first.value || "{}").sides?.knn;
+    if (!told?.trace?.tokens.some((one) => ["changed", "agreed"].includes(one.meaning))) return;
+    mount(element, { value: first.value }, trigger, () => {});
+    document.getElementById("example").classList.add("kl-shown");
+  };
+  first.show();
 };
 
 const mount = (element, props, trigger, watch) => {
   const out = element.querySelector(".kl-out");
   const view = {
-    data: null, known: null, opened: null, everything: false, settings: null, gated: false,
+    data: null, known: null, opened: null, settings: null, gated: false,
     asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, kept: [], waiting: false, turn: 0,
   };
   const writes = Boolean(element.closest("#answers"));
@@ -42,7 +54,7 @@ const mount = (element, props, trigger, watch) => {
     const { live } = view.known;
     if (!form || !view.data.asked?.values) return { settings: null, stale: null };
     const asked = formOf(view.data.asked.values);
-    if (form.model !== asked.model || JSON.stringify(form.stores) !== JSON.stringify(asked.stores))
+    if (JSON.stringify(form.stores) !== JSON.stringify(asked.stores))
       return { settings: null, stale: "another memory is chosen now" };
     const off = form.rest[0] === false && view.data.kind !== "explain";
     const moved = names.filter((name) => form.settings[name] !== asked.settings[name]);
@@ -87,6 +99,16 @@ const mount = (element, props, trigger, watch) => {
     return h("p", { class: "kl-stale", role: "status" }, line,
       view.asks || stale ? button(view.data.kind === "explain" ? "Explain again" : "Write again",
         again, { class: "kl-link" }) : null);
+  };
+
+  // Lists what the text says otherwise than the passages that it quotes.
+  const differences = () => {
+    const found = differencesOf(view.known);
+    if (view.data.kind !== "explain" || !found.length) return null;
+    return h("ul", { class: "kl-differences", "aria-label": "Differences" }, found.map(({ words: mine, against }) =>
+      h("li", {}, "Your text: ", button(mine.map((one) => one.whole).join("").trim(), () => view.opened === mine[0].number || open(mine[0].number), { class: "kl-link" }),
+        " · Source: ", h("b", {}, visible(against.token).trim()),
+        against.document === null ? null : h("span", { class: "kl-hint" }, ` (${documentOf(view.known.side.trace, against.document).name})`))));
   };
 
   // Says that nothing is near, and which other datastore has something.
@@ -137,10 +159,9 @@ const mount = (element, props, trigger, watch) => {
     });
     out.querySelector(".kl-headline").replaceChildren(...headline(view.data, known, same));
     out.querySelector(".kl-notes").replaceChildren(...[notice()].filter(Boolean));
-    aside();
+    out.querySelector(".kl-docs")?.replaceWith(documentsAside(view));
     draw_panel();
   };
-  const aside = () => out.querySelector(".kl-docs")?.replaceWith(documentsAside(view));
   const draw_panel = () => {
     const place = out.querySelector(".kl-panels");
     if (!place) return;
@@ -157,24 +178,16 @@ const mount = (element, props, trigger, watch) => {
     const was = view.opened;
     if (was !== null) elementOf(was)?.setAttribute("aria-expanded", "false");
     view.opened = was === number ? null : number;
-    view.everything = false;
     if (view.opened !== null) elementOf(number)?.setAttribute("aria-expanded", "true");
     draw_panel();
-    aside();
-    if (view.opened === null) return;
-    // On a phone the sources are a sheet over the lower part, so the word is moved above it.
-    const shown = narrow() ? elementOf(number) : out.querySelector(".kl-panel");
-    shown?.scrollIntoView({ block: narrow() ? "start" : "nearest", behavior: "smooth" });
+    // In a narrow window the sources are a sheet over the lower part, so the word is moved above it.
+    if (view.opened !== null && sheets()) elementOf(number)?.scrollIntoView({ block: "start", behavior: "smooth" });
   };
   view.close = (focus) => {
     const was = view.opened;
     if (was === null) return;
     open(was);
     if (focus) elementOf(was)?.focus();
-  };
-  view.all = (yes) => {
-    view.everything = yes;
-    aside();
   };
   view.light = (document) => {
     view.known.words.forEach((word) => {
@@ -190,7 +203,7 @@ const mount = (element, props, trigger, watch) => {
     const places = view.known.spans.filter((one) => one.passage.document === number)
       .map((one) => [one.passage.entry, one.tokens]);
     openDocument(trigger, opener, name, null,
-      { model: view.data.asked.model, store, document, places: place ? [place, ...places] : places });
+      { store, document, places: place ? [place, ...places] : places });
   };
 
   // Requests another answer. `more` has the values of `begun`, `without` and `note`.
@@ -200,7 +213,7 @@ const mount = (element, props, trigger, watch) => {
     writing(true);
     trigger("ask", { kind, values, begun: asked.begun ?? [], without: asked.without ?? [], note: [], ...more });
   };
-  const now = (values) => [form.model, form.stores, ...Object.values(form.settings), ...formOf(values).rest];
+  const now = (values) => [form.stores, ...Object.values(form.settings), ...formOf(values).rest];
   view.choose = (number, candidate) => {
     const before = view.known.side.trace.tokens.slice(0, number).map((one) => one.token_id);
     const { live } = view.known;
@@ -233,8 +246,8 @@ const mount = (element, props, trigger, watch) => {
     const main = known.knn ?? known.text ?? known.lm;
     const other = known.lm ?? known.old;
     const traced = Boolean(main.side.trace);
-    Object.assign(view, { data, known: main, everything: false, same: null });
-    view.asks = traced && ["write", "branch", "without"].includes(data.kind) && Boolean(trigger);
+    Object.assign(view, { data, known: main, same: null });
+    view.asks = writes && traced && ["write", "branch", "without"].includes(data.kind);
     view.metric = main.side.metric ?? view.metric;
     let otherSame = null;
     if (other && other !== main && other.side.done && main.side.done) {
@@ -248,8 +261,8 @@ const mount = (element, props, trigger, watch) => {
       // The answer beside this one may still be written. Its frames leave the opened word as it is.
       if (!view.waiting) {
         const asked = linked.kind === data.kind && view.known.words[linked.word]?.text ? linked.word : null;
-        // On a phone the sources of a word are a sheet that would hide the answer.
-        view.opened = asked ?? (narrow() ? null : firstOpened(view.known, data.kind));
+        // A sheet with the sources of a word would hide the answer.
+        view.opened = asked ?? (sheets() ? null : firstOpened(view.known, data.kind));
         if (data.kind === linked.kind && !linked.run) linked.word = null;
       }
       view.waiting = !Object.values(data.sides).every((side) => side.done);
@@ -267,14 +280,14 @@ const mount = (element, props, trigger, watch) => {
     two.push(column(name, view.known, {
       title: title ?? undefined, same: view.same, open: traced, panel, coloured: main.side.knn, kind: data.kind, together, tools: trigger ? toolsOf(view) : null,
     }));
-    const grid = h("div", { class: `kl-grid kl-has-${two.length}${traced ? " kl-beside" : ""}` }, two, traced ? documentsAside(view) : null);
+    const beside = traced ? h("div", { class: "kl-right" }, documentsAside(view), h("div", { class: "kl-panels", id: panel })) : null;
+    const grid = h("div", { class: `kl-grid kl-has-${two.length}${traced ? " kl-beside" : ""}` }, two, beside);
     if (!main.side.knn) out.replaceChildren(grid);
     else
       out.replaceChildren(
         h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, view.known, view.same) : null),
-        h("div", { class: "kl-notes" }, traced ? notice() : null), ...[nothingNear(), unknownNames()].filter(Boolean), grid,
-        ...[nearestPassage()].filter(Boolean), legend(data.kind, view.known),
-        h("div", { class: "kl-panels", id: panel }), ...[trigger && earlierOf(view, draw)].filter(Boolean));
+        h("div", { class: "kl-notes" }, traced ? notice() : null), ...[traced && differences(), nothingNear(), unknownNames()].filter(Boolean), grid,
+        ...[nearestPassage()].filter(Boolean), legend(data.kind, view.known), ...[writes && earlierOf(view, draw)].filter(Boolean));
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");
     out.dataset.done = String(Object.values(data.sides).every((side) => side.done));
@@ -329,9 +342,11 @@ const mount = (element, props, trigger, watch) => {
     else return;
     event.preventDefault();
   });
-  cards(out, ".kl-w[data-word], [data-document]", ({ dataset }) => view.known?.side.trace && (dataset.word
-    ? cardOfWord(view.known.words[dataset.word], view) : cardOfDocument(Number(dataset.document), view)));
-  views.push(view);
+  if (!element.closest("#example")) views.push(view);
+  if (writes) {
+    first.value = props.value;
+    first.show();
+  }
   show((writes && keptLast()) || props.value);
   view.turn = 0; // a server that was started anew counts from elsewhere
   watch("value", () => show(props.value, true));

@@ -1,6 +1,9 @@
 // Handles the page around the answers: the Enter key, the settings on a phone, and prompts to try.
 
 const narrow = () => matchMedia("(max-width: 760px)").matches;
+// Whether the sources of a word are a sheet at the lower edge, and not a column (answer.css).
+// An answer that was saved as a page has no such sheet.
+const sheets = () => matchMedia("(max-width: 1100px)").matches && Boolean(document.querySelector(".gradio-container"));
 
 // Sets the text of a field as if it were typed.
 const fill = (selector, text) => {
@@ -80,3 +83,57 @@ const tries = (element, watch) => {
     else if (first && memory) setTimeout(() => write(first.dataset.try));
   });
 };
+
+// Says what is wrong with what a visitor gives, at once and below its box.
+const complain = (box, line) => {
+  const told = document.querySelector(`#${box.id}-wrong`) ?? h("p", { id: `${box.id}-wrong`, class: "kl-notice kl-error", role: "alert" });
+  told.textContent = clean(line ?? "");
+  if (line) box.after(told);
+  else told.remove();
+};
+// A browser would cut a text that is too long, and say nothing.
+document.addEventListener("beforeinput", (event) => {
+  const { target, data, dataTransfer } = event;
+  if (!target.matches?.("textarea[maxlength]") || !event.inputType.startsWith("insert")) return;
+  const added = data ?? dataTransfer?.getData("text/plain") ?? "";
+  const length = target.value.length - (target.selectionEnd - target.selectionStart) + added.length;
+  const long = length > target.maxLength;
+  complain(target.closest("[id]:not(textarea)"), long && `This would be ${length.toLocaleString("en")} characters, `
+    + `but the limit is ${target.maxLength.toLocaleString("en")}: shorten it.`);
+  if (long) event.preventDefault();
+}, true);
+
+const MEGABYTE = 1e6;
+const sizeOf = (bytes) => (bytes < MEGABYTE ? `${Math.round(bytes / 1000)} KB` : `${short(bytes / MEGABYTE)} MB`);
+const refusalOf = (files) => {
+  const all = sum(files.map((file) => file.size));
+  if (files.length > server.files) return `These are ${files.length} files, but the limit is ${server.files}.`;
+  const strange = files.find(({ name }) => !server.suffixes.some((one) => name.toLowerCase().endsWith(one)));
+  if (strange) return `${strange.name} is no text and no document: ${server.suffixes.join(", ")} can be read.`;
+  const empty = files.find(({ size }) => !size);
+  if (empty) return `${empty.name} is empty.`;
+  return all > server.bytes ? `The files have ${sizeOf(all)}, but the limit is ${sizeOf(server.bytes)} together.` : null;
+};
+const take = (event, files) => {
+  const box = event.target.closest?.("#own-files");
+  if (!box || !files?.length) return;
+  const line = refusalOf([...files]);
+  complain(box, line);
+  if (!line) {
+    upload(files);
+    return;
+  }
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  if (event.type === "change") event.target.value = "";
+};
+document.addEventListener("change", (event) => take(event, event.target.files), true);
+document.addEventListener("drop", (event) => take(event, event.dataTransfer.files), true);
+
+// Shows or hides a part of the page.
+document.addEventListener("click", ({ target }) => {
+  const pressed = target.closest?.(".kl-fold");
+  if (!pressed) return;
+  const folded = document.getElementById(pressed.getAttribute("aria-controls")).classList.toggle("kl-folded");
+  pressed.setAttribute("aria-expanded", String(!folded));
+});

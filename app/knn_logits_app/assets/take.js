@@ -21,25 +21,25 @@ const keepLast = (answer) => {
 };
 const keptLast = () => (["q", "embed"].some((name) => address.get(name)) ? null : sessionStorage.getItem(LAST));
 // Returns the values of the form that the kept answer had. A visitor's own text is gone with the page.
-const asBefore = (settings, now) => {
+const asBefore = (now) => {
   const values = JSON.parse(keptLast() ?? "{}").asked?.values;
   if (!values) return now;
-  const same = form?.model === values[0] && !values[1].includes("your text");
-  return [values[settings.length + 2], ...(same ? values.slice(1, settings.length + 2) : now.slice(1))];
+  const size = names.length + 1;
+  return [values[size], ...(values[0].includes("your text") ? now.slice(1) : values.slice(0, size))];
 };
 
 // Returns the values of the form that the address asks for: prompt, datastores, settings.
-const fromLink = (settings, ...now) => {
+const fromLink = (...now) => {
   const prompt = address.get("q");
   linked.kind = ["q", "explain", "ask"].find((name) => address.get(name));
-  if (!linked.kind) return asBefore(settings, now);
+  if (!linked.kind) return asBefore(now);
   if (prompt) linked.kind = "write";
   linked.run = true;
   linked.word = given("word", null);
   const asked = address.getAll("store");
   const chosen = asked.length ? asked : now[1];
-  const usual = own(form?.model, chosen);
-  return [prompt || now[0], chosen, ...settings.map((name, place) => given(name, usual[place]))];
+  const usual = own(chosen);
+  return [prompt || now[0], chosen, ...names.map((name, place) => given(name, usual[place]))];
 };
 const runLink = () => {
   if (!linked.run) return;
@@ -58,7 +58,7 @@ const runLink = () => {
 };
 // A text that was explained stands behind its source, which only an encoder-decoder model has. For
 // others than the visitor there is neither such a source nor the visitor's own text.
-const linkable = ({ kind, asked }) => !asked.values?.[1].includes("your text")
+const linkable = ({ kind, asked }) => !asked.values?.[0].includes("your text")
   && (kind === "write" || (kind === "explain" && !formOf(asked.values).rest[0]));
 const addressWith = (parameters) => `${location.origin}${location.pathname}?${new URLSearchParams(parameters)}`;
 const linkOf = (view) => {

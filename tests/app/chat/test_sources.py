@@ -6,7 +6,7 @@ from office_files import pdf
 from app.chatting import ALONE, GENERAL, MISSING, OPEN_ALL, QUEEN, Chat
 from app.conftest import expect
 from app.payloads import PAYLOADS
-from app.test_take import COPIED
+from app.test_journeys import COPIED
 
 
 def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(chat, chat_page):
@@ -15,7 +15,17 @@ def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(cha
     expect(first).to_have_text("Chat")
     expect(first).to_have_attribute("aria-selected", "true")
     expect(page.locator("#chat .kl-start")).to_contain_text("Ask about the documents")
+    # The first screen shows an answer whose words can be clicked, until the first question.
+    example = page.locator("#example")
+    word = example.locator(".kl-side-knn .kl-w[role=button]").first
+    if example.locator(".kl-panel").count() == 0:
+        word.click()
+    expect(example.locator(".kl-panel .kl-sources").first).to_be_visible()
+    example.locator(".kl-open").first.click()
+    expect(page.get_by_role("dialog").locator("mark").first).to_be_visible()
+    page.keyboard.press("Escape")
     reply = chat.ask(QUEEN)
+    expect(example).to_be_hidden()
     expect(reply.locator("blockquote.kl-quoted")).to_have_text(f"“{TEXTS[2]}”")
     expect(page.locator("#chat .kl-start")).to_have_text("")
     expect(chat.box).to_have_value("")
@@ -41,11 +51,12 @@ def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(cha
     expect(drawer).to_have_count(0)
     expect(source.get_by_role("button", name="Read the document")).to_be_focused()
     # The settings of the mixture have no part in an answer.
-    expect(page.get_by_label("number input for λ, weight of the memory")).to_be_hidden()
+    expect(page.get_by_label("number input for Memory strength (λ)")).to_be_hidden()
     chat.visit.tab("Generate")
-    expect(page.get_by_label("number input for λ, weight of the memory")).to_be_visible()
+    expect(page.get_by_label("number input for Memory strength (λ)")).to_be_visible()
     # More neighbors than entries make no difference.
-    entries = sum(map(len, chat_page[1].session.first.stores.values()))
+    entries = sum(map(len, chat_page[1].session.library.stores.values()))
+    page.get_by_role("button", name="More settings").click()
     expect(page.locator("#k input[type=range]")).to_have_attribute("max", str(entries))
 
 

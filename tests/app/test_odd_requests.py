@@ -1,0 +1,57 @@
+"""Requests of an answer's buttons that no page sends."""
+
+import pytest
+
+from knn_logits import KNNLogitsError
+from knn_logits_app.drawer import read_json
+from knn_logits_app.page_parts import Server
+from knn_logits_app.requests import friendly, rewriting_of
+from knn_logits_app.tab_generate import write_json
+from knn_logits_app.visitors import Visitors
+from knn_logits_app.work import Work
+
+FIRST = "What helps against E529 is this:"
+HOSTILE = [
+    None, "x", {}, {"kind": "else"}, {"kind": "branch", "values": 3},
+    {"kind": "branch", "values": [None] * 14}, {"kind": "without", "without": 3},
+    {"kind": "branch", "begun": [-1]}, {"kind": "branch", "begun": ["a"]},
+    {"kind": "branch", "begun": [10**9]}, {"kind": "without", "without": ["no such document"]},
+    {"kind": "without", "without": ["a"] * 99}, {"kind": "branch", "note": ["x" * 9000]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", HOSTILE)
+def test_what_no_page_asks_for_is_one_line(session, content):
+    server = Server(session, Visitors(), Work(session))
+    values = [["manual"], 0.8, 8, 0.03, FIRST, True, True, 5, True, False, 1, 1, 0]
+    if isinstance(content, dict) and "kind" in content:
+        content = {"values": values, **content}
+
+    def ask():
+        asked = rewriting_of(content, len(values))
+        return list(write_json(server, asked.values, None, asked))
+
+    with pytest.raises(KNNLogitsError) as caught:
+        ask()
+    assert "\n" not in friendly(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None, {}, {"store": "manual"}, {"store": ["manual"], "document": "manual-086"},
+        {"store": "your text", "document": "a"}, {"store": "manual", "document": "no"},
+        {"store": "manual", "document": "manual-086", "places": 3},
+        {"store": "manual", "document": "manual-086", "places": [[-1, 1]]},
+        {"store": "manual", "document": "manual-086", "places": [[10**9, 1]]},
+        {"store": "manual", "document": "manual-086", "places": [[0, 10**9]]},
+        {"store": "manual", "document": "manual-086", "places": [[0, 1, 2]]},
+        {"store": "manual", "document": "manual-086", "places": [], "turn": "x"},
+    ],
+)  # fmt: skip
+def test_a_document_that_no_page_asks_for_is_one_line(session, content):
+    server = Server(session, Visitors(), Work(session))
+    given = {"turn": 1, "places": [], **content} if content else content
+    with pytest.raises(KNNLogitsError) as caught:
+        read_json(server, given, None)
+    assert "\n" not in friendly(caught.value)
