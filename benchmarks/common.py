@@ -56,17 +56,6 @@ def first_documents(corpus, tokenizer, entries):
     return documents
 
 
-def beginnings(text, tokenizer, number, tokens):
-    """Returns the beginnings of some documents, evenly spread over a file."""
-    every = list(knn_logits.read_corpus([text]))
-    some = every[:: max(1, len(every) // number)][:number]
-    ids = [tokenizer(one.text, verbose=False)["input_ids"][:tokens] for one in some]
-    return [
-        knn_logits.Document(tokenizer.decode(cut), one.id)
-        for cut, one in zip(ids, some, strict=True)
-    ]
-
-
 class Clock:
     """Measures CPU seconds from the first to the last progress, without opening the datastore."""
 

@@ -11,10 +11,9 @@ how many are the same.
 
 import argparse
 import random
-import time
 
 import torch
-from common import add_model_options, load, record
+from common import add_model_options, clock_of, load, record
 
 import knn_logits
 
@@ -59,6 +58,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = load(args.model, args.dtype, args.device)
+    clock = clock_of(args.device)
     prompts = prompts_of(args.corpus, tokenizer, args.prompts, args.seed)
     prompts = [ids.to(args.device) for ids in prompts]
     settings = {
@@ -83,11 +83,11 @@ def main():
             written = {}
             for way in random.Random(number).sample(list(ways), len(ways)):
                 torch.manual_seed(number)
-                started = time.perf_counter()
+                started = clock()
                 written[way] = ways[way](
                     input_ids=ids, attention_mask=torch.ones_like(ids), **settings
                 )
-                seconds[way] = seconds.get(way, 0.0) + time.perf_counter() - started
+                seconds[way] = seconds.get(way, 0.0) + clock() - started
                 tokens[way] = tokens.get(way, 0) + written[way].shape[1] - ids.shape[1]
                 if way == "knn, drafts":
                     passes += knn.passes + 1

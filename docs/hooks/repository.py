@@ -1,7 +1,7 @@
 """Files of the repository outside `docs/` that its pages link to, as part of the site.
 
-A page links to `../LOG.md` as it stands in the repository, so that the link works where the pages
-are read there. In the site such a file is a page or a download below `repository/`.
+A page links to `../CHANGELOG.md` as it stands in the repository, so that the link works where the
+pages are read there. In the site such a file is a page or a download below `repository/`.
 """
 
 import posixpath
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FOLDER = "repository"
 # Pages of the navigation, whether a page links to them or not.
-ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "LOG.md")
+ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"(?<!`)(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
 _OUTSIDE = re.compile(
     r'<(?:script|img|iframe|source)[^>]* src="(?:https?:)?//|<link[^>]* href="(?:https?:)?//'

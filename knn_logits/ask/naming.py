@@ -22,7 +22,7 @@ def sources_of_words(
     """Names for each word of an answer the passage that says it.
 
     Of the passages that have the word, it is the one that shares most with its clause, its sentence
-    and the question, by idf. `benchmarks/sources.py` measures this rule on spans.
+    and the question, by idf. `docs/research/evidence.md` has measurements of this rule.
 
     Args:
         words: The answer's words.

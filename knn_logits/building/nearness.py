@@ -28,7 +28,8 @@ _NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 _NEAR_QUERIES = 512
 # With fewer entries nobody can say what is near.
 _FEWEST = 256
-# This share of text like the datastore's finds a neighbor that counts as near (LOG.md).
+# This share of text like the datastore's finds a neighbor that counts as near
+# (docs/research/evidence.md).
 _NEAR = 0.95
 # A neighbor within this share of the mean distance between neighbors counts as near, too.
 _LEAST_SPREAD = 0.1

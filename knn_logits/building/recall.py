@@ -17,7 +17,8 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import IndexRecord, RecallRecord
 
 RECALL_AT = 64
-# Between a recall of 0.94 and of 0.995 the perplexity differs by less than 1% (LOG.md).
+# Between a recall of 0.94 and of 0.995 the perplexity differs by less than 1%
+# (docs/research/nearest-neighbors.md).
 ENOUGH_RECALL = 0.9
 # Lists that bring less than this share of the neighbors are not worth the time to visit them.
 _NO_GAIN = 0.005

@@ -44,7 +44,8 @@ _SMALLEST_K = 64
 # A smaller k searches faster. It is taken where it costs no more perplexity than this share.
 _K_TOLERANCE = 0.002
 _QUERIES_AT_ONCE = 128
-# With 1 the text before an entry does not matter. From 2 to 8 perplexity differs little (LOG.md).
+# With 1 the text before an entry does not matter. From 2 to 8 perplexity differs little
+# (docs/research/settings.md).
 _SUFFIX_WEIGHTS = (1.0, 4.0)
 # A span is so many tokens. Hardly any text repeats so many by chance.
 _SPAN = 32

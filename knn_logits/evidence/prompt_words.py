@@ -1,4 +1,4 @@
-"""Tells whether a passage has a rare word of a prompt, and which names no passage has (LOG.md)."""
+"""Tells whether a passage has a rare word of a prompt, and which names no passage has."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
             ivf.pq.cp.min_points_per_centroid = 1
         if hasattr(ivf, "use_precomputed_table"):
             # A table of all lists and codes would take several times the memory of the index, and
-            # make a search faster by a tenth at most (LOG.md).
+            # make a search faster by a tenth at most (docs/research/nearest-neighbors.md).
             ivf.use_precomputed_table = -1
         if hasattr(ivf, "do_polysemous_training"):
             # Polysemous training numbers the centroids so that codes can be compared by their bits.

@@ -23,7 +23,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _TABLE_BITS = 24
 _LISTED = 10
 # Limits for the share of a text's tokens. Similar text that is not in the datastore has a share of
-# 3% to 20% (LOG.md).
+# 3% to 20% (docs/research/settings.md).
 _NOTABLE, _HELD, _HELD_WHOLE = 0.1, 0.5, 0.1
 # A document counts as contained if this share of it is.
 _WHOLE = 0.9

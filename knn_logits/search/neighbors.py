@@ -24,7 +24,7 @@ PADDING: dict[str, float] = {
 }
 _BY_ROW = ("searched",)
 # How many of the nearest entries count for `hits`. Text like a datastore's has many hits, which
-# tells it from other text better than distances do (LOG.md).
+# tells it from other text better than distances do (docs/research/evidence.md).
 NEAREST = 64
 
 

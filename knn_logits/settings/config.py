@@ -108,7 +108,7 @@ class KNNConfig:
     pointer_weight: float = setting(
         20.0,
         "Boost for entries reached by a pointer (1 in the paper).",
-        details="LOG.md has what the default brings.",
+        details="docs/research/retomaton.md has what the default brings.",
         above=0,
     )
     pointer_distances: Literal["keys", "index"] = setting(
@@ -119,7 +119,7 @@ class KNNConfig:
     suffix_weight: float = setting(
         1.0,
         "Boost per token of left context shared with the query, up to 8 tokens; 1 turns it off.",
-        details="LOG.md has what more brings.",
+        details="docs/research/settings.md has what more brings.",
         above=0,
         limit=1e8,
         set_by=("build", "tune", "serve", "chat", "request"),

@@ -37,27 +37,6 @@ def test_an_interval_holds_the_mean_and_is_a_point_without_spread(script):
     assert interval([1.0] * 10) == [1.0, 1.0]
 
 
-def test_marks_give_the_characters_and_the_passage_of_a_span(script):
-    text, spans = script("sources").unmarked("The[ 6  clock ] is [ 2 old. ]")
-    assert text == "The clock is old."
-    assert [(text[first:last], passage) for first, last, passage in spans] == [
-        (" clock", 5),
-        ("old.", 1),
-    ]
-
-
-def test_the_clause_of_a_span_tells_between_passages_that_share_its_words(script):
-    sources = script("sources")
-    answer = "The Gannet costs 64 pounds, while the Petrel weighs 64 grams."
-    passages = ["Gannet: it costs 64 pounds.", "Petrel: it weighs 64 grams."]
-    for first, gold in ((answer.index("64"), 0), (answer.rindex("64"), 1)):
-        span = sources.Span("Which has 64?", answer, first, first + 2, passages, gold)
-        scores = sources.shared_words(span, sources.WEIGHTS)
-        assert scores[gold] > scores[1 - gold]
-        equal = sources.shared_words(span, {"sentence": 0.1, "question": 0.1})
-        assert equal[0] == equal[1]
-
-
 def test_each_question_of_the_project_has_its_answer_in_its_document(script):
     of_file = script("question_sets").of_file
     contained = script("answer_scores").contained

@@ -12,7 +12,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 # Pages that are no part of the documentation, but are on the site or linked from it.
-OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", "LOG.md", "SECURITY.md", *(
+OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", *(
     f"datastores/{name}README.md" for name in ("", "sqlite/", "glossary/")
 ))  # fmt: skip
 
