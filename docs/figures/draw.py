@@ -236,7 +236,7 @@ def layers():
         ("the folder", "store"),
         (
             "vocabulary",
-            "settings · metrics · limits · progress · errors · arrays · locks · printable",
+            "settings · metrics · limits · progress · errors · arrays · copies · locks · printable",
         ),
     ]
     d = Drawing(860, 46 * len(rows) + 70)
