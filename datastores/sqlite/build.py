@@ -26,9 +26,9 @@ def documents(pages: Path = PAGES) -> Iterator[Document]:
     for page in read_corpus([str(pages)]):
         title = page.text.partition("\n")[0].removeprefix("# ")
         # The originals name their sections otherwise.
-        places = [replace(place, fragment="") for place in page.places]
+        blocks = [replace(block, fragment="") for block in page.blocks]
         uri = f"{SITE}/{Path(page.id).stem}.html"
-        yield replace(page, title=title, uri=uri, places=places)
+        yield replace(page, title=title, uri=uri, blocks=blocks)
 
 
 def main() -> None:
