@@ -75,7 +75,7 @@ def test_no_source_runs_or_unpickles_what_a_file_says(path):
 
 def test_all_sources_are_looked_at():
     names = {str(path.relative_to(ROOT)) for path in SOURCES}
-    assert {"knn_logits/store/datastore.py", "benchmarks/build.py"} <= names
+    assert {"knn_logits/store/datastore.py", "benchmarks/index.py"} <= names
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from knn_logits.store.blocks import MAX_BLOCKS
 
 # A longer line is taken in parts, and a longer paragraph of plain text is cut between two lines.
-_LONGEST_LINE, _LONGEST_PARAGRAPH = 1 << 20, 4000
+_LONGEST_LINE, _LONGEST_PARAGRAPH = 1 << 20, 1000
 _LONGEST_NAME = 80
 _ITEM = re.compile(r"\s{0,12}(?:[-*+•▪◦●–]|\(?\d{1,3}[.)]|[a-z]\))[ \t]+\S")
 _UNDERLINE = re.compile(r"[ \t]{0,3}([=\-~^\"'`#*+])\1{2,}[ \t]*\n?")

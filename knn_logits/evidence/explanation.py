@@ -80,7 +80,7 @@ def explain(
         CorpusError: when the text is shorter than two tokens.
         MismatchError: when model or tokenizer are not the datastore's.
     """
-    if not isinstance(text, list):
+    if not isinstance(text, list) or not all(isinstance(token, int) for token in text):
         checked_text(text, "the text")
     if source is not None:
         checked_text(source, "the source")

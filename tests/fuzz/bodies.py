@@ -101,7 +101,6 @@ def requests(exact):
     ]
     task = "### Task:\n<chat_history>\nUSER: Why the crane?\n</chat_history>\n"
     tasks = [_body(messages=[{"role": "user", "content": task}]), *chat]
-    response = [_body(input="The crane", instructions="Be short.", max_output_tokens=2), *chat]
     rewriting = {"kind": "branch", "values": [1, 2, 3], "begun": [1], "note": ["a", "b"]}
     asked = {
         "data": [["texts"], {"k": 4, "lmbda": 0.5}, "Why?", said, True, rewriting],
@@ -114,7 +113,6 @@ def requests(exact):
         "completion": completion,
         "conversation": chat,
         "open_webui": tasks,
-        "response": response,
     }
     return [
         *(

@@ -34,7 +34,7 @@ def fuzzed(*arguments):
 def test_no_parser_breaks_on_a_few_inputs_and_on_those_that_once_broke_it():
     printed = fuzzed("--number", "100", "--seed", "1")  # two for each parser
     assert "failures: 0" in printed
-    for name in ("pdf", "jsonl", "exact-datastore.json", "serve-response", "page"):
+    for name in ("pdf", "jsonl", "exact-datastore.json", "serve-conversation", "page"):
         assert f"\n{name}: " in f"\n{printed}"
 
 

@@ -26,7 +26,7 @@ _SAMPLE, _USUAL = 1000, 0.6
 _MOST_ABOVE = 10
 # The names of columns stand in every row, so they are short and few.
 _LONGEST_NAME, _MOST_COLUMNS = 60, 500
-_NUMBER = re.compile(r"[-+(]?[\d.,]*\d[\d.,]*\)?%?")
+_NUMBER = re.compile(r"[-+(]?[.,]*\d[\d.,]*\)?%?")
 _YEAR = re.compile(r"(?:1[5-9]|20)\d\d")
 
 
