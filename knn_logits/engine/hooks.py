@@ -7,13 +7,15 @@ call is answered by the pass that has its ids, in its depth (`calls`).
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,7 @@ from knn_logits.engine.location import KeyLocation, decoder_of, first_tensor, is
 from knn_logits.errors import ModelError
 
 _NAME = "generate_batch"
+_Hook = TypeVar("_Hook", bound=Callable[..., None])
 
 
 class _Refusal:
@@ -129,6 +132,22 @@ def taken_apart() -> Iterator[dict[int, Window]]:
         _APART.windows = None
 
 
+def _untraced(hook: _Hook) -> _Hook:
+    """`torch.compiler.disable` where something is compiled: its import takes five seconds."""
+    disabled: list[Any] = []
+
+    @wraps(hook)
+    def called(*args: Any, **kwargs: Any) -> None:
+        if "torch._dynamo" not in sys.modules:
+            hook(*args, **kwargs)
+            return
+        if not disabled:
+            disabled.append(torch.compiler.disable(hook))
+        disabled[0](*args, **kwargs)
+
+    return called  # type: ignore[return-value]
+
+
 class _Hooks:
     """The hook functions. They hold the states of each thread, and no part of the processor."""
 
@@ -148,7 +167,7 @@ class _Hooks:
 
     # The compiler must not trace these functions: they keep tensors across calls and read the
     # length of a cache.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_untraced
     def on_model(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
@@ -157,7 +176,7 @@ class _Hooks:
         ids = _argument(self.ids_name, self.model_names, args, kwargs)
         self.thread.outer_ids = ids if isinstance(ids, Tensor) else None
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_untraced
     def on_decoder(
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
@@ -198,14 +217,14 @@ class _Hooks:
                 return _cache_length(cache), weakref.ref(cache) if _counts(cache) else None
         return None, None
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_untraced
     def on_input(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
         if kwargs is not None:
             self._take(first_tensor(args, kwargs))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_untraced
     def on_output(self, _: nn.Module, __: Any, output: Any) -> None:
         self._take(output[0] if isinstance(output, (tuple, list)) else output)
 

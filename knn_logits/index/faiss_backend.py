@@ -22,6 +22,7 @@ from knn_logits.index.faiss_library import (
     inverted_file,
     make_empty,
     openmp_threads,
+    precompute,
     search,
 )
 from knn_logits.metrics import COMPARISONS, Metric, as_distance
@@ -60,6 +61,7 @@ class FaissIndex:
         self._on_gpu = hasattr(index, "getDevice")
         self._device = torch.device("cuda", index.getDevice()) if self._on_gpu else "cpu"
         self._ivf: Any = None if self._on_gpu else inverted_file(index)
+        precompute(self._ivf)
         faiss = self._faiss
         ranged = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
         self._can_range = type(self._ivf) in ranged

@@ -6,6 +6,7 @@ import torch
 from distances import by_distance
 
 from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
+from knn_logits.index import faiss_library
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
 from knn_logits.index.faiss_library import faiss_module, make_empty, openmp_threads
@@ -34,6 +35,16 @@ def build(factory, metric, rows=600, **settings):
     keys = vectors(rows).numpy()
     batches = [keys[: rows // 3], keys[rows // 3 :]]
     return build_faiss(factory, DIM, metric, keys[:300], batches, **settings)
+
+
+def test_a_small_table_of_product_quantization_is_computed_and_changes_nothing(monkeypatch):
+    fast = build("IVF16,PQ4", "l2")
+    monkeypatch.setattr(faiss_library, "MAX_TABLE_BYTES", 0)
+    plain = build("IVF16,PQ4", "l2")
+    tables = [one._ivf.precomputed_table.size() for one in (fast, plain)]
+    assert tables == [16 * 4 * 256, 0]
+    found, expected = (one.search(vectors(9, seed=1), 20) for one in (fast, plain))
+    torch.testing.assert_close(found[0].sort().values, expected[0].sort().values)
 
 
 def rows_of(distances, ids):
