@@ -13,9 +13,9 @@ from knn_logits.corpus import hub as corpus_hub
 from knn_logits.corpus.reading import corpus_bytes, read_corpus
 from knn_logits.errors import CorpusError
 
-LINES = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0\xad\u200b\u2060\ufeff"), max_size=30).filter(
-    lambda line: line == line.strip("\ufeff")
-)
+LINES = st.text(
+    st.characters(codec="utf-8", exclude_characters="\n\r\0\xad\u200b\u2060\ufeff"), max_size=30
+).filter(lambda line: line == line.strip("\ufeff"))
 FIELDS = ("translation.en", "translation.de")
 
 
