@@ -11,7 +11,6 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.index.backend import Backend, Keys
 from knn_logits.index.base import kept_after, without_broken, wrong_shape
-from knn_logits.index.speed import random_vectors, sample_rows, search_seconds
 from knn_logits.metrics import COMPARISONS, Metric
 from knn_logits.settings.config import IndexConfig
 
@@ -150,10 +149,6 @@ class ExactBackend(Backend):
     def takes(factory: str) -> bool:
         return factory == "exact"
 
-    @staticmethod
-    def usual(entries: int, dim: int) -> list[str]:
-        return ["exact"]
-
     def build(
         self, keys: Keys, config: IndexConfig, threads: int | None, device: torch.device | str
     ) -> ExactIndex:
@@ -161,11 +156,3 @@ class ExactBackend(Backend):
 
     def runs_on(self, device: torch.device) -> bool:
         return True
-
-    def query_seconds(
-        self, entries: int, k: int, rows: Sequence[int], nprobe: int | None
-    ) -> list[float] | None:
-        size = sample_rows(entries, self.dim)
-        exact = ExactIndex(torch.from_numpy(random_vectors(size, self.dim)), self.metric)
-        spent = [search_seconds(exact, count, min(k, size)) for count in rows]
-        return [seconds * entries / size for seconds in spent]

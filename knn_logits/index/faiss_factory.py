@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -14,15 +13,11 @@ from knn_logits.errors import ConfigError
 from knn_logits.index import plain_arrays
 from knn_logits.index.backend import Backend, Keys
 from knn_logits.index.choice import choose_train_size
-from knn_logits.index.demand import check_building, fewest_keys
+from knn_logits.index.demand import check_building, fewest_keys, is_allowed
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
 from knn_logits.index.faiss_library import faiss_module, inverted_file, make_empty
 from knn_logits.settings.config import IndexConfig
 
-_CODES = r"Flat|SQ(?:4|6|8|fp16|bf16)|PQ[1-9]\d{0,3}(?:x\d{1,2})?"
-_FACTORIES = re.compile(
-    rf"Flat|IVF[1-9]\d{{0,8}},(?:{_CODES}|RaBitQ)|HNSW[1-9]\d{{0,2}}(?:,(?:{_CODES}))?"
-)
 # Only an index that needs more keys than this makes it worth knowing how many there are.
 _LARGE = 1 << 20
 # So many keys are read at once, as float32, while an index is filled.
@@ -39,7 +34,7 @@ class FaissBackend(Backend):
     @staticmethod
     def takes(factory: str) -> bool:
         """See `Backend.takes`. What FAISS cannot make is refused by `check`."""
-        return _FACTORIES.fullmatch(factory) is not None
+        return is_allowed(factory)
 
     @cached_property
     def _empty(self) -> Any:
