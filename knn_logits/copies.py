@@ -19,5 +19,6 @@ class Copies:
         if tensor.device == device:
             return tensor
         if (name, device) not in self._copies:
-            self._copies[name, device] = tensor.to(device)
+            # Another thread may have made one meanwhile, which may be in use.
+            self._copies.setdefault((name, device), tensor.to(device))
         return self._copies[name, device]

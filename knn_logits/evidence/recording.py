@@ -66,7 +66,7 @@ class Step:
             if parents is None:
                 return False
         self.parents = parents
-        self.tokens = input_ids[:, self.length]
+        self.tokens = input_ids[:, self.length].clone()
         chosen = self.tokens.unsqueeze(-1).to(self.log_p_lm.device, non_blocking=True)
         continued = self.log_p_lm if parents is None else self.log_p_lm[parents]
         self.chosen_log_p_lm = continued.gather(-1, chosen)[:, 0]

@@ -62,7 +62,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         model: A causal or encoder-decoder language model of transformers.
         datastore: A `Memory` of this model, or one or several datastores or their folders. Several
             are searched as one. Settings that are not given are the first datastore's.
-        record: Whether to keep what `trace` needs, about 24 * k bytes for each generated token.
+        record: Whether to keep what `trace` needs, about 24 bytes of each
+            neighbor and match for each generated token.
         candidates: How many of the likeliest tokens of each step a trace names.
         settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
             `Memory` explains.

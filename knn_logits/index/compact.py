@@ -124,16 +124,22 @@ class CompactIndex(TorchIndex):
         # Of a query, only the direction is rounded. The largest number of each row becomes 1.
         factor = compared.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30)
         compared = compared / factor
-        candidates, nearest = self._candidates(k), list[tuple[Tensor, Tensor]]()
-        step = max(1, _BLOCK // len(queries))
+        candidates = self._candidates(k)
+        # Keys of one byte are converted block by block.
+        width = len(queries) if self._scale is None else max(len(queries), self.dim)
+        step = max(1, _BLOCK // width)
+        found = queries.new_empty(len(queries), 0), queries.new_empty(len(queries), 0).long()
         for first in range(0, self.size, step):
             part = slice(first, first + step)
             norms = None if self._norms is None else self._norms[part]
             scores, ids = best(self._scores(compared, factor, self._keys[part], norms), candidates)
-            nearest.append((scores, ids + first))
-        scores, ids = (torch.cat(part, dim=-1) for part in zip(*nearest, strict=True))
-        if len(nearest) > 1:
-            ids = ids.gather(1, best(scores, candidates)[1])
+            if first:
+                scores = torch.cat([found[0], scores], dim=-1)
+                ids = torch.cat([found[1], ids + first], dim=-1)
+                scores, order = best(scores, candidates)
+                ids = ids.gather(1, order)
+            found = scores, ids
+        ids = found[1]
         rows = max(1, _BLOCK // (ids.shape[1] * self.dim))
         parts = zip(queries.split(rows), ids.split(rows), strict=True)
         distances = [pairwise(part, self._keys_in(near), self.metric) for part, near in parts]

@@ -6,6 +6,7 @@ Everything that answers takes a `Memory`: the processor in `generate()`, `explai
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, NoReturn, TypeVar
@@ -30,7 +31,7 @@ from knn_logits.mixture.presets import (
     MixtureSettings,
     resolve,
 )
-from knn_logits.mixture.step_graphs import StepGraphs
+from knn_logits.mixture.step_graphs import StepGraphs, can_replay
 from knn_logits.mixture.vote import Vote
 from knn_logits.mixture.weights import Weighing
 from knn_logits.search.combined import (
@@ -335,6 +336,7 @@ class Memory:
         """Whether nothing in a step needs the host."""
         return (
             state.is_cuda
+            and can_replay()
             and state.device == log_p_lm.device == self.retriever.device
             and self.retriever.index.size * len(state) <= _MAX_DISTANCES
             and (self.gate is None or isinstance(self.gate, AdaptiveGate))
@@ -342,12 +344,16 @@ class Memory:
 
     @cached_property
     def _graphs(self) -> StepGraphs:
+        owner = weakref.ref(self)
+
         def step(state: Tensor, log_p_lm: Tensor, *tensors: Tensor) -> list[Tensor]:
+            memory = owner()
+            assert memory is not None
             number = len(fields(Occurrences))
             parts = [tensors[at : at + number] for at in range(0, len(tensors), number)]
             occurrences = tuple(Occurrences(*part) for part in parts)
-            neighbors = replace(self.retriever.search(state), occurrences=occurrences)
-            vote = self.vote(neighbors, log_p_lm)
+            neighbors = replace(memory.retriever.search(state), occurrences=occurrences)
+            vote = memory.vote(neighbors, log_p_lm)
             every = vote.neighbors
             matched = every.ids if every.matched is None else every.matched
             lmbda = torch.zeros_like(log_p_lm[:, 0]) + vote.lmbda

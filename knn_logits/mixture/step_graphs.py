@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,10 +13,22 @@ from torch import Tensor
 
 from knn_logits.locks import new_lock
 
+logger = logging.getLogger(__name__)
+
 Step = Callable[..., Sequence[Tensor]]
 
 # A shape is captured when it comes for the third time. The graphs of this many shapes are kept.
 _SEEN, _KEPT = 2, 16
+# Before this version, a capture disturbs what other threads draw from the GPU's random numbers.
+_LEAST_TORCH = (2, 13)
+# Only one capture may be under way in a process.
+_CAPTURE = threading.Lock()
+
+
+def can_replay() -> bool:
+    """Whether a step may be captured while other threads use the device."""
+    major, minor = torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= _LEAST_TORCH
 
 
 class StepGraphs:
@@ -28,44 +42,70 @@ class StepGraphs:
         self._step = step
         self._seen: dict[tuple[torch.Size, ...], int] = {}
         self._graphs: OrderedDict[tuple[torch.Size, ...], _Graph] = OrderedDict()
+        self._eager: set[tuple[torch.Size, ...]] = set()
         self._lock = new_lock(self)
         self._pool: Any = None
+        self._stream: Any = None
+        self._read: Any = None
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         """Calls the function. Inputs may be on the CPU, except for the first."""
         shape = tuple(one.shape for one in inputs)
         with self._lock:
-            self._seen[shape] = self._seen.get(shape, 0) + 1
-            if self._seen[shape] <= _SEEN:
+            graph = None if shape in self._eager else self._graph(shape, inputs)
+            if graph is None:
                 device = inputs[0].device
                 return list(self._step(*(one.to(device, non_blocking=True) for one in inputs)))
-            if shape not in self._graphs:
-                self._pool = self._pool or torch.cuda.graph_pool_handle()
-                self._graphs[shape] = _Graph(self._step, inputs, self._pool)
-                if len(self._graphs) > _KEPT:
-                    self._graphs.popitem(last=False)
+            # All graphs share memory, so results are copied before the next graph runs, also where
+            # another thread has another stream.
+            torch.cuda.current_stream(inputs[0].device).wait_event(self._read)
+            results = [one.clone() for one in graph.replayed(inputs)]
+            self._read.record(torch.cuda.current_stream(inputs[0].device))
+            return results
+
+    def _graph(self, shape: tuple[torch.Size, ...], inputs: Sequence[Tensor]) -> _Graph | None:
+        if shape in self._graphs:
             self._graphs.move_to_end(shape)
-            # All graphs share memory, so the results are copied before the next one runs.
-            return [one.clone() for one in self._graphs[shape].replayed(inputs)]
+            return self._graphs[shape]
+        self._seen[shape] = self._seen.get(shape, 0) + 1
+        if self._seen[shape] <= _SEEN:
+            return None
+        try:
+            with _CAPTURE, torch.cuda.device(inputs[0].device):
+                if self._pool is None:
+                    self._pool = torch.cuda.graph_pool_handle()
+                    self._stream, self._read = torch.cuda.Stream(), torch.cuda.Event()
+                self._graphs[shape] = _Graph(self._step, inputs, self._pool, self._stream)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            logger.warning("a step is not replayed as a CUDA graph: %s", reason)
+            self._eager.add(shape)
+            return None
+        if len(self._graphs) > _KEPT:
+            del self._seen[self._graphs.popitem(last=False)[0]]
+        return self._graphs[shape]
 
 
 class _Graph:
     """The graph of one shape, with the memory of its inputs and outputs."""
 
-    def __init__(self, step: Step, inputs: Sequence[Tensor], pool: Any) -> None:
-        device = inputs[0].device
-        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(device):
-            self._inputs = [torch.empty_like(one, device=device) for one in inputs]
+    def __init__(self, step: Step, inputs: Sequence[Tensor], pool: Any, stream: Any) -> None:
+        current = torch.cuda.current_stream()
+        with torch.inference_mode(False), torch.no_grad():
+            self._inputs = [torch.empty_like(one, device=inputs[0].device) for one in inputs]
             self._fill(inputs)
             # Libraries allocate their workspaces at their first call on a stream.
-            stream = torch.cuda.Stream(device)
-            stream.wait_stream(torch.cuda.current_stream(device))
+            stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 step(*self._inputs)
-            torch.cuda.current_stream(device).wait_stream(stream)
+            current.wait_stream(stream)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-                self._outputs = step(*self._inputs)
+            settings = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
+            try:
+                with torch.cuda.graph(self._graph, **settings):
+                    self._outputs = step(*self._inputs)
+            finally:
+                torch.cuda.set_stream(current)
 
     def _fill(self, inputs: Sequence[Tensor]) -> None:
         for own, given in zip(self._inputs, inputs, strict=True):

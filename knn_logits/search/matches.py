@@ -100,13 +100,15 @@ class Matches:
             length, entries = _at_document_end(tails, text, int(found.lengths[row]))
             if len(entries):
                 found = found.replaced(row, length, entries, self._end_token)
-        lengths = found.lengths.numpy()
+        # A suffix that occurs too often is no match, and no shorter one takes its place.
+        lengths = np.where(found.counts.numpy() > 0, found.lengths.numpy(), 0)
         coverage = lengths / np.maximum(1, prefixes.end - prefixes.first)
         tokens = np.clip(prefixes.tokens, 0, len(self._rarity) - 1)
         until = np.concatenate([[0.0], np.cumsum(self._rarity[tokens], dtype=np.float64)])
         rarity = until[prefixes.end] - until[prefixes.end - lengths]
         return replace(
             found,
+            lengths=torch.from_numpy(lengths),
             coverage=torch.from_numpy(coverage.astype(np.float32)),
             rarity=torch.from_numpy(rarity.astype(np.float32)),
         )

@@ -137,7 +137,7 @@ def without_padding(ids: Tensor, config: Any) -> Tensor:
     end = getattr(config, "eos_token_id", None)
     pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]
     # Most texts begin with a token, which is seen faster than where padding ends.
-    if not any(id < 0 or id in pads for id in ids[:, 0].tolist()):
+    if not ids.shape[1] or not any(id < 0 or id in pads for id in ids[:, 0].tolist()):
         return ids
     opening = ids < 0
     for pad in pads:

@@ -193,12 +193,11 @@ class SuffixIndex:
     ) -> Occurrences:
         """The longest suffixes' occurrences, or samples of them with exact shares of tokens.
 
-        With `most`, a suffix that occurs more often has no occurrences.
+        With `most`, a suffix that occurs more often keeps its length, and has no occurrences.
         """
         low, high, lengths = self.ranges(prefixes)
         counts = high - low
         if most is not None:
-            lengths[counts > most] = 0
             counts[counts > most] = 0
         few = np.flatnonzero((counts > 0) & (counts <= MOST_OCCURRENCES))
         many = np.flatnonzero(counts > MOST_OCCURRENCES).tolist()

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from handmade import make_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,3 +131,19 @@ def test_nothing_matches_a_new_token(matches):
     if int(found.lengths[0]) == 0:
         assert not bool(torch.isfinite(found.log_weights).any())
         assert float(found.rarity[0]) == 0.0
+
+
+def test_a_suffix_that_occurs_too_often_is_no_match_and_gives_way_to_none(tmp_path):
+    often = [7, *([1, 2, 3, 4, 5, 6] * 9)]
+    ending = [8, 1, 2, 3, 4, 5]
+    stores = [
+        make_store(tmp_path / "a", [often, ending]),
+        make_store(tmp_path / "b", [[9, 4, 5, 8]]),
+    ]
+    asked = prefixes_of([[9, 1, 2, 3, 4, 5], [9, 4, 5]])
+    for most, lengths in ((None, [5, 3]), (8, [0, 3])):
+        found = Matches.of_stores(stores, Indexes(), make=True, end_token=END, most=most)
+        got = found.find(asked)
+        assert got.lengths.tolist() == lengths
+        assert bool((got.ids[0] >= 0).any()) == (most is None)
+        assert float(got.coverage[0]) == pytest.approx(lengths[0] / 6)
