@@ -121,7 +121,7 @@ class CompactIndex(TorchIndex):
         compared = self._comparison.prepared(queries - self._mean)
         if self._scale is not None:
             compared = compared * self._scale
-        # Of a query, only the direction is rounded. The largest number of each row becomes 1.
+        # The largest number of each row becomes 1, so that float16 holds all of them.
         factor = compared.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30)
         compared = compared / factor
         candidates = self._candidates(k)

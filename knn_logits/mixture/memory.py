@@ -255,12 +255,14 @@ class Memory:
         Returns:
             The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
-        texts = ids
-        if self.experts or self.retriever.reads_text:
-            texts = without_padding(ids, getattr(self.model, "generation_config", None))
+        texts = self._read(ids) if self.experts or self.retriever.reads_text else ids
         read = texts if self.retriever.reads_text else ids
         neighbors = self.retriever.search_steps(states, read)
         return self.with_occurrences(neighbors, Prefixes.of_steps(texts, states.shape[1]))
+
+    def _read(self, ids: Tensor) -> Tensor:
+        """The texts without padding, for experts and retrievers that read them."""
+        return without_padding(ids, getattr(self.model, "generation_config", None))
 
     def with_occurrences(self, neighbors: Neighbors, prefixes: Prefixes) -> Neighbors:
         """Adds what the experts find for the text before each query."""
@@ -316,8 +318,7 @@ class Memory:
         if not self._replays(state, log_p_lm):
             neighbors = self.neighbors(state.unsqueeze(1), ids)
             return neighbors, self.vote(neighbors, log_p_lm)
-        texts = without_padding(ids, getattr(self.model, "generation_config", None))
-        prefixes = Prefixes.of_steps(texts, 1)
+        prefixes = Prefixes.of_steps(self._read(ids) if self.experts else ids, 1)
         found = [expert.find(prefixes) for expert in self.experts]
         # Few widths, so that few graphs are captured.
         found = [part.padded(1 << max(8, (part.ids.shape[1] - 1).bit_length())) for part in found]

@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 Step = Callable[..., Sequence[Tensor]]
 
-# A shape is captured when it comes for the third time. The graphs of this many shapes are kept.
-_SEEN, _KEPT = 2, 16
+# Number of plain calls before a shape is captured, and maximum number of graphs.
+_PLAIN_CALLS, _MAX_GRAPHS = 2, 16
 # Before this version, a capture disturbs what other threads draw from the GPU's random numbers.
 _LEAST_TORCH = (2, 13)
 # Only one capture may be under way in a process.
@@ -68,7 +68,7 @@ class StepGraphs:
             self._graphs.move_to_end(shape)
             return self._graphs[shape]
         self._seen[shape] = self._seen.get(shape, 0) + 1
-        if self._seen[shape] <= _SEEN:
+        if self._seen[shape] <= _PLAIN_CALLS:
             return None
         try:
             with _CAPTURE, torch.cuda.device(inputs[0].device):
@@ -81,7 +81,7 @@ class StepGraphs:
             logger.warning("a step is not replayed as a CUDA graph: %s", reason)
             self._eager.add(shape)
             return None
-        if len(self._graphs) > _KEPT:
+        if len(self._graphs) > _MAX_GRAPHS:
             del self._seen[self._graphs.popitem(last=False)[0]]
         return self._graphs[shape]
 

@@ -34,11 +34,9 @@ class SharedTokens:
         places = texts.end[:, None] + _BACK
         # No token is negative, so what is before the beginning of a text agrees with nothing.
         tokens = np.append(texts.tokens, -1)
+        # int32 [rows, 8], the last token first.
         ends = torch.from_numpy(tokens[np.where(places >= texts.first[:, None], places, -1)])
-        return self.shared(ids, ends.to(ids.device, torch.int32, non_blocking=True))
-
-    def shared(self, ids: Tensor, ends: Tensor) -> Tensor:
-        """The same for the last tokens of each text, int32 [rows, 8], the last one first."""
+        ends = ends.to(ids.device, torch.int32, non_blocking=True)
         most, last = self._copies.at(ids.device, "most"), self._copies.at(ids.device, "last")
         if not len(last):
             return torch.zeros(ids.shape, device=ids.device)

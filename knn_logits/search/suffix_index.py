@@ -21,9 +21,9 @@ from knn_logits.store.suffixes import suffix_order
 MOST_OCCURRENCES = 1024
 # How many of these samples are kept in memory.
 _CACHED = 128
-# The last tokens of a context are compared as one number, which has so many bits for each.
+# Number of last tokens that are compared as one number, and the bits of each.
 _PACKED, _BITS = 3, 21
-# Then, in ranges of at most so many places, the next tokens of all contexts are compared at once.
+# Maximum number of places of a range whose next tokens are compared at once, and their number.
 _NARROW, _RUN = 256, 32
 
 
@@ -56,26 +56,24 @@ class SuffixIndex:
         self._first = store.contexts.first
         self._vocabulary = int(tokens.max(initial=-1)) + 1
         self._size = len(store)
-        self._sort(self._shown(np.asarray(order), hidden_entries(store, without)))
+        # The places of the suffixes in their order, and the tokens before each.
+        self._order = np.asarray(order)
+        self._packed = self._packed_before(self._order)
+        self._hide(hidden_entries(store, without))
 
-    def _sort(self, order: Array) -> None:
-        """Takes the places of the suffixes in their order."""
-        self._order = order
-        self._packed = self._packed_before(order)
+    def _hide(self, hidden: Array) -> None:
+        """Leaves out some entries."""
+        if len(hidden):
+            shown = np.ones(self._size, bool)
+            shown[hidden] = False
+            stays = shown[self._entries(self._order)]
+            self._order, self._packed = self._order[stays], self._packed[stays]
         self._samples: Recent[tuple[int, int], tuple[Array, Array, Array]] = Recent(_CACHED)
-
-    def _shown(self, order: Array, hidden: Array) -> Array:
-        """The order without hidden entries."""
-        if not len(hidden):
-            return order
-        shown = np.ones(self._size, bool)
-        shown[hidden] = False
-        return order[shown[self._entries(order)]]
 
     def without(self, hidden: Array) -> SuffixIndex:
         """Returns the same index without some more entries, int64 [hidden]."""
         other = copy.copy(self)
-        other._sort(self._shown(self._order, hidden))
+        other._hide(hidden)
         return other
 
     def _entries(self, places: Array) -> Array:
@@ -243,6 +241,6 @@ class SuffixIndex:
 
 
 def _spread(rows: Array, counts: Array) -> tuple[Array, Array]:
-    """Repeats each row so many times, and numbers its repetitions from 0."""
+    """Repeats each row `counts` times, and numbers its repetitions from 0."""
     first = np.cumsum(counts) - counts
     return np.repeat(rows, counts), np.arange(counts.sum()) - np.repeat(first, counts)
