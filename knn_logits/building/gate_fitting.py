@@ -15,9 +15,7 @@ import torch
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.building.own_texts import (
-    own_texts,
-)
+from knn_logits.building.own_texts import own_texts
 from knn_logits.building.planning import BuildPlan
 from knn_logits.building.settings_choice import (
     OVERSAMPLING,
@@ -60,6 +58,9 @@ _PIECE_TOKENS, _CONTEXT_TOKENS = 256, 32
 # The number of passages that are repeated, of their tokens, and of those that are read first: few
 # where the passage is the whole text, and more where another text stands before it.
 _PASSAGES, _PASSAGE_TOKENS, _READ_TOKENS, _READ_AFTER_TOKENS = 48, 32, 8, 12
+# The number of short texts for each piece of a document, of their tokens, and of those that are
+# context only.
+_BEGINNINGS, _BEGINNING_TOKENS, _BEGINNING_CONTEXT = 6, 16, 3
 _QUERIES_AT_ONCE = 128
 # One text of so many is left out of a fit, to judge it.
 _FOLDS = 4
@@ -192,7 +193,11 @@ def _texts(
         # An entry's token follows at least one token of its document.
         entries = store.contexts.entries_of(np.array([first + 1, end - 1]), np.ones(2, np.int64))
         left_out = parts[entries].tolist()
-        yield (CORPUS, left_out[0], left_out[1]), tokens[first:end], skip
+        group = CORPUS, left_out[0], left_out[1]
+        yield group, tokens[first:end], skip
+        # A prompt is short: the same words with little before them.
+        for start in _beginnings(store, first, end, random):
+            yield group, tokens[start : min(start + _BEGINNING_TOKENS, end)], _BEGINNING_CONTEXT
     places = random.integers(0, len(tokens) - _READ_TOKENS, _PASSAGES).tolist()
     for number, first in enumerate(places):
         end = min(first + _PASSAGE_TOKENS, ends[store.documents.at_token(first)])
@@ -207,6 +212,19 @@ def _texts(
         if len(ids) > max(given, 2):
             # The state after the first token may be an attention sink.
             yield (OWN, _NO_PART, _NO_PART), np.array(ids, tokens.dtype), max(given - 1, 1)
+
+
+def _beginnings(
+    store: Datastore, first: int, end: int, random: np.random.Generator
+) -> Sequence[int]:
+    """Draws places where short texts begin: where blocks begin, or anywhere without blocks."""
+    number = store.documents.at_token(first)
+    offset = int(store.documents.first[number])
+    last = max(first + 1, end - _BEGINNING_TOKENS)
+    blocks = [offset + block.start for block in store.documents[number].blocks]
+    starts = [start for start in blocks if first <= start < last] or list(range(first, last))
+    chosen = random.choice(starts, min(_BEGINNINGS, len(starts)), replace=False)
+    return [int(start) for start in chosen]
 
 
 def _grouped(texts: Iterable[tuple[Group, Array, int]]) -> dict[Group, list[Piece]]:
