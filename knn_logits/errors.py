@@ -23,7 +23,7 @@ Each message says what is wrong and what to do next; the command line prints it 
 from knn_logits.printable import printable
 
 # The most characters that a message has.
-_LONGEST = 1000
+_MAX_CHARACTERS = 1000
 
 
 class KNNLogitsError(Exception):
@@ -52,8 +52,8 @@ class DatastoreError(KNNLogitsError):
     """
 
     def __init__(self, message: str = "") -> None:
-        cut = len(message) > _LONGEST
-        super().__init__(f"{message[:_LONGEST]} ..." if cut else message)
+        cut = len(message) > _MAX_CHARACTERS
+        super().__init__(f"{message[:_MAX_CHARACTERS]} ..." if cut else message)
 
 
 class IncompleteError(DatastoreError):

@@ -23,7 +23,7 @@ _owners: WeakSet[Any] = WeakSet()
 
 def new_lock(owner: Any) -> threading.Lock:
     """The lock that an object keeps as `_lock`. In a fork, the object gets a new one."""
-    # What the lock guards must be consistent at each step of the thread that holds it.
+    # The guarded state must be consistent at each step of the thread that holds it.
     _owners.add(owner)
     return threading.Lock()
 

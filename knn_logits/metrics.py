@@ -49,7 +49,7 @@ class InnerProduct:
         return vectors / lengths.clamp_min(1e-12)
 
     def norms(self, keys: Tensor) -> Tensor | None:
-        """What `scores` needs of each prepared key besides the key, [size]; None for nothing."""
+        """The term of `scores` for each prepared key besides the key, [size]; None for nothing."""
         return None
 
     def scores(self, queries: Tensor, keys: Tensor, norms: Tensor | None) -> Tensor:

@@ -60,8 +60,8 @@ def add_documents(
     documents. Until it has finished, readers see the datastore as it was.
 
     A document is not added if the datastore has one with the same content, whatever its id. A new
-    document may have the id of another one; `#2` is then appended to its id. To replace documents
-    that have changed, use `sync_documents`.
+    document may have the id of an earlier document; `#2` is then appended to its id. To replace
+    documents that have changed, use `sync_documents`.
 
     Args:
         model: The model that built the datastore.

@@ -19,7 +19,7 @@ from knn_logits.store.records import GateRecord, NearRecord, SettingsRecord
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a manifest keeps of a calibration."""
+    """The part of a calibration that a manifest keeps."""
 
     settings: SettingsRecord
     gate: GateRecord | None  # of the gate, which is in the job's folder

@@ -62,7 +62,7 @@ _PASSAGES, _PASSAGE_TOKENS, _READ_TOKENS, _READ_AFTER_TOKENS = 48, 32, 8, 12
 # context only.
 _BEGINNINGS, _BEGINNING_TOKENS, _BEGINNING_CONTEXT = 6, 16, 3
 _QUERIES_AT_ONCE = 128
-# One text of so many is left out of a fit, to judge it.
+# One text in this number is left out of a fit, to judge it.
 _FOLDS = 4
 # The number of a text stands above these bits of its tokens' places.
 _TEXT_BITS = 32

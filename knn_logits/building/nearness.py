@@ -20,24 +20,24 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import NearRecord
 
 # A written text that repeats n tokens at once loops. n is the least for which n-grams hardly ever
-# repeat within so many tokens of the datastore.
+# repeat within this number of tokens of the datastore.
 _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
-# The mean square of a key is taken over so many keys.
+# Number of keys that the mean square of a key is taken over.
 _QUERIES = 256
 _NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 _NEAR_QUERIES = 512
 # With fewer entries nobody can say what is near.
-_FEWEST = 256
+_MIN_ENTRIES = 256
 # This share of text like the datastore's finds a neighbor that counts as near
 # (docs/research/evidence.md).
-_NEAR = 0.95
+_NEAR_QUANTILE = 0.95
 # A neighbor within this share of the mean distance between neighbors counts as near, too.
 _LEAST_SPREAD = 0.1
 
 
 @dataclass(frozen=True)
 class Nearness:
-    """What a sample of a datastore's entries finds in the datastore's other documents."""
+    """The neighbors of a sample of a datastore's entries in the datastore's other documents."""
 
     # float32 [queries, k], the nearness of neighbors, the nearest first; -inf for none.
     nearest: Tensor
@@ -68,10 +68,10 @@ def nearness_of(store: Datastore, index: Index, seed: int = 0) -> Nearness | Non
 
 def near_record(store: Datastore, nearness: Nearness | None) -> NearRecord | None:
     """Summarises what text like a datastore's finds in it; None where it is too small."""
-    if nearness is None or len(store) < _FEWEST:
+    if nearness is None or len(store) < _MIN_ENTRIES:
         return None
     rows = nearness.nearest[nearness.nearest[:, 0].isfinite()].double()
-    limit = float(rows[:, 0].quantile(1.0 - _NEAR))
+    limit = float(rows[:, 0].quantile(1.0 - _NEAR_QUANTILE))
     perfect = COMPARISONS[store.manifest.metric].perfect
     if perfect is not None:
         # Where all text occurs twice, the nearest key equals the query, up to rounding.

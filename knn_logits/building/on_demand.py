@@ -21,9 +21,9 @@ from knn_logits.settings.config import FEWEST_CALIBRATED, KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import SettingsRecord
 
-# What a manifest names in place of an index.
+# The name in a manifest in place of an index.
 ON_DEMAND = "on-demand"
-# Settings are chosen on so many tokens. The model reads the passages of each for it.
+# Number of tokens that settings are chosen on. The model reads the passages of each for it.
 CALIBRATED_ON = 1024
 # The most of the text that is left out of the search while settings are chosen on it.
 _LARGEST_SHARE = 0.5

@@ -178,7 +178,7 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
 
 
 def _check_vocabulary(model: nn.Module, tokenizer: Any) -> None:
-    """Refuses a tokenizer with more words than the model, which was trained with another one."""
+    """Refuses a tokenizer with more words than the model, so of a different model."""
     # Tokens that a user added, such as one for padding, do not count.
     words, size = tokenizer_record(tokenizer).vocabulary, vocabulary_size(model)
     if words > size:
@@ -216,7 +216,7 @@ def _pair_tokenizer(
 def _on_demand_record(
     window: int, index: IndexConfig, pairs: PairTokenizer | None
 ) -> OnDemandRecord:
-    """How keys are made on demand for a model that reads windows of so many tokens."""
+    """How keys are made on demand for a model that reads windows of a number of tokens."""
     if pairs is not None:
         raise ConfigError(
             "keys on demand need a causal model, since passages are retrieved by the text being "

@@ -37,9 +37,9 @@ from knn_logits.store.writer import TokenWriter, in_shards, shard_rows
 logger = logging.getLogger(__name__)
 
 # A rank waits for the others as long as the longest build takes.
-_LONGEST = timedelta(days=30)
+_WAITING_TIME = timedelta(days=30)
 # A rank computes the beginning of a group of windows once more where its shards begin inside of
-# one. In a round of so many bytes that is a small part of the work.
+# one. In a round of this number of bytes that is a small part of the work.
 _ROUND_BYTES = 1 << 30
 
 
@@ -77,7 +77,7 @@ class KeyWork:
             done = starts[-1]
 
 
-# What rank 0 sends: work, or how the build ended.
+# The messages of rank 0: work, or how the build ended.
 Message = KeyWork | BaseException | None
 
 
@@ -98,7 +98,7 @@ class Ranks:
                 "--nproc-per-node 2 -m knn_logits build ...`, or remove torchrun=True"
             )
         if not dist.is_initialized():
-            dist.init_process_group("gloo", timeout=_LONGEST)
+            dist.init_process_group("gloo", timeout=_WAITING_TIME)
         return cls(dist.get_rank(), dist.get_world_size())
 
     def message(self, content: Message = None) -> Message:

@@ -33,8 +33,8 @@ from knn_logits.store.records import SettingsRecord
 logger = logging.getLogger(__name__)
 
 # The least and the most tokens that settings are chosen on. A small datastore has fewer.
-_SMALL, _MOST = 1024, 8192
-# At most one token in so many is used, so that this costs less than a tenth of the build.
+_MIN_TOKENS, _MAX_TOKENS = 1024, 8192
+# At most one token in this number is used, so that this costs less than a tenth of the build.
 _SHARE = 25
 # Oversample: neighbors from the query's own document are dropped, since new text has none there.
 OVERSAMPLING = 4
@@ -47,7 +47,7 @@ _QUERIES_AT_ONCE = 128
 # With 1 the text before an entry does not matter. From 2 to 8 perplexity differs little
 # (docs/research/settings.md).
 _SUFFIX_WEIGHTS = (1.0, 4.0)
-# A span is so many tokens. Hardly any text repeats so many by chance.
+# Number of tokens of a span. Hardly any text repeats as many by chance.
 _SPAN = 32
 _SPANS, _TOKENS_AT_ONCE = 512, 1 << 20
 # A larger share of copies is warned of.
@@ -140,7 +140,7 @@ def predicted_tokens(pieces: Sequence[Piece]) -> int:
 def score_blocks(
     model: nn.Module, location: KeyLocation, pieces: list[Piece], rows: int, progress: Progress
 ) -> Iterator[TokenScores]:
-    """Scores the tokens of windows of text, and yields so many at a time."""
+    """Scores the tokens of windows of text, and yields them in batches."""
     batch = tokens_of_scoring_pass(model)
     count = counter(progress, "calibration", predicted_tokens(pieces))
     with evaluating(model):
@@ -152,8 +152,8 @@ def score_blocks(
 
 
 def sample_size(entries: int) -> int:
-    """The size in tokens of the sample that a datastore of so many entries is calibrated on."""
-    return min(entries, _MOST, max(_SMALL, entries // _SHARE))
+    """Number of tokens that a datastore is calibrated on, by its number of entries."""
+    return min(entries, _MAX_TOKENS, max(_MIN_TOKENS, entries // _SHARE))
 
 
 def sample_pieces(store: Datastore, seed: int, pairs: PairTokenizer | None = None) -> list[Piece]:
@@ -165,7 +165,7 @@ def sample_pieces(store: Datastore, seed: int, pairs: PairTokenizer | None = Non
 def draw_windows(
     store: Datastore, size: int, seed: int, fits: Callable[[TextWindow], bool] = lambda _: True
 ) -> Iterator[TextWindow]:
-    """Draws windows that fit, until they have so many entries."""
+    """Draws windows that fit, until they have the wanted number of entries."""
     windows, entries = windows_of(store.contexts, store.manifest.windows), 0
     for number in np.random.default_rng(seed).permutation(len(windows)).tolist():
         if entries >= size:

@@ -38,7 +38,7 @@ _DESCRIBING = ("title", "uri", "metadata")
 
 @dataclass(frozen=True)
 class Sync:
-    """What `sync_documents` did, or would do.
+    """The result of `sync_documents`, or its plan.
 
     Attributes:
         datastore: The datastore, opened again.

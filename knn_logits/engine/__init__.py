@@ -1,1 +1,1 @@
-"""What a model gives: tokens, key states of a forward pass, a fingerprint."""
+"""The outputs of a model: tokens, key states of a forward pass, a fingerprint."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _TABLES: weakref.WeakKeyDictionary[Any, ByteText | None] = weakref.WeakKeyDictionary()
-# So many tokens are compared with the tokenizer's own text before a table is used.
+# Number of tokens that are compared with the tokenizer's own text before a table is used.
 _COMPARED = 512
 
 

@@ -38,7 +38,7 @@ SAME = 1e-3
 SAME_WEIGHTS = 0.05
 
 # Keys of another engine or of quantised weights are compared by their neighbors: the share that
-# must be the same, among so many neighbors of a sample of the entries.
+# must be the same, and the number of neighbors of each sampled entry.
 LEAST_SHARED = 0.6
 NEIGHBORS = 64
 _SAMPLE = 20_000

@@ -215,7 +215,7 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
         yield
 
 
-# A pass of so many tokens through one layer is timed, the best of so many times.
+# Number of tokens of a timed pass through one layer, and of passes; the fastest counts.
 _TOKENS, _TIMES = 64, 3
 # A measurement varies by some percent from run to run. float32 has to be faster by more than that,
 # or else the choice, and with it the datastore, would vary too.

@@ -103,7 +103,7 @@ class Window:
 
 
 class _ThreadState(threading.local):
-    """What the forward passes of one thread have left."""
+    """The records of one thread's forward passes."""
 
     def __init__(self) -> None:
         self.windows: dict[int, deque[Window]] = defaultdict(lambda: deque(maxlen=_MOST_WINDOWS))

@@ -10,8 +10,8 @@ from typing import Any
 from knn_logits.arrays import Array
 from knn_logits.engine.byte_text import byte_text
 
-# Some tokenizers decode a token by the tokens before it. So many of these are enough, if the first
-# of them begins a character: Llama's tokenizer has a token for each byte of a rare character, and
+# Some tokenizers decode a token by the tokens before it. This number is enough, if the first of
+# them begins a character: Llama's tokenizer has a token for each byte of a rare character, and
 # decodes a row of these to nothing but U+FFFD if the row does not begin with a whole one.
 _CONTEXT = 8
 _CUT = "\ufffd"

@@ -1,4 +1,4 @@
-"""What an engine must offer: the calls of a causal language model of transformers.
+"""The interface of an engine: the calls of a causal language model of transformers.
 
 Another engine derives from `GenerationMixin`, which brings `generate()`, processors and samplers.
 """
@@ -14,7 +14,7 @@ TRANSFORMERS = "transformers"
 
 
 class Cache(Protocol):
-    """What a model has read of one or several texts."""
+    """The state of a model after one or several texts."""
 
     def get_seq_length(self) -> int:
         """The number of columns that were read, those of padding included."""

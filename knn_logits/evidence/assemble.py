@@ -48,14 +48,14 @@ AROUND = 64
 # As many tokens follow the word of a passage.
 _AFTER = 11
 # With a larger share than this the memory wrote a word, and not the model.
-_MOST = 0.5
+_MEMORY_SHARE = 0.5
 # log p_kNN of a token beyond which no other token can have a larger vote.
 _MAJORITY = math.log(0.501)
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """What the mixture makes of one chosen token, float64."""
+    """The mixture's probabilities of one chosen token, float64."""
 
     lmbda: float
     log_p_knn: float
@@ -196,7 +196,7 @@ class Tracer:
     def passage(
         self, store: Datastore, entry: int, weight: float, *, length: int = 1, influence: float = 0
     ) -> NeighborTrace:
-        """The passage around an entry; its word has so many tokens, from the entry on."""
+        """The passage around an entry; its word has `length` tokens, from the entry on."""
         passage = store.passage(entry, after=_AFTER + length)
         # The tokens that start and end a document for the model are not part of its text.
         special = self._special
@@ -322,7 +322,7 @@ class Tracer:
     def _names_alike(self, sequence: SequenceTrace, chosen: Sequence[Chosen]) -> bool:
         """Whether the memory's first word is from a near passage that names what is asked for."""
         for token, choice in zip(sequence.tokens, chosen, strict=True):
-            if token.influence >= _MOST and not token.special:
+            if token.influence >= _MEMORY_SHARE and not token.special:
                 if not token.near:
                     return False
                 voted = choice.neighbors.values[0] == choice.token
@@ -352,7 +352,9 @@ def with_trust(trace: Trace) -> Trace:
     """Notes where a gate gave the memory most of a word, which shows that it knows the prompt."""
     sequences = []
     for sequence in trace:
-        trusted = any(token.influence >= _MOST and not token.special for token in sequence.tokens)
+        trusted = any(
+            token.influence >= _MEMORY_SHARE and not token.special for token in sequence.tokens
+        )
         familiarity = sequence.familiarity and replace(sequence.familiarity, trusted=trusted)
         sequences.append(replace(sequence, familiarity=familiarity))
     return replace(trace, sequences=sequences)

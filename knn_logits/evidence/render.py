@@ -42,7 +42,7 @@ _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 # The most numbers that are listed as not checked.
 _NUMBERS = 8
 # The most documents that a text's last line names, and the share below which it only counts them.
-_DOCUMENTS, _LEAST_LISTED = 5, 0.01
+_DOCUMENTS, _MIN_LISTED_SHARE = 5, 0.01
 
 
 def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
@@ -75,7 +75,7 @@ def _coloured(sequence: SequenceTrace) -> Text:
 
 
 def _gap(sequence: SequenceTrace) -> str:
-    """What is shown between a prompt and its answer."""
+    """The text between a prompt and its answer."""
     return "\n\n" if sequence.apart and sequence.prompt else ""
 
 
@@ -223,7 +223,9 @@ def _quoted(token: str) -> str:
 def documents_line(sequence: SequenceTrace) -> str:
     """Lists the documents of a whole text with their shares, and the share of the model."""
     documents = sequence.documents
-    listed = [document for document in documents[:_DOCUMENTS] if document.share >= _LEAST_LISTED]
+    listed = [
+        document for document in documents[:_DOCUMENTS] if document.share >= _MIN_LISTED_SHARE
+    ]
     if not listed:
         return ""
     shown = [

@@ -15,10 +15,10 @@ from knn_logits.store.entries import row_of_token
 
 Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
 
-# So many entries of a document are compared with the text that follows.
+# Number of entries of a document that are compared with the text that follows.
 _COMPARED = 32
 # The most tokens after the token in which a passage and the text are compared.
-_LONGEST = 12
+_MAX_FOLLOWING = 12
 
 
 class DocumentVotes(NamedTuple):
@@ -74,7 +74,7 @@ def passage_of(votes: DocumentVotes, following: Sequence[int]) -> int:
     """Chooses the entry whose passage is shown for a document."""
     if len(votes.columns) == 1:
         return int(votes.columns[0])
-    text, tokens = np.asarray(following[:_LONGEST], np.int64), np.asarray(votes.store.tokens)
+    text, tokens = np.asarray(following[:_MAX_FOLLOWING], np.int64), np.asarray(votes.store.tokens)
     places = votes.tokens[:_COMPARED, None] + 1 + np.arange(len(text))
     same = (tokens[np.minimum(places, len(tokens) - 1)] == text) & (places < len(tokens))
     differing = np.concatenate([~same, np.ones((len(same), 1), bool)], axis=1)
@@ -125,8 +125,8 @@ def place_of(store: Datastore, position: int, tokenizer: Any) -> tuple[str | Non
         between, token = parts_of(tokenizer, ids, [len(ids) - 1])
         after = between.count("\n") + _breaks(token)
         if place.start:
-            # What the place's first token has before its last word belongs to the lines before, and
-            # so does all of a token without a word.
+            # The part of the first token before its last word belongs to the lines before, and so
+            # does all of a token without a word.
             opening = decoded(tokenizer, ids[:1])
             after -= (opening.rstrip() or opening).count("\n")
         name = f"line {int(line[1]) + after}"

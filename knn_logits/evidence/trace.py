@@ -187,7 +187,7 @@ class TokenTrace:
 
     @property
     def meaning(self) -> Meaning:
-        """What the memory did for the token.
+        """The effect of the memory on the token.
 
         "contradicted": the text quotes a passage that has other words here.
         "outvoted": most of the neighbors' vote is for one other token, and the memory supports that

@@ -33,7 +33,8 @@ from knn_logits.mixture.vote import Vote
 MOST = 24
 # A draft ends where the chance that all its tokens are accepted falls below this.
 _LEAST_CHANCE = 0.35
-# A source with a lower rate is asked only once in so many steps, to see whether it has recovered.
+# The rate below which a source is asked once in a number of steps only, to see whether it has
+# recovered, and this number.
 _LEAST_RATE, _RARELY = 0.2, 12
 # The weight of the latest draft in the rate.
 _MEMORY = 0.3

@@ -41,7 +41,7 @@ _NO_PASS = (
     "these tokens in this thread. Call generate() of the very model that it was made with, not of "
     "a copy, in evaluation mode, and run by PyTorch itself"
 )
-# So many positions at the end of a prompt decide whether the memory has anything near.
+# Number of positions at the end of a prompt that decide whether the memory has anything near.
 _PROMPT_PLACES = 32
 
 
@@ -69,9 +69,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             `Memory` explains.
 
     Attributes:
-        loop_size: An answer ends where it goes round in circles and has repeated so many tokens,
-            unless it follows a passage that does so itself. None switches this off. It is the
-            datastore's setting.
+        loop_size: Number of repeated tokens at which an answer that loops ends, unless it follows a
+            passage that does so itself. None switches this off. It is the datastore's setting.
 
     Raises:
         KNNLogitsError: as `Memory` explains.

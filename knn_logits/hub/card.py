@@ -21,7 +21,7 @@ _FIELDS = "<!-- knn-logits: front matter "
 _TEMPLATE = Path(__file__).parent / "templates" / "card.txt"
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
 # The most characters that are shown of a text from a manifest.
-_LONGEST = 500
+_MAX_CHARACTERS = 500
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 # The Hub's names of common licences of text, by the names that people write.
 _LICENSES = re.compile(
@@ -108,7 +108,7 @@ def _line(text: str) -> str:
     """Makes text from a manifest fit for one line, without control and direction characters."""
     text = " ".join(text.split())
     text = "".join(char for char in text if unicodedata.category(char)[0] != "C")
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 
 def _text(text: str) -> str:

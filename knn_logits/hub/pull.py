@@ -25,7 +25,7 @@ State = Literal["here", "fetched", "wanted", "left"]
 
 @dataclass(frozen=True)
 class Pulled:
-    """What was fetched, or would be: the name with its commit, and each file's size and state."""
+    """The fetched files, or the plan: the name with its commit, and each file's size and state."""
 
     name: HubName
     folder: Path

@@ -30,7 +30,7 @@ _CARD = "README.md"
 
 @dataclass(frozen=True)
 class Pushed:
-    """What was published, or would be: a commit (None if nothing was sent), and sizes of files."""
+    """The published files, or the plan: a commit (None if nothing was sent), and sizes of files."""
 
     repo: str
     url: str

@@ -21,7 +21,7 @@ class Keys:
 
     size: int
     batches: Callable[[], Iterable[Array]]
-    sample: Callable[[int], Array]  # so many of them, to train on
+    sample: Callable[[int], Array]  # a number of them, to train on
 
 
 class Backend:
@@ -39,7 +39,7 @@ class Backend:
         raise NotImplementedError
 
     def check(self, keys: int | None) -> None:
-        """Refuses an index that cannot learn from so many keys; None while that is not known."""
+        """Refuses an index that cannot learn from a number of keys; None if it is not known yet."""
 
     def check_cost(self, entries: int, train_size: int | None) -> None:
         """`ValueError` for an index that takes too much memory or time to be made of keys."""

@@ -98,7 +98,7 @@ class CompactIndex(TorchIndex):
         return keys.round_().clamp_(-127, 127).to(torch.int8)
 
     def _norms_of(self, keys: Tensor) -> Tensor | None:
-        """What a score needs beside the product: |k - mean|^2, or |k| of keys kept whole."""
+        """The term of a score beside the product: |k - mean|^2, or |k| of keys kept whole."""
         if self._scale is not None:
             return self._comparison.norms(keys.float() * self._scale)
         centered = keys.float() - self._mean

@@ -24,7 +24,7 @@ _MOST_CODE_BITS = 16
 _MOST_LINKS = 128
 # The most float32 numbers that an index may learn from keys, which are 64 MB.
 _FREE_NUMBERS = 1 << 24
-# The most multiplications: half a minute of one core, or so many for each number of the keys.
+# The most multiplications: half a minute of one core, or this number for each number of the keys.
 _FREE_WORK = 1 << 38
 _WORK_OF_A_NUMBER = 1 << 13
 _ROUNDS, _ROUNDS_OF_LISTS = 25, 10

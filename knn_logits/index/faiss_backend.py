@@ -34,7 +34,7 @@ _ROWS_FOR_THREADS = 32
 # With few candidates, selecting from all of them costs less than a heap of k neighbors.
 _CANDIDATES_PER_K = 4
 _LARGEST_RANGE = 1 << 24
-# FAISS finds at most so many neighbors on a GPU, and visits at most so many lists.
+# Maximum number of neighbors that FAISS finds on a GPU, and of lists that it visits.
 _MOST_ON_GPU = 2048
 # Its kernel for inverted lists has 48 KB of shared memory, which k fills at 48 bytes a neighbor.
 _SHARED_BYTES, _NEIGHBOR_BYTES, _FEWEST_ON_GPU = 49_152, 48, 32

@@ -19,10 +19,10 @@ from knn_logits.index.faiss_library import faiss_module, inverted_file, make_emp
 from knn_logits.settings.config import IndexConfig
 
 # Only an index that needs more keys than this makes it worth knowing how many there are.
-_LARGE = 1 << 20
-# So many keys are read at once, as float32, while an index is filled.
+_LARGE_SAMPLE = 1 << 20
+# Number of keys that are read at once, as float32, while an index is filled.
 _KEYS_AT_ONCE = 65_536
-# An index without inverted lists is trained on as many keys as one with so many.
+# An index without inverted lists is trained on as many keys as one with this number.
 _LISTS = 256
 
 
@@ -52,7 +52,7 @@ class FaissBackend(Backend):
                 f"are only {keys:,}; use --index with fewer lists, or auto, or exact"
             )
         # FAISS allocates all lists at once. The number of keys is checked again later.
-        if keys is not None or needed <= _LARGE:
+        if keys is not None or needed <= _LARGE_SAMPLE:
             make_empty(self.factory, self.dim, self.metric)
 
     def check_cost(self, entries: int, train_size: int | None) -> None:

@@ -91,7 +91,7 @@ class _Fields:
         return array
 
     def vector(self, dtype: str, unit: int = 1) -> Array:
-        """Reads an array with its length, which counts in units of so many numbers."""
+        """Reads an array with its length, which counts in units of `unit` numbers."""
         return self.array(dtype, self.number("Q") * unit)
 
 

@@ -121,7 +121,7 @@ def _assemble(
 
 
 def _learnt(arrays: Mapping[str, Array], name: str, count: int, kind: Any = np.float32) -> Array:
-    """Checks an array that an index learnt: so many finite numbers, or their bytes."""
+    """Checks an array that an index learnt: a number of finite numbers, or of bytes."""
     array = arrays[name]
     _expect(array.dtype == kind, f"{name} of dtype {array.dtype}")
     _expect(array.size == count, f"{name} of {array.size} numbers, expected {count}")

@@ -39,10 +39,10 @@ from knn_logits.store.datastore import Datastore
 # Adam's decays, and its step in units of the rows' own size.
 _DECAYS, _STEP = (0.9, 0.99), 0.05
 _ROWS_AT_ONCE = 256
-_LEAST = 1e-30
+_MIN_P = 1e-30
 _SCALED_TOKENS = 1024
 # No more than this share of the corpus is held out.
-_MOST = 0.1
+_MAX_HELD_OUT = 0.1
 # Neighbors of a token, and the likeliest tokens that are kept of their vote.
 _K, _LIKELIEST = 256, 16
 _TAUGHT_AT_ONCE = 128
@@ -87,7 +87,7 @@ class Rows:
         votes = p[row, column]
         total = torch.zeros(len(tokens), device=p.device).index_add_(0, row, votes)
         # The gradient at a row is its p less its part in the token's p.
-        p[row, column] = votes - votes / total.clamp(min=_LEAST)[row]
+        p[row, column] = votes - votes / total.clamp(min=_MIN_P)[row]
         self._move(p.T @ states / len(tokens))
 
     def learn_shares(self, states: Tensor, tokens: Tensor, shares: Tensor) -> None:
@@ -95,7 +95,7 @@ class Rows:
         p = torch.softmax(states @ self.rows.T, dim=-1)
         by_token = p.new_zeros(len(p), len(self.allotted)).index_add_(1, self.token, p)
         goal = torch.zeros_like(by_token).scatter_add_(1, tokens, shares)
-        ratio = goal / by_token.clamp(min=_LEAST)
+        ratio = goal / by_token.clamp(min=_MIN_P)
         p -= p * ratio[:, self.token]
         self._move(p.T @ states / len(tokens))
 
@@ -130,7 +130,7 @@ class Rows:
         least = math.inf
         for lmbda in LMBDAS:
             mixed = torch.logaddexp(
-                log_p + math.log(max(lmbda, _LEAST)), held.log_p_lm + math.log1p(-lmbda)
+                log_p + math.log(max(lmbda, _MIN_P)), held.log_p_lm + math.log1p(-lmbda)
             )
             least = min(least, -float(mixed.double().mean()))
         return math.exp(least)
@@ -147,7 +147,7 @@ def best_scale(rows: Rows, held: Held, variance: float) -> float:
 def held_out(store: Datastore, seed: int) -> Array:
     """Chooses whole documents of the corpus, or else its end, bool [entries]."""
     entries = len(store)
-    size = max(1, min(int(_MOST * entries), sample_size(entries)))
+    size = max(1, min(int(_MAX_HELD_OUT * entries), sample_size(entries)))
     parts = part_of_entries(store)
     held = np.zeros(entries, dtype=bool)
     numbers, counts = np.unique(parts, return_counts=True)
@@ -194,7 +194,7 @@ def read_held(
 
 @dataclass(frozen=True)
 class Shares:
-    """What is to be learnt at some entries."""
+    """The targets of the fit at some entries."""
 
     tokens: Array  # int32 [entries, likeliest], numbers among the memory's tokens
     shares: Array  # float32 [entries, likeliest], which sum to 1

@@ -35,7 +35,7 @@ class Weighing:
         )
 
     def bonus(self, neighbors: Neighbors) -> Tensor | None:
-        """What features add to the logits, float32 [rows, k]; None if they add nothing."""
+        """The part of features in the logits, float32 [rows, k]; None if they add nothing."""
         parts: list[Tensor] = []
         for feature, weight in (
             (neighbors.shared, self.suffix_weight),

@@ -32,7 +32,7 @@ def connect(address: str) -> Any:
 
 
 def machines(ray: Any) -> list[dict[str, Any]]:
-    """What Ray says of each machine of the cluster that is alive and has a CPU."""
+    """The description of each machine of the cluster that is alive and has a CPU."""
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
 
 

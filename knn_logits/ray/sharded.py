@@ -16,9 +16,9 @@ from knn_logits.errors import ConfigError, UnreachableError
 from knn_logits.metrics import Metric
 from knn_logits.ray.shard import Neighborhood
 
-# A shard that was opened has so many seconds to answer; it may have to be opened again meanwhile.
+# Number of seconds in which a shard has to answer; it may have to be opened again meanwhile.
 PATIENCE = 60.0
-# Waits so many seconds for an answer. It raises a TimeoutError while there is none yet, and an
+# Waits a number of seconds for an answer. It raises a TimeoutError while there is none yet, and an
 # UnreachableError where none will come.
 Answer = Callable[[float], Any]
 

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 # A piece that is lost so often is not tried again, since the work itself may end its process.
 _TRIES = 5
-# So many pieces a worker may be ahead of the result that comes next.
+# Maximum number of pieces that a worker may be ahead of the result that comes next.
 _AHEAD = 2
 _POLL, _FETCH = 5.0, 120.0
 
@@ -35,7 +35,7 @@ class Workers:
     ) -> None:
         self._ray, self._start = ray, start
         self._count, self._patience = count, patience
-        # What each actor does that is not idle: a task, or None while it starts.
+        # The task of each actor that is not idle, or None while it starts.
         self._calls: dict[Any, tuple[Any, _Task | None]] = {}
         self._idle: list[Any] = []
         self._failures = 0

@@ -114,7 +114,7 @@ def open_retriever(
 
 
 def check_shares(weights: Sequence[float] | None, stores: int) -> list[float] | None:
-    """Refuses weights that do not fit so many datastores."""
+    """Refuses weights whose number is not that of the datastores."""
     if weights is None:
         return None
     try:

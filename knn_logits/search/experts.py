@@ -1,4 +1,4 @@
-"""What votes on the next token: registries of retrievers, and of experts beside them."""
+"""The voters on the next token: registries of retrievers, and of experts beside them."""
 
 from __future__ import annotations
 

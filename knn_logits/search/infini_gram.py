@@ -13,7 +13,7 @@ from knn_logits.search.occurrences import Occurrences, Prefixes
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
-# The share of the ∞-gram for a suffix of at least so many tokens. The shares lie between
+# The share of the ∞-gram by its minimum number of tokens. The shares lie between
 # those that are best for PEPs and for WikiText-2 (docs/research/infini-gram.md).
 _LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13)
 _SHARES = (0.02, 0.2, 0.22, 0.25, 0.28, 0.35, 0.5, 0.7)

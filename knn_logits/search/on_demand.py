@@ -29,7 +29,7 @@ from knn_logits.store.records import OnDemandRecord
 
 
 class Passages:
-    """The passages of a text: so many entries in a row, none of which crosses a context's edge."""
+    """The passages of a text: entries in a row, none of which crosses a context's edge."""
 
     def __init__(self, contexts: Contexts, size: int, before: int) -> None:
         self._size, self._before = size, before
@@ -71,7 +71,7 @@ class Passages:
 
 # An end that occurs more often than this says little, and gives no points.
 _MOST_OCCURRENCES = 2048
-# An end is compared over at most so many tokens.
+# Maximum number of tokens over which an end is compared.
 _LONGEST_END = 64
 # The latest results that are kept.
 _CACHED = 8192

@@ -23,9 +23,9 @@ from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.manifest import needs_text
 
-# So many steps are kept, since drafts may be rejected, and an assistant's steps come in between.
+# Number of steps that are kept: drafts may be rejected, and an assistant's steps come in between.
 _STEPS_CACHED = 64
-# Each thread has memory for so many keys. 1,024 keys of 768 numbers take 3 MB.
+# Number of keys that each thread has memory for. 1,024 keys of 768 numbers take 3 MB.
 _KEYS_CACHED = 1024
 
 
@@ -40,7 +40,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class _Step:
-    """What one step leaves for the next: the texts of its rows, and the candidates of each."""
+    """The state of one step for the next: the texts of its rows, and the candidates of each."""
 
     ids: Tensor
     candidates: list[Candidates]

@@ -194,7 +194,7 @@ class KNNConfig:
 @documented
 @dataclass(frozen=True)
 class MixtureConfig:
-    """What a memory is asked with beside `KNNConfig`."""
+    """The settings of a memory beside `KNNConfig`."""
 
     preset: Preset | None = setting(
         None,
@@ -242,7 +242,7 @@ class SearchSettings(TypedDict, total=False):
 @documented
 @dataclass(frozen=True)
 class IndexConfig:
-    """What kind of index is built over the keys."""
+    """The kind of index over the keys."""
 
     factory: str = setting(
         "auto",

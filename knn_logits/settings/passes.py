@@ -53,7 +53,7 @@ class PassConfig:
         check_fields(self)
 
     def keywords(self) -> dict[str, Any]:
-        """What is given, as the keyword arguments of `build_datastore`, `evaluate` and others."""
+        """The given values, as keyword arguments of `build_datastore`, `evaluate` and others."""
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         return {
             name: value for name, value in values.items() if value not in (None, WindowConfig())

@@ -37,7 +37,7 @@ _UNREADABLE = (
     "right Hub"
 )
 _REFUSED = "the Hub refuses access to {repo} ({status}): {login} that has the permission"
-# What errors of the client mean, by their class or a status; the first that fits is said.
+# The meanings of the client's errors, by their class or a status; the first that fits counts.
 _MEANINGS = (
     ("GatedRepoError", "{name} is gated: accept its terms at {address}, and {login}"),
     (

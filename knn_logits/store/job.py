@@ -32,7 +32,7 @@ JobKind = Literal["build", "add", "sync", "compact", "index", "cluster", "suffix
 
 
 class Journal(Record):
-    """What a job has done so far."""
+    """The progress of a job."""
 
     long = ("files",)
 

@@ -81,7 +81,7 @@ def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
 
 
 def kind_of(name: str) -> Kind | None:
-    """What a file of this name holds; None if no datastore has such a file."""
+    """The kind of a file of this name; None if no datastore has such a file."""
     parts = _NAME.fullmatch(name)
     kind = _KIND_OF.get((parts[1], parts[3])) if parts else None
     return kind if parts and (parts[2] is not None) == (kind == "keys") else None

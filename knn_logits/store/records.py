@@ -174,7 +174,7 @@ class GateRecord(Record):
 
 
 class NearRecord(Record):
-    """What text like the datastore's finds in it. `building.nearness` measures it."""
+    """The nearness of text like the datastore's. `building.nearness` measures it."""
 
     distance: float = Field(allow_inf_nan=False)  # the limit for a neighbor to count as near
     hits: Share  # how often one of the nearest entries has the token that follows
@@ -219,5 +219,5 @@ class FileRecord(Record):
 
     @property
     def kind(self) -> layout.Kind | None:
-        """What it holds; None if no datastore has such a file."""
+        """The kind of its content; None if no datastore has such a file."""
         return layout.kind_of(self.name)

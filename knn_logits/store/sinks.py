@@ -20,7 +20,7 @@ from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 # States after different first words are alike if their squared distance is below this share of that
 # to states within a text. SmolLM2: 0.001, and 0.15 after a whole layer, where they differ more than
 # states within a text do. Models without a sink: 0.8 and more.
-_ALIKE = 0.4
+_SINK_COSINE = 0.4
 # The least distance of a sink from the states within a text, as a multiple of that between these;
 # the larger one where all documents begin with the same token. SmolLM2: 15. Others: up to 0.5.
 _APART, _FAR_APART = 1.0, 4.0
@@ -65,7 +65,7 @@ def find_sink(store: Datastore) -> Sink | None:
         is_sink = apart > _FAR_APART * usual
     else:
         alike = float(torch.cdist(first, begins).square().median())
-        is_sink = alike < _ALIKE * float(distances.median()) and apart > _APART * usual
+        is_sink = alike < _SINK_COSINE * float(distances.median()) and apart > _APART * usual
     if not is_sink:
         return None
     entries = torch.zeros(len(store), dtype=torch.bool)

@@ -203,7 +203,7 @@ def _check_content(
 
 
 def _number_problem(part: memoryview, record: FileRecord, manifest: Manifest) -> str | None:
-    """What is wrong with some numbers of an array; a suffix index is checked with the text."""
+    """The fault of some numbers of an array; a suffix index is checked with the text."""
     if record.kind == "keys":
         half = manifest.dtype == "float16"
         bits = _numbers(part, np.uint16 if half else np.uint32)

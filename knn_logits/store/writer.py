@@ -115,9 +115,9 @@ def shard_rows(dim: int, dtype: str, shard_bytes: int = SHARD_BYTES) -> int:
 
 
 def in_shards(parts: Iterable[Array], rows: int, seconds: float = math.inf) -> Iterator[Array]:
-    """Yields the rows of some arrays, so many at a time, in a buffer that is used again.
+    """Yields the rows of some arrays, `rows` at a time, in a buffer that is used again.
 
-    After so many seconds, the rows of an unfilled buffer are yielded as well.
+    After `seconds`, the rows of an unfilled buffer are yielded as well.
     """
     buffer, filled, yielded = None, 0, time.monotonic()
     for part in parts:

@@ -63,7 +63,7 @@ def test_the_sample_is_whole_windows_up_to_its_size(store, monkeypatch):
     for piece in everything:
         stored = store.tokens[piece.first : piece.first + piece.size + 1]
         assert np.array_equal(piece.tokens, stored)
-    monkeypatch.setattr(settings_choice, "_SMALL", 60)
+    monkeypatch.setattr(settings_choice, "_MIN_TOKENS", 60)
     some = sample_pieces(store, 0)
     assert 60 <= sum(piece.size - piece.skip for piece in some) < 60 + 64
     firsts = [{piece.first for piece in sample_pieces(store, seed)} for seed in range(5)]

@@ -15,7 +15,7 @@ from knn_logits.engine.llama_cpp.context import CHUNK, Context
 from knn_logits.engine.llama_cpp.gguf_file import Weights
 from knn_logits.errors import LimitError
 
-# A pass over so many tokens takes longer to score them than to read one more.
+# Number of tokens from which a pass takes longer to score them than to read one more.
 _MANY = 24
 
 
@@ -28,7 +28,7 @@ class Contexts:
         self._lock = threading.Lock()
 
     def take(self, size: int, texts: int, names: Sequence[str]) -> Context:
-        """An empty context for so many tokens in so many texts; `LimitError` if it cannot be."""
+        """An empty context for a number of tokens and texts; `LimitError` if it cannot be."""
         most = self._weights.context_length
         if size > most:
             raise LimitError(

@@ -19,7 +19,7 @@ from knn_logits.errors import ModelError
 
 # The most tokens of one decode.
 CHUNK = 256
-# Contexts are made for so many tokens at first, and then for twice as many.
+# Number of tokens that a context is made for at first; it then doubles.
 _SMALLEST = 512
 
 
@@ -111,7 +111,7 @@ class Context:
             return int(llama().llama_decode(self.handle, self._batch))
 
     def cut(self, row: int, length: int) -> None:
-        """Forgets what a text has after so many tokens."""
+        """Forgets the tokens of a text from a position on."""
         if length < self.lengths[row]:
             if not llama().llama_memory_seq_rm(self._memory, row, length, -1):
                 raise ModelError(

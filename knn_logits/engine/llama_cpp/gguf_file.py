@@ -14,7 +14,7 @@ from knn_logits.printable import one_line
 
 _MAGIC = b"GGUF"
 # The longest text of a setting, such as a chat template.
-_LONGEST = 1 << 20
+_MAX_TEXT_BYTES = 1 << 20
 
 
 class Weights:
@@ -90,7 +90,7 @@ class Weights:
 
     @property
     def quantisation(self) -> str:
-        """What llama.cpp calls the precision of most weights, such as "Q4_1"."""
+        """llama.cpp's name of the precision of most weights, such as "Q4_1"."""
         words = _text(llama().llama_model_desc, self.handle).split()
         # "llama 135M Q4_1", "qwen2 7B Q4_K - Medium", "gpt2 ?B (guessed) all F32"
         passed_over = ("-", "all", "(guessed)")
@@ -133,6 +133,6 @@ def _text(function: Any, *arguments: Any) -> str:
     while True:
         buffer = ctypes.create_string_buffer(size)
         length = int(function(*arguments, buffer, size))
-        if length < size or size >= _LONGEST:
+        if length < size or size >= _MAX_TEXT_BYTES:
             return buffer.value.decode("utf-8", "replace")
-        size = min(length + 1, _LONGEST)
+        size = min(length + 1, _MAX_TEXT_BYTES)

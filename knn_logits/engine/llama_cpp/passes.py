@@ -22,7 +22,7 @@ from knn_logits.errors import ConfigError, ModelError
 # first that the graph has is taken: a feed-forward network beside attention reads the norm before
 # both, and one without a norm of its own reads the sum.
 _KEYS = {"ffn_input": ("ffn_norm", "ffn_inp", "attn_norm"), "layer_output": ("l_out",)}
-# What the names of tensors after attention begin with.
+# The prefix of the names of tensors after attention.
 _AFTER_ATTENTION = ("ffn_", "l_out")
 
 
@@ -85,8 +85,8 @@ class _Decoder(nn.Module):
         if cache is None:
             cache = TextCache(self._contexts, rows, tuple(taps), int(mask.sum(1).max()))
         keep = 0 if keys_only else min(columns, logits_to_keep or columns)
-        # What is not scored ends at the key, such as most of a prompt. Where the text goes on, the
-        # last layer's attention comes first, since later tokens look back at it.
+        # Positions without a score, such as most of a prompt, end at the key. Where the text
+        # continues, the last layer's attention comes first, since later tokens look back at it.
         last = next(iter(taps)) if len(taps) == 1 else None
         if last is not None and not (keys_only or last.startswith(_AFTER_ATTENTION)):
             last = None

@@ -48,7 +48,7 @@ _FLOOR = 0.02
 
 @dataclass(frozen=True)
 class Ballots:
-    """What the model, the neighbors and the match say at some steps, for features and a fit."""
+    """The favorites of the model, the neighbors and the match at some steps, for a fit."""
 
     features: Tensor  # float32 [rows, features], in the order of FEATURES
     tokens: Tensor  # int64 [rows, 3], the favorites of the model, the neighbors and the match

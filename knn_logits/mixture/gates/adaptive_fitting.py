@@ -16,7 +16,7 @@ from knn_logits.search.neighbors import Neighbors
 
 # The weight of the likelihood of passages that a text repeats, and of the model's own text, where
 # documents of the corpus, each left out of the search, count as 1.
-_PASSAGES, _OWN = 0.1, 2.0
+_PASSAGE_WEIGHT, _OWN_WEIGHT = 0.1, 2.0
 # The weight of the log-odds against the model's own choice in its own text, beyond a margin.
 _PENALTY, _MARGIN = 0.5, 0.1
 _UNITS, _STEPS, _DECAY = 16, 400, 1e-2
@@ -101,7 +101,7 @@ def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> A
         seed: The seed of the first weights and of the batches.
     """
     weights = torch.zeros(len(tokens), dtype=torch.float32)
-    for kind, weight in ((CORPUS, 1.0), (PASSAGE, _PASSAGES), (OWN, _OWN)):
+    for kind, weight in ((CORPUS, 1.0), (PASSAGE, _PASSAGE_WEIGHT), (OWN, _OWN_WEIGHT)):
         rows = tokens.kind == kind
         weights[rows] = weight * len(tokens) / max(1, int(rows.sum()))
     others = tokens.tokens != tokens.tokens[:, :1]

@@ -27,7 +27,7 @@ _FEATURES = (
     "log p_LM of the likeliest token",
     "entropy of p_LM",
 )
-_FEW = 16
+_FEW_NEIGHBORS = 16
 _LEAST_LOG_P = -20.0
 
 
@@ -74,7 +74,7 @@ def _token_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> T
     rows = neighbors.rows
     features = torch.zeros(rows, 4, dtype=torch.float32, device=log_p_lm.device)
     if neighbors.k:
-        few = min(_FEW, neighbors.k)
+        few = min(_FEW_NEIGHBORS, neighbors.k)
         nearness, columns = neighbors.nearness.topk(few, dim=-1)
         distances = as_distance(nearness, metric)
         values = neighbors.values.gather(-1, columns)
