@@ -36,10 +36,10 @@ QUICK := building/test_given_documents.py corpus/test_corpus_hub.py corpus/test_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test tests soak fuzz wheel release bench pins lint style types quick format docs demo app space clean
+.PHONY: help setup check test test-all tests fuzz wheel release bench pins lint style types quick format docs demo app space clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables: PYTHON=python3.11   VENV=.venv   PYTEST_ARGS="-k trace"   WORKERS=3'
 	@echo '           REQUIREMENTS=requirements-gpu.txt (with a VENV of its own: faiss on CUDA)'
@@ -56,8 +56,8 @@ test: style ## Set up, lint, check types and import layers, run the tests
 tests: setup $(VENV)/.instruct
 	$(PYTEST) --durations=20 $(PYTEST_ARGS)
 
-soak: setup $(VENV)/.instruct ## Run the long tests of faults, attacks and threads, which `make test` runs a part of
-	$(PYTEST) -m soak --durations=20 $(PYTEST_ARGS)
+test-all: style types setup $(VENV)/.instruct ## As `make test`, with the long runs: faults, attacks, fuzzing, threads, every model type
+	$(PYTEST) -m 'soak or not soak' --durations=20 $(PYTEST_ARGS)
 
 fuzz: setup ## Give every parser and request body changed inputs: FUZZ_ARGS="--number 100000 --seed 3"
 	$(BIN)/python tests/fuzz/fuzz.py $(FUZZ_ARGS)

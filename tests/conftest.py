@@ -138,19 +138,21 @@ def model():
     return make_gpt2()
 
 
-def with_model(function):
+def with_model(function, **settings):
     """A fixture: a function of the package with the shared model and tokenizer."""
 
     @pytest.fixture(scope="session")
     def bound(model, tokenizer):
         import knn_logits
 
-        return partial(getattr(knn_logits, function), model, tokenizer)
+        return partial(getattr(knn_logits, function), model, tokenizer, **settings)
 
     return bound
 
 
-build, tune, evaluate, explain = map(with_model, ("build_datastore", "tune", "evaluate", "explain"))
+# Calibration writes texts with the model, and takes most of the time of a small build.
+build = with_model("build_datastore", calibrate=False)
+tune, evaluate, explain = map(with_model, ("tune", "evaluate", "explain"))
 
 
 @pytest.fixture(scope="session")
@@ -315,15 +317,6 @@ def memory(store):
 
     ids = np.arange(len(store))
     return store.keys(ids).astype(np.float64), store.values.numpy()
-
-
-@pytest.fixture
-def development_data():
-    """The folder of development data, for tests marked `shared`."""
-    folder = os.environ.get("KNN_LOGITS_DEV_DATA")
-    if not folder:
-        pytest.skip("KNN_LOGITS_DEV_DATA is not set: it names the folder of development data")
-    return folder
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 
 from knn_logits.store import layout
 from knn_logits.store.job import record_file
-from knn_logits.store.manifest import Manifest, checksum_of
+from knn_logits.store.manifest import checksum_of
 
 
 def names(folder):
@@ -59,10 +59,3 @@ def refit(folder, **fields):
             }
         files.append(found)
     write_content(folder, content | {"files": files} | fields)
-
-
-def with_manifest(store, **fields):
-    """Writes another valid manifest for the same files."""
-    Manifest.model_validate(store.manifest.model_copy(update=fields).model_dump()).write(
-        store.folder
-    )

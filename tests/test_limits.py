@@ -66,7 +66,3 @@ def test_a_deadline_ends_a_build_from_another_thread(build, tmp_path):
     with pytest.raises(LimitError, match="stopped"):
         build(["The pump is new."] * 9, tmp_path / "store", progress=deadline.watch(progress))
     assert len(told) == 1
-
-
-def test_watching_without_a_progress_tells_nobody():
-    Deadline(60).watch()("keys", 1, 2)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from knn_logits.errors import ConfigError
-from knn_logits.metrics import COMPARISONS, METRIC_OF_FAISS, METRICS, as_distance, check_metric
+from knn_logits.metrics import COMPARISONS, METRIC_OF_FAISS, METRICS, as_distance
 
 QUERIES, KEYS = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(0))
 
@@ -53,9 +52,3 @@ def test_faiss_compares_prepared_vectors_likewise(metric):
 
 def test_a_zero_vector_stays_zero():
     assert np.array_equal(COMPARISONS["cosine"].prepared(torch.zeros(1, 3)), np.zeros((1, 3)))
-
-
-def test_names():
-    assert set(COMPARISONS) == set(METRICS) == {check_metric(metric) for metric in METRICS}
-    with pytest.raises(ConfigError, match="metric must be one of l2, ip, cosine"):
-        check_metric("euclid")

@@ -73,15 +73,6 @@ def test_metadata_that_is_no_json_is_named(build, tmp_path):
         build([document], tmp_path / "store")
 
 
-@pytest.mark.parametrize(
-    "text", ["my-folder/", "file.rst", "C:\\texts\\a.pdf", "~/notes", "./a", "a/b.md"]
-)
-def test_a_path_that_does_not_exist_is_no_text(build, tmp_path, text):
-    with pytest.raises(CorpusError, match="looks like a path, but no such file or folder exists"):
-        build([*TEXTS[:2], text], tmp_path / "store")
-    assert not (tmp_path / "store").exists()
-
-
 def test_short_texts_are_no_paths(build, tmp_path):
     texts = ["and/or", "https://a.org/", "3.5", "U.S.A.", "a/b", "</html>", "The winch.py/ file"]
     documents = [*TEXTS[:2], *texts, Document("file.rst", "f")]

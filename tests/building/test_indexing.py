@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from folders import change, contents, hashes, names, one_line, read_content, refit
+from folders import change, contents, hashes, names, one_line, refit
 from handmade import make_store
 from random_keys import DOCUMENTS, KEYS, make_random
 
@@ -21,7 +21,7 @@ from knn_logits import (
     build_index,
 )
 from knn_logits.building import indexing
-from knn_logits.building.indexing import build_suffixes, check_index
+from knn_logits.building.indexing import build_suffixes
 from knn_logits.errors import StorageError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import open_index
@@ -206,11 +206,6 @@ def test_what_the_text_is_too_short_for_is_refused_before_the_keys(
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("factory", ["IVF4,Flat", "IVF4,SQ8", "IVF4,PQ4x4", "HNSW8", "IVF4,RaBitQ"])
-def test_what_fits_is_not_refused(factory):
-    check_index(IndexConfig(factory), 32, "l2", 100)
-
-
 @pytest.mark.parametrize("factory", ["PCA8,IVF4,SQ8", "IVF4_HNSW8,Flat", "LSH", "SQ8", "IVF4,SQ9"])
 def test_an_unknown_type_is_refused_with_those_that_there_are(run, copied, factory):
     refused = run.refused("index", copied, "--index", factory)
@@ -352,7 +347,3 @@ def test_hostile_shares_are_refused(copied, record):
     with pytest.raises(DamagedError) as caught:
         Datastore(copied)
     one_line(caught)
-
-
-def test_the_manifest_of_old_is_unchanged(copied):
-    assert "infini_gram" not in read_content(copied)

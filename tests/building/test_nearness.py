@@ -46,7 +46,7 @@ def test_a_build_measures_which_ngram_is_a_loop(model, tokenizer, tmp_path):
 
 
 def test_another_metric_has_a_temperature_of_its_own_scale(build, tmp_path):
-    store = build(TEXTS, tmp_path / "store", lmbda=0.3)
+    store = build(TEXTS, tmp_path / "store", lmbda=0.3, calibrate=True)
     before = store.manifest.settings
     after = knn_logits.build_index(store, knn_logits.IndexConfig("exact", "cosine"))
     assert after.manifest.settings.temperature < before.temperature
@@ -63,7 +63,7 @@ MANY = [f"{text} And so it goes on, number {number}." for number in range(4) for
 def near_store(request, build, tmp_path_factory):
     index = knn_logits.IndexConfig("exact", metric=request.param)
     folder = tmp_path_factory.mktemp("near") / "s"
-    return build(MANY, folder, index=index, lmbda=0.8)
+    return build(MANY, folder, index=index, lmbda=0.8, calibrate=True)
 
 
 def test_the_limit_is_a_plain_percentile(near_store):

@@ -114,7 +114,6 @@ def by_torchrun(ranks, entrypoint, *arguments):
     elastic_launch(config, entrypoint)(*arguments)
 
 
-@pytest.mark.slow
 def test_two_ranks_write_what_one_process_writes(run, model_folder, tmp_path, monkeypatch):
     corpus = tmp_path / "corpus.jsonl"
     rows = [{"id": str(one), "text": f"Part {one}. {TEXT * (one + 1)}"} for one in range(12)]

@@ -1,12 +1,8 @@
 """The command line as a user meets it: results, JSON, and one line for each mistake."""
 
-import subprocess
-import sys
-
 import pytest
 from commands import write_corpus
 from conftest import TEXTS, make_gpt2
-from tokenizers import Tokenizer, models
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +77,6 @@ def test_explain_json(run, built, model_folder):
     assert content["tokens"][5]["influence"] > 0.5
 
 
-def test_info(run, built):
-    store, result = built
-    content = run("info", store, "--json").json
-    assert content["ok"] is True
-    assert content["entries"] == result.json["entries"]
-    assert "ffn_input" in run("info", store).out
-
-
 def test_index_changes_kind_and_metric(run, built, model_folder):
     store, before = built
     result = run.good("index", store, "--index", "IVF4,Flat", "--metric", "cosine", "--json")
@@ -148,8 +136,6 @@ def test_mistakes_in_the_corpus(run, model_folder, tmp_path):
     [
         (["--index", "IVF,nonsense"], "IVF,nonsense"),
         (["--window", "99999"], "window 99999"),
-        (["--window", "8", "--stride", "9"], "stride"),
-        (["--key", "nonsense"], "nonsense"),
         (["--key", "transformer.h.99.mlp:input"], "transformer.h.1"),
         (["--device", "cuda"], "--device cpu"),
     ],
@@ -160,15 +146,6 @@ def test_mistakes_in_a_build(run, model_folder, corpus, tmp_path, options, part)
     if "cuda" in options and torch.cuda.is_available():
         pytest.skip("there is a GPU, so --device cuda is right")
     one_line(run("build", model_folder, corpus, "--out", tmp_path / "s", *options), part)
-
-
-def test_a_store_that_is_there_is_not_replaced(run, built, model_folder, corpus):
-    store, _ = built
-    one_line(run("build", model_folder, corpus, "--out", store), "--overwrite")
-    one_line(
-        run("build", model_folder, corpus, "--out", store.parent),
-        "contains other files",
-    )
 
 
 def test_a_store_of_another_model(run, built, tokenizer, tmp_path):
@@ -187,33 +164,6 @@ def test_a_store_of_another_model(run, built, tokenizer, tmp_path):
         folder = saved(name, **settings)
         result = run("generate", folder, store, "--prompt", "a")
         one_line(result, "store", "load")
-
-
-def test_a_store_of_another_tokenizer(run, built, tmp_path):
-    from transformers import PreTrainedTokenizerFast
-
-    folder = tmp_path / "other"
-    make_gpt2().save_pretrained(folder)
-    words = {"<|endoftext|>": 0, "a": 1, "b": 2}
-    other = Tokenizer(models.WordLevel(words, unk_token="<|endoftext|>"))
-    PreTrainedTokenizerFast(tokenizer_object=other, eos_token="<|endoftext|>").save_pretrained(
-        folder
-    )
-    store, _ = built
-    one_line(run("generate", folder, store, "--prompt", "a"), "tokenizer")
-    one_line(run("explain", folder, store, "a b a"), "tokenizer")
-
-
-def test_a_half_built_store(run, built, model_folder):
-    store, _ = built
-    (store / "datastore.json").unlink()
-    (store / "building.json").write_text("{}")
-    for result in (
-        run("generate", model_folder, store, "--prompt", "a"),
-        run("info", store),
-        run("index", store),
-    ):
-        one_line(result, "unfinished build")
 
 
 def test_what_is_no_store_or_no_model(run, built, model_folder, tmp_path):
@@ -249,20 +199,6 @@ def test_a_model_without_a_decoder(run, tokenizer, corpus, tmp_path):
     one_line(result, "is bidirectional", "causal")
 
 
-def test_a_failed_build_keeps_what_was_there(run, built, model_folder, tmp_path):
-    store, before = built
-    (tmp_path / "bad.jsonl").write_text('{"text": "fine words"}\n{"no": 1}\n')
-    result = run("build", model_folder, tmp_path / "bad.jsonl", "--out", store, "--overwrite")
-    one_line(result, "bad.jsonl")
-    assert run("info", store, "--json").json["entries"] == before.json["entries"]
-    assert sorted(path.name for path in store.parent.iterdir()) == ["bad.jsonl", "store"]
-    (tmp_path / "bad.jsonl").unlink()
-    (tmp_path / "good.txt").write_text(TEXTS[0])
-    run.good("build", model_folder, tmp_path / "good.txt", "--out", store, "--overwrite")
-    assert run("info", store, "--json").json["documents"] == 1
-    assert sorted(path.name for path in store.parent.iterdir()) == ["good.txt", "store"]
-
-
 def test_a_store_inside_its_corpus_is_no_document(run, model_folder, tmp_path):
     (tmp_path / "a.txt").write_text(TEXTS[0])
     for more in ([], ["--overwrite"]):
@@ -283,17 +219,9 @@ def test_the_metric_of_a_store_stays_unless_another_is_named(run, model_folder, 
     assert after["settings"] == before["settings"]
 
 
-def test_help_and_version_are_quick_to_answer(run):
+def test_help_and_version(run):
     assert "build" in run("--help").out
     assert run("--version").out.startswith("knn-logits ")
-    code = (
-        "import sys, knn_logits.cli.app; "
-        "print([m for m in ('torch', 'transformers', 'faiss') if m in sys.modules])"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert out.strip() == "[]"
 
 
 def test_a_file_without_rows_is_not_called_missing(run, model_folder, tmp_path):

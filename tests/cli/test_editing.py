@@ -102,14 +102,6 @@ def test_sync_keeps_what_cannot_be_read(run, store, model_folder, tmp_path):
     assert run("info", store, "--documents", "--json").json["found"] == 4
 
 
-def test_sync_of_another_folder_is_refused(run, store, model_folder, tmp_path):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "text.txt").write_text("Another folder.")
-    result = run.refused("sync", model_folder, store, tmp_path / "other")
-    assert "--force" in result.err
-    assert Datastore(store).manifest.removed == ()
-
-
 def test_documents_are_listed_and_searched(run, store):
     shown = run("info", store, "--documents").out.splitlines()
     assert len(shown) == 6
@@ -158,12 +150,6 @@ def test_clusters_are_made_by_index(run, store):
     )
 
 
-def test_an_id_that_is_not_there(run, store):
-    result = run.refused("remove", store, "--document", "nope")
-    assert "no document with the id, title or uri 'nope'" in result.line
-    assert Datastore(store).manifest.removed == ()
-
-
 def test_verify_names_what_is_damaged(run, store):
     assert run("verify", store, "--json").json["ok"]
     path = store / "keys-00000.npy"
@@ -201,14 +187,6 @@ def test_several_datastores(run, store, model_folder, tmp_path):
     explained = run("explain", model_folder, store, other, TEXTS[6], "--json").json
     named = {n["store"] for one in explained["tokens"] for n in one["neighbors"]}
     assert "other" in named
-
-
-@pytest.mark.parametrize("weights", ["a", "0.5", "1,-1", ""])
-def test_wrong_weights(run, store, model_folder, weights):
-    result = run.refused(
-        "generate", model_folder, store, store, "--prompt", "The", "--weights", weights
-    )
-    assert "weights" in result.line
 
 
 def test_verify_tells_of_stored_control_tokens(

@@ -35,7 +35,7 @@ def test_a_preset_decides_whether_a_gate_and_shared_tokens_count(
     run, build, model_folder, text, tmp_path
 ):
     settings = {"k": 8, "temperature": 5.0, "suffix_weight": 3.0}
-    store = build(TEXTS * 2, tmp_path / "s", **settings)
+    store = build(TEXTS * 2, tmp_path / "s", **settings, calibrate=True)
     assert store.manifest.gate is not None
     call = ("eval", model_folder, store.folder, text, "--allow-overlap", "--json")
     plain, default, paper = [

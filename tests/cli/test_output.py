@@ -37,10 +37,8 @@ def run_in(run, monkeypatch):
     return call_in
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
-def test_no_work_is_lost_on_an_output_that_is_not_utf8(
-    run_in, model_folder, copied, text, encoding
-):
+def test_no_work_is_lost_on_an_output_that_is_not_utf8(run_in, model_folder, copied, text):
+    encoding = "ascii"
     done, out = run_in(encoding, "eval", model_folder, copied, text)
     assert (done.code, "\\u2192" in out) == (0, True), done.err
     prompt = ("--prompt", "The λ crane", "--max-new-tokens", 4, "--lmbda", 0.9)

@@ -171,18 +171,3 @@ def test_a_command_says_at_once_what_it_does(monkeypatch):
     assert "loading libraries" in stream.getvalue()
     terminal.status.clear()
     assert stream.getvalue().endswith("\x1b[2K")
-
-
-def test_within_a_job_it_is_a_phase(bars, monkeypatch):
-    phases = []
-    monkeypatch.setattr(terminal.status, "bars", lambda *step: phases.append(step))
-    terminal.doing("loading the model")
-    assert phases == [("loading the model", 0, None)]
-
-
-def test_one_document_is_no_plural():
-    assert [terminal.in_documents(number) for number in (0, 1, 2000)] == [
-        "0 documents",
-        "1 document",
-        "2,000 documents",
-    ]

@@ -48,6 +48,7 @@ def test_what_a_question_expects_stands_in_a_page(scripts):
 
 
 @pytest.mark.instruct
+@pytest.mark.soak
 def test_the_script_continues_sentences_and_marks_each_answer(scripts, instruct_folder):
     def script():
         sys.argv = ["demo.py"]

@@ -61,6 +61,8 @@ def place(world, tmp_path, monkeypatch):
     """A copy of that folder, which is the current directory."""
     copy = tmp_path / "world"
     shutil.copytree(world, copy, symlinks=True)
+    # What a model writes by itself during a build would take most of the time.
+    monkeypatch.setattr("knn_logits.building.own_texts.SAMPLED_TOKENS", 8)
     monkeypatch.chdir(copy)
     return copy
 

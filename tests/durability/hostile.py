@@ -236,6 +236,7 @@ def build(base):
         window=WindowConfig(64, 32),
         concatenate=True,
         index=IndexConfig("exact"),
+        calibrate=False,
     )
     clusters = np.random.default_rng(0).integers(0, 7, len(stream))
     for number, kind in enumerate(("IVF4,PQ8x4", "IVF4,SQ8", "Flat")):

@@ -92,7 +92,7 @@ class Jobs:
             folder,
             window=WINDOW,
             index=self._index,
-            lmbda=0.5,
+            calibrate=False,
             **self._small,
         )
 
@@ -183,6 +183,7 @@ class EveryJob(Jobs):
             window=WindowConfig(256, 128),
             concatenate=True,
             index=IndexConfig("exact"),
+            calibrate=False,
         )
         self._theirs = knn_transformers(
             outside / "theirs",

@@ -114,10 +114,7 @@ def places(number, at_most):
     return sorted({round(1 + turn * (number - 1) / (at_most - 1)) for turn in range(at_most)})
 
 
-SOAK = (pytest.mark.slow, pytest.mark.soak)
-
-
-@pytest.mark.parametrize("at_most", [3, pytest.param(1000, marks=SOAK)])
+@pytest.mark.parametrize("at_most", [3, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("kind", JOBS.KINDS)
 def test_a_job_goes_on_after_a_fault_at_any_call(
@@ -131,7 +128,7 @@ def test_a_job_goes_on_after_a_fault_at_any_call(
         disturbed(kind, operation, at, error, reference, folder, monkeypatch)
 
 
-@pytest.mark.parametrize("at_most", [2, pytest.param(13, marks=SOAK)])
+@pytest.mark.parametrize("at_most", [2, pytest.param(13, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", JOBS.KINDS)
 @pytest.mark.parametrize("operation", ["write", "sync", "rename"])
 def test_a_disk_that_stays_full(kind, operation, at_most, reference, tmp_path, monkeypatch):

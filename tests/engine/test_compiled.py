@@ -35,7 +35,6 @@ def wrap_layers(model):
 
 
 WAYS = [compile_call, compile_forward, compile_decoder, compile_layers, wrap_layers]
-LONG = (pytest.mark.slow, pytest.mark.soak)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +52,7 @@ def _no_code_of_other_tests():
     [
         pytest.param(compile_layers, False, 1, id="compile_layers-1"),
         *(
-            pytest.param(way, number % 2 == 1, 2, id=way.__name__, marks=LONG)
+            pytest.param(way, number % 2 == 1, 2, id=way.__name__, marks=pytest.mark.soak)
             for number, way in enumerate(WAYS)
         ),
     ],
@@ -74,7 +73,9 @@ def test_a_compiled_model_works(tokenizer, ids, tmp_path, compile_it, check, lay
 
 def test_a_datastore_of_a_compiled_model(mine, tokenizer, tmp_path):
     compile_call(mine)
-    made = knn_logits.build_datastore(mine, tokenizer, ["The harbour crane lifts."], tmp_path / "s")
+    made = knn_logits.build_datastore(
+        mine, tokenizer, ["The harbour crane lifts."], tmp_path / "s", calibrate=False
+    )
     assert len(made) > 0
 
 

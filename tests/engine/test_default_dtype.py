@@ -30,10 +30,12 @@ def other_default(request):
     torch.set_default_dtype(before)
 
 
+@pytest.mark.parametrize("other_default", ["bfloat16"], indirect=True)
 def test_a_build_with_its_calibration_is_the_same(build, other_default, tmp_path):
     def built():
         folder = tmp_path / str(torch.get_default_dtype())
-        return build(DOCUMENTS, folder, window=WindowConfig(64, 32)).manifest
+        settings = {"window": WindowConfig(64, 32), "calibrate": True}
+        return build(DOCUMENTS, folder, **settings).manifest
 
     one, other = other_default(built)
     assert one == other

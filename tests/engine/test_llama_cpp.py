@@ -58,7 +58,7 @@ def store(pair, folder):
 
     documents = [Document(text=text, id=f"d{number}") for number, text in enumerate(TEXTS * 2)]
     model = pair[1]
-    return build_datastore(model, model.tokenizer, documents, folder / "store")
+    return build_datastore(model, model.tokenizer, documents, folder / "store", calibrate=False)
 
 
 def ids_of(tokenizer, text=TEXTS[0]):
@@ -259,7 +259,7 @@ def test_a_datastore_says_which_engine_built_it(pair, store, tmp_path, tokenizer
     assert (store.manifest.model.engine, store.manifest.model.dtype) == ("llama.cpp", "F32")
     assert store.manifest.model.id == "llama.gguf"
     documents = [Document(text=text, id=text[:9]) for text in TEXTS]
-    other = build_datastore(pair[0], tokenizer, documents, tmp_path / "store")
+    other = build_datastore(pair[0], tokenizer, documents, tmp_path / "store", calibrate=False)
     assert other.manifest.model.engine == "transformers"
     assert "engine" not in (tmp_path / "store" / "datastore.json").read_text()
 
@@ -268,7 +268,7 @@ def test_a_datastore_serves_both_engines(pair, tmp_path, tokenizer, folder, capl
     from knn_logits import Memory, add_documents, build_datastore
 
     documents = [Document(text=text, id=text[:9]) for text in TEXTS]
-    store = build_datastore(pair[0], tokenizer, documents, tmp_path / "store")
+    store = build_datastore(pair[0], tokenizer, documents, tmp_path / "store", calibrate=False)
     small = open_gguf(write_gguf(folder / "q8.gguf", pair[0], tokenizer, quantised="Q8_0"))[0]
     Memory(small, store)
     assert "llama.gguf" not in caplog.text

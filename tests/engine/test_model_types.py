@@ -1,4 +1,7 @@
-"""Every model type of the table finds its key, gives its states, and generates with kNN exactly."""
+"""Every model type of the table finds its key, gives its states, and generates with kNN exactly.
+
+`make test` runs eight types, which differ most; `make test-all` runs all.
+"""
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import knn_logits
 from knn_logits.engine.forward import key_states, key_states_and_logits
 from knn_logits.engine.location import find_key
 
+EIGHT = ("gpt2", "llama", "opt", "mixtral", "gemma3n_text", "falcon_h1", "marian", "t5")
 START = 1
 NEW_TOKENS = 6
 # All entries: at the edge of a smaller k, rounding could change who votes.
@@ -103,7 +107,10 @@ def padded(rows, side):
     return ids, mask
 
 
-@pytest.fixture(scope="module", params=list(TABLE))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(one, marks=() if one in EIGHT else pytest.mark.soak) for one in TABLE],
+)
 def kind(request):
     if request.param not in CONFIG_MAPPING:
         pytest.skip("this release of transformers does not have it")

@@ -73,10 +73,6 @@ def test_there_is_no_choice_without_loss_or_memory(timed, monkeypatch):
     assert model.dtype == torch.float16
 
 
-def test_the_time_is_measured():
-    assert 0.0 < precision._seconds(torch.ones(16, 16)) < 60.0
-
-
 @pytest.mark.instruct
 def test_a_datastore_in_bfloat16_takes_the_same_model_in_float32(instruct, tmp_path):
     model, tokenizer = instruct

@@ -72,7 +72,9 @@ def test_special_tokens_stand_where_the_tokenizer_puts_them(tokenizer, template)
 
 def test_a_special_token_at_the_start_is_part_of_the_datastore(model, tokenizer, tmp_path):
     special = with_special_tokens(tokenizer, "<|endoftext|> $A")
-    store = build_datastore(model, special, ["The crane.", "The pump."], tmp_path / "s")
+    store = build_datastore(
+        model, special, ["The crane.", "The pump."], tmp_path / "s", calibrate=False
+    )
     for number, text in enumerate(["The crane.", "The pump."]):
         record = store.documents[number]
         ids = store.tokens[record.first : record.first + record.length].tolist()
@@ -92,16 +94,6 @@ def test_a_long_text_cut_in_parts_gives_the_same_tokens(tokenizer, text, part):
         parts = list(module._parts(text))
         assert "".join(parts) == text
         assert cut(tokenizer, [text, text]) == [tokenizer(text)["input_ids"]] * 2
-
-
-def test_parts_end_with_a_line():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PART", 4)
-        assert list(module._parts("")) == [""]
-        assert list(module._parts("abc\ndefgh\nij")) == ["abc\ndefgh\n", "ij"]
-        assert list(module._parts("abcdefgh")) == ["abcdefgh"]
-        # A line that starts with a space belongs to the tokens before it.
-        assert list(module._parts("abcd\n x\ny")) == ["abcd\n x\n", "y"]
 
 
 @given(st.lists(st.text("ab c\n", max_size=30), max_size=12), st.integers(1, 30))

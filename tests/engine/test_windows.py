@@ -49,11 +49,6 @@ def test_windows_of_one_document():
     assert list(plan([], [], 4, 2)) == []
 
 
-def test_contexts_without_a_length_are_an_error():
-    with pytest.raises(ValueError, match="shorter"):
-        list(plan([0, 4], [4], 4, 2))
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), max_size=30), st.integers(1, 300)
 )

@@ -113,7 +113,9 @@ def test_only_documents_that_may_vote_know_a_name(model, tokenizer, build, many,
 
 def test_a_name_does_not_run_from_one_document_into_the_next(model, tokenizer, tmp_path):
     texts = ["The winch is by Zan", "zibar is far, far away."]
-    store = knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "s", index="exact")
+    store = knn_logits.build_datastore(
+        model, tokenizer, texts, tmp_path / "s", index="exact", calibrate=False
+    )
     assert unknown_names(tokenizer, "where is Zanzibar?", [store]) == ("Zanzibar",)
     assert unknown_names(tokenizer, "where is Zibar?", [store]) == ()
     assert unknown_names(tokenizer, "where is Zibar?", [store], ["1"]) == ("Zibar",)
@@ -163,7 +165,7 @@ def test_a_trace_keeps_the_unknown_names_and_says_them(model, tokenizer, many, t
 def test_short_words_of_many_documents_name_none(model, tokenizer, many, tmp_path):
     assert widespread_words(tokenizer, "So the K-12 may: the report", [many]) == ("so", "the")
     assert widespread_words(tokenizer, "so", []) == ()
-    single = knn_logits.build_datastore(model, tokenizer, MANY[:2], tmp_path / "s")
+    single = knn_logits.build_datastore(model, tokenizer, MANY[:2], tmp_path / "s", calibrate=False)
     assert widespread_words(tokenizer, "So the", [single]) == ()
     trace = knn_logits.explain(model, tokenizer, many, "So says the report.")
     assert trace[0].widespread == ("says", "the")

@@ -15,7 +15,9 @@ def made(tmp_path_factory):
     tokenizer, model = make_byte_fallback(), make_gpt2()
     folder = tmp_path_factory.mktemp("bytes") / "s"
     document = knn_logits.Document(RARE, "rare")
-    store = knn_logits.build_datastore(model, tokenizer, [document], folder, k=8, index="exact")
+    store = knn_logits.build_datastore(
+        model, tokenizer, [document], folder, k=8, index="exact", calibrate=False
+    )
     return model, tokenizer, store
 
 
@@ -58,7 +60,9 @@ def test_a_line_is_right_where_a_word_is_cut(made, tmp_path):
     lines = [f"記{mark}" for mark in "東京の天気は晴れ" * 90]
     (tmp_path / "log.txt").write_text("\n".join(lines), "utf-8")
     documents = read_corpus([str(tmp_path / "log.txt")])
-    store = knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "s", index="exact")
+    store = knn_logits.build_datastore(
+        model, tokenizer, documents, tmp_path / "s", index="exact", calibrate=False
+    )
     texts, said = token_texts(tokenizer, store.tokens.tolist()), set()
     for entry in range(0, len(store), 5):
         position = store.contexts.token_of(entry)

@@ -51,8 +51,7 @@ def test_a_file_is_written_in_its_place_with_its_mode_and_into_a_pipe(trace, tmp
         assert kept.result(60) == path.read_text()
 
 
-@pytest.mark.parametrize("place", ["/dev/stdout", "/dev/fd/1", "log"])
-@pytest.mark.parametrize("how", ["w", "a"])
+@pytest.mark.parametrize(("how", "place"), [("w", "/dev/stdout"), ("a", "/dev/fd/1"), ("a", "log")])
 def test_standard_output_that_is_a_file_keeps_what_others_write(tmp_path, how, place):
     target = tmp_path / "log"
     target.write_text("old\n" if how == "a" else "")

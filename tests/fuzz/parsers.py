@@ -336,9 +336,7 @@ def datastores(place):
             if path.name.startswith(".") or path.name[:10] in _LATER_KEYS:
                 continue
             is_manifest = path.name == "datastore.json"
-            form = {".json": "json", ".npy": "array", ".safetensors": "array"}.get(
-                path.suffix, "raw"
-            )
+            form = _FORMS.get(path.suffix, "raw")
             name = f"{whole.name}-{path.name}"
             targets.append(
                 Target(name, [path.read_bytes()], reads_store(whole, path.name, is_manifest), form)

@@ -14,10 +14,9 @@ from knn_logits.errors import KNNLogitsError
 HERE = Path(__file__).parent
 
 # A process of its own, which forks; and limits that only Linux has.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="other systems may not limit the memory"),
-]
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems may not limit the memory"
+)
 
 
 def fuzzed(*arguments):

@@ -47,15 +47,6 @@ def test_a_source_that_fails_falls_silent_and_is_asked_again():
     assert source.length() == MOST
 
 
-@given(st.lists(st.tuples(st.integers(1, 24), st.integers(0, 24)), max_size=40))
-def test_a_rate_is_a_rate(history):
-    source = Source(0.5)
-    for drafted, accepted in history:
-        source.learn(drafted, min(drafted, accepted))
-        assert 0.0 <= source.rate <= 1.0
-        assert 0 <= source.length() <= MOST
-
-
 @pytest.mark.parametrize("most", [1, 5])
 def test_the_memory_drafts_what_follows_in_its_passages(model, tokenizer, store, most):
     inputs = tokenizer("When error code E42 appears, open the", return_tensors="pt")

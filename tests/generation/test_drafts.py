@@ -267,7 +267,9 @@ def test_models_of_other_kinds(tokenizer, tmp_path):
     llama = LlamaForCausalLM(LlamaConfig(**size)).eval()
     sliding = MistralForCausalLM(MistralConfig(**size, sliding_window=16)).eval()
     for number, (other, drafts) in enumerate(((llama, True), (sliding, False))):
-        store = knn_logits.build_datastore(other, tokenizer, TEXTS, tmp_path / str(number), k=8)
+        store = knn_logits.build_datastore(
+            other, tokenizer, TEXTS, tmp_path / str(number), k=8, calibrate=False
+        )
         inputs = ids_of(tokenizer, PROMPTS[0])
         inputs.pop("token_type_ids", None)
         assert can_draft(other, inputs["input_ids"], {}) is drafts
@@ -310,7 +312,9 @@ def test_positions_are_those_of_generate(tokenizer, tmp_path):
     )  # fmt: skip
     other = RobertaForCausalLM(config).eval()
     key = "roberta.encoder.layer.1.intermediate:input"
-    store = knn_logits.build_datastore(other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key)
+    store = knn_logits.build_datastore(
+        other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key, calibrate=False
+    )
     inputs = {"input_ids": ids_of(tokenizer, PROMPTS[0])["input_ids"]}
     settings = {"return_dict_in_generate": True, "output_logits": True}
     with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
@@ -325,7 +329,9 @@ def test_a_model_without_a_cache_writes_without_drafts(tokenizer, tmp_path):
     config = OpenAIGPTConfig(vocab_size=384, n_positions=256, n_embd=32, n_layer=2, n_head=4)
     other = OpenAIGPTLMHeadModel(config).eval()
     key = "transformer.h.1.mlp:input"
-    store = knn_logits.build_datastore(other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key)
+    store = knn_logits.build_datastore(
+        other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key, calibrate=False
+    )
     inputs = {"input_ids": ids_of(tokenizer, PROMPTS[0])["input_ids"]}
     with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
         (plain, without), (drafted, passes) = both(knn, inputs, max_new_tokens=8)
@@ -333,8 +339,6 @@ def test_a_model_without_a_cache_writes_without_drafts(tokenizer, tmp_path):
     assert passes == without == 7
 
 
-# That a seed draws the same text is the sharper test, and a fast one.
-@pytest.mark.soak
 @pytest.mark.parametrize(("dtype", "passes"), [(torch.bfloat16, 23), (torch.float32, None)])
 def test_in_half_precision_only_a_followed_passage_has_drafts(tokenizer, tmp_path, dtype, passes):
     """A pass over several tokens rounds otherwise, and the text has to be the model's own."""
@@ -353,10 +357,14 @@ def test_in_half_precision_only_a_followed_passage_has_drafts(tokenizer, tmp_pat
         assert knn.passes < 23
 
 
+# That a seed draws the same text is the sharper test, and a fast one.
+@pytest.mark.soak
 def test_sampling_with_drafts_keeps_the_distribution(tokenizer, tmp_path):
     """Chi-square of two tokens, drawn 10,000 times with drafts and as often without."""
     model = make_gpt2(seed=1)
-    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s", k=8)
+    store = knn_logits.build_datastore(
+        model, tokenizer, TEXTS, tmp_path / "s", k=8, calibrate=False
+    )
     inputs = ids_of(tokenizer, "The pump needs")
     settings = {"do_sample": True, "top_k": 4, "max_new_tokens": 3}
     with KNNLogitsProcessor(model, store, k=8, lmbda=0.5, temperature=5.0, record=False) as knn:

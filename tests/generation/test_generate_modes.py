@@ -86,7 +86,7 @@ def test_guidance_with_a_negative_prompt_of_the_same_length(model, tokenizer, me
 # What generate() would compile with, "inductor", takes long to compile.
 @pytest.mark.parametrize(
     "backend",
-    ["eager", pytest.param("inductor", marks=(pytest.mark.slow, pytest.mark.soak))],
+    ["eager", pytest.param("inductor", marks=pytest.mark.soak)],
 )
 def test_static_cache_compiled(model, tokenizer, memory, store, backend):
     torch._dynamo.reset()
@@ -115,7 +115,7 @@ def test_static_cache_object(model, tokenizer, memory, knn):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(tokenizer, tmp_path, dtype):
     half = make_gpt2().to(dtype)
-    store = knn_logits.build_datastore(half, tokenizer, TEXTS, tmp_path / "store")
+    store = knn_logits.build_datastore(half, tokenizer, TEXTS, tmp_path / "store", calibrate=False)
     inputs = encode(tokenizer, ["The harbour crane"])
     with KNNLogitsProcessor(half, store, k=8, lmbda=0.9, temperature=1.0) as knn:
         output = half.generate(**inputs, max_new_tokens=8, do_sample=False, logits_processor=[knn])

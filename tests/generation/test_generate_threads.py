@@ -10,8 +10,6 @@ from transformers import GenerationConfig, TextIteratorStreamer
 
 from knn_logits import KNNLogitsProcessor
 
-SOAK = (pytest.mark.slow, pytest.mark.soak)
-
 
 def test_streaming_from_another_thread(model, tokenizer, memory, knn):
     inputs = encode(tokenizer, PROMPTS[4:5])
@@ -38,7 +36,7 @@ def often():
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("number", [30, pytest.param(500, marks=SOAK)])
+@pytest.mark.parametrize("number", [30, pytest.param(500, marks=pytest.mark.soak)])
 def test_two_processors_in_two_threads(model, tokenizer, store, number):
     """Many generations on one model: none mixed, all as when run one after another."""
     config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
@@ -72,7 +70,7 @@ def test_two_processors_in_two_threads(model, tokenizer, store, number):
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("number", [20, pytest.param(80, marks=SOAK)])
+@pytest.mark.parametrize("number", [20, pytest.param(80, marks=pytest.mark.soak)])
 def test_one_processor_in_two_threads(model, tokenizer, knn, number):
     config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
     encoded = [encode(tokenizer, [prompt]) for prompt in PROMPTS]

@@ -31,14 +31,6 @@ def test_front_matter():
 
 
 @pytest.mark.parametrize(
-    ("text", "known"),
-    [("CC BY-SA 3.0", "cc-by-sa-3.0"), ("cc0-1.0", "cc0-1.0"), ("MIT", "mit"), ("mine", "other")],
-)
-def test_licences(text, known):
-    assert front_matter(manifest(license=text))["license"] == known
-
-
-@pytest.mark.parametrize(
     ("entries", "size"),
     [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (10**9 - 1, "100M<n<1B"), (10**9, "n>1B")],
 )

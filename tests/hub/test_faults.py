@@ -118,7 +118,6 @@ def test_a_hub_that_is_down_is_not_needed_for_what_is_here(published, worker, ca
     assert worker(WHOLE, name=NAME, cache=cache) == folder
 
 
-@pytest.mark.slow
 def test_a_hub_that_is_down_or_out_of_reach(published, worker, cache, tmp_path):
     published.down = 503
     fails(worker, r"HubError: .*(503|not reached)", name=NAME, cache=cache)
@@ -194,7 +193,6 @@ def test_what_a_killed_download_left_is_swept_away(published, worker, cache):
     assert partials(cache) == [new]
 
 
-@pytest.mark.slow
 def test_killed_again_and_again(published, worker, cache, indexed):
     """Each kill costs at most the file that was under way."""
     for one in indexed.manifest.files:

@@ -54,8 +54,9 @@ def test_a_list_of_files_without_an_end(published, worker, cache):
     assert sum(one["bytes"] for one in published.requests) < MOST + READ_AHEAD
 
 
-@pytest.mark.parametrize("header", ["ETag", "X-Linked-Etag"])
-@pytest.mark.parametrize("file", ["datastore.json", "tokens.npy"])
+@pytest.mark.parametrize(
+    ("header", "file"), [("ETag", "datastore.json"), ("X-Linked-Etag", "tokens.npy")]
+)
 @pytest.mark.parametrize(
     "tag", ["../../../outside", "{place}/outside", 'W/"../../../outside"', "..", "", LONG]
 )
@@ -67,8 +68,7 @@ def test_a_tag_that_leads_elsewhere(published, worker, cache, tmp_path, header, 
     assert everything(tmp_path) == []
 
 
-@pytest.mark.parametrize("code", [OPEN, DRY_RUN])
-@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize(("code", "missing"), [(OPEN, False), (DRY_RUN, True)])
 @pytest.mark.parametrize("commit", ["../../../../outside", "{place}", "main", "", "F" * 40, LONG])
 def test_a_commit_that_is_none(published, worker, cache, tmp_path, commit, missing, code):
     commit = {"X-Repo-Commit": commit.format(place=tmp_path)}

@@ -1,6 +1,5 @@
 import sys
 
-import numpy as np
 import pytest
 import torch
 from distances import by_distance
@@ -237,27 +236,6 @@ def test_nprobe_does_not_exceed_the_lists(factory):
     assert int(index.list_sizes().sum()) == 600
 
 
-def test_an_index_without_lists_has_no_nprobe():
-    index = build("Flat", "l2")
-    index.nprobe = 7
-    assert index.nprobe is None
-
-
-def test_sizes_and_no_queries():
-    index = build("Flat", "cosine")
-    assert (index.size, index.dim, index.metric) == (600, DIM, "cosine")
-    distances, ids = by_distance(index, torch.empty(0, DIM), 5)
-    assert len(distances) == len(ids) == 0
-    assert ids.dtype == torch.int64
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_no_keys(metric):
-    index = build_faiss("Flat", DIM, metric, np.empty((0, DIM), np.float32), [])
-    distances, ids = by_distance(index, vectors(3), 5)
-    assert distances.shape == ids.shape == (3, 0)
-
-
 @pytest.mark.parametrize("shape", [(DIM,), (2, DIM - 1), (2, 3, DIM)])
 def test_queries_of_another_shape_are_refused(shape):
     with pytest.raises(SearchError, match=str(DIM)):
@@ -273,13 +251,6 @@ def test_queries_are_not_changed_and_need_not_be_contiguous():
         assert torch.equal(queries, before)
         assert torch.equal(index.search(queries.T.contiguous().T, 4)[1], whole[1])
         assert torch.equal(index.search(queries.double(), 4)[1], whole[1])
-
-
-def test_building_twice_gives_the_same_index():
-    queries = vectors(9, seed=1)
-    one, other = (build("IVF16,SQ8", "l2").search(queries, 20) for _ in range(2))
-    assert torch.equal(one[0], other[0])
-    assert torch.equal(one[1], other[1])
 
 
 def test_without_faiss_the_error_says_what_to_install(monkeypatch):
@@ -320,15 +291,3 @@ def test_on_a_gpu_tensors_stay_on_the_device(factory, metric):
         torch.testing.assert_close(distances.cpu(), expected[0], rtol=1e-3, atol=1e-3)
     queries[3] = float("nan")
     assert (moved.search(queries, 20)[1][3] == -1).all()
-
-
-def test_cosine_is_the_inner_product_of_normalised_vectors():
-    keys, queries = vectors(600), vectors(5, seed=1) * 30
-    cosine = by_distance(build("Flat", "cosine"), queries, 10)
-    unit = torch.nn.functional.normalize(keys).numpy()
-    product = by_distance(
-        build_faiss("Flat", DIM, "ip", unit, [unit]), torch.nn.functional.normalize(queries), 10
-    )
-    assert torch.equal(cosine[1], product[1])
-    torch.testing.assert_close(cosine[0], product[0])
-    assert (cosine[0] <= 1.0 + 1e-5).all()

@@ -79,7 +79,9 @@ def test_settings_of_one_use_do_not_reach_another(model, store):
 
 
 def test_a_memory_serves_other_datastores_of_its_model(model, tokenizer, store, tmp_path, opened):
-    other = knn_logits.build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "other", k=4)
+    other = knn_logits.build_datastore(
+        model, tokenizer, TEXTS[:3], tmp_path / "other", k=4, calibrate=False
+    )
     memory = Memory(model, store)
     both = memory.over([store, other])
     assert both.stores == [store, other]

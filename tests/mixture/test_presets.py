@@ -103,13 +103,6 @@ def test_a_processor_outside_a_list_says_where_it_belongs(own, model, ids):
             knn.generate(ids, logits_processor=knn, max_new_tokens=2)
 
 
-def test_a_gate_keeps_the_datastores_settings(own):
-    gate = Curve("l2", [1.0, 2.0], [0.5, 0.1])
-    config, found = resolve_settings(own, lmbda=gate)
-    assert found is gate
-    assert config == resolve_settings(own)[0]
-
-
 def test_a_datastore_without_a_size_of_loops_changes_no_generation(store):
     assert store.manifest.settings.no_repeat_ngram_size is None
     assert b"no_repeat_ngram_size" not in store.manifest.to_bytes()

@@ -12,7 +12,7 @@ from interrupted import Stop, stopping
 from languages import FAMILIES, model_of
 
 import knn_logits
-from knn_logits import ConfigError, Document, MismatchError, WindowConfig
+from knn_logits import Document, MismatchError, WindowConfig
 
 
 @pytest.fixture
@@ -85,17 +85,6 @@ def test_languages_are_kept_and_used(family, tmp_path):
     assert again.manifest.pairs == store.manifest.pairs
     assert again.values.tolist() == store.values.tolist()
     np.testing.assert_array_equal(again.keys(np.arange(9)), store.keys(np.arange(9)))
-
-
-def test_no_target_language_is_refused_before_anything_is_written(tmp_path):
-    make, english, _, _ = FAMILIES["nllb"]
-    tokenizer = make()
-    with pytest.raises(ConfigError, match="--target-lang") as caught:
-        knn_logits.build_datastore(
-            model_of(tokenizer), tokenizer, pair_documents(), tmp_path / "s", source_lang=english
-        )
-    one_line(caught)
-    assert not (tmp_path / "s").exists()
 
 
 def test_a_prefix_is_read_before_every_source(marian, pair_tokenizer, build):

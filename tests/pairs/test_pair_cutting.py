@@ -13,7 +13,6 @@ from languages import FAMILIES, model_of
 from tokenizers import processors
 from transformers import LEDConfig, LEDForConditionalGeneration
 
-from knn_logits.engine.compatibility import pair_tokenizer as pairs_of
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 
@@ -200,10 +199,6 @@ def test_the_decoders_length_is_the_context(pair_tokenizer):
     )  # fmt: skip
     assert context_length(model) == 32
     assert len(PairTokenizer(model, pair_tokenizer).sources(["crane " * 100])[0]) == 64
-
-
-def test_a_causal_model_reads_no_pairs(model, tokenizer):
-    assert pairs_of(model, tokenizer) is None
 
 
 def test_an_encoder_that_reads_no_text(pair_tokenizer):

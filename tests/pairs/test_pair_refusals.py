@@ -66,26 +66,10 @@ def test_a_manifest_whose_pairs_were_edited(pair_copy, wrong):
     one_line(caught)
 
 
-def test_a_manifest_edited_by_hand(pair_copy):
-    path = pair_copy / layout.MANIFEST
-    path.write_text(path.read_text().replace('"source_prefix":"', '"source_prefix":"x'))
-    content = path.read_text().replace('"source_prefix": "', '"source_prefix": "x')
-    path.write_text(content)
-    with pytest.raises(DamagedError):
-        knn_logits.Datastore(pair_copy)
-
-
 def test_pairs_in_one_stream_are_refused(pair_copy):
     change(pair_copy, windows=read_content(pair_copy)["windows"] | {"concatenate": True})
     with pytest.raises(KNNLogitsError):
         knn_logits.Datastore(pair_copy)
-
-
-def test_a_language_that_the_tokenizer_does_not_know(marian, pair_tokenizer, pair_copy):
-    change(pair_copy, pairs={"source_prefix": "", "source_lang": None, "target_lang": "de_DE"})
-    with pytest.raises(ConfigError, match="has no language codes") as caught:
-        knn_logits.explain(marian, pair_tokenizer, pair_copy, "a b", source="a")
-    one_line(caught)
 
 
 def test_models_and_stores_of_other_kinds(

@@ -218,7 +218,9 @@ def test_sources_are_shown_and_written_safely(marian, pair_tokenizer, tmp_path, 
     source = '<img src=x onerror="alert(1)"> & the crane'
     source += " \x1b[31mred\x9b7m"
     documents = [knn_logits.Document("Der Kran hebt eine Kiste.", "p", source=source)]
-    store = knn_logits.build_datastore(marian, pair_tokenizer, documents, tmp_path / "s")
+    store = knn_logits.build_datastore(
+        marian, pair_tokenizer, documents, tmp_path / "s", calibrate=False
+    )
     trace = knn_logits.explain(
         marian, pair_tokenizer, store, documents[0].text, source="The crane", lmbda=0.99
     )

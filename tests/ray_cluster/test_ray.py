@@ -17,7 +17,7 @@ from knn_logits.index.opening import Indexes
 from knn_logits.ray.searching import RayIndexes
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 NODES = 3
 NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}

@@ -65,7 +65,7 @@ def written(model, tokenizer, memory, prompts=(PROMPT,), **settings):
 
 
 def test_it_writes_beside_a_datastore_with_keys(model, tokenizer, bare, tmp_path):
-    whole = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "whole")
+    whole = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "whole", calibrate=False)
     near = NearRecord(distance=1.0, hits=0.5)
     whole.manifest = whole.manifest.model_copy(update={"near": near})
     for stores in ([whole, bare], [bare, whole]):

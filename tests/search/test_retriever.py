@@ -7,7 +7,7 @@ from handmade import make_store, naive_entries
 
 from knn_logits.building.indexing import build_index
 from knn_logits.building.recall import exact_neighbors
-from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
+from knn_logits.errors import DamagedError, DatastoreError, MismatchError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.opening import Indexes, index_from_keys, open_index, training_sample
@@ -89,12 +89,6 @@ def test_queries_of_any_precision(tmp_path, dtype):
     assert found.ids.tolist() == nearest(asked.detach().float(), "l2", 4).tolist()
 
 
-def test_more_neighbors_than_entries(tmp_path):
-    found = Retriever(make(tmp_path / "s"), KNNConfig(k=10_000)).search(queries(2))
-    assert found.k == len(ENTRIES)
-    assert found.ids.sort(-1).values.tolist() == [list(range(len(ENTRIES)))] * 2
-
-
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 @pytest.mark.parametrize("refine", [False, True])
 def test_padding_has_infinite_distance_and_a_real_token(tmp_path, metric, refine):
@@ -147,12 +141,6 @@ def test_a_datastore_without_entries(tmp_path):
     assert len(store.values) == 0
     found = Retriever(store, KNNConfig(k=4)).search(queries(3))
     assert (found.rows, found.k) == (3, 0)
-
-
-def test_no_queries(tmp_path):
-    for factory in ("exact", "Flat"):
-        store = make(tmp_path / factory, factory=factory)
-        assert Retriever(store, KNNConfig(k=4)).search(torch.empty(0, DIM)).rows == 0
 
 
 @pytest.mark.parametrize("shape", [(3, DIM + 1), (3, DIM - 1), (DIM,), (1, 2, DIM)])
@@ -283,13 +271,6 @@ def test_keys_that_do_not_fit_the_manifest_are_found_before_memory_is_asked_for(
         store.manifest.model_copy(update=field).write(store.folder)
         with pytest.raises(DamagedError):
             Retriever(Datastore(store.folder), KNNConfig())
-
-
-def test_an_index_that_faiss_cannot_make(tmp_path):
-    store = make(tmp_path / "s")
-    for factory in ("nonsense", "IVF4,PQ3", "IVF4096,Flat"):
-        with pytest.raises(ConfigError):
-            index_from_keys(store, factory, IndexConfig(factory))
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import knn_logits
-from knn_logits import ConfigError, KNNLogitsProcessor, Memory, explain
+from knn_logits import KNNLogitsProcessor, Memory, explain
 from knn_logits.building.settings_choice import choose_settings
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.measure import perplexity
@@ -19,7 +19,6 @@ from knn_logits.measure.likelihood import Grid, p_knn_table
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Prefixes, without_padding
 from knn_logits.search.shared_tokens import LONGEST, SharedTokens
-from knn_logits.store.records import SettingsRecord
 
 # Documents that repeat each other word for word, so that shared ends have many lengths.
 ALIKE = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
@@ -167,19 +166,6 @@ def test_a_build_chooses_the_weight_that_predicts_better(model, alike):
     assert chosen.calibrated
     # The text that follows shared words is nearly always the same here.
     assert chosen.suffix_weight == 4.0
-
-
-def test_the_settings_are_kept_and_old_ones_stay_as_they_were(alike):
-    plain = SettingsRecord(k=4, lmbda=0.5, temperature=2.0)
-    assert "suffix_weight" not in plain.model_dump()
-    weighed = SettingsRecord(k=4, lmbda=0.5, temperature=2.0, suffix_weight=4.0)
-    assert SettingsRecord.model_validate(weighed.model_dump()) == weighed
-
-
-@pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, "much"])
-def test_a_weight_that_is_none_is_refused(model, alike, weight):
-    with pytest.raises(ConfigError, match="suffix_weight"):
-        Memory(model, alike, suffix_weight=weight)
 
 
 def test_a_large_weight_can_be_tuned_with(evaluate, tune, alike):

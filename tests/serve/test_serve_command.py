@@ -103,7 +103,6 @@ def test_a_port_that_is_taken_is_one_line(run, model_folder, store):
     assert "choose another --port" in done.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
 )
@@ -117,7 +116,6 @@ def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
     assert "Traceback" not in err
 
 
-@pytest.mark.slow
 def test_documents_leave_nothing_behind_when_the_server_is_told_to_end(
     model_folder, tmp_path, monkeypatch
 ):

@@ -84,16 +84,6 @@ def test_keys_are_gathered_from_all_shards(documents, concatenate, shard_bytes, 
             np.testing.assert_array_equal(found, keys[first:].astype(np.float32))
 
 
-def test_keys_keep_the_shape_of_their_ids(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=16)
-    ids = np.array([[4, 0, 2], [3, 3, 5]])
-    found = store.keys(ids)
-    assert found.shape == (2, 3, 4)
-    for row in range(2):
-        for column in range(3):
-            np.testing.assert_array_equal(found[row, column], store.keys(ids[row, column]))
-
-
 def test_a_round_trip(tmp_path):
     keys = np.arange(24, dtype=np.float32).reshape(6, 4) * 1e6
     written = make_store(tmp_path / "s", DOCUMENTS, keys, dtype="float32", shard_bytes=32)
@@ -131,12 +121,6 @@ def test_a_datastore_without_keys(tmp_path):
         store.keys(np.array([0]))
     with pytest.raises(DatastoreError, match="no keys"):
         next(store.key_batches(4))
-
-
-def test_a_folder_under_another_name_still_opens(tmp_path):
-    make_store(tmp_path / "one", DOCUMENTS)
-    (tmp_path / "one").rename(tmp_path / "other")
-    assert Datastore(tmp_path / "other").name == "other"
 
 
 # What is not a datastore, or no whole one

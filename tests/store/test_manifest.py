@@ -8,7 +8,7 @@ from handmade import make_manifest
 
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 from knn_logits.store import layout
-from knn_logits.store.manifest import Manifest, read_manifest
+from knn_logits.store.manifest import read_manifest
 from knn_logits.store.records import FileRecord, RecallRecord
 
 SHA = "0" * 64
@@ -223,13 +223,6 @@ def test_a_manifest_of_absurd_size(tmp_path):
     assert "too large" in error(tmp_path)
 
 
-def test_a_manifest_does_not_change():
-    manifest = make_manifest()
-    with pytest.raises(ValueError, match="frozen"):
-        manifest.entries = 5
-    assert Manifest.model_validate(manifest.model_dump()) == manifest
-
-
 # The checksum
 
 
@@ -275,23 +268,6 @@ def test_what_is_written_is_checked_first(tmp_path):
 # Names
 
 
-def test_names_of_files():
-    assert layout.file_name("keys", 0, 3) == "keys-00003.npy"
-    assert layout.file_name("keys", 7, 99_999) == "keys.7-99999.npy"
-    assert layout.file_name("tokens") == layout.TOKENS == "tokens.npy"
-    assert layout.file_name("index", 12) == "index.12.safetensors"
-    for kind in layout.KINDS:
-        for generation in (0, 1, 10, 999_999_999):
-            name = layout.file_name(kind, generation, 4 if kind == "keys" else None)
-            assert layout.kind_of(name) == kind
-            assert layout.is_ours(name)
-            assert layout.is_ours(layout.partial_name(name))
-            assert not layout.is_ours(name + "~")
-    for name in (layout.MANIFEST, layout.JOURNAL, layout.LOCK):
-        assert layout.is_ours(name)
-        assert layout.kind_of(name) is None
-
-
 NAMES = ["", "keys.npy", "keys-1.npy", "tokens-00000.npy", "tokens.0.npy", "tokens.01.npy"]
 NAMES += ["tokens.1234567890.npy", "tokens.1.1.npy", "tokens.1.safetensors", "Tokens.npy"]
 
@@ -325,17 +301,12 @@ FIELDS = {f"x{number}": 0 for number in range(500_000)}
 @pytest.mark.parametrize(
     "change",
     [
-        {"files": [0] * 2_000_000},
         {"files": [{}] * 1_000_000},
-        {"files": [FIELDS]},
         {"files": [{"shape": ["a"] * 1_000_000}]},
-        {"removed": ["a"] * 1_000_000},
         {"removed": [[]] * 1_000_000},
-        {"index": {"factory": [0] * 2_000_000}},
         {"model": FIELDS},
-        FIELDS,
     ],
-    ids=range(9),
+    ids=range(4),
 )
 def test_a_refusal_takes_little_memory(tmp_path, change):
     """Of every wrong value an error is made, if none stops before: 20 GB for 16 MB."""

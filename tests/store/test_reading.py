@@ -1,5 +1,4 @@
 import contextlib
-import hashlib
 import itertools
 import os
 import re
@@ -28,7 +27,6 @@ from knn_logits.store.reading import (
     map_array,
     read_arrays,
     regular_file,
-    sha256,
 )
 
 
@@ -38,13 +36,6 @@ def array(tmp_path):
     path = tmp_path / "a.npy"
     files.write_array(path, np.arange(12, dtype=np.float16).reshape(3, 4))
     return path
-
-
-def test_a_mapped_array_is_the_one_written_and_cannot_be_changed(array):
-    mapped = map_array(array, "float16", (3, 4))
-    np.testing.assert_array_equal(mapped, np.arange(12).reshape(3, 4))
-    with pytest.raises(ValueError, match="read-only"):
-        mapped[0] = 1
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (3, 5), (12,), (3,), (3, 4, 1), (0, 4), ()])
@@ -58,11 +49,6 @@ def test_a_mapped_array_has_the_shape_the_type_and_the_size_that_are_expected(ar
         array.write_bytes(content)
         with pytest.raises(DamagedError, match="bytes"):
             map_array(array, "float16", (3, 4))
-
-
-def test_an_array_of_nothing(tmp_path):
-    files.write_array(tmp_path / "a.npy", np.empty((0, 4), np.float16))
-    assert map_array(tmp_path / "a.npy", "float16", (0, 4)).shape == (0, 4)
 
 
 def with_header(path, text):
@@ -197,12 +183,6 @@ def test_mapped_arrays_leave_the_memory_with_their_last_use(tmp_path):
     assert resident() < 512
 
 
-def test_the_hash_of_a_file(tmp_path):
-    data = os.urandom(5 << 20)
-    (tmp_path / "a").write_bytes(data)
-    assert sha256(tmp_path / "a") == hashlib.sha256(data).hexdigest()
-
-
 # Files that are none
 
 
@@ -278,7 +258,6 @@ def read(folder, enough, stop):
     print(openings, len(seen))
 
 
-@pytest.mark.slow
 def test_other_processes_open_it_again_and_again_while_jobs_change_it(tmp_path):
     folder = make_store(tmp_path / "s", DOCUMENTS, KEYS, shard_bytes=500).folder
     enough, stop = [tmp_path / "one", tmp_path / "other"], tmp_path / "stop"

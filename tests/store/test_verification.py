@@ -57,9 +57,14 @@ def test_every_bit_of_every_file_counts(store):
 # Files whose hashes fit
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("place", [(0, 0), (299_999, 3), (150_000, 1)])
+@pytest.mark.parametrize(
+    ("wrong", "dtype", "place"),
+    [
+        (np.nan, "float16", (0, 0)),
+        (np.inf, "float32", (299_999, 3)),
+        (-np.inf, "float16", (150_000, 1)),
+    ],
+)
 def test_keys_that_are_not_finite(tmp_path, wrong, dtype, place):
     tokens = [list(np.arange(300_001) % 100)]
     keys = np.ones((300_000, 4), dtype)
