@@ -19,7 +19,6 @@ from knn_logits import (
     WindowConfig,
     build_datastore,
 )
-from knn_logits.building.adding import add_documents
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.store import layout
 from knn_logits.store.files import write_arrays
@@ -63,10 +62,6 @@ def test_nothing_swapped_is_accepted(model, tokenizer, folder):
 # The model
 
 
-def test_the_weights(folder):
-    assert "other weights" in refused(make_gpt2(seed=1), folder)
-
-
 def test_the_revision(model, folder):
     """A later training step of the same model: weights that moved a little."""
     later = copy.deepcopy(model)
@@ -79,39 +74,7 @@ def test_the_revision(model, folder):
     assert "other weights" in refused(later, folder)
 
 
-def test_a_name_of_another_revision_with_the_same_weights_is_accepted(model, folder):
-    same = copy.deepcopy(model)
-    same.config._commit_hash = "1" * 40
-    with KNNLogitsProcessor(same, Datastore(folder)):
-        pass
-
-
-def test_the_number_of_layers(folder):
-    assert "another configuration" in refused(make_gpt2(layers=3), folder)
-
-
-def test_the_width(folder):
-    text = refused(make_gpt2(width=48), folder)
-    assert "dimension 48" in text
-    assert "32" in text
-
-
-def test_the_vocabulary(folder):
-    text = refused(make_gpt2(vocabulary=200), folder)
-    assert "the model's vocabulary has only 200 tokens" in text
-
-
 # The tokenizer
-
-
-def test_the_tokenizer(model, tokenizer, folder):
-    other = copy.deepcopy(tokenizer)
-    other.backend_tokenizer.pre_tokenizer.add_prefix_space = True
-    with pytest.raises(MismatchError, match="built with a different tokenizer") as caught:
-        check_tokenizer(other, Datastore(folder))
-    one_line(caught)
-    with pytest.raises(MismatchError, match="built with a different tokenizer"):
-        add_documents(model, other, folder, ["more text to read"])
 
 
 # The key

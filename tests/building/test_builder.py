@@ -140,16 +140,6 @@ def test_documents_and_what_is_known_of_them(build, tmp_path):
     assert manifest.tokens == len(store) + 3
 
 
-def test_no_passage_crosses_a_documents_edge(tokenizer, build, tmp_path):
-    for concatenate in (False, True):
-        folder = tmp_path / str(concatenate)
-        store = build(TEXTS, folder, window=SMALL, concatenate=concatenate)
-        for entry in range(len(store)):
-            passage = store.passage(entry, 1000, 1000)
-            text = tokenizer.decode([*passage.before, passage.token, *passage.after])
-            assert text == TEXTS[int(passage.document.id)]
-
-
 def test_documents_of_one_token_and_blank_ones(model, tokenizer, tmp_path):
     store = build_datastore(
         model, tokenizer, ["a", "", TEXTS[0], "b"], tmp_path / "s", calibrate=False

@@ -13,7 +13,6 @@ from knn_logits import (
     Datastore,
     DatastoreError,
     Document,
-    IndexConfig,
     WindowConfig,
     add_documents,
     build_datastore,
@@ -196,17 +195,6 @@ def test_one_stream_is_warned_of(model, tokenizer, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "knn_logits"):
         sync_documents(model, tokenizer, folder, documents({"a.txt": FIRST["a.txt"]}))
     assert "one stream" in caplog.text
-
-
-def test_an_index_is_extended(model, tokenizer, tmp_path):
-    config = IndexConfig("IVF4,SQ8")
-    folder = tmp_path / "ivf"
-    build_datastore(model, tokenizer, documents(FIRST), folder, index=config, **SETTINGS)
-    done = sync_documents(
-        model, tokenizer, folder, documents({**FIRST, "b.txt": TEXTS[6], "g.txt": TEXTS[7]})
-    )
-    assert done.datastore.manifest.index.factory == "IVF4,SQ8"
-    assert done.datastore.index_arrays()["ids"].shape == (len(done.datastore),)
 
 
 def test_removed_entries_do_not_make_a_small_index_approximate(store, sync, monkeypatch):

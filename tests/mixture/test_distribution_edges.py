@@ -153,3 +153,10 @@ def test_votes_are_taken_only_where_a_token_is_forbidden():
     found = drop_impossible(weights, neighbors.values, log_p_lm)
     torch.testing.assert_close(found[0], weights[0])
     assert found[1].tolist() == [-INF, 0.0]
+
+
+def test_a_token_without_probability_owes_its_neighbors_nothing():
+    """A processor behind this one may choose it."""
+    token, nothing = torch.tensor([2]), torch.tensor([-INF])
+    found = influences(nothing[None], token[None], token, nothing, torch.tensor([0.5]))
+    assert found.tolist() == [[0.0]]

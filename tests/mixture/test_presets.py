@@ -20,7 +20,7 @@ def own(build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("settings") / "store"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrate, "write_gate", lambda *_: None)
-        return build(TEXTS, folder)
+        return build(TEXTS, folder, calibrate=True)
 
 
 @pytest.fixture(scope="module")

@@ -151,16 +151,6 @@ def test_states_of_another_length(tmp_path, shape):
     assert "\n" not in str(caught.value)
 
 
-def test_an_index_that_is_open_already(tmp_path):
-    store = make(tmp_path / "s", factory="IVF4,Flat")
-    index = open_index(store)
-    retriever = Retriever(store, KNNConfig(nprobe=2), index=index)
-    assert retriever.index is index
-    assert index.nprobe == 2
-    Retriever(store, KNNConfig(), index=index)
-    assert index.nprobe == 2
-
-
 # The truth that recall is measured against
 
 

@@ -27,7 +27,9 @@ WEIGHT, K, LMBDA, TEMPERATURE = 3.0, 48, 0.4, 2.0
 
 @pytest.fixture(scope="module")
 def alike(build, tmp_path_factory):
-    return build(ALIKE, tmp_path_factory.mktemp("alike") / "s", index="exact", lmbda=0.8)
+    return build(
+        ALIKE, tmp_path_factory.mktemp("alike") / "s", index="exact", lmbda=0.8, calibrate=True
+    )
 
 
 def by_hand(documents, entry, text):
