@@ -117,18 +117,6 @@ def test_rounding_makes_no_entry_less_near(tmp_path):
     assert truth.as_near(np.tile(np.arange(len(keys)), (len(truth.queries), 1))).all()
 
 
-def test_queries_and_their_true_neighbors(plain):
-    truth = recall.sample_truth(plain, 0)
-    queries, truth = truth.queries, truth.neighbors
-    assert queries.shape == (256, 8)
-    assert truth.shape == (256, 64)
-    rows = {row.tobytes(): number for number, row in enumerate(KEYS.astype(np.float32))}
-    for query, found in zip(queries, truth, strict=True):
-        own = rows[query.tobytes()]
-        assert own not in found
-        assert len(set(found.tolist())) == 64
-
-
 @pytest.mark.parametrize("entries", [1, 2, 3, 40])
 @pytest.mark.parametrize("factory", ["exact", "Flat", "IVF1,Flat"])
 def test_few_entries(tmp_path, entries, factory):

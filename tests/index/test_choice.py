@@ -4,7 +4,6 @@ from knn_logits.index.choice import (
     EXACT_UP_TO,
     choose_factory,
     choose_lists,
-    choose_train_size,
 )
 
 PLENTY = 1 << 50
@@ -51,9 +50,3 @@ def test_lists_grow_with_the_root_of_the_entries():
     # A list of two million entries would be five times as long in 2048 lists.
     assert choose_lists(2_000_000) == 4096
     assert choose_lists(1 << 60) == 1 << 16
-
-
-def test_the_training_sample_is_enough_for_the_lists_and_no_more_than_all():
-    assert choose_train_size(100, 64) == 100
-    assert choose_train_size(1_000_000, 64) == 20_000
-    assert choose_train_size(1_000_000, 1024) == 65_536

@@ -38,7 +38,7 @@ PREFIX = "translate English to German: "
 def big_store(marian, pair_tokenizer, tmp_path_factory):
     """A calibrated datastore."""
     folder = tmp_path_factory.mktemp("big") / "store"
-    return knn_logits.build_datastore(marian, pair_tokenizer, MANY, folder, calibrate=False)
+    return knn_logits.build_datastore(marian, pair_tokenizer, MANY, folder)
 
 
 def reference(model, tokenizer, store, documents, prefix=""):
@@ -151,9 +151,7 @@ def test_calibration_leaves_a_pairs_own_entries_out(
         "entry_of_places",
         lambda store, where: places.append(entry_of(store, where)) or places[-1],
     )
-    store = knn_logits.build_datastore(
-        marian, pair_tokenizer, MANY, tmp_path / "s", calibrate=False
-    )
+    store = knn_logits.build_datastore(marian, pair_tokenizer, MANY, tmp_path / "s")
     assert store.manifest.settings == big_store.manifest.settings
     entries = np.concatenate(places)
     assert len(entries) > 300
