@@ -320,8 +320,8 @@ def memory(store):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command line in this process: `run("info", folder).out`."""
+def run(monkeypatch, capsys, short_training):  # noqa: F811
+    """Runs the command line in this process, with short trainings: `run("info", folder).out`."""
     import logging
 
     from commands import Runner

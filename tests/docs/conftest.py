@@ -57,8 +57,8 @@ def world(build, model_folder, marian_folder, tmp_path_factory):
 
 
 @pytest.fixture
-def place(world, tmp_path, monkeypatch):
-    """A copy of that folder, which is the current directory."""
+def place(world, tmp_path, monkeypatch, short_training):
+    """A copy of that folder, which is the current directory. Trainings are short."""
     copy = tmp_path / "world"
     shutil.copytree(world, copy, symlinks=True)
     # What a model writes by itself during a build would take most of the time.

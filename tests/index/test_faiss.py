@@ -4,7 +4,7 @@ import pytest
 import torch
 from distances import by_distance
 
-from knn_logits.errors import ConfigError, MissingDependencyError
+from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
 from knn_logits.index import faiss_library
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
@@ -234,6 +234,11 @@ def test_nprobe_does_not_exceed_the_lists(factory):
         assert index.nprobe == found
     assert FaissIndex(index.raw, "l2", nprobe=5).nprobe == 5
     assert int(index.list_sizes().sum()) == 600
+
+
+def test_queries_of_another_shape_are_refused():
+    with pytest.raises(SearchError, match=str(DIM)):
+        build("Flat", "l2").search(torch.zeros(2, DIM - 1), 2)
 
 
 def test_queries_are_not_changed_and_need_not_be_contiguous():
