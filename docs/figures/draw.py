@@ -223,7 +223,7 @@ def layers():
     """The rows that `lint-imports` checks."""
     rows = [
         ("command line", "cli"),
-        ("around it", "ask · lab · hub"),
+        ("around it", "ask · hub · integrations · lab"),
         ("datastores", "building"),
         ("figures", "measure"),
         ("text", "generation"),
