@@ -27,6 +27,8 @@ from knn_logits_serve.refusals import Refusal
 _MOST_CHOICES = 128
 _MOST_BIASES = 1024
 _MOST_STOPS, _LONGEST_STOP = 16, 256
+# Number of characters. A trace holds the lock of the tokenizer for about a second then.
+MAX_TRACED = 20_000
 
 Body = TypeVar("Body", bound=BaseModel)
 _Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
@@ -229,6 +231,15 @@ class ChatBody(GenerationBody):
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: set logprobs to true")
         return self
+
+
+class TraceBody(Strict):
+    """A request for `/v1/trace`."""
+
+    model: Name
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TRACED)]
+    min_tokens: Annotated[int, Field(ge=1)] = 6
+    documents: Annotated[int, Field(ge=0, le=100)] = 10
 
 
 def body_of(kind: type[Body], data: bytes) -> Body:

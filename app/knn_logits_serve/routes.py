@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from knn_logits_serve.answers import Answer, AnswerPart, message_json
-from knn_logits_serve.bodies import ChatBody, CompletionBody, body_of
+from knn_logits_serve.bodies import ChatBody, CompletionBody, TraceBody, body_of
 from knn_logits_serve.line import Job, Line
 from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, without_numbers
 from knn_logits_serve.refusals import Refusal
@@ -27,7 +27,7 @@ from knn_logits_serve.writing import run, shares
 
 # Turns a body into the answer to fill, or one that is complete.
 Parse: TypeAlias = Callable[[bytes], Answer | Response]
-_ENDPOINTS = "POST /v1/chat/completions and /v1/completions, GET /v1/models and /health"
+_ENDPOINTS = "POST /v1/chat/completions, /v1/completions and /v1/trace, GET /v1/models and /health"
 # The addresses for Open WebUI begin with this.
 OPEN_WEBUI = "/open-webui"
 
@@ -151,6 +151,11 @@ class Routes:
         about = {"created": self.created, "owned_by": "knn-logits", "datastores": stores}
         return {"id": name, "object": "model", **about}
 
+    async def trace(self, request: Request) -> Response:
+        body = await request.body()
+        found = await asyncio.to_thread(lambda: self.served.trace(body_of(TraceBody, body)))
+        return Response(_dumped(found), media_type="application/json")
+
     async def answer(self, parse: Parse, request: Request) -> Response:
         body = await request.body()
         # Tokenizing a long text takes time, so it must not block the event loop.
@@ -192,6 +197,7 @@ def build_app(served: Served, line: Line) -> Starlette:
     """Builds the web application, without its guard."""
     handlers = Routes(served, line)
     routes = [Route("/health", handlers.health)]
+    routes.append(Route("/v1/trace", handlers.trace, methods=["POST"]))
     for prefix, chat in (("", handlers.conversation), (OPEN_WEBUI, handlers.open_webui)):
         routes.append(Route(f"{prefix}/v1/models", handlers.models))
         routes.append(Route(f"{prefix}/v1/models/{{name:path}}", handlers.model))

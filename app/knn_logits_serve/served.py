@@ -14,7 +14,7 @@ from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
 from knn_logits_app.decoding import context_of, end_tokens
 from knn_logits_app.library import Reopening, by_name
 from knn_logits_app.padding import pad_rows
-from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn
+from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn, TraceBody
 from knn_logits_serve.grammar import Grammars
 from knn_logits_serve.messages import Chat, Message, ordered
 from knn_logits_serve.refusals import Refusal, too_long
@@ -326,6 +326,20 @@ class Served:
         with self._cutting:
             inputs = self._pairs.inputs([content], self.model.device)
         return Prompt(inputs, opening[:1], tokens, content, opens=True)
+
+    def trace(self, body: TraceBody) -> dict[str, Any]:
+        """The longest spans of a text in each datastore, without the model."""
+        how = {"min_tokens": body.min_tokens, "documents": body.documents}
+        names = self.stores_of(body.model, "model")
+        with self._cutting:
+            spans = {
+                name: [
+                    one.to_dict()
+                    for one in self.stores[name].trace(body.text, self.tokenizer, **how)
+                ]
+                for name in names
+            }
+        return {"object": "trace", "model": body.model, "stores": spans}
 
     def _cut(self, text: str) -> list[int]:
         # A fast tokenizer fails when two threads use it at the same time.

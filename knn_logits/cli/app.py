@@ -18,6 +18,7 @@ from knn_logits.cli import (
     info,
     lab,
     serve,
+    trace,
     tune,
 )
 from knn_logits.cli.terminal import say
@@ -42,6 +43,7 @@ for name, function in {
     "ask": ask.ask,
     "chat": chat.chat,
     "explain": explain.explain,
+    "trace": trace.trace,
     "eval": evaluate.evaluate,
     "tune": tune.tune,
     "distill": lab.distill,

@@ -21,6 +21,7 @@ from knn_logits.store.manifest import Manifest, read_manifest
 from knn_logits.store.reading import OpenArrays, hub_repo_of, map_array, read_arrays
 from knn_logits.store.records import FileRecord
 from knn_logits.store.remote import Remote, needed
+from knn_logits.store.spans import Quotes, Span, find_spans
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -366,3 +367,31 @@ class Datastore:
         words: list[Any] = self.tokens[first:last].tolist()
         center = position - first
         return Passage(document.shown, words[:center], words[center], words[center + 1 :])
+
+    def trace(
+        self, text: str, tokenizer: Any, *, min_tokens: int = 6, documents: int = 10
+    ) -> list[Span]:
+        """Finds the longest spans of any text that the documents hold word for word.
+
+        It needs no model: the text may come from anywhere. The suffix index of `build_suffixes`
+        is used if it is there; otherwise the first call sorts the tokens. A short string is
+        counted and found by itself. Liu et al. (2025), "OLMoTrace".
+
+        Args:
+            text: The text.
+            tokenizer: The tokenizer of the datastore's model, which must be a fast one.
+            min_tokens: Leave out shorter spans, unless they are the whole text.
+            documents: The most documents to name for each span.
+
+        Returns:
+            The spans in the order of the text, none of them within another.
+
+        Raises:
+            DatastoreError: for a learned memory, which has no text.
+            ModelError: when the tokenizer does not tell each token's place.
+        """
+        return find_spans(self._quotes, text, tokenizer, min_tokens, documents)
+
+    @cached_property
+    def _quotes(self) -> Quotes:
+        return Quotes(self)
