@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from knn_logits.cli.bars import Bars
+from knn_logits.cli.config_file import Config
 from knn_logits.cli.corpus_options import CorpusOptions
 from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
@@ -35,6 +36,7 @@ Paths = Annotated[
         "evaluated separately.",
     ),
 ]
+CACHE_HELP = "Keep forward passes here for other runs of the same model and text."
 OVERLAP_HELP = "Skip the check for evaluation text in the datastore."
 
 
@@ -83,6 +85,19 @@ class TranslationOptions:
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run writes for other runs, and reads of them."""
+
+    per_token: str | None = setting(
+        None, "Save a row for each token as parquet: log p, p_kNN, λ, sources.", metavar="FILE"
+    )
+    against: str | None = setting(
+        None, "Compare with another run's --per-token file (paired bootstrap).", metavar="FILE"
+    )
+    cache: str | None = setting(None, CACHE_HELP, metavar="FOLDER")
+
+
 @command
 def evaluate(
     model: Model,
@@ -92,8 +107,10 @@ def evaluate(
     translation: TranslationOptions,
     fields: CorpusOptions,
     run: RunOptions,
+    files: RunFiles,
     allow_overlap: bool = setting(False, OVERLAP_HELP),
     json: Json = False,
+    config: Config = None,  # noqa: ARG001 - which sets the others
 ) -> None:
     """Evaluate the perplexity of texts with and without kNN.
 
@@ -115,12 +132,14 @@ def evaluate(
         texts = {name: list(documents) for name, documents in texts.items()}
     if translation.translations is not None:
         check_writable(translation.translations)
+    if files.per_token is not None:
+        check_writable(files.per_token)
     loaded, tokenizer = run.load(model)
     from knn_logits.measure.perplexity import evaluate as evaluate_texts
 
     settings = opened.keywords(run.threads)
     how = {**passes.keywords(), "device": str(loaded.device), "seed": run.seed}
-    how["allow_overlap"] = allow_overlap
+    how |= {"allow_overlap": allow_overlap, **vars(files)}
     measured = None
     with Bars("nothing was written") as bars, opened.searching():
         datastores = opened.stores

@@ -65,6 +65,13 @@ def plain_table(result: Evaluation) -> str:
     """Makes the table for a terminal, and the settings below it."""
     text = [*_aligned([_HEADER, *_rows(result)]), *_notes(result)]
     text.append(one_line(", ".join(f"{name} {value}" for name, value in result.settings.items())))
+    if result.against is not None:
+        ratio, interval = result.against["ratio"], result.against["interval"]
+        low, high = interval or (float("nan"),) * 2
+        text.append(
+            f"perplexity against the other run: {ratio - 1:+.2%}, 95% interval {low - 1:+.2%} to "
+            f"{high - 1:+.2%}"
+        )
     saved = f", {result.searches_saved:,} saved" if result.searches_saved else ""
     speed = f"{result.tokens_per_second:,.0f} tokens a second"
     text.append(f"{speed}, {result.searches:,} searches{saved}")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from knn_logits.cli.bars import Bars
+from knn_logits.cli.config_file import Config
 from knn_logits.cli.corpus_options import CorpusOptions
-from knn_logits.cli.evaluate import OVERLAP_HELP, Paths, stores_and_texts
+from knn_logits.cli.evaluate import CACHE_HELP, OVERLAP_HELP, Paths, stores_and_texts
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.terminal import print_json, say
@@ -58,7 +59,9 @@ def tune(
     settings: Annotated[Any, Settable("tune")],
     passes: PassConfig,
     run: RunOptions,
+    cache: str | None = setting(None, CACHE_HELP, metavar="FOLDER"),
     json: Json = False,
+    config: Config = None,  # noqa: ARG001 - which sets the others
 ) -> None:
     """Tune k, lmbda and temperature on texts, and fit a gate.
 
@@ -79,7 +82,7 @@ def tune(
     loaded, tokenizer = run.load(model)
     # How the texts are read and searched, and when the choice is written.
     how: dict[str, Any] = {**settings, **passes.keywords(), **vars(storing), "seed": run.seed}
-    how |= {"threads": run.threads, "device": str(loaded.device)}
+    how |= {"threads": run.threads, "device": str(loaded.device), "cache": cache}
     how |= vars(search)
     from knn_logits.measure.tune.tuner import tune as tune_settings
 

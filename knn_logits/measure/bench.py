@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.engine.windows import check_window, resolve
 from knn_logits.errors import ConfigError
 from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure.pass_cache import PassCache
 from knn_logits.measure.text_pass import Text, Texts, texts_by_name, tokens_of_scoring_pass
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
@@ -38,6 +40,7 @@ class BenchSettings(MemorySettings, total=False):
     window: WindowConfig | None
     concatenate: bool | None
     batch_tokens: int | None
+    cache: str | Path | None
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Bench:
     batch_tokens: int  # number of tokens of one forward pass
     # Cuts the pairs of an encoder-decoder model; None for a causal model.
     pairs: PairTokenizer | None = None
+    cache: PassCache | None = None  # where forward passes are kept for other runs
 
     def text(
         self,
@@ -74,9 +78,14 @@ def open_bench(
     window: WindowConfig | None = None,
     concatenate: bool | None = None,
     batch_tokens: int | None = None,
+    cache: str | Path | None = None,
     **settings: Unpack[MemorySettings],
 ) -> Bench:
-    """Checks that model, tokenizer, datastores and settings fit one another."""
+    """Checks that model, tokenizer, datastores and settings fit one another.
+
+    `cache` is a folder that keeps forward passes for other runs of the same model and text, unless
+    a gate or the ∞-gram reads the model's distributions. A token takes a key and 4 bytes there.
+    """
     check_threads(settings.get("threads"))
     window = WindowConfig() if window is None else window
     check_window(window)
@@ -115,7 +124,17 @@ def open_bench(
         windows[1] if concatenate is None else concatenate,
         tokens_of_scoring_pass(model, batch_tokens),
         pairs,
+        None if cache is None else _cache(cache, model, location, memory),
     )
+
+
+def _cache(
+    folder: str | Path, model: nn.Module, location: KeyLocation, memory: Memory | None
+) -> PassCache | None:
+    if memory is None or not memory.reads_distributions:
+        return PassCache(folder, model, location)
+    logger.warning("the cache is not used: a gate or the ∞-gram reads the model's distributions")
+    return None
 
 
 def _like_the_store(window: WindowConfig, store: Datastore) -> tuple[WindowConfig, bool]:

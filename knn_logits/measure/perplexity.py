@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from knn_logits.engine.windows import Piece
 from knn_logits.errors import CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, open_bench
 from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure.per_token import TokenTable
 from knn_logits.measure.results import Evaluation, Resampling, Tally, TextResult, join
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, score_pieces, texts_by_name
 from knn_logits.mixture.distribution import log_p_knn_of, mix_row
@@ -54,6 +56,11 @@ class TokenLikelihoods:
     knn: Tensor
     mixed: Tensor  # float32 [rows], log p of the mixture
     searches: int  # for how many of the tokens a search was made
+    targets: Tensor  # int64 [rows], the tokens
+    lmbdas: Tensor  # float32 [rows], λ, which is 0 without neighbors
+    # The neighbors, with the occurrences of experts, and their weights; None without a memory.
+    neighbors: Neighbors | None = None
+    log_weights: Tensor | None = None  # float32 [rows, k]
 
 
 def evaluate(
@@ -65,6 +72,8 @@ def evaluate(
     samples: int = 1000,
     seed: int = 0,
     allow_overlap: bool = False,
+    per_token: str | Path | None = None,
+    against: str | Path | None = None,
     progress: Progress = no_progress,
     **settings: Unpack[BenchSettings],
 ) -> Evaluation:
@@ -83,9 +92,13 @@ def evaluate(
         seed: Seed of the bootstrap.
         allow_overlap: Do not check whether the datastores hold the texts. With the check, a
             warning names the share and the documents.
+        per_token: A parquet file to write with a row for each token: its log p, p_kNN, λ, the
+            nearest distance, and the documents that vote for it.
+        against: Such a file of another run over the same texts, which this one is compared with by
+            a paired bootstrap.
         progress: A callback that is told how many of the tokens read so far are scored.
-        settings: `window`, `concatenate` and `batch_tokens`, which `open_bench` explains; `k`,
-            `lmbda`, `temperature`, `weights`, `retomaton` and so on, which `Memory` explains. The
+        settings: `window`, `concatenate`, `batch_tokens` and `cache`, which `open_bench` explains;
+            `k`, `lmbda`, `weights`, `retomaton` and so on, which `Memory` explains. The
             default of each is the datastore's setting.
 
     Returns:
@@ -98,6 +111,7 @@ def evaluate(
     """
     lots = texts_by_name(texts)
     samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
+    table = None if per_token is None and against is None else TokenTable(against)
     bench = open_bench(model, tokenizer, datastore, **settings)
     started = time.monotonic()
     results: list[TextResult] = []
@@ -110,7 +124,7 @@ def evaluate(
     for name, rows in lots.items():
         started = time.monotonic()
         on_tokens = partial(_noted, check, read) if check is not None else None
-        text, tally = _score_text(bench, name, rows, progress, on_tokens)
+        text, tally = _score_text(bench, name, rows, progress, on_tokens, table)
         read += text.documents
         passed += time.monotonic() - started
         results.append(tally.result(name, text.documents, text.words, text.bytes, options))
@@ -129,7 +143,10 @@ def evaluate(
     overlap = None if check is None else check.result()
     if overlap is not None and overlap.notable:
         logger.warning("%s, so results on other text will be worse", overlap)
-    return Evaluation(results, total, describe(bench), searches, saved, passed, overlap)
+    if table is not None and per_token is not None:
+        table.write(per_token)
+    verdict = table.comparison(samples=samples, seed=seed) if table is not None else None
+    return Evaluation(results, total, describe(bench), searches, saved, passed, overlap, verdict)
 
 
 def _noted(check: OverlapCheck, before: int, document: int, tokens: Array) -> None:
@@ -140,34 +157,33 @@ def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLi
     """Scores windows of a text token by token, with one search for each forward pass."""
     for scored, neighbors in searched(bench, pieces):
         if neighbors is None or bench.memory is None:
-            nothing = torch.full_like(scored.log_p_lm, float("-inf"))
-            lm = scored.log_p_lm
-            yield TokenLikelihoods(scored.places, lm, nothing, lm, 0)
+            nothing, lm = torch.full_like(scored.log_p_lm, float("-inf")), scored.log_p_lm
+            none = torch.zeros_like(lm)
+            yield TokenLikelihoods(scored.places, lm, nothing, lm, 0, scored.targets, none)
             continue
-        knn, lmbdas = _log_p_knn(bench.memory, scored, neighbors)
-        mixed = mix_row(scored.log_p_lm, knn, lmbdas)
-        searches = len(mixed) if neighbors.searched is None else int(neighbors.searched.sum())
-        yield TokenLikelihoods(scored.places, scored.log_p_lm, knn, mixed, searches)
+        for rows, found, weights, lmbdas in _votes(bench.memory, scored, neighbors):
+            targets, lm = scored.targets[rows], scored.log_p_lm[rows]
+            knn = log_p_knn_of(weights, found.values, targets.to(weights.device)).cpu()
+            searches = len(targets) if found.searched is None else int(found.searched.sum())
+            mixed = mix_row(lm, knn, lmbdas)
+            yield TokenLikelihoods(
+                scored.places[rows], lm, knn, mixed, searches, targets, lmbdas, found, weights
+            )
 
 
-def _log_p_knn(memory: Memory, scored: TokenScores, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
-    """log p_kNN of each token and λ, which is 0 without neighbors, float32 [rows] each."""
-    if memory.gate is None and not memory.experts:
-        # A constant λ needs no distribution of the model.
+def _votes(
+    memory: Memory, scored: TokenScores, neighbors: Neighbors
+) -> Iterator[tuple[slice, Neighbors, Tensor, Tensor]]:
+    """Yields rows with their neighbors, log weights, and λ, which is 0 without neighbors."""
+    if not memory.reads_distributions:
         lmbdas = torch.full_like(scored.log_p_lm, memory.config.lmbda)
         lmbdas = lmbdas.masked_fill(~neighbors.mask.any(dim=-1).cpu(), 0.0)
-        weights = memory.weighing.log_weights(neighbors)
-        targets = scored.targets.to(weights.device)
-        return log_p_knn_of(weights, neighbors.values, targets).cpu(), lmbdas
-    parts: list[tuple[Tensor, Tensor]] = []
+        yield slice(None), neighbors, memory.weighing.log_weights(neighbors), lmbdas
+        return
     for rows, log_p in scored.distributions.parts():
         found = memory.with_occurrences(neighbors[rows], scored.prefixes[rows])
         vote = memory.vote(found, log_p)
-        targets = scored.targets[rows].to(log_p.device)
-        log_p_knn = log_p_knn_of(vote.log_weights, vote.neighbors.values, targets)
-        parts.append((log_p_knn.cpu(), vote.lmbdas.cpu()))
-    log_ps, shares = zip(*parts, strict=True)
-    return torch.cat(log_ps), torch.cat(shares)
+        yield rows, vote.neighbors, vote.log_weights, vote.lmbdas.cpu()
 
 
 def searched(
@@ -175,7 +191,8 @@ def searched(
 ) -> Iterator[tuple[TokenScores, Neighbors | None]]:
     """Scores windows of a text with the model alone, and searches the neighbors of each token."""
     memory = bench.memory
-    for scored in score_pieces(bench.model, bench.location, pieces, bench.batch_tokens):
+    how = (bench.batch_tokens, bench.cache)
+    for scored in score_pieces(bench.model, bench.location, pieces, *how):
         if memory is not None and memory.retriever.follows_text:
             yield from followed(memory.retriever, scored)
             continue
@@ -221,6 +238,7 @@ def _score_text(
     documents: Iterable[Document | str],
     progress: Progress,
     on_tokens: Callable[[int, Array], None] | None,
+    table: TokenTable | None,
 ) -> tuple[Text, Tally]:
     text = bench.text(name, documents, on_tokens)
     tally = Tally()
@@ -229,7 +247,10 @@ def _score_text(
     with evaluating(bench.model):
         for batch in token_likelihoods(bench, text.pieces()):
             logs = (log.double().numpy() for log in (batch.lm, batch.knn, batch.mixed))
-            tally.add(text.documents_at(batch.places), *logs)
+            documents = text.documents_at(batch.places)
+            tally.add(documents, *logs)
+            if table is not None:
+                table.add(name, documents, batch, bench.memory)
             done += len(batch.places)
             tally.searches += batch.searches
             progress(name, done, None)

@@ -68,6 +68,8 @@ class Evaluation:
         searches_saved: Number of queries that were answered without a search.
         seconds: Seconds that the pass over the texts took, without loading.
         overlap: How much of the texts the datastores hold; None if it was not checked.
+        against: The comparison with the run of `against`: `ratio` is this run's perplexity divided
+            by the other's, `interval` its 95% interval; None without another run.
     """
 
     texts: list[TextResult]
@@ -77,6 +79,7 @@ class Evaluation:
     searches_saved: int
     seconds: float
     overlap: Overlap | None = None
+    against: dict[str, Any] | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -94,6 +97,7 @@ class Evaluation:
             "seconds": round(self.seconds, 3),
             "tokens_per_second": round(self.tokens_per_second, 1),
             "overlap": self.overlap.to_dict() if self.overlap is not None else None,
+            "against": self.against,
             "settings": self.settings,
             "texts": [asdict(text) for text in self.texts],
         }

@@ -21,6 +21,7 @@ from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.engine.windows import Piece, TextWindow, batches, stream
+from knn_logits.measure.pass_cache import PassCache
 from knn_logits.search.occurrences import Prefixes
 
 # Windows of similar size share a batch. They are sorted within groups of so many batches.
@@ -95,9 +96,16 @@ def tokens_of_scoring_pass(model: nn.Module, batch_tokens: int | None = None) ->
 
 
 def score_pieces(
-    model: nn.Module, location: KeyLocation, pieces: Iterable[Piece], batch_tokens: int
+    model: nn.Module,
+    location: KeyLocation,
+    pieces: Iterable[Piece],
+    batch_tokens: int,
+    cache: PassCache | None = None,
 ) -> Iterator[TokenScores]:
-    """Scores every token that windows of a text predict."""
+    """Scores every token that windows of a text predict.
+
+    Passes of a cache have no `distributions`.
+    """
     device = input_device(model)
     group: list[Piece] = []
     waiting = 0
@@ -105,10 +113,10 @@ def score_pieces(
         group.append(piece)
         waiting += piece.size
         if waiting >= _BATCHES_A_GROUP * batch_tokens:
-            yield from _score_group(model, location, group, batch_tokens, device)
+            yield from _score_group(model, location, group, batch_tokens, device, cache)
             group, waiting = [], 0
     if group:
-        yield from _score_group(model, location, group, batch_tokens, device)
+        yield from _score_group(model, location, group, batch_tokens, device, cache)
 
 
 def _score_group(
@@ -117,6 +125,7 @@ def _score_group(
     group: list[Piece],
     batch_tokens: int,
     device: torch.device,
+    cache: PassCache | None,
 ) -> Iterator[TokenScores]:
     tokens = np.concatenate([piece.tokens for piece in group])
     starts = np.cumsum([0, *(len(piece.tokens) for piece in group[:-1])]).tolist()
@@ -126,8 +135,10 @@ def _score_group(
     ]
     for batch in batches(windows, batch_tokens):
         inputs = windows_batch(tokens, batch, device)
-        states, logits = key_states_and_logits(model, location, inputs)
-        length, pieces = logits.shape[1], [group[window.first_entry] for window in batch]
+        path = None if cache is None else cache.path(inputs)
+        kept = None if path is None else PassCache.read(path)
+        pieces = [group[window.first_entry] for window in batch]
+        length = max(window.size for window in batch)
         spans = [
             (window.skip + row * length, window.size + row * length)
             for row, window in enumerate(batch)
@@ -144,12 +155,21 @@ def _score_group(
             for window in batch
         ]
         starts_of_rows = np.repeat([window.start for window in batch], counts).astype(np.int64)
-        distributions = Distributions(logits.flatten(0, 1), rows.to(logits.device))
         tokens_of_rows = torch.from_numpy(targets.astype(np.int64))
+        if kept is None:
+            states, logits = key_states_and_logits(model, location, inputs)
+            distributions = Distributions(logits.flatten(0, 1), rows.to(logits.device))
+            states = states.flatten(0, 1)[rows.to(states.device)]
+            log_p_lm = distributions.log_p(tokens_of_rows)
+            if path is not None:
+                PassCache.keep(path, states, log_p_lm)
+        else:
+            distributions = Distributions(torch.empty(0), rows)
+            states, log_p_lm = kept[0].to(device), kept[1]
         yield TokenScores(
-            states.flatten(0, 1)[rows.to(states.device)],
+            states,
             tokens_of_rows,
-            distributions.log_p(tokens_of_rows),
+            log_p_lm,
             np.concatenate(places),
             distributions,
             Prefixes(tokens, starts_of_rows, np.concatenate(ends)),

@@ -363,6 +363,11 @@ class Memory:
 
         return StepGraphs(step)
 
+    @property
+    def reads_distributions(self) -> bool:
+        """Whether a vote needs the model's distribution, and not only the neighbors."""
+        return self.gate is not None or bool(self.experts)
+
     def once(self, store: Datastore, name: object, make: Callable[[], _T]) -> _T:
         """Returns an object that belongs to a datastore. The first caller makes it."""
         return self._indexes.once(store, name, make)

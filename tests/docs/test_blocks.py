@@ -48,6 +48,8 @@ def check_command(words, block):
         assert set(wanted) <= TARGETS, f"{block}: make has no {wanted}"
     elif program == "pip":
         check_pip(rest, block)
+    elif program == "python" and rest[0] == "-m":
+        assert (ROOT / f"{rest[1].replace('.', '/')}.py").is_file(), f"{block}: no {rest[1]}"
     elif program == "python":
         script = ROOT / rest[0]
         assert script.is_file(), f"{block}: no {rest[0]}"

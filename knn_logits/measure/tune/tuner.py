@@ -114,7 +114,8 @@ def tune(
         allow_overlap: Do not check whether the datastore holds the texts. With the check, a
             warning tells of such texts, and a choice on them is not stored.
         settings: `k` is the largest that is tried. Its default is 1,024, or the datastore's if
-            that is larger. `open_bench` explains `window`, `concatenate` and `batch_tokens`.
+            that is larger. `open_bench` explains `window`, `concatenate`, `batch_tokens`
+            and `cache`.
             `Memory` explains `refine`, `nprobe`, `device` and so on.
 
     Returns:
@@ -150,6 +151,8 @@ def _tuned(
     stored = stores[0].manifest.settings
     # With a number for λ, the datastore's own gate is not used.
     preset = {"k": max(DEFAULT_K, stored.k), "lmbda": stored.lmbda}
+    if options.fits_gate and overrides.pop("cache", None):
+        logger.warning("the cache is not used: a gate is fitted to the model's distributions")
     bench = open_bench(model, tokenizer, datastore, **{**preset, **overrides})
     assert bench.memory is not None
     if options.fits_gate and bench.memory.retriever.weights is not None:
