@@ -20,7 +20,7 @@ PAPER = {"preset": "paper", "allow_overlap": True}
 
 
 def test_a_table_of_the_tokens(evaluate, store, build, tmp_path):
-    gated = build(TEXTS, tmp_path / "gated", k=8)
+    gated = build(TEXTS, tmp_path / "gated", k=8, calibrate=True)
     for opened, settings in ((store, PAPER), (gated, {})):
         found = evaluate(
             opened, {"a": LINES[:1], "b": LINES[1:]}, per_token=tmp_path / "t", **settings
@@ -89,7 +89,7 @@ def test_a_model_with_other_weights_has_other_passes(model, tokenizer, tmp_path)
 
 
 def test_a_gate_reads_distributions_so_its_passes_are_not_kept(build, evaluate, tmp_path, caplog):
-    gated = build(TEXTS, tmp_path / "gated", k=8)
+    gated = build(TEXTS, tmp_path / "gated", k=8, calibrate=True)
     found = evaluate(gated, LINES, cache=tmp_path / "passes", allow_overlap=True)
     assert found.total == evaluate(gated, LINES, allow_overlap=True).total
     assert "the cache is not used" in caplog.text
