@@ -194,7 +194,7 @@ def rules(model, tokenizer, store, fit):
     found = {
         "adaptive gate (default)": {},
         f"λ {settings.lmbda:g}, of the datastore": {"lmbda": settings.lmbda},
-        "λ 0.25 (Khandelwal et al. 2020)": {"lmbda": 0.25},
+        "λ 0.25": {"lmbda": 0.25},
         "relative retrieval confidence (NEST, Li et al. 2024)": {
             "lmbda": Rival("nest", by_retrieval)
         },

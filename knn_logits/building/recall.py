@@ -9,7 +9,7 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.index.backends import backend
-from knn_logits.index.base import Index, pairwise
+from knn_logits.index.base import Index, nearest_columns, pairwise
 from knn_logits.index.exact import ExactIndex
 from knn_logits.metrics import Metric
 from knn_logits.progress import Progress, no_progress, while_running
@@ -110,7 +110,7 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
         exact = ExactIndex(torch.from_numpy(batch), store.manifest.metric)
         nearness, ids = exact.search(rows, k)
         best, best_ids = torch.cat([best, nearness], -1), torch.cat([best_ids, ids + first], -1)
-        best, order = torch.topk(best, min(k, best.shape[1]), dim=-1)
+        best, order = nearest_columns(best, min(k, best.shape[1]), best_ids)
         best_ids = best_ids.gather(-1, order)
         first += len(batch)
     return best.numpy(), best_ids.numpy()

@@ -64,6 +64,34 @@ def prepared(vectors: Array, metric: Metric) -> Array:
     return COMPARISONS[metric].prepared(torch.from_numpy(vectors)).numpy()
 
 
+def nearest_columns(scores: Tensor, k: int, ids: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Selects the k largest scores of each row. Of equal ones, the lowest ids are taken.
+
+    Args:
+        scores: Floats [rows, n].
+        k: The number of columns to select, at most n.
+        ids: int64 [rows, n], the ids; None if these are the columns.
+
+    Returns:
+        The scores, the largest first, and their columns, [rows, k] each.
+    """
+    # On a GPU `topk` takes the lowest columns already, and to ask here would wait for the result.
+    more = scores.shape[-1] > k > 0 and scores.device.type == "cpu"
+    values, columns = scores.topk(k + more, dim=-1)
+    if not more:
+        return values, columns
+    tied = (values[:, k - 1] == values[:, k]) & values[:, k].isfinite()
+    values, columns = values[:, :k], columns[:, :k]
+    for row in tied.nonzero()[:, 0].tolist():
+        last = values[row, k - 1]
+        equal = (scores[row] == last).nonzero()[:, 0]
+        if ids is not None:
+            equal = equal[ids[row, equal].argsort()]
+        above = columns[row][values[row] > last]
+        columns[row] = torch.cat([above, equal[: k - len(above)]])
+    return values, columns
+
+
 def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
     """Nearness of each query [dim] and its own keys [k, dim], from their differences."""
     return COMPARISONS[metric].pairwise(queries, keys)

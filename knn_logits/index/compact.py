@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.index.base import pairwise
+from knn_logits.index.base import nearest_columns, pairwise
 from knn_logits.index.exact import TorchIndex
 from knn_logits.metrics import COMPARISONS, Metric, full_precision
 
@@ -143,7 +143,7 @@ class CompactIndex(TorchIndex):
         rows = max(1, _BLOCK // (ids.shape[1] * self.dim))
         parts = zip(queries.split(rows), ids.split(rows), strict=True)
         distances = [pairwise(part, self._keys_in(near), self.metric) for part, near in parts]
-        nearness, order = torch.topk(torch.cat(distances), k, dim=-1)
+        nearness, order = nearest_columns(torch.cat(distances), k, ids)
         ids = ids.gather(1, order)
         return nearness, ids if self._ids is None else self._ids[ids]
 
@@ -179,17 +179,19 @@ def products(queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest scores of each row, [rows, n], in no order, and their places."""
+    """The k largest scores of each row, [rows, n], and their places, in the order of the places."""
     rows, size = scores.shape
     k, groups = min(k, size), size // _GROUP
     if groups <= 4 * k:
-        return torch.topk(scores, k, dim=-1, sorted=False)
+        places = nearest_columns(scores, k)[1].sort(dim=-1).values
+        return scores.gather(1, places), places
     # The k largest numbers are in the k groups with the largest maxima, or after the last group.
     grouped = scores[:, : groups * _GROUP].view(rows, groups, _GROUP)
-    chosen = torch.topk(grouped.amax(dim=-1), k, dim=-1, sorted=False).indices
+    chosen = nearest_columns(grouped.amax(dim=-1), k)[1].sort(dim=-1).values
     inside = torch.arange(_GROUP, device=scores.device)
     places = (chosen.unsqueeze(-1) * _GROUP + inside).flatten(1)
     rest = torch.arange(groups * _GROUP, size, device=scores.device).expand(rows, -1)
     places = torch.cat([places, rest], dim=-1)
-    found = torch.topk(scores.gather(1, places), k, dim=-1, sorted=False)
-    return found.values, places.gather(1, found.indices)
+    order = nearest_columns(scores.gather(1, places), k)[1].sort(dim=-1).values
+    places = places.gather(1, order)
+    return scores.gather(1, places), places

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.index.backend import Backend, Keys
-from knn_logits.index.base import kept_after, without_broken, wrong_shape
+from knn_logits.index.base import kept_after, nearest_columns, without_broken, wrong_shape
 from knn_logits.metrics import COMPARISONS, Metric
 from knn_logits.settings.config import IndexConfig
 
@@ -135,7 +135,7 @@ class ExactIndex(TorchIndex):
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         comparison = COMPARISONS[self.metric]
         queries = comparison.prepared(queries - self._mean)
-        scores, ids = torch.topk(comparison.scores(queries, self._keys, self._norms), k, dim=-1)
+        scores, ids = nearest_columns(comparison.scores(queries, self._keys, self._norms), k)
         nearness = comparison.of_scores(scores, queries)
         return nearness, ids if self._ids is None else self._ids[ids]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, SearchError
-from knn_logits.index.base import prepared, wrong_shape
+from knn_logits.index.base import nearest_columns, prepared, wrong_shape
 from knn_logits.index.faiss_library import (
     faiss_for_torch,
     faiss_module,
@@ -161,24 +161,38 @@ class FaissIndex:
         if self._ranged(rows, k):
             with openmp_threads(threads):
                 return self._search_range(array, k)
-        distances, ids = search(self._index, array, self._requested_k(k), threads=threads)
-        nearness = self._nearness(distances)
-        if self._ids is not None:
-            ids = np.where(ids < 0, -1, self._ids[ids])
-        if self._hidden is not None:
-            nearness, ids = self._shown(nearness, ids, k)
-        if ids[:, -1].min() < 0:
-            nearness[ids < 0] = -np.inf
-        return torch.from_numpy(nearness), torch.from_numpy(ids)
+        return self._search_heap(array, k, threads)
+
+    def _search_heap(self, queries: Array, k: int, threads: int | None) -> tuple[Tensor, Tensor]:
+        # FAISS keeps any of several entries that are equally near, so all of them are asked for.
+        hidden, more = 0 if self._hidden is None else len(self._hidden), 1
+        most = max(1, self.size - hidden)
+        while True:
+            width = min(k + more, most)
+            distances, found = search(self._index, queries, width + hidden, threads=threads)
+            scores = self._nearness(distances)
+            if self._ids is not None:
+                found = np.where(found < 0, -1, self._ids[found])
+            if self._hidden is not None:
+                scores, found = self._shown(scores, found, width)
+            if found[:, -1].min() < 0:
+                scores[found < 0] = -np.inf
+            nearness, ids = torch.from_numpy(scores), torch.from_numpy(found)
+            if width <= k:
+                return nearness, ids
+            last = nearness[:, k - 1].masked_fill(ids[:, k - 1] < 0, torch.nan)
+            if not (last == nearness[:, k]).any():
+                return nearness[:, :k].contiguous(), ids[:, :k].contiguous()
+            if width == most or not (last == nearness[:, -1]).any():
+                nearness, columns = nearest_columns(nearness, k, ids)
+                return nearness, ids.gather(-1, columns)
+            more *= 4
 
     def _nearness(self, distances: Array) -> Array:
         """Negates FAISS's squared distances in place, so that larger is nearer."""
         if self._comparison.sign < 0:
             np.negative(distances, out=distances)
         return distances
-
-    def _requested_k(self, k: int) -> int:
-        return k if self._hidden is None else min(k + len(self._hidden), self.size)
 
     def _shown(self, nearness: Array, ids: Array, k: int) -> tuple[Array, Array]:
         """Selects the k nearest that were not removed, with padding last."""
@@ -220,7 +234,10 @@ class FaissIndex:
         for row, (first, count) in enumerate(zip(bounds, counts, strict=False)):
             last = first + count
             if count > width:
-                nearest = np.argpartition(scores[first:last], count - width)[count - width :]
+                part = scores[first:last]
+                nearest = np.argpartition(part, count - width)[count - width :]
+                if np.count_nonzero(part >= part[nearest].min()) > width:
+                    nearest = np.lexsort((neighbor_ids[first:last], -part))[:width]
                 nearest += first
                 np.take(scores, nearest, out=nearness[row], mode="clip")
                 np.take(neighbor_ids, nearest, out=ids[row], mode="clip")

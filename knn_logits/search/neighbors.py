@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from knn_logits.index.base import nearest_columns
 from knn_logits.metrics import DEFAULT_METRIC, Metric, as_distance
 from knn_logits.search.occurrences import Occurrences
 
@@ -118,8 +119,8 @@ class Neighbors:
         return self.mapped(lambda field, _: field.gather(-1, order))
 
     def nearest(self, k: int) -> Neighbors:
-        """The k nearest neighbors of each query, the nearest first."""
-        return self.columns(self.nearness.topk(min(k, self.k), dim=-1).indices)
+        """The k nearest neighbors of each query, the nearest first; of equal ones by id."""
+        return self.columns(nearest_columns(self.nearness, min(k, self.k), self.ids)[1])
 
     def padded(self, k: int) -> Neighbors:
         """The same neighbors, padded to k columns. k is at least the present number of columns."""

@@ -68,7 +68,7 @@ class Pointers:
         """The entries after candidates with the chosen token, at most `max_knns`, the nearest."""
         chosen = np.flatnonzero(candidates.values == token)
         if len(chosen) > self._max:
-            chosen = chosen[np.argsort(-candidates.nearness[chosen], kind="stable")]
+            chosen = chosen[np.lexsort((candidates.ids[chosen], -candidates.nearness[chosen]))]
         ids = candidates.ids[chosen]
         following: Array = ids[self._goes_on[ids]] + 1
         return following

@@ -95,8 +95,10 @@ class Ballots:
 
 def _votes(log_weights: Tensor, values: Tensor, like: Tensor) -> Tensor:
     """The distribution of weighted votes over the vocabulary, float32 [rows, vocabulary]."""
-    votes = torch.zeros_like(like)
-    return votes.scatter_add_(-1, values.to(like.device), log_weights.to(like).exp())
+    # The order decides how sums are rounded, and so which of two equal tokens is the favorite.
+    weights, order = log_weights.sort(dim=-1)
+    values = values.gather(-1, order).to(like.device)
+    return torch.zeros_like(like).scatter_add_(-1, values, weights.to(like).exp())
 
 
 def _nearness(neighbors: Neighbors, found: Tensor, device: torch.device) -> list[Tensor]:

@@ -40,12 +40,11 @@ def meta_k_features(
     order: Tensor | None = None,
 ) -> Tensor:
     """`_FEATURES`, and for each k the k-th distance and ln of the number of values up to it."""
-    plain = _token_features(neighbors, metric, log_p_lm)
+    order = nearest_first(neighbors) if order is None else order
+    plain = _token_features(neighbors, metric, log_p_lm, order)
     rows = neighbors.rows
     if not neighbors.k:
         return torch.cat([plain, plain.new_zeros(rows, 2 * len(ks))], dim=-1)
-    if order is None:
-        order = nearest_first(neighbors)
     present = (neighbors.ids >= 0).sum(-1, keepdim=True)
     columns = torch.tensor(ks, device=present.device).expand(rows, -1)
     columns = torch.minimum(columns, present).sub(1).clamp_(min=0)
@@ -69,14 +68,15 @@ def nearest_first(neighbors: Neighbors) -> Tensor:
     return by_entry.gather(-1, order)
 
 
-def _token_features(neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
+def _token_features(
+    neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, order: Tensor
+) -> Tensor:
     """float32 [rows, features], finite; the neighbors' features are 0 for a row without any."""
     rows = neighbors.rows
     features = torch.zeros(rows, 4, dtype=torch.float32, device=log_p_lm.device)
     if neighbors.k:
-        few = min(_FEW_NEIGHBORS, neighbors.k)
-        nearness, columns = neighbors.nearness.topk(few, dim=-1)
-        distances = as_distance(nearness, metric)
+        columns = order[:, :_FEW_NEIGHBORS]
+        distances = as_distance(neighbors.nearness.gather(-1, columns), metric)
         values = neighbors.values.gather(-1, columns)
         present = neighbors.ids.gather(-1, columns) >= 0
         number = present.sum(-1).clamp(min=1)
