@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from torch import Tensor, nn
@@ -18,16 +19,55 @@ from knn_logits.corpus.documents import Document
 # A character for private use stands behind the first letter of a control token that a message
 # spells. So neither the template nor the tokenizer takes it for one.
 _MARK = "\ue0f0"
+# A control token may appear where another one was marked.
+_MOST_ROUNDS = 8
 
 
-def control_ids(tokenizer: Any) -> frozenset[int]:
-    """Returns the tokens that control a model, such as the token that ends a text."""
+# By tokenizer its size, its template, and the added tokens that the template writes.
+_WRITTEN: WeakKeyDictionary[Any, tuple[int, Any, frozenset[int]]] = WeakKeyDictionary()
+_TURNS = [("system", "a"), ("user", "b"), ("assistant", "c"), ("user", "d")]
+
+
+def control_ids(tokenizer: Any, template: str | None = None) -> frozenset[int]:
+    """Returns the tokens that control a model.
+
+    These are the special tokens, such as the one that ends a text, and every added token that the
+    chat template writes. `template` takes the place of the tokenizer's own.
+    """
     added = getattr(tokenizer, "added_tokens_decoder", {})
     ids = {number for number, token in added.items() if token.special}
     ids |= set(getattr(tokenizer, "all_special_ids", ()))
     roles = [getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "pad")]
     unknown = getattr(tokenizer, "unk_token_id", None)
-    return frozenset(ids if unknown in roles else ids - {unknown})
+    ids = ids if unknown in roles else ids - {unknown}
+    template = template or getattr(tokenizer, "chat_template", None)
+    if template is None:
+        return frozenset(ids)
+    cached = _WRITTEN.get(tokenizer)
+    if cached is None or cached[:2] != (len(added), template):
+        cached = len(added), template, _written(tokenizer, added, template)
+        _WRITTEN[tokenizer] = cached
+    return frozenset(ids | cached[2])
+
+
+def _written(tokenizer: Any, added: Mapping[int, Any], template: Any) -> frozenset[int]:
+    """Finds the added tokens that a template writes and that are neither words nor white space."""
+    turns = [{"role": role, "content": content} for role, content in _TURNS]
+    found: set[int] = set()
+    for first, last in ((0, 4), (1, 4), (1, 2)):  # some templates take no system message
+        for prompts in (True, False):
+            try:
+                text = tokenizer.apply_chat_template(
+                    turns[first:last],
+                    tokenize=False,
+                    add_generation_prompt=prompts,
+                    chat_template=template,
+                )
+            except Exception:  # a template can raise any error
+                continue
+            found |= set(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    names = {number: token.content.strip() for number, token in added.items() if number in found}
+    return frozenset(number for number, name in names.items() if name and not name.isalnum())
 
 
 def cut_texts(
@@ -99,27 +139,58 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **settings: 
     Returns:
         The ids. They are those of `apply_chat_template` if no message spells a control token.
     """
-    names = tokenizer.convert_ids_to_tokens(sorted(control_ids(tokenizer)))
-    spelt = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
+    control = control_ids(tokenizer, settings.get("chat_template"))
+    words = any(str(name).isalnum() for name in tokenizer.convert_ids_to_tokens(sorted(control)))
+    signs = re.compile("." if words else r"[^\w\s]|_", re.DOTALL)
 
-    def marked(value: Any) -> Any:
+    def cut(changed: Sequence[Mapping[str, Any]]) -> tuple[str, Any, int]:
+        text = tokenizer.apply_chat_template(list(changed), tokenize=False, **settings)
+        done = tokenizer([text], add_special_tokens=False, verbose=False)
+        return text, done, _count(control, done["input_ids"][0])
+
+    def marked(value: Any, name: str | None = None, *, whole: bool = False) -> Any:
+        if isinstance(value, Mapping):
+            return {name: marked(part, name, whole=whole) for name, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [marked(part, whole=whole) for part in value]
         if not isinstance(value, str):
             return value
-        return spelt.sub(lambda match: match[0][0] + _MARK + match[0][1:], value.replace(_MARK, ""))
+        value = value.replace(_MARK, "")
+        # A template compares roles.
+        if whole and name not in ("role", "type"):
+            return signs.sub(rf"\g<0>{_MARK}", value)
+        return _marked(tokenizer, control, value)
 
-    safe = [{name: marked(value) for name, value in message.items()} for message in messages]
-    if safe == [dict(message) for message in messages]:
-        cut = tokenizer.apply_chat_template(list(messages), return_dict=True, **settings)
-        return list(cut["input_ids"])
-    text = tokenizer.apply_chat_template(safe, tokenize=False, **settings)
-    done = tokenizer([text], add_special_tokens=False, verbose=False)
-    return _without_marks(tokenizer, text, done)
+    text, done, number = cut(messages)
+    # With a mark behind each sign, no message spells a control token.
+    whole = cut([marked(message, whole=True) for message in messages])
+    if number == whole[2]:
+        return list(done["input_ids"][0])
+    text, done, number = cut([marked(message) for message in messages])
+    return _without_marks(tokenizer, control, *((text, done) if number == whole[2] else whole[:2]))
 
 
-def _without_marks(tokenizer: Any, text: str, done: Any) -> list[int]:
+def _marked(tokenizer: Any, control: frozenset[int], text: str) -> str:
+    """Puts a mark behind the first letter of each control token that a text spells."""
+    for _ in range(_MOST_ROUNDS):
+        done = tokenizer([text], add_special_tokens=False, verbose=False)
+        starts = [
+            start
+            for token, (start, end) in zip(
+                done["input_ids"][0], done.encodings[0].offsets, strict=True
+            )
+            if token in control and end > start and _MARK not in text[start : end + 1]
+        ]
+        if not starts:
+            break
+        ends = [0, *(start + 1 for start in starts), len(text)]
+        text = _MARK.join(text[first:last] for first, last in pairwise(ends))
+    return text
+
+
+def _without_marks(tokenizer: Any, control: frozenset[int], text: str, done: Any) -> list[int]:
     """Returns the tokens of a text, without those of the marks alone."""
     (ids,), (encoding,) = done["input_ids"], done.encodings
-    control = control_ids(tokenizer)
     left = []
     for token, (start, end) in zip(ids, encoding.offsets, strict=True):
         if token in control and _MARK in text[start : end + 1]:
@@ -147,9 +218,14 @@ def _count(control: frozenset[int], ids: Sequence[int]) -> int:
 
 def _characters(tokenizer: Any, token: int) -> list[int]:
     """Spells a control token that the tokenizer's model itself knows as a word."""
-    if token == getattr(tokenizer, "unk_token_id", None):
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if token == unknown:
         return [token]
-    spelt = tokenizer.convert_tokens_to_ids(list(tokenizer.convert_ids_to_tokens(token)))
+    name = tokenizer.convert_ids_to_tokens(token)
+    spelt = tokenizer.convert_tokens_to_ids(list(name))
+    if not {None, unknown}.isdisjoint(spelt):
+        options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+        spelt = [one for letter in name for one in tokenizer(letter, **options)["input_ids"]]
     return [token for token in spelt if token is not None]
 
 

@@ -75,7 +75,7 @@ def nearest_columns(scores: Tensor, k: int, ids: Tensor | None = None) -> tuple[
     Returns:
         The scores, the largest first, and their columns, [rows, k] each.
     """
-    # On a GPU `topk` takes the lowest columns already, and to ask here would wait for the result.
+    # On a GPU `topk` decides, since to ask for ties would wait for its result.
     more = scores.shape[-1] > k > 0 and scores.device.type == "cpu"
     values, columns = scores.topk(k + more, dim=-1)
     if not more:
