@@ -152,7 +152,7 @@ class Chat:
             if line := nearness_line(self.trace[0]):
                 style = "dim" if self.trace[0].alone else "yellow"
                 self.console.print(line, style=style, markup=False)
-        if self.messages:
+        if self._templated:
             new = output[0, settings["input_ids"].shape[1] :]
             text = self.tokenizer.decode(new, skip_special_tokens=True)
             self.messages.append({"role": "assistant", "content": str(text)})
@@ -179,13 +179,18 @@ class Chat:
             "pad_token_id": pad if pad is not None else self.tokenizer.eos_token_id,
         }
 
+    @property
+    def _templated(self) -> bool:
+        """Whether a prompt is a question, and not a text to continue."""
+        return self.asks and getattr(self.tokenizer, "chat_template", None) is not None
+
     def _ids(self, prompt: str) -> Any:
-        """Ids of a prompt, in the model's chat template if any, int64 [1, length]."""
+        """Ids of a prompt, int64 [1, length]; of a question, in the model's chat template."""
         import torch
 
         from knn_logits.engine.tokens import chat_ids, text_ids
 
-        if getattr(self.tokenizer, "chat_template", None):
+        if self._templated:
             self.messages.append({"role": "user", "content": prompt})
             ids = chat_ids(self.tokenizer, self.messages, add_generation_prompt=True)
         else:

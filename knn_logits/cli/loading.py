@@ -41,13 +41,16 @@ class RunOptions:
     def prepare(self) -> None:
         prepare(self.threads, self.seed)
 
-    def load(self, name: str, resumes: Path | str | None = None) -> tuple[Any, Any]:
-        """Sets threads and seed, and loads a causal or encoder-decoder model and its tokenizer."""
+    def load(self, name: str, folder: Path | str | None = None) -> tuple[Any, Any]:
+        """Sets threads and seed, and loads a causal or encoder-decoder model and its tokenizer.
+
+        Keys that are added to a datastore, or to an unfinished one, keep its precision.
+        """
         doing(LOADING)
         self.prepare()
         place, dtype = _device_of(self.device), self.dtype
-        if dtype == "auto" and resumes is not None:
-            dtype = _unfinished_dtype(Path(resumes))
+        if dtype == "auto" and folder is not None:
+            dtype = _dtype_of(Path(folder))
         return _load_model(name, place, dtype)
 
 
@@ -115,13 +118,17 @@ def _device_of(device: str) -> Any:
     return place
 
 
-def _unfinished_dtype(folder: Path) -> Any:
+def _dtype_of(folder: Path) -> Any:
     from knn_logits.store.job import unfinished_precision
+    from knn_logits.store.layout import MANIFEST
+    from knn_logits.store.manifest import read_manifest
 
-    precision = unfinished_precision(folder)
+    precision, of = unfinished_precision(folder), "the unfinished job"
+    if precision is None and (folder / MANIFEST).exists():
+        precision, of = read_manifest(folder).model.dtype, "the datastore"
     if precision not in ("float32", "bfloat16", "float16"):
         return "auto"
-    tell(f"resuming the unfinished job in {precision}, its original precision", style=None)
+    tell(f"the model runs in {precision}, as in {of}", style=None)
     return precision
 
 

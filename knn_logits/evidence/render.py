@@ -31,7 +31,7 @@ _LEVELS = (
     (0.05, "underline grey58", "#eeeeee", "dotted"),
 )
 UNFAMILIAR = (
-    "nothing near: the datastore holds nothing like this text, so what it says may be about "
+    "nothing near was found: the datastore's text is unlike this one, so what it says may be about "
     "something else"
 )
 ALONE = "nothing near: the model alone wrote this, and no passage has a part in it"

@@ -18,10 +18,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import FailFast, Field, ValidationError
 
+from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError, StorageError
 from knn_logits.store import layout
 from knn_logits.store.documents import write_documents
-from knn_logits.store.files import delete, locked, write_array, write_arrays, write_bytes
+from knn_logits.store.files import delete, locked, rename, write_array, write_arrays, write_bytes
 from knn_logits.store.manifest import Manifest, needs_text, put_manifest, read_json, read_manifest
 from knn_logits.store.reading import array_facts, sha256
 from knn_logits.store.records import FileRecord, Record
@@ -154,6 +155,19 @@ class Job:
         else:
             write_documents(path, content)
         self.note(path)
+
+    def write_shard(self, path: Path, keys: Array) -> None:
+        """Writes and notes a shard, which may replace one with fewer keys.
+
+        That one is kept until the journal names the new one. A process that is killed in between
+        loses no keys.
+        """
+        kept = path.with_name(layout.kept_name(path.name))
+        if path.exists():
+            rename(path, kept)
+        write_array(path, keys)
+        self.note(path)
+        delete(kept)
 
     def note(self, path: Path) -> FileRecord:
         """Records a complete file, which may replace an earlier one of its name."""
@@ -317,8 +331,13 @@ def _whole_files(folder: Path, journal: Journal) -> tuple[FileRecord, ...]:
 
     def is_whole(record: FileRecord) -> bool:
         path = folder / record.name
+        kept = path.with_name(layout.kept_name(path.name))
         with suppress(OSError, ValueError):
-            return record.kind is not None and not path.is_symlink() and record_file(path) == record
+            if record.kind is None or path.is_symlink() or kept.is_symlink():
+                return False
+            if kept.exists() and not (path.exists() and record_file(path) == record):
+                rename(kept, path)
+            return record_file(path) == record
         return False
 
     return tuple(takewhile(is_whole, journal.files))

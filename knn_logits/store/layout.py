@@ -70,7 +70,7 @@ _NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")
 _KIND_OF: dict[tuple[str, str], Kind] = {
     (kind, format.suffix): kind for kind, format in FORMATS.items()
 }
-_PARTIAL_SUFFIX = ".partial"
+_PARTIAL_SUFFIX, _KEPT_SUFFIX = ".partial", ".kept"
 
 
 def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
@@ -97,7 +97,12 @@ def partial_name(name: str) -> str:
     return name + _PARTIAL_SUFFIX
 
 
+def kept_name(name: str) -> str:
+    """The name of a file while the one that replaces it is written and noted."""
+    return name + _KEPT_SUFFIX
+
+
 def is_ours(name: str) -> bool:
     """Whether a file name belongs to a datastore's folder, finished or not."""
-    name = name.removesuffix(_PARTIAL_SUFFIX)
+    name = name.removesuffix(_PARTIAL_SUFFIX).removesuffix(_KEPT_SUFFIX)
     return name in (MANIFEST, JOURNAL, LOCK) or kind_of(name) is not None

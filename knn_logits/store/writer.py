@@ -16,7 +16,7 @@ from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.store.documents import DocumentRecord, Documents
 from knn_logits.store.entries import Contexts
-from knn_logits.store.files import array_header, replacing, write_array
+from knn_logits.store.files import array_header, replacing
 from knn_logits.store.job import Job
 from knn_logits.store.reading import HASH_CHUNK
 
@@ -156,7 +156,5 @@ def write_keys(
             advance(len(part))
 
     for keys in in_shards(counted(), rows, _SAVE_SECONDS):
-        path = job.path("keys", number)
-        write_array(path, keys)
-        job.note(path)
+        job.write_shard(job.path("keys", number), keys)
         number += len(keys) == rows

@@ -165,5 +165,26 @@ def test_an_unfinished_build_goes_on_in_its_own_precision(
         lambda weight: fastest.get(str(weight.dtype).removeprefix("torch."), 9.0),
     )
     result = run.good(*build)
-    assert f"resuming the unfinished job in {began}" in result.err
+    assert f"the model runs in {began}, as in the unfinished job" in result.err
     assert "continuing the unfinished build" in result.err
+
+
+def test_added_and_synchronized_documents_keep_the_precision_of_the_datastore(
+    run, model, tokenizer, folder, tmp_path, monkeypatch
+):
+    copy.deepcopy(model).half().save_pretrained(tmp_path / "half")
+    tokenizer.save_pretrained(tmp_path / "half")
+    store = tmp_path / "store"
+    run.good("build", tmp_path / "half", folder, "--out", store, "--dtype", "float32")
+    monkeypatch.setattr(
+        "knn_logits.engine.forward._seconds",
+        lambda weight: {"float16": 1.0}.get(str(weight.dtype).removeprefix("torch."), 9.0),
+    )
+    (folder / "more.txt").write_text("The pump of the ferry stands behind the winch.")
+    for command in (
+        ("add", tmp_path / "half", store, folder / "more.txt"),
+        ("sync", tmp_path / "half", store, folder),
+    ):
+        result = run.good(*command)
+        assert "the model runs in float32, as in the datastore" in result.err
+        assert "differ by" not in result.err

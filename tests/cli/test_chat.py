@@ -12,7 +12,7 @@ from gate_cases import random_adaptive
 from tuned import write_settings
 
 import knn_logits
-from knn_logits import Trace
+from knn_logits import Trace, chat_ids
 from knn_logits.generation.drafts import Drafter
 
 PROMPT = "When error code E42 appears, open"
@@ -159,51 +159,52 @@ def test_a_file_whose_name_no_system_has(talk):
     assert "cannot be written" in done.err
 
 
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
 @pytest.fixture
 def converse(run, model_folder, chat_store, tmp_path, monkeypatch):
     """Types lines into a conversation with a model that has a chat template."""
 
-    def typed(template, lines):
+    def typed(lines, *options):
         folder = shutil.copytree(model_folder, tmp_path / "chatty", dirs_exist_ok=True)
-        (folder / "chat_template.jinja").write_text(template)
+        (folder / "chat_template.jinja").write_text(TEMPLATE)
         monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-        return run.good("chat", folder, chat_store, "--continue", "--max-new-tokens", "3")
+        return run.good("chat", folder, chat_store, "--max-new-tokens", "3", *options)
 
     return typed
 
 
-def test_a_chat_template_makes_it_a_conversation(converse, tokenizer, monkeypatch):
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+def test_a_chat_template_makes_it_a_conversation(converse, monkeypatch):
     seen = []
-    real = type(tokenizer).apply_chat_template
 
-    def noted(self, messages, **settings):
+    def noted(tokenizer, messages, **settings):
         seen.append([one["role"] for one in messages])
-        return real(self, messages, **settings)
+        return chat_ids(tokenizer, messages, **settings)
 
-    monkeypatch.setattr(type(tokenizer), "apply_chat_template", noted)
-    converse(template, "The crane\nWhy?\n/new\nThe pump\n")
+    monkeypatch.setattr("knn_logits.engine.tokens.chat_ids", noted)
+    converse("/knn off\nThe crane\nWhy?\n/new\nThe pump\n")
     assert seen == [["user"], ["user", "assistant", "user"], ["user"]]
     seen.clear()
     # A message that is too long for the model is not part of what follows.
-    done = converse(template, "word " * 300 + "\nThe crane\n")
+    done = converse("/knn off\n" + "word " * 300 + "\nThe crane\n")
     assert "shorten the text" in done.err
     assert seen == [["user"], ["user"]]
 
 
-TEMPLATED = "You are Smolbert, made by Hugging Face.\n{{ messages[-1].content }}\nAnswer:"
-
-
-def test_a_prompt_is_what_a_person_wrote(converse, tmp_path):
-    """The names and the wording of a chat's template say nothing about the memory."""
-    line = "and who sells K-99 cranes?"
-    done = converse(TEMPLATED, f"{line}\n/save {tmp_path / 't.json'}\n/why\n")
-    (sequence,) = Trace.load(tmp_path / "t.json")
-    assert sequence.prompt == line
-    # /why parts the question from its answer.
-    assert line in done.out.splitlines()
-    assert sequence.unknown == ("K-99",)
-    assert "Smolbert" not in done.out
+@pytest.mark.parametrize("off", [["--continue"], []])
+def test_a_text_is_continued_without_the_chat_template(
+    converse, run, model_folder, chat_store, tmp_path, off
+):
+    done = converse(
+        f"{'' if off else '/ask off' + chr(10)}{PROMPT}\n/save {tmp_path / 't'}\n", *off
+    )
+    expected = run.good(
+        "generate", model_folder, chat_store, "--prompt", PROMPT, "--max-new-tokens", 3, "--json"
+    ).json["text"]
+    (sequence,) = Trace.load(tmp_path / "t")
+    assert (sequence.prompt, sequence.text) == (PROMPT, expected)
+    assert expected in done.out
 
 
 def test_a_text_that_follows_a_cut_character_is_whole(run, tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from knn_logits.errors import ConfigError, CorpusError, MismatchError, StorageError
 from knn_logits.store import files, layout, writer
+from knn_logits.store import job as job_module
 from knn_logits.store.documents import read_documents
 from knn_logits.store.job import begin
 from knn_logits.store.writer import shard_rows, write_keys, writing_text
@@ -147,6 +148,35 @@ def test_a_shard_that_is_not_full_is_saved_and_filled_later(tmp_path, monkeypatc
         shards = [np.load(tmp_path / one.name) for one in job.shards]
     assert [len(one) for one in shards] == [8, 8, 4]
     np.testing.assert_array_equal(np.concatenate(shards), keys)
+
+
+@pytest.mark.parametrize("killed", ["rename", "write_array", "note", "delete"])
+def test_a_kill_between_a_shard_and_its_note_loses_no_saved_key(tmp_path, monkeypatch, killed):
+    """Under load, reading a file back for its note takes long enough to be killed in it."""
+    keys = np.arange(40, dtype=np.float16).reshape(20, 2)
+    monkeypatch.setattr(writer, "_SAVE_SECONDS", 0)
+    calls = []
+
+    def killing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    with suppress(KeyboardInterrupt), begin(tmp_path, "build", {}) as job:
+        place = type(job) if killed == "note" else job_module
+        original = getattr(place, killed)
+        with monkeypatch.context() as patch:
+            patch.setattr(place, killed, killing)
+            write_keys(job, np.split(keys, 20), 8)
+    assert len(calls) >= 3
+    with begin(tmp_path, "build", {}) as job:
+        assert 2 <= job.keys <= 4
+        write_keys(job, [keys[job.keys :]], 8)
+        shards = [np.load(tmp_path / one.name) for one in job.shards]
+        names = {one.name for one in job.shards} | {layout.JOURNAL, layout.LOCK}
+    np.testing.assert_array_equal(np.concatenate(shards), keys)
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 def test_ranks_fill_no_shard_of_another_run(tmp_path):
