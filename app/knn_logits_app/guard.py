@@ -5,6 +5,7 @@ gradio would answer some requests with a traceback, a hang or a file of the serv
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -27,6 +28,7 @@ FORM_BYTES = 40_000
 # The time after which gradio deletes what was uploaded.
 UPLOADED_SECONDS = 1800.0
 _MOST_VALUES, _DEEPEST = 32, 8
+_BEAT_SECONDS, _FIRST = 15.0, asyncio.FIRST_COMPLETED
 _API = "/gradio_api"
 _CALL = re.compile(rf"{_API}/call/(v2/)?(?P<name>[^/]*)")
 _HEARTBEAT = re.compile(rf"{_API}/heartbeat/(?P<session>[^/]+)")
@@ -82,10 +84,12 @@ class Guard:
         quotas: Quotas,
         waiting: Callable[[str], int],
         present: Callable[[str], AbstractContextManager[None]],
+        left: Callable[[str], bool],
     ) -> None:
         self._app = app
         self._endpoints, self._upload_bytes, self._folder = endpoints, upload_bytes, uploads
-        self._quotas, self._waiting, self._present = quotas, waiting, present
+        self._quotas, self._waiting = quotas, waiting
+        self._present, self._left = present, left
         self._uploads: deque[tuple[float, str, int]] = deque()
         self._joining: Counter[str] = Counter()
 
@@ -119,8 +123,7 @@ class Guard:
             raise Refused(404, f"there is no such endpoint: the endpoints are {names}")
         heartbeat = _HEARTBEAT.fullmatch(path)
         if heartbeat:
-            with self._present(heartbeat["session"]):
-                await self._app(scope, receive, answer)
+            await self._keep_alive(heartbeat["session"], scope, receive, answer)
         elif scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
             if scope["method"] == "GET" and path == "/":
                 answer.change = lambda body: with_preview(body, page_address(scope))
@@ -152,6 +155,41 @@ class Guard:
             finally:
                 self._joining[address] -= queued
                 self._joining += Counter()
+
+    async def _keep_alive(
+        self, session: str, scope: Message, receive: Receive, answer: _Answer
+    ) -> None:
+        """Answers a page's sign of life; gradio hears only of the end of a session that it knows.
+
+        At the end of each, gradio spends a tenth of a second.
+        """
+        with self._present(session):
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+            await answer({"type": "http.response.start", "status": 200, "headers": headers})
+            await receive()  # the request, which has no body
+            waits = [receive(), scope["app"].stop_event.wait()]
+            ends = {asyncio.ensure_future(wait) for wait in waits}
+            done: set[Any] = set()
+            try:
+                while not done:
+                    part = {"type": "http.response.body", "body": b"data: ALIVE\n\n"}
+                    await answer({**part, "more_body": True})
+                    done, _ = await asyncio.wait(ends, timeout=_BEAT_SECONDS, return_when=_FIRST)
+            finally:
+                for end in ends:
+                    end.cancel()
+        if self._left(session):
+            begun = asyncio.Event()
+
+            async def gone() -> Message:
+                await begun.wait()
+                return {"type": "http.disconnect"}
+
+            async def unheard(message: Message) -> None:
+                if message.get("body"):
+                    begun.set()
+
+            await self._app(scope, gone, unheard)
 
     def _count_upload(self, size: int, address: str) -> None:
         now = time.monotonic()

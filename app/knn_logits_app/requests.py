@@ -220,7 +220,8 @@ def friendly(error: BaseException) -> str:
         text = "the server failed on this request: try again with less text"
     elif not isinstance(error, (RequestError, LimitError)) and ("/" in text or "\\" in text):
         text = f"this failed ({type(error).__name__}): change the settings or the text"
-    first = text.partition(" ")[0]
-    if first not in SIGNS and "." not in first:  # the name of a file keeps its case
+    first, (before, colon, _) = text.partition(" ")[0], text.partition(": ")
+    named = bool(colon) and ("." in before or " " not in before)
+    if first not in SIGNS and "." not in first and not named:  # the name of a file keeps its case
         text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else text + "."

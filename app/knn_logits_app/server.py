@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,6 +17,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 import gradio as gr
 import torch
+from gradio import route_utils
 from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
@@ -79,6 +82,7 @@ def prepare(
     # By default gradio keeps uploads in a folder that all users share. The private folder is
     # deleted when this process ends.
     os.environ.setdefault("GRADIO_TEMP_DIR", str(private_folder().path / "uploads"))
+    _separate_uploads()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // at_once))
     if limits is None:
         context = library.context or 1024
@@ -93,6 +97,21 @@ def prepare(
     page.queue(max_size=waiting, default_concurrency_limit=at_once, api_open=False)
     page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = _LOOK_EVERY
     return page, server
+
+
+def _separate_uploads() -> None:
+    """Gives each upload a name of its own; gradio's is the hash of the content."""
+    begin = route_utils.GradioUploadFile.__init__
+    if begin.__module__ == __name__:
+        return
+
+    @wraps(begin)
+    def begin_apart(self: Any, *arguments: Any, **settings: Any) -> None:
+        begin(self, *arguments, **settings)
+        self.sha.update(secrets.token_bytes(16))
+
+    begin_apart.__module__ = __name__
+    route_utils.GradioUploadFile.__init__ = begin_apart
 
 
 def launch(
@@ -144,6 +163,7 @@ def launch(
         quotas=quotas,
         waiting=lambda address: requests_of(page, address),
         present=server.visitors.present,
+        left=lambda session: was_left(page, server.visitors, session),
     )
     with redirect_stdout(io.StringIO()) if quiet else nullcontext():
         page.launch(
@@ -201,6 +221,13 @@ def _base(originals: str | None) -> str:
     if base and not is_web(base):
         raise ConfigError(f"{base} is not a web address: begin it with https://")
     return base
+
+
+def was_left(page: Any, visitors: Visitors, session: str) -> bool:
+    """Whether the last page of a session was closed that made a request."""
+    state = page.app.state_holder.session_data.get(session)
+    known = session in visitors.by_session or (state is not None and not state.is_closed)
+    return known and not visitors.is_open(session)
 
 
 def requests_of(page: Any, address: str) -> int:

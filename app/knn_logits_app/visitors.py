@@ -201,6 +201,11 @@ class Visitors:
                 if session in self.by_session:
                     self.by_session[session].used = time.monotonic()
 
+    def is_open(self, session: str) -> bool:
+        """Whether a page of a session is open."""
+        with self._lock:
+            return self._open[session] > 0
+
     def new_folder(self, session: str, address: str = "") -> Path:
         """Makes an empty folder for a visitor, which only this process's user may read."""
         self._sweep()

@@ -93,7 +93,18 @@ def model_record(model: nn.Module) -> ModelRecord:
         or str(parameter.dtype if parameter is not None else torch.float32)[6:],
         vocabulary=vocabulary_size(model),
         engine=engine_of(model),
+        adapter=_adapters_of(model),
     )
+
+
+def _adapters_of(model: nn.Module) -> str | None:
+    """Returns the names of the adapters that PEFT's layers apply; None without any."""
+    names: dict[str, None] = {}
+    for module in model.modules():
+        active = vars(module).get("_active_adapter", ())
+        if not vars(module).get("_disable_adapters", False):
+            names |= dict.fromkeys([active] if isinstance(active, str) else active)
+    return ", ".join(names) or None
 
 
 def tokenizer_record(tokenizer: Any) -> TokenizerRecord:
@@ -236,13 +247,14 @@ def check_model(
         raise MismatchError(
             f"{store.folder} contains token {largest}, but the model's vocabulary has only "
             f"{size} tokens: "
-            f"load {manifest.model.id}, which built the datastore"
+            f"load {manifest.model.named}, which built the datastore"
         )
     window, context = manifest.windows.window, context_length(model)
     if manifest.pairs is None and context is not None and window > context:
         raise MismatchError(
             f"{store.folder} was built by another model (its windows have {window:,} tokens, but "
-            f"this model's context is only {context:,}): load {manifest.model.id}, which built it"
+            f"this model's context is only {context:,}): load {manifest.model.named}, which built "
+            "it"
         )
     tokens = store.checks.get(CANARY_TOKENS)
     expected = store.checks.get(CANARY_KEYS)
@@ -250,7 +262,7 @@ def check_model(
         if model_record(model).config_sha256 != manifest.model.config_sha256:
             raise MismatchError(
                 f"{store.folder} was built by another model ({_difference(model, manifest)}): load "
-                f"{manifest.model.id}, which built it"
+                f"{manifest.model.named}, which built it"
             )
         logger.warning(
             "%s has no canary, so only the model's configuration was compared, not its weights: "
@@ -262,7 +274,7 @@ def check_model(
     if keys.shape != expected.shape:
         raise MismatchError(
             f"the model's states have dimension {keys.shape[-1]}, but the keys of {store.folder} "
-            f"have {expected.shape[-1]}: load {manifest.model.id}, which built the datastore"
+            f"have {expected.shape[-1]}: load {manifest.model.named}, which built the datastore"
         )
     error = relative_error(keys, expected)
     mine, theirs = model_record(model), manifest.model
@@ -278,7 +290,7 @@ def check_model(
     if not error <= SAME_WEIGHTS:
         raise MismatchError(
             f"{store.folder} was built by another model ({_difference(model, manifest)}; its keys "
-            f"differ by {error:.0%}): load {manifest.model.id}, which built it"
+            f"differ by {error:.0%}): load {manifest.model.named}, which built it"
         )
     if error > SAME:
         logger.warning(
@@ -342,6 +354,8 @@ def _difference(model: nn.Module, manifest: Manifest) -> str:
         return f"a {theirs.type}, not a {mine.type}"
     if mine.config_sha256 != theirs.config_sha256:
         return f"a {theirs.type} of another configuration"
+    if mine.adapter != theirs.adapter:
+        return "the same model without an adapter" if mine.adapter else "the same with an adapter"
     return "the same configuration with other weights"
 
 
@@ -350,7 +364,7 @@ def check_tokenizer(tokenizer: Any, store: Datastore) -> None:
     if tokenizer_record(tokenizer).sha256 != store.manifest.tokenizer.sha256:
         raise MismatchError(
             f"{store.folder} was built with a different tokenizer: load the model "
-            f"{store.manifest.model.id!r}, with which it was built, and its tokenizer"
+            f"{store.manifest.model.named!r}, with which it was built, and its tokenizer"
         )
 
 

@@ -23,8 +23,9 @@ from knn_logits.evidence.trace import (
 class Source:
     """Consecutive words, and the document with the largest share in them.
 
-    A document's share in a word of several tokens is its share in the weakest token. So a document
-    that gave only the beginning of a number is not a source of the number.
+    A document's share in a word of several tokens is the mean of its shares in them, and at most
+    that of all neighbors in the word. A document that gave only some of the tokens, such as the
+    beginning of a number, is not a source of the word.
 
     Attributes:
         words: The words, as they are in the text.
@@ -178,23 +179,27 @@ def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
         number: The most documents to return.
 
     Returns:
-        The sources, the strongest first. A document's share is its share in the weakest token. A
-        document behind only some of the tokens is left out.
+        The sources, the strongest first, as `Source` explains. A document behind only some of the
+        tokens is left out.
     """
     shares = [{_place(share): share for share in documents_of(token)} for token in tokens]
     common = set(shares[0]).intersection(*shares[1:]) if shares else set()
-    weakest = {place: min(share[place].share for share in shares) for place in common}
-    places = sorted(common, key=lambda place: (-weakest[place], -shares[0][place].share, place))
+    total = share_of(tokens)
+    mean = {
+        place: min(total, sum(share[place].share for share in shares) / len(shares))
+        for place in common
+    }
+    places = sorted(common, key=lambda place: (-mean[place], -shares[0][place].share, place))
     text = "".join(token.token for token in tokens)
     sources = []
     for place in places[:number]:
-        document, neighbor, after = replace(shares[0][place], share=weakest[place]), None, ""
+        document, neighbor, after = replace(shares[0][place], share=mean[place]), None, ""
         for passage in tokens[0].neighbors:
             words = passage.word + passage.after
             if (passage.store, passage.document) == place and words.startswith(text):
                 neighbor, after = passage, words[len(text) :]
                 break
-        sources.append(Source(text, list(tokens), share_of(tokens), document, neighbor, after))
+        sources.append(Source(text, list(tokens), total, document, neighbor, after))
     return sources
 
 

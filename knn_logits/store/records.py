@@ -60,7 +60,7 @@ class Record(BaseModel):
 class ModelRecord(Record):
     """The model whose states are the keys. All values are below its vocabulary."""
 
-    omitted = {"engine": "transformers"}
+    omitted = {"engine": "transformers", "adapter": None}
 
     id: str  # a Hub id or a folder's name, which is never followed
     revision: str | None = None  # a commit on the Hub
@@ -69,6 +69,12 @@ class ModelRecord(Record):
     dtype: str  # or the quantisation
     vocabulary: int | None = Field(default=None, ge=1)
     engine: str = "transformers"  # what computed the keys
+    adapter: str | None = None  # the names of PEFT's active adapters
+
+    @property
+    def named(self) -> str:
+        """The id, with the adapter."""
+        return self.id if self.adapter is None else f"{self.id} with its adapter {self.adapter!r}"
 
 
 class TokenizerRecord(Record):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from knn_logits import KNNLogitsError
+from knn_logits import CorpusError, KNNLogitsError
 from knn_logits_app.drawer import read_json
 from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import friendly, rewriting_of
@@ -55,3 +55,8 @@ def test_a_document_that_no_page_asks_for_is_one_line(session, content):
     with pytest.raises(KNNLogitsError) as caught:
         read_json(server, given, None)
     assert "\n" not in friendly(caught.value)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "my notes.txt", "readme", "q3 report.final.pdf"])
+def test_the_name_of_a_file_keeps_its_case(name):
+    assert friendly(CorpusError(f"{name}: it holds no text")).startswith(f"{name}: ")

@@ -1,5 +1,6 @@
 """What strangers may not do: call under another name, take everything, or hold a connection."""
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -284,6 +286,50 @@ def test_what_a_visitor_has_stays_whoever_else_comes(strict, monkeypatch):
         assert "kl-done" in built(client, "other0005", "198.51.100.5")
         assert server.visitors.stores("visitor01")
         assert not server.visitors.stores("crowd0000")
+
+
+def test_invented_signs_of_life_cost_nothing_and_a_closed_page_is_forgotten(strict):
+    url, server = strict
+
+    async def beat(client, number, opened, closing):
+        async with client.stream("GET", f"{API}/heartbeat/invented{number}") as stream:
+            assert "ALIVE" in await anext(stream.aiter_lines())
+            opened.append(number)
+            await closing.wait()
+
+    async def crowd():
+        opened, closing = [], asyncio.Event()
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=limits) as client:
+            beats = [asyncio.create_task(beat(client, one, opened, closing)) for one in range(100)]
+            while len(opened) < 100:
+                await asyncio.sleep(0.05)
+            closing.set()
+            await asyncio.gather(*beats)
+
+    asyncio.run(crowd())
+    begun = time.monotonic()
+    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        assert client.get("/").status_code == 200
+        assert time.monotonic() - begun < 3
+        with page_open(url, "visitor02"):
+            assert "kl-done" in built(client, "visitor02", "198.51.100.9")
+            with page_open(url, "visitor02"):
+                pass
+            assert server.visitors.stores("visitor02")  # another of its pages is open
+    for _ in range(100):
+        if not server.visitors.stores("visitor02"):
+            break
+        time.sleep(0.1)
+    assert not server.visitors.stores("visitor02")
+
+
+def test_the_same_upload_of_two_visitors_has_two_handles(strict):
+    with httpx.Client(base_url=strict[0], timeout=PATIENCE) as client:
+        files = {"files": ("a.txt", b"The keeper counts the seals.")}
+        first, second = (client.post(f"{API}/upload", files=files).json()[0] for _ in range(2))
+    assert first != second
+    assert first.endswith("/a.txt")
 
 
 def test_one_address_does_not_fill_the_queue(strict, monkeypatch):

@@ -264,3 +264,15 @@ def test_the_record_of_a_tokenizer(tokenizer):
     assert record == tokenizer_record(tokenizer)
     assert record.vocabulary == 383
     assert len(record.sha256) == 64
+
+
+def test_a_datastore_of_an_adapter_names_the_adapter(model, store, tokenizer, tmp_path):
+    adapted = copy.deepcopy(model)
+    layer = next(part for part in adapted.modules() if isinstance(part, torch.nn.LayerNorm))
+    layer.weight.data *= 1.5
+    layer._active_adapter = ["law"]  # as PEFT's layers have it
+    other = knn_logits.build_datastore(adapted, tokenizer, TEXTS, tmp_path / "s", k=4)
+    assert "load " + f"{other.manifest.model.id} with its adapter 'law'" in refusal(model, other)
+    assert "the same model without an adapter" in refusal(adapted, store)
+    layer._disable_adapters = True
+    assert model_record(adapted).adapter is None

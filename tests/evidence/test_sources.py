@@ -63,12 +63,21 @@ def test_a_sentence_that_ends_in_the_answer_only_keeps_its_source():
     assert "endoftext" not in to_html(Trace([found]))
 
 
-def test_a_word_owes_a_document_what_its_weakest_piece_does():
+def test_the_sources_of_a_word_are_those_of_its_pieces():
     tokens = [shared("har", a=0.9), shared("bour", a=0.2, b=0.6), shared(" x", c=0.1)]
     sources = main_sources(SequenceTrace("", tokens), 1)
     assert [(one.words, one.document.document) for one in sources] == [("harbour", "a")]
-    assert sources[0].document.share == pytest.approx(0.2)
+    assert sources[0].document.share == pytest.approx(0.55)
     assert sources[0].total == pytest.approx(0.8)
+
+
+def test_a_piece_that_many_documents_have_does_not_hide_the_source_of_a_number():
+    others = {f"d{number}": 0.1 for number in range(9)}
+    pieces = [shared(" 4", a=0.83), shared("0", a=0.9), shared("44", a=0.005, **others)]
+    (source,) = main_sources(SequenceTrace("", pieces), 1)
+    assert (source.words, source.document.document) == (" 4044", "a")
+    assert source.total == pytest.approx(0.83)
+    assert source.document.share == pytest.approx(1.735 / 3)
 
 
 def test_a_document_that_gave_the_beginning_only_is_no_source_of_a_number():

@@ -47,12 +47,13 @@ const judged = (word, states) => {
 };
 
 // Returns the documents that have a share in every decisive token of a word, the largest first. A
-// document's share is its share in the weakest token.
+// document's share is the mean of its shares in them, and at most that of the word.
 const documentsOf = (word, states) => {
   const mine = word.decisive.map((one) => states[one]);
   return [...mine[0].documents.keys()]
     .filter((number) => mine.every((one) => one.documents.has(number)))
-    .map((number) => ({ number, share: Math.min(...mine.map((one) => one.documents.get(number))) }))
+    .map((number) => ({ number, share: Math.min(word.share,
+      mine.reduce((sum, one) => sum + one.documents.get(number), 0) / mine.length) }))
     .sort((one, two) => two.share - one.share);
 };
 
