@@ -111,7 +111,7 @@ def _separate_uploads() -> None:
         self.sha.update(secrets.token_bytes(16))
 
     begin_apart.__module__ = __name__
-    route_utils.GradioUploadFile.__init__ = begin_apart
+    route_utils.GradioUploadFile.__init__ = begin_apart  # type: ignore[method-assign]
 
 
 def launch(

@@ -14,6 +14,7 @@ import typer
 
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.terminal import tell
+from knn_logits.corpus.formats import DOCUMENTS
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 
@@ -27,10 +28,10 @@ Corpus = Annotated[
     list[str],
     typer.Argument(
         metavar="CORPUS...",
-        help="Plain text, source code, PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf; "
-        "JSON lines and parquet (fields text, id, title, uri); gzip of these, folders of these, or "
-        "hf:DATASET[:CONFIG[:SPLIT]]. An encoder-decoder model takes rows with source and target, "
-        "or two parallel text files, SOURCES::TARGETS.",
+        help=f"Plain text, source code, {DOCUMENTS}; JSON lines and parquet (fields text, id, "
+        "title, uri); gzip of these, folders of these, or hf:DATASET[:CONFIG[:SPLIT]]. An "
+        "encoder-decoder model takes rows with source and target, or two parallel text files, "
+        "SOURCES::TARGETS.",
     ),
 ]
 

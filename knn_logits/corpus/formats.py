@@ -42,6 +42,8 @@ FORMATS = (
     Format("mail.read_mailbox", "mbox"),
     Format("rtf.read", "rtf", begins=b"{\\rtf"),
 )
+# Of each kind of document one suffix.
+DOCUMENTS = ", ".join(f".{one.suffixes.split()[0]}" for one in FORMATS if one.holds == "file")
 _READERS = {f".{suffix}": one for one in FORMATS for suffix in one.suffixes.split()}
 _HOLDS = {one.parser: one.holds for one in FORMATS}
 

@@ -26,20 +26,20 @@ class Gathering:
         self._texts: list[str] = []
         self._size = 0
         self._blocks: list[Block] = []
-        self._last = Block(0, "")
+        self._place = "", ""
         self._part = False
 
     def add(self, part: Text) -> Iterator[Row]:
         """Takes a block, and yields the rows that are full."""
         if not part.text:
             return
-        block = Block(self._size, part.kind, part.place, part.fragment)
-        if (part.place, part.fragment) == (self._last.place, self._last.fragment):
-            block = replace(block, place="", fragment="")
+        place = part.place, part.fragment
+        if place == self._place:
+            place = "", ""
         elif part.place:
-            self._last = block
-        if block.kind or block.place:
-            self._blocks.append(block)
+            self._place = place
+        if part.kind or place[0]:
+            self._blocks.append(Block(self._size, part.kind, *place))
         self._texts.append(part.text)
         self._size += len(part.text)
         while self._size > LARGEST:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -206,6 +207,7 @@ class Sandbox:
         return UnreadableError(_CRASHED)
 
 
+@lru_cache(1024)  # the blocks of a page have one place
 def _line(text: str, most: int) -> str:
     return display_name(text)[:most]
 

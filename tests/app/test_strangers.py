@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -307,7 +308,9 @@ def test_invented_signs_of_life_cost_nothing_and_a_closed_page_is_forgotten(stri
             closing.set()
             await asyncio.gather(*beats)
 
-    asyncio.run(crowd())
+    # A browser of another test may have left this thread with a running loop.
+    with ThreadPoolExecutor() as pool:
+        pool.submit(asyncio.run, crowd()).result()
     begun = time.monotonic()
     with httpx.Client(base_url=url, timeout=PATIENCE) as client:
         assert client.get("/").status_code == 200

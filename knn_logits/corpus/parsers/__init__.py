@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from knn_logits.corpus.documents import visible
 from knn_logits.corpus.rows import Schema
@@ -21,8 +21,7 @@ class Begin:
     number: int = 0  # from 1 in a file of several documents
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """The text of a document's next block, with the white space that follows it."""
 
     text: str

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import posixpath
+import unicodedata
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
 from knn_logits.corpus.blocks import quoted
 from knn_logits.corpus.parsers import Begin, Left, Part
 from knn_logits.corpus.parsers.archives import member, opened_zip, parse_xml
-from knn_logits.corpus.parsers.markup import texts_of
+from knn_logits.corpus.parsers.markup import source_of, texts_of
 from knn_logits.corpus.rows import Schema, UnreadableError
 
 _CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
@@ -24,9 +25,9 @@ _METHOD = "{http://www.w3.org/2001/04/xmlenc#}EncryptionMethod"
 
 def read(stream: Any, schema: Schema) -> Iterator[Part]:
     """Reads a book, whose places are its headings."""
-    del schema  # the web pages in a book are UTF-8
+    del schema  # the web pages in a book name their encoding
     with opened_zip(stream) as archive:
-        names = set(archive.namelist())
+        names = {_plain(name): name for name in archive.namelist()}
         if _PROTECTION in names:
             methods = parse_xml(member(archive, _PROTECTION)).iter(_METHOD)
             if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
@@ -38,17 +39,23 @@ def read(stream: Any, schema: Schema) -> Iterator[Part]:
         title = next((node.text for node in package.iter(_TITLE) if node.text), None)
         yield Begin(None if title is None else " ".join(title.split())[:300])
         items = {
-            node.get("id"): unquote(node.get("href", ""))
+            node.get("id"): unquote(node.get("href", "").partition("#")[0])
             for node in package.iter(f"{_PACKAGE}item")
         }
         spine = [items.get(node.get("idref"), "") for node in package.iter(f"{_PACKAGE}itemref")]
         place = ""
         for number, href in enumerate(spine, start=1):
             page = posixpath.normpath(posixpath.join(posixpath.dirname(name), href))
-            if page not in names:
+            if _plain(page) not in names:
                 yield Left(f"part {number}", f"it has no {page[:80]}")
                 continue
-            title, texts = texts_of(member(archive, page).decode("utf-8", "replace"))
+            page = names[_plain(page)]
+            title, texts = texts_of(source_of(io.BytesIO(member(archive, page))))
             for text in texts:
                 place = text.place or place or quoted(title or "") or f"part {number}"
-                yield replace(text, place=place, fragment="", done=number / len(spine))
+                yield text._replace(place=place, fragment="", done=number / len(spine))
+
+
+def _plain(name: str) -> str:
+    """A file's name with its accents in one form. A list of files may have them in another."""
+    return unicodedata.normalize("NFC", name)

@@ -15,7 +15,7 @@ from typing import Any
 from knn_logits.corpus.blocks import lines_of, paragraphs
 from knn_logits.corpus.parsers import Left, Part, Text
 from knn_logits.corpus.parsers.plain import placed
-from knn_logits.corpus.rows import Schema
+from knn_logits.corpus.rows import LONGEST_ROW, Schema
 from knn_logits.corpus.texts import characters
 
 _DELIMITERS = (",", ";", "\t", "|")
@@ -32,6 +32,7 @@ _YEAR = re.compile(r"(?:1[5-9]|20)\d\d")
 
 def read(stream: Any, schema: Schema) -> Iterator[Part]:
     """Reads a table with named columns, or else its lines as they are."""
+    csv.field_size_limit(LONGEST_ROW)  # Python's own is 131,072
     lines = lines_of(characters(stream, schema.encoding))
     sample = list(itertools.islice(lines, _SAMPLE))
     given = _SEPARATOR.fullmatch(sample[0]) if sample else None

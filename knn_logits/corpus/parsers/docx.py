@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 from knn_logits.corpus.parsers import Text
 from knn_logits.corpus.parsers.archives import member, opened_zip, parse_xml
-from knn_logits.corpus.parsers.markup import texts_of
+from knn_logits.corpus.parsers.markup import grouped, texts_of
 from knn_logits.corpus.rows import Schema, UnreadableError, first_line
 
 _BODY = re.compile(r"word/(?:document|footnotes|endnotes)\d*\.xml")
@@ -66,6 +66,10 @@ def _written_out(archive: ZipFile) -> io.BytesIO:
                 for run in [*root.iter("{*}r")]:
                     if _is_on(run.find("{*}rPr/{*}vanish")) and run.getparent() is not None:
                         run.getparent().remove(run)
+                for simple in [*root.iter("{*}fldSimple")]:  # mammoth drops what they show
+                    for part in simple:
+                        simple.addprevious(part)
+                    simple.getparent().remove(simple)
                 for formula in [*root.iter("{*}oMathPara"), *root.iter("{*}oMath")]:
                     paragraph = next(formula.iterancestors("{*}p"), None)
                     if paragraph is not None:
@@ -108,7 +112,7 @@ def _formula(node: Any) -> str:
     low, high = (_raised(sign, inner.get(key, "")) for sign, key in (("_", "sub"), ("^", "sup")))
     match name:
         case "f":
-            return f"{_grouped(inner.get('num', ''))}/{_grouped(inner.get('den', ''))}"
+            return f"{grouped(inner.get('num', ''))}/{grouped(inner.get('den', ''))}"
         case "sSup" | "sSub" | "sSubSup":
             return inner.get("e", "") + low + high
         case "rad":
@@ -121,12 +125,8 @@ def _formula(node: Any) -> str:
     return "".join(_formula(part) for part in node)
 
 
-def _grouped(text: str) -> str:
-    return text if re.fullmatch(r"[\w.,]*", text) else f"({text})"
-
-
 def _raised(sign: str, text: str) -> str:
-    return f"{sign}{_grouped(text)}" if text else ""
+    return f"{sign}{grouped(text)}" if text else ""
 
 
 @dataclass

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import mailbox
 from collections.abc import Iterator
-from dataclasses import replace
 from email import policy
 from email.message import EmailMessage
 from email.parser import BytesParser
@@ -14,11 +15,14 @@ from knn_logits.corpus.blocks import prose
 from knn_logits.corpus.parsers import Begin, Left, Part, Text, clean
 from knn_logits.corpus.parsers.markup import texts_of
 from knn_logits.corpus.rows import Schema, UnreadableError
+from knn_logits.corpus.texts import characters, recognised
 
 # The time to read a header grows with the square of its length.
 _LONGEST_HEADER = 10_000
 # HTML with so many times the words of the plain text is read.
 _MORE_WORDS = 2
+# The most messages that are forwarded in one another.
+_DEEPEST = 5
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
@@ -78,21 +82,33 @@ def _parsed(file: Any) -> Any:
 
 
 def _parts(message: EmailMessage, number: int, done: float) -> Iterator[Part]:
-    headers = {name: _header(message, name) for name in _HEADERS}
-    yield Begin(headers["Subject"] or None, number)
-    lines = [f"{name}: {value}" for name, value in headers.items() if value]
-    yield Text("\n".join([*lines, "", ""]), done=done)
-    for text in _body(message):
-        yield replace(text, place="", fragment="")
+    yield Begin(_header(message, "Subject") or None, number)
+    yield from _texts(message, done)
     attached = [
         clean(str(part.get_filename() or part.get_content_type()))[:80].replace("\n", " ")
         for part in message.walk()
         if part.get_content_disposition() == "attachment"
+        and part.get_content_type() != "message/rfc822"
     ]
     if attached:
         where = f"message {number}" if number else "the message"
         names = ", ".join(attached[:3]) + (", …" if len(attached) > 3 else "")
         yield Left(where, f"attachments are not read ({names}): save them as files", False)
+
+
+def _texts(message: EmailMessage, done: float, levels: int = _DEEPEST) -> Iterator[Text]:
+    """Yields the headers and the text of a message, and of those that it forwards."""
+    headers = {name: _header(message, name) for name in _HEADERS}
+    lines = [f"{name}: {value}" for name, value in headers.items() if value]
+    yield Text("\n".join([*lines, "", ""]), done=done)
+    for text in _body(message):
+        yield text._replace(place="", fragment="")
+    forwarded = message.iter_parts() if message.is_multipart() and levels else ()
+    for part in forwarded:
+        inner = part.get_payload() if part.get_content_type() == "message/rfc822" else None
+        if isinstance(inner, list) and inner and isinstance(inner[0], EmailMessage):
+            yield Text("\n", "")
+            yield from _texts(inner[0], done, levels - 1)
 
 
 def _header(message: EmailMessage, name: str) -> str:
@@ -119,8 +135,13 @@ def _body(message: EmailMessage) -> Iterator[Text]:
 
 
 def _content(part: Any) -> str:
-    try:
-        return str(part.get_content())
-    except (LookupError, ValueError, AttributeError, TypeError):
-        payload = part.get_payload(decode=True)
-        return payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""
+    """The text of a part, in the encoding that it names, or that is recognised."""
+    payload = part.get_payload(decode=True)
+    if not isinstance(payload, bytes) or part.get_content_maintype() != "text":
+        return ""
+    stream, named = io.BytesIO(payload), part.get_content_charset()
+    for name in (named, None) if named != "us-ascii" else (None,):
+        with contextlib.suppress(UnreadableError, LookupError):
+            return "".join(characters(stream, recognised(stream, name).name))
+        stream.seek(0)
+    return payload.decode("utf-8", "replace")

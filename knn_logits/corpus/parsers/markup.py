@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -20,7 +20,7 @@ def _tags(names: str) -> frozenset[str]:
 
 
 _UNSEEN = _tags(
-    "script style template noscript svg math head nav iframe object canvas audio video select "
+    "script style template noscript svg head nav iframe object canvas audio video select "
     "button datalist"
 )
 _PARAGRAPHS = frozenset(HEADINGS) | _tags("p pre blockquote table ul ol dl figure section")
@@ -30,17 +30,21 @@ _BLOCKS = _PARAGRAPHS | _tags(
 )
 _CELLS = ("td", "th")
 _KINDS = frozenset((*HEADINGS, "li", "pre"))
+_WRITTEN = ("sub", "sup", "math")  # they are written as a whole
+# The most levels of a formula.
+_DEEPEST = 20
 # A name is cut to a line. So many pieces of text have that.
 _MOST_PARTS = 200
 # How far a cell is repeated, and how much of it.
 _MOST_COLUMNS, _MOST_ROWS, _LONGEST_CELL = 50, 1000, 200
 _DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w-]+)")
 _NOTE = re.compile("footnote|noteref|reference")
+_INLINE = re.compile(r"display:\s*inline")
 _SPACE = re.compile(r"[ \t\n\f\r]+")
 
 
 def read(stream: Any, schema: Schema) -> Iterator[Part]:
-    title, texts = texts_of(_source(stream, schema.encoding))
+    title, texts = texts_of(source_of(stream, schema.encoding))
     yield Begin(title)
     yield from texts
 
@@ -60,10 +64,11 @@ def texts_of(source: str) -> tuple[str | None, list[Text]]:
     title = None if heading is None else " ".join((heading.text or "").split())[:300] or None
     walk = _Walk()
     walk.visit(_main(root))
-    return title, walk.texts
+    return title, [Text(*block) for block in walk.texts]
 
 
-def _source(stream: Any, encoding: str | None) -> str:
+def source_of(stream: Any, encoding: str | None = None) -> str:
+    """Decodes a page by the encoding that is given, that it declares, or that is recognised."""
     declared = _DECLARED.search(stream.read(4096).lower())
     for name in (encoding, declared and declared[1].decode("ascii"), None):
         stream.seek(0)
@@ -89,7 +94,8 @@ def _main(root: Any) -> Any:
 class _Walk:
     """Collects the blocks of a page, and the rows of its tables with merged cells repeated."""
 
-    texts: list[Text] = field(default_factory=list)
+    # The text, kind, place and fragment of each block.
+    texts: list[list[Any]] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)  # of the block or the cell that is open
     gap: str = ""  # the white space due before the next word
     between: str = ""  # the line breaks due before the next block
@@ -109,7 +115,7 @@ class _Walk:
             node, opening, preformatted = waiting.pop()
             tag = node.tag if isinstance(node.tag, str) else None
             seen = tag is not None and tag not in _UNSEEN and not _hidden(node)
-            if opening and seen and tag not in ("sub", "sup"):
+            if opening and seen and tag not in _WRITTEN:
                 self._open(node)
                 inside = preformatted or tag == "pre"
                 self._text(node.text, inside)
@@ -118,6 +124,8 @@ class _Walk:
                 continue
             if not opening:
                 self._close(node)
+            elif seen and tag == "math":
+                self._word(_formula(node))
             elif seen:
                 self._raised(node)
             if node is not root:
@@ -127,7 +135,7 @@ class _Walk:
             self._end("\n\n")
 
     def _open(self, node: Any) -> None:
-        tag = node.tag
+        tag = _tag(node)
         if tag in _BLOCKS:
             self._break("\n\n" if tag in _PARAGRAPHS else "\n")
         if tag in HEADINGS:
@@ -150,7 +158,7 @@ class _Walk:
             self._text(node.get("alt"), False)
 
     def _close(self, node: Any) -> None:
-        tag = node.tag
+        tag = _tag(node)
         if tag in _CELLS:
             self.cells -= 1
             if not self.cells:
@@ -228,8 +236,11 @@ class _Walk:
         if preformatted:
             for number, line in enumerate(text.split("\n")):
                 self.gap = "\n" * min(2, self.gap.count("\n") + 1) if number else self.gap
-                if line.strip():
-                    self._word(line.rstrip())
+                code = line.rstrip()
+                if code:
+                    indentation = "" if self.parts else self.gap.rpartition("\n")[2]
+                    self._word(indentation + code)
+                self.gap += line[len(code) :]
             return
         text = _SPACE.sub(" ", text)
         if text.startswith(" ") and not self.gap:
@@ -239,6 +250,8 @@ class _Walk:
             self.gap = " " if text.endswith(" ") else ""
 
     def _word(self, text: str) -> None:
+        if not text:
+            return
         if self.parts:
             self.parts.append(self.gap)
         self.parts.append(self.marker + text)
@@ -250,12 +263,45 @@ class _Walk:
         self.parts, self.gap = [], ""
         if text:
             self._end(self.between or "\n")
-            self.texts.append(Text(text, kind or self.kinds[-1], self.place, self.fragment))
+            self.texts.append([text, kind or self.kinds[-1], self.place, self.fragment])
             self.between = ""
 
     def _end(self, gap: str) -> None:
         if self.texts:
-            self.texts[-1] = replace(self.texts[-1], text=self.texts[-1].text + gap)
+            self.texts[-1][0] += gap
+
+
+def _tag(node: Any) -> str:
+    """The tag by which an element is laid out."""
+    tag = str(node.tag)
+    if tag in _CELLS and node.getparent().tag != "tr":
+        return "div"
+    style = node.get("style")
+    inline = style is not None and tag in _BLOCKS and _INLINE.search(style.lower())
+    return "span" if inline else tag
+
+
+def _formula(node: Any, levels: int = _DEEPEST) -> str:
+    """A formula of MathML in one line: (a+b)/2, x^2, √(n)."""
+    if not isinstance(node.tag, str) or node.tag.startswith("annotation") or not levels:
+        return ""
+    parts = [clean(node.text or "").strip(), *(_formula(part, levels - 1) for part in node)]
+    inner = [*map(grouped, parts[1:]), "", ""]
+    match node.tag:
+        case "mfrac":
+            return f"{inner[0]}/{inner[1]}"
+        case "msup" | "msub" | "msubsup":
+            low = f"_{inner[1]}" if node.tag != "msup" else ""
+            high = inner[1] if node.tag == "msup" else inner[2]
+            return parts[1] + low + (f"^{high}" if high else "") if parts[1:] else ""
+        case "msqrt" | "mroot":
+            return f"√({''.join(parts[:2])})" if node.tag == "mroot" else f"√({''.join(parts)})"
+    return "".join(parts) or clean(node.get("alttext") or "")
+
+
+def grouped(text: str) -> str:
+    """A part of a formula, in parentheses unless it is a word or a number."""
+    return text if re.fullmatch(r"[\w.,]*", text) else f"({text})"
 
 
 def _marker(item: Any) -> str:

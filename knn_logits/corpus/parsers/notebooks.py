@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from knn_logits.corpus.parsers import Text, clean
@@ -28,4 +27,4 @@ def read(stream: Any, schema: Schema) -> Iterator[Text]:
         if text.strip():
             prose = cell.get("cell_type") == "markdown"
             for block in blocks_of(text) if prose else [Text(text, "pre")]:
-                yield replace(block, place=f"cell {number}", fragment="", done=number / len(cells))
+                yield block._replace(place=f"cell {number}", fragment="", done=number / len(cells))

@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from knn_logits.corpus.parsers import Left, Part, Text, clean
@@ -50,11 +49,11 @@ def read(stream: Any, schema: Schema) -> Iterator[Part]:
             goes_on = row == 0 and kind == "p" and last is not None and _goes_on(last, words)
             if last is not None:
                 gap = " " if goes_on else _gap(last, kind, row == 0)
-                yield replace(last, text=last.text + gap)
+                yield last._replace(text=last.text + gap)
             kind = "" if goes_on else kind
             last = Text(words, kind, f"page {number}", f"page={number}", number / len(pages))
     if last is not None:
-        yield replace(last, text=f"{last.text}\n\n")
+        yield last._replace(text=f"{last.text}\n\n")
     if damaged and empty + len(damaged) == len(pages):
         first = damaged[0]
         raise UnreadableError(first.reason.replace("damaged:", f"damaged: {first.where}:"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from knn_logits.corpus.blocks import paragraphs, prose
@@ -34,8 +33,8 @@ def placed(blocks: Iterable[tuple[str, str, int]]) -> Iterator[Text]:
             first = block  # it may be the only one
             continue
         if first is not None:
-            yield first if block.text.strip() else replace(first, place="")
+            yield first if block.text.strip() else first._replace(place="")
             first = None
         yield block
     if first is not None:
-        yield replace(first, place="")
+        yield first._replace(place="")
