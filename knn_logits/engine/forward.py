@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.engine.location import KeyLocation, first_tensor, original
+from knn_logits.engine.location import KeyLocation, first_output, first_tensor, original
 from knn_logits.engine.windows import TextWindow
 from knn_logits.errors import ModelError
 
@@ -125,7 +125,7 @@ def _run(
             take(first_tensor(args, kwargs))
 
     def on_output(_: nn.Module, __: Any, output: Any) -> None:
-        take(output[0] if isinstance(output, (tuple, list)) else output)
+        take(first_output(output))
 
     module = model.get_submodule(location.module)
     if location.side == "input":

@@ -27,7 +27,13 @@ from knn_logits.engine.forward import (
     in_key_pass,
     refuse_whole_graphs,
 )
-from knn_logits.engine.location import KeyLocation, decoder_of, first_tensor, is_encoder_decoder
+from knn_logits.engine.location import (
+    KeyLocation,
+    decoder_of,
+    first_output,
+    first_tensor,
+    is_encoder_decoder,
+)
 from knn_logits.errors import ModelError
 
 _NAME = "generate_batch"
@@ -226,7 +232,7 @@ class _Hooks:
 
     @_untraced
     def on_output(self, _: nn.Module, __: Any, output: Any) -> None:
-        self._take(output[0] if isinstance(output, (tuple, list)) else output)
+        self._take(first_output(output))
 
     def _take(self, states: Any) -> None:
         if in_key_pass():

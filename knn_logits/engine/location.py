@@ -77,6 +77,8 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
         raise ModelError(f"expected a transformers model, not {type(model).__name__}")
     if isinstance(model, NamesKeys):
         return KeyLocation(name, model.find_key(name), "output")
+    if name == "head_input":
+        return KeyLocation(name, _path_of_states(model), "output")
     if name in ("ffn_input", "layer_output"):
         layer = _last_layer(model)
         if name == "layer_output":
@@ -85,8 +87,8 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
     path, colon, side = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     if not colon or not path or side not in ("input", "output"):
         raise ConfigError(
-            f"key {name!r}: use 'ffn_input', 'layer_output', or a module's path followed by "
-            "':input' or ':output', such as 'transformer.h.5.mlp:input'"
+            f"key {name!r}: use 'ffn_input', 'layer_output', 'head_input', or a module's path "
+            "followed by ':input' or ':output', such as 'transformer.h.5.mlp:input'"
         )
     modules = dict(model.named_modules())
     if path not in modules:
@@ -113,6 +115,17 @@ def _last_layer(model: nn.Module) -> nn.Module:
         f"the decoder of {type(model).__name__} has no known list of layers; set the key with "
         f"--key (key= in Python); {_suggestions(model)}"
     )
+
+
+def _path_of_states(model: nn.Module) -> str:
+    """The decoder, whose output the head reads. `generate()` gives the head the last state only."""
+    decoder = decoder_of(model)
+    if decoder is model:
+        raise ModelError(
+            f"{type(model).__name__} computes states and scores in one module, so the input of its "
+            "head cannot be taken; use another key"
+        )
+    return _path_of(model, decoder)
 
 
 def _feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
@@ -160,6 +173,12 @@ def _suggestions(model: nn.Module, limit: int = 6) -> str:
         names = [path for path, _ in model.named_modules() if path]
     shown = ", ".join(f"{path}:input" for path in names[:limit]) or "none"
     return f"modules that could be named: {shown}"
+
+
+def first_output(output: Any) -> Any:
+    """Returns the states among a module's outputs: the output itself, or the first of several."""
+    several = isinstance(output, (tuple, list)) or hasattr(output, "to_tuple")
+    return output[0] if several else output
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

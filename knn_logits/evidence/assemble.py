@@ -338,8 +338,13 @@ def documents_behind(memory: Memory, vote: Vote, row: int, token: int) -> list[D
     neighbors, lmbda = vote.neighbors[part], vote.lmbdas[part]
     tokens = torch.tensor([token], device=chosen.device)
     shares = influences(vote.log_weights[part], neighbors.values, tokens, chosen, lmbda)[0]
-    ids = neighbors.ids[0].cpu().numpy()
-    votes = votes_by_document(ids, shares.cpu().numpy(), memory.retriever.locate)
+    return shares_by_document(memory, neighbors.ids[0], shares)
+
+
+def shares_by_document(memory: Memory, entries: Tensor, shares: Tensor) -> list[DocumentShare]:
+    """Sums the shares of entries, [entries] each, by their documents, the largest first."""
+    ids, numbers = entries.cpu().numpy(), shares.cpu().numpy()
+    votes = votes_by_document(ids, numbers, memory.retriever.locate)
     return [_share_of(memory, document) for document in votes]
 
 

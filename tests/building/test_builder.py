@@ -28,7 +28,7 @@ def naive_keys(model, contexts, window, stride, module, side):
     part = model.get_submodule(module)
 
     def after(_, __, output):
-        taken.append(output[0] if isinstance(output, tuple) else output)
+        taken.append(output if isinstance(output, torch.Tensor) else output[0])
 
     handle = (
         part.register_forward_pre_hook(lambda _, arguments: taken.append(arguments[0]))
@@ -93,6 +93,7 @@ def test_keys_and_values_are_those_of_a_plain_loop(
     [
         ("ffn_input", "transformer.h.1.mlp", "input"),
         ("layer_output", "transformer.h.1", "output"),
+        ("head_input", "transformer", "output"),
         ("transformer.h.0.attn:output", "transformer.h.0.attn", "output"),
         ("transformer.ln_f:output", "transformer.ln_f", "output"),
     ],

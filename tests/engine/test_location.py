@@ -92,7 +92,7 @@ def test_a_module_that_layers_share_gives_its_first_run(model, ids):
     ],
 )
 def test_a_name_of_another_form_is_refused(model, name):
-    with pytest.raises(ConfigError, match="'ffn_input', 'layer_output', or a module's path"):
+    with pytest.raises(ConfigError, match="'ffn_input', 'layer_output', 'head_input', or a module's path"):
         find_key(model, name)
 
 

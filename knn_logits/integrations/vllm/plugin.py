@@ -1,0 +1,81 @@
+"""The entry point of `vllm.general_plugins`: gives each worker of vLLM a memory.
+
+`KNN_LOGITS_DATASTORE` names the datastores. vLLM calls `register` in each of its processes.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import Any
+
+import vllm
+from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+from knn_logits.errors import ModelError
+from knn_logits.integrations.vllm.requests import check_request
+from knn_logits.integrations.vllm.stepping import Stepping
+from knn_logits.integrations.vllm.vllm_model import VLLMModel
+from knn_logits.search.combined import open_stores
+
+# The folders or Hub names of datastores, separated by commas.
+DATASTORE = "KNN_LOGITS_DATASTORE"
+# What is wrapped here belongs to no public interface of vLLM, and changes between its releases.
+VERSIONS = ("0.32.",)
+
+
+def register() -> None:
+    """Prepares vLLM. Without `KNN_LOGITS_DATASTORE` an engine works as before.
+
+    Raises:
+        ModelError: when datastores are named and this version of vLLM is not supported.
+    """
+    if datastores() and not vllm.__version__.startswith(VERSIONS):
+        wanted = ", ".join(f"{version}x" for version in VERSIONS)
+        raise ModelError(f"knn-logits works with vLLM {wanted}, not {vllm.__version__}")
+    if datastores():
+        # The states and the rows of a step are taken from this runner.
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    InputProcessor._validate_params = _checking(InputProcessor._validate_params)
+    WorkerWrapperBase.init_worker = _attaching(WorkerWrapperBase.init_worker)
+
+
+def datastores() -> list[str]:
+    """The datastores that the environment names."""
+    return [name for name in os.environ.get(DATASTORE, "").split(",") if name]
+
+
+def _checking(validate: Any) -> Any:
+    @wraps(validate)
+    def checked(processor: Any, params: Any, *rest: Any) -> Any:
+        check_request(getattr(params, "extra_args", None), datastores())
+        return validate(processor, params, *rest)
+
+    return checked
+
+
+def _attaching(init_worker: Any) -> Any:
+    @wraps(init_worker)
+    def attached(wrapper: Any, *arguments: Any, **named: Any) -> None:
+        init_worker(wrapper, *arguments, **named)
+        _attach(wrapper.worker, datastores())
+
+    return attached
+
+
+def _attach(worker: Any, names: list[str]) -> None:
+    """Gives a worker what `collective_rpc` calls, and a memory once its cache is there."""
+    worker.knn_build = lambda *given: VLLMModel(worker.model_runner).build(*given)
+    if not names:
+        return
+    # A folder that is none is refused before the model is loaded.
+    stores, warm_up = open_stores(names), worker.compile_or_warm_up_model
+
+    def opened() -> Any:
+        times = warm_up()
+        stepping = Stepping(worker.model_runner, stores)
+        worker.knn_sources = stepping.sources.of
+        return times
+
+    worker.compile_or_warm_up_model = opened

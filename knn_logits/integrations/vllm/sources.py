@@ -1,0 +1,103 @@
+"""Keeps the entries behind each token of the latest requests, and names their documents."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from knn_logits.evidence.assemble import shares_by_document
+from knn_logits.mixture.distribution import influences
+from knn_logits.mixture.memory import Memory
+from knn_logits.mixture.vote import Vote
+
+# The strongest entries that are kept of a token.
+_MAX_ENTRIES = 64
+# The most requests whose sources are kept, and their most tokens: 0.8 KB each.
+_MAX_REQUESTS = 4096
+_MAX_TOKENS = 100_000
+
+
+@dataclass
+class Chosen:
+    """A token of a request, and what voted for it."""
+
+    token: int
+    share: float  # the share of all entries in its probability
+    entries: Tensor  # int64 [entries]
+    shares: Tensor  # float32 [entries]
+
+
+@dataclass
+class Answer:
+    """The tokens that a request got so far; `memory` voted."""
+
+    memory: Memory
+    tokens: list[Chosen] = field(default_factory=list)
+
+
+class Sources:
+    """The sources of the latest requests.
+
+    Args:
+        tokenizer: The model's tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._tokens = 0
+
+    def note(self, memory: Memory, vote: Vote, requests: list[str], tokens: Tensor) -> None:
+        """Adds a step: a vote's rows, the request of each, and its token, -1 for none."""
+        chosen = tokens.clamp(min=0).to(vote.log_p.device)
+        log_p = vote.log_p.gather(-1, chosen.unsqueeze(-1))[:, 0]
+        shares = influences(vote.log_weights, vote.neighbors.values, chosen, log_p, vote.lmbdas)
+        kept = shares.topk(min(_MAX_ENTRIES, shares.shape[-1]), dim=-1)
+        entries = vote.neighbors.ids.gather(-1, kept.indices).cpu()
+        totals, strongest = shares.sum(-1).tolist(), kept.values.cpu()
+        for row, (request, token) in enumerate(zip(requests, tokens.tolist(), strict=True)):
+            if token >= 0:
+                voted = strongest[row] > 0.0
+                one = Chosen(token, totals[row], entries[row][voted], strongest[row][voted])
+                self._add(request, memory, one)
+
+    def _add(self, request: str, memory: Memory, chosen: Chosen) -> None:
+        answers = self._answers
+        answers.setdefault(request, Answer(memory)).tokens.append(chosen)
+        answers.move_to_end(request)
+        self._tokens += 1
+        while len(answers) > _MAX_REQUESTS or (len(answers) > 1 and self._tokens > _MAX_TOKENS):
+            _, oldest = answers.popitem(last=False)
+            self._tokens -= len(oldest.tokens)
+
+    def of(self, request: str) -> list[dict[str, Any]]:
+        """Returns the sources of a request, for each of its texts.
+
+        Args:
+            request: The id of an answer, as vLLM's output and its API give it.
+
+        Returns:
+            By text its `id`, and its `tokens`: the `token`, its `text`, the memory's `share` in its
+            probability, and the `documents` behind it with the share of each. Empty for a request
+            that is unknown, did without the memory or was long ago.
+        """
+        # vLLM adds the number of a prompt, of a sample, and random digits.
+        name = re.compile(rf"(\d+_)?{re.escape(request)}(-\d+)?(-[0-9a-f]{{8}})?")
+        return [
+            {"id": answer, "tokens": [self._shown(known.memory, one) for one in known.tokens]}
+            for answer, known in sorted(self._answers.items())
+            if name.fullmatch(answer)
+        ]
+
+    def _shown(self, memory: Memory, chosen: Chosen) -> dict[str, Any]:
+        documents = shares_by_document(memory, chosen.entries, chosen.shares)
+        return {
+            "token": chosen.token,
+            "text": self._tokenizer.decode([chosen.token]),
+            "share": round(chosen.share, 4),
+            "documents": [asdict(document) for document in documents],
+        }

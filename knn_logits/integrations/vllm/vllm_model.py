@@ -1,0 +1,150 @@
+"""`VLLMModel`: a model that vLLM runs, as an engine that computes keys and scores of texts.
+
+Its passes are prefills of whole texts. They need the blocks of the cache, so no request may be at
+work meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig
+from vllm import SamplingParams
+from vllm.tokenizers.registry import cached_tokenizer_from_config
+from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
+
+from knn_logits.building.builder import build_datastore
+from knn_logits.corpus.reading import read_corpus
+from knn_logits.errors import ConfigError, ModelError
+
+KEY = "head_input"
+
+
+class Scores(NamedTuple):
+    """The result of a pass."""
+
+    logits: Tensor  # [rows, columns, vocabulary]
+    past_key_values: None = None
+
+
+class VLLMModel(nn.Module):
+    """A model that a worker of vLLM has loaded.
+
+    Args:
+        runner: The worker's model runner. Its cache exists.
+
+    Raises:
+        ModelError: when the model does not score tokens.
+    """
+
+    engine = "vllm"
+
+    def __init__(self, runner: Any) -> None:
+        super().__init__()
+        model = runner.get_model()
+        if runner.is_pooling_model or not hasattr(model, "compute_logits"):
+            raise ModelError(
+                f"{type(model).__name__} has no compute_logits, so it predicts no tokens: kNN "
+                "needs a model that generates text"
+            )
+        self._runner = runner
+        self.config = runner.model_config.hf_text_config
+        given = runner.model_config.try_get_generation_config()
+        self.generation_config = GenerationConfig(**given)
+        self.precision = str(runner.model_config.dtype).removeprefix("torch.")
+        self.tokenizer = cached_tokenizer_from_config(runner.model_config)
+        # The states pass through this module, so that they can be taken there.
+        self.states = nn.Identity()
+
+    def find_key(self, name: str) -> str:
+        """The module for a key's name.
+
+        Raises:
+            ConfigError: for any place but the input of the head.
+        """
+        if name != KEY:
+            raise ConfigError(
+                f"vLLM gives the states at {KEY} only, not at {name}: build the datastore with "
+                f"--key {KEY}"
+            )
+        return "states"
+
+    def get_decoder(self) -> nn.Module:
+        """The module that reads the columns."""
+        return self
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        keys_only: bool = False,
+    ) -> Scores | None:
+        """Reads texts, int64 [rows, columns], padded on the right."""
+        rows, columns = input_ids.shape
+        lengths = [columns] * rows if attention_mask is None else attention_mask.sum(-1).tolist()
+        texts = [row[:length] for row, length in zip(input_ids.tolist(), lengths, strict=True)]
+        states = nn.utils.rnn.pad_sequence(self._read(texts), batch_first=True)
+        states = self.states(nn.functional.pad(states, (0, 0, 0, columns - states.shape[1])))
+        if keys_only:
+            return None
+        logits = self._runner.model.compute_logits(states.flatten(0, 1))
+        return Scores(logits.unflatten(0, (rows, columns)))
+
+    def _read(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """The states of texts, [tokens, dim] each, in as few passes as fit."""
+        runner = self._runner
+        most_rows = runner.scheduler_config.max_num_seqs
+        most_tokens = runner.scheduler_config.max_num_batched_tokens
+        groups = runner.kv_cache_config.kv_cache_groups
+        sizes = [group.kv_cache_spec.block_size for group in groups]
+        found: list[Tensor] = []
+        batch: list[Sequence[int]] = []
+        for text in texts:
+            both = [*batch, text]
+            blocks = sum(-(-len(one) // size) for one in both for size in sizes)
+            full = len(both) > most_rows or sum(map(len, both)) > most_tokens
+            if batch and (full or blocks >= runner.kv_cache_config.num_blocks):
+                found += self._prefilled(batch, sizes)
+                batch = []
+            batch.append(text)
+        return found + self._prefilled(batch, sizes)
+
+    def _prefilled(self, texts: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Tensor]:
+        runner, free = self._runner, 1  # block 0 is vLLM's own
+        requests = {}
+        for number, text in enumerate(texts):
+            blocks = []
+            for size in sizes:
+                needed = -(-len(text) // size)
+                blocks.append(list(range(free, free + needed)))
+                free += needed
+            name, params = f"knn-{number}", SamplingParams(max_tokens=1)
+            data = NewRequestData(name, list(text), [], params, None, tuple(blocks), 0, None)
+            requests[name] = data
+        step = SchedulerOutput.make_empty()
+        step.scheduled_new_reqs = list(requests.values())
+        step.num_scheduled_tokens = {name: data.prompt_len for name, data in requests.items()}
+        step.total_num_scheduled_tokens = sum(step.num_scheduled_tokens.values())
+        runner.execute_model(step)
+        states, runner.execute_model_state = runner.execute_model_state.hidden_states, None
+        places = runner.input_batch.req_id_to_index
+        starts = runner.query_start_loc.np
+        parts = [
+            states[starts[places[name]] :][: data.prompt_len].clone()
+            for name, data in requests.items()
+        ]
+        done = SchedulerOutput.make_empty()
+        done.finished_req_ids = set(requests)
+        runner.execute_model(done)
+        return parts
+
+    def build(self, sources: Sequence[str], folder: str, settings: Mapping[str, Any]) -> int:
+        """Builds a datastore from files and folders, and returns its number of entries."""
+        documents = read_corpus(list(sources))
+        store = build_datastore(self, self.tokenizer, documents, folder, key=KEY, **settings)
+        return len(store)
