@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from conftest import TEXTS
 from torch import nn
 from transformers import (
     BertConfig,
@@ -16,6 +17,7 @@ from transformers import (
     ViTModel,
 )
 
+from knn_logits import KNNLogitsProcessor, Memory, build_datastore
 from knn_logits.engine.forward import key_states, key_states_and_logits
 from knn_logits.engine.location import KeyLocation, decoder_of, find_key, is_encoder_decoder
 from knn_logits.errors import ConfigError, ModelError
@@ -92,7 +94,9 @@ def test_a_module_that_layers_share_gives_its_first_run(model, ids):
     ],
 )
 def test_a_name_of_another_form_is_refused(model, name):
-    with pytest.raises(ConfigError, match="'ffn_input', 'layer_output', 'head_input', or a module's path"):
+    with pytest.raises(
+        ConfigError, match="'ffn_input', 'layer_output', 'head_input', or a module's path"
+    ):
         find_key(model, name)
 
 
@@ -140,7 +144,7 @@ class NoLayers(Plain):
 )
 def test_a_model_that_does_not_generate_is_refused(make):
     other = make()
-    for name in ("ffn_input", "layer_output"):
+    for name in ("ffn_input", "layer_output", "head_input"):
         with pytest.raises(ModelError, match=f"{type(other).__name__} has no decoder"):
             find_key(other, name)
 
@@ -204,9 +208,30 @@ def test_a_tensor_that_is_not_one_vector_a_token_is_refused(ids):
 
 
 def test_a_module_that_gives_no_tensor_is_refused(model, ids):
-    location = find_key(model, "transformer:output")
+    class Said(GPT2Model):
+        def forward(self, *args, **settings):
+            return vars(super().forward(*args, **settings))
+
+    model = copy.deepcopy(model)
+    model.transformer = Said(model.config)
+    location = find_key(model, "head_input")
     with pytest.raises(ModelError, match="no tensor passes through transformer:output"):
         key_states(model, location, {"input_ids": ids})
+
+
+def test_the_heads_input_is_what_the_head_reads(model, tokenizer, ids, tmp_path):
+    location = find_key(model, "head_input")
+    states = key_states(model, location, {"input_ids": ids})
+    with torch.no_grad():
+        torch.testing.assert_close(model.lm_head(states), model(ids).logits)
+    # `generate()` gives the head the last state only.
+    store = build_datastore(model, tokenizer, TEXTS, tmp_path / "s", key="head_input", k=8)
+    with KNNLogitsProcessor(model, store) as knn:
+        text = knn.generate(ids, max_new_tokens=5)[:, :-1]
+        found = knn.vote.neighbors.nearness
+    states = key_states(model, location, {"input_ids": text})[:, -1:]
+    wanted = Memory(model, store).neighbors(states, text).nearness
+    torch.testing.assert_close(found[:, :8], wanted[:, :8])
 
 
 def test_the_decoder_is_not_the_head_of_that_name():

@@ -1,0 +1,181 @@
+"""kNN in vLLM: its probabilities beside the library's, and tokens a second with and without it.
+
+python benchmarks/vllm_engine.py MODEL STORE TEXT exact
+python benchmarks/vllm_engine.py MODEL STORE TEXT speed
+
+Prompts are beginnings of the documents of a text that the datastore does not hold. `exact` gives
+vLLM little of a cache, so that it preempts requests, and few tokens a step, so that it cuts
+prompts. `speed` asks for so many texts at once. Each part is a process of its own, since vLLM
+keeps one engine in a process.
+"""
+
+import argparse
+import os
+import time
+
+import torch
+from common import first_documents, record
+
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import knn_logits
+from knn_logits.engine.forward import key_states_and_logits
+
+OFF = {"knn": 0}
+
+
+def prompts_of(text, tokenizer, number):
+    """Beginnings of 24 to 144 tokens of documents, each longer than the one before."""
+    documents = first_documents(text, tokenizer, 1 << 20)
+    ids = [tokenizer(document.text)["input_ids"] for document in documents]
+    ids = [one for one in ids if len(one) > 200]
+    return [ids[place % len(ids)][: 24 + 8 * (place % 16)] for place in range(number)]
+
+
+def parameters(tokens, **extra):
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=0, max_tokens=tokens, ignore_eos=True, logprobs=0, extra_args=extra or None
+    )
+
+
+def write(llm, prompts, given):
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    outputs = llm.generate(asked, given, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs], outputs
+
+
+def logs_of(outputs):
+    """log p of each token that vLLM sampled."""
+    return [
+        [step[token].logprob for step, token in zip(one.logprobs, one.token_ids, strict=True)]
+        for one in (output.outputs[0] for output in outputs)
+    ]
+
+
+@torch.no_grad()
+def library_logs(memory, prompt, answer, settings):
+    """log p of each token of an answer, by a pass of transformers and the same memory."""
+    ids = torch.tensor([prompt + answer[:-1]])
+    inputs = {"input_ids": ids}
+    states, logits = key_states_and_logits(memory.model, memory.location, inputs)
+    first = len(prompt) - 1
+    log_p_lm = logits[0, first:].float().log_softmax(-1)
+    log_p = log_p_lm
+    if settings != OFF:
+        asked = memory.asked(**{name[4:]: value for name, value in settings.items()})
+        neighbors = asked.neighbors(states[:, first:], ids)
+        log_p = asked.vote(neighbors, log_p_lm).log_p
+    return log_p.gather(-1, torch.tensor(answer)[:, None])[:, 0].tolist()
+
+
+def exact(args, prompts):
+    from vllm import LLM
+
+    # The blocks hold most of 16 texts at once.
+    llm = LLM(
+        model=args.model,
+        dtype="float32",
+        max_model_len=512,
+        enforce_eager=True,
+        max_num_batched_tokens=64,
+        max_num_seqs=32,
+        block_size=32,
+        num_gpu_blocks_override=48,
+        disable_log_stats=False,
+    )
+    settings = [{}, {"knn_lmbda": 0.4, "knn_k": 16}, {"knn_suffix_weight": 4.0}, OFF]
+    mixed = [settings[place % 4] for place in range(16)]
+    together, outputs = write(llm, prompts, [parameters(args.tokens, **one) for one in mixed])
+    logs = {"16 texts, cut prompts, preempted": (together, outputs, mixed)}
+    again, outputs = write(llm, prompts, [parameters(args.tokens, **one) for one in mixed])
+    logs["16 texts, prefix cache"] = (again, outputs, mixed)
+    alone = [write(llm, [prompt], parameters(args.tokens)) for prompt in prompts]
+    answers, outputs = [one[0][0] for one in alone], [one[1][0] for one in alone]
+    logs["1 text"] = (answers, outputs, [{}] * 16)
+    others = [*prompts, *(prompt[4:] for prompt in prompts)]
+    given = [parameters(args.tokens)] * 16
+    given += [parameters(args.tokens, **settings[1 + place % 3]) for place in range(16)]
+    among, _ = write(llm, others, given)
+    preempted = [one.value for one in llm.get_metrics() if "preempt" in one.name]
+
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
+    memory = knn_logits.Memory(model, args.store)
+    errors = {}
+    for name, (answers, outputs, asked) in logs.items():
+        found = logs_of(outputs)
+        wanted = [
+            library_logs(memory, prompt, answer, one)
+            for prompt, answer, one in zip(prompts, answers, asked, strict=True)
+        ]
+        gaps = torch.tensor(found) - torch.tensor(wanted)
+        errors[name] = {"largest": float(gaps.abs().max()), "mean": float(gaps.abs().mean())}
+    alike = sum(one[0][0] == answer for one, answer in zip(alone, among, strict=False))
+    return {
+        "difference of log p": errors,
+        "preemptions": preempted,
+        "same text alone and among 31 others": f"{alike} of 16",
+    }
+
+
+def speed(args, prompts):
+    from vllm import LLM
+
+    llm = LLM(
+        model=args.model,
+        dtype=args.dtype,
+        max_model_len=512,
+        enforce_eager=True,
+        max_num_seqs=64,
+        enable_prefix_caching=False,
+    )
+    result = {}
+    for size in (1, 16, 64):
+        asked = prompts[:size]
+        tokens = size * args.tokens
+        seconds = {"with": [], "without": []}
+        write(llm, asked, parameters(4))
+        for _ in range(args.rounds):
+            for name, extra in (("with", {}), ("without", OFF)):
+                wall, cpu = time.perf_counter(), time.process_time()
+                write(llm, asked, parameters(args.tokens, **extra))
+                took = time.perf_counter() - wall, time.process_time() - cpu
+                seconds[name].append(took)
+        best = {
+            name: [min(part) for part in zip(*took, strict=True)] for name, took in seconds.items()
+        }
+        result[f"{size} texts"] = {
+            "tokens a second with kNN": tokens / best["with"][0],
+            "without": tokens / best["without"][0],
+            "ratio": best["without"][0] / best["with"][0],
+            "ratio of seconds of the processor": best["without"][1] / best["with"][1],
+        }
+        print(size, result[f"{size} texts"], flush=True)
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("store")
+    parser.add_argument("text")
+    parser.add_argument("part", choices=["exact", "speed"])
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    args = parser.parse_args()
+    os.environ["KNN_LOGITS_DATASTORE"] = args.store
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    prompts = prompts_of(args.text, tokenizer, 16 if args.part == "exact" else 64)
+    result = {"exact": exact, "speed": speed}[args.part](args, prompts)
+    result["entries"] = knn_logits.Datastore(args.store).manifest.entries
+    record(f"vllm_{args.part}", vars(args), result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The plugin in vLLM itself, with SmolLM2: `make test-vllm`."""
+
+import copy
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from knn_logits import Datastore, KNNLogitsError, Memory, build_datastore
+from knn_logits.engine.forward import key_states_and_logits
+
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+vllm = pytest.importorskip("vllm", reason="make test-vllm installs it")
+pytestmark = [pytest.mark.vllm, pytest.mark.instruct]
+
+DATASTORES = Path(__file__).parents[2] / "datastores"
+TEXTS = [
+    "The ferry from Oldenport to Grey Island takes 45 minutes in calm weather.",
+    "The ferry company was founded in 1974 by Maira Holm, a captain.",
+    "The winch of the ferry needs oil of grade nine, never grade seven.",
+]
+PROMPTS = ["The ferry from Oldenport to Grey Island takes", "The capital of France is"]
+SETTINGS = [{}, {"knn": 0}, {"knn_lmbda": 0.5, "knn_k": 4}, {"knn_exclude": ["0"]}]
+
+
+@pytest.fixture(scope="module")
+def store(instruct, tmp_path_factory):
+    model, tokenizer = instruct
+    folder = tmp_path_factory.mktemp("vllm") / "store"
+    return build_datastore(
+        model, tokenizer, TEXTS, folder, key="head_input", k=8, lmbda=0.3, calibrate=False
+    )
+
+
+@pytest.fixture(scope="module")
+def llm(instruct_folder, store):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KNN_LOGITS_DATASTORE", str(store.folder))
+        yield vllm.LLM(
+            model=instruct_folder,
+            dtype="float32",
+            max_model_len=256,
+            max_num_batched_tokens=16,  # it reads longer prompts in parts
+            max_num_seqs=16,
+            enforce_eager=True,
+        )
+
+
+def write(llm, prompts, settings, **given):
+    given = {"temperature": 0, "max_tokens": 8, "logprobs": 0, "ignore_eos": True} | given
+    asked = [vllm.SamplingParams(extra_args=one or None, **given) for one in settings]
+    return llm.generate(prompts, asked, use_tqdm=False)
+
+
+def logs_of(text):
+    pairs = zip(text.logprobs, text.token_ids, strict=True)
+    return torch.tensor([step[token].logprob for step, token in pairs])
+
+
+@torch.no_grad()
+def expected(memory, output, text):
+    """The library's log p of the tokens of a text."""
+    ids = torch.tensor([output.prompt_token_ids + list(text.token_ids)])
+    inputs = {"input_ids": ids[:, :-1]}
+    states, logits = key_states_and_logits(memory.model, memory.location, inputs)
+    first = len(output.prompt_token_ids) - 1
+    neighbors = memory.neighbors(states[:, first:], ids[:, :-1])
+    log_p = memory.vote(neighbors, logits[0, first:].log_softmax(-1)).log_p
+    return log_p.gather(-1, ids[0, first + 1 :, None])[:, 0]
+
+
+def test_each_request_gets_the_librarys_mixture_under_its_settings(llm, instruct, store):
+    model, _ = instruct
+    prompts = [prompt for prompt in PROMPTS for _ in SETTINGS]
+    settings = SETTINGS * len(PROMPTS)
+    memory = Memory(model, store)
+    for output, given in zip(write(llm, prompts, settings), settings, strict=True):
+        values = {name[4:]: value for name, value in given.items() if name != "knn"}
+        asked = memory.asked(**(values if given.get("knn", 1) else {"lmbda": 0.0}))
+        (text,) = output.outputs
+        torch.testing.assert_close(
+            logs_of(text), expected(asked, output, text), atol=1e-3, rtol=0.0
+        )
+    alone = write(llm, PROMPTS[:1], [{}])[0].outputs[0].text
+    assert alone.startswith(" 45 minutes")
+
+
+def test_several_samples_and_a_grammar(llm, instruct, store):
+    from vllm.sampling_params import StructuredOutputsParams
+
+    model, _ = instruct
+    (output,) = write(llm, PROMPTS[:1], [{}], n=3, temperature=1.0, seed=1)
+    memory = Memory(model, store)
+    for text in output.outputs:
+        torch.testing.assert_close(
+            logs_of(text), expected(memory, output, text), atol=1e-3, rtol=0.0
+        )
+    assert len(llm.collective_rpc("knn_sources", args=(output.request_id,))[0]) == 3
+    choice = StructuredOutputsParams(choice=["30 minutes", "two days"])
+    (output,) = write(
+        llm, PROMPTS[:1], [{}], structured_outputs=choice, ignore_eos=False, max_tokens=16
+    )
+    assert output.outputs[0].text in choice.choice
+
+
+def test_the_sources_of_a_text(llm, store):
+    output, without = write(llm, [PROMPTS[0]] * 2, [{}, {"knn": 0}])
+    (text,) = llm.collective_rpc("knn_sources", args=(output.request_id,))[0]
+    assert [one["token"] for one in text["tokens"]] == list(output.outputs[0].token_ids)
+    strongest = max(text["tokens"], key=lambda one: one["share"])
+    assert strongest["documents"][0]["document"] == store.documents[0].id
+    assert llm.collective_rpc("knn_sources", args=(without.request_id,)) == [[]]
+
+
+def test_a_wrong_setting_is_refused_and_the_engine_goes_on(llm):
+    with pytest.raises(ValueError, match="lmbda must lie between 0 and 1"):
+        write(llm, PROMPTS[:1], [{"knn_lmbda": 3}])
+    assert len(write(llm, PROMPTS, [{}, {}])) == 2
+
+
+def test_a_datastore_built_by_vllm_has_the_keys_of_transformers(llm, store, tmp_path):
+    for number, text in enumerate(TEXTS):
+        (tmp_path / f"{number}.txt").write_text(text)
+    folder = str(tmp_path / "built")
+    settings = {"calibrate": False, "k": 8}
+    llm.collective_rpc("knn_build", args=([str(tmp_path)], folder, settings))
+    llm.reset_prefix_cache()
+    built = Datastore(folder)
+    assert built.manifest.model.engine == "vllm"
+    assert built.values.tolist() == store.values.tolist()
+    every = range(len(store))
+    keys, wanted = (torch.from_numpy(one.keys(list(every))).float() for one in (built, store))
+    torch.testing.assert_close(keys, wanted, atol=0.05, rtol=0.01)
+
+
+def test_a_datastore_of_another_model_or_key_is_refused_at_the_start(llm, instruct, tmp_path):
+    model, tokenizer = instruct
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for layer in other.model.layers:
+            layer.mlp.down_proj.weight.normal_(std=0.5)
+    text = (DATASTORES / "sqlite" / "pages" / "about.md").read_text()[:3000]
+    for made, key, words in (
+        (other, "head_input", "and 60% are needed"),
+        (model, "ffn_input", "head_input only, not at ffn_input"),
+    ):
+        store = build_datastore(made, tokenizer, [text], tmp_path / key, key=key, calibrate=False)
+        with pytest.raises(KNNLogitsError, match=words):
+            llm.collective_rpc(start, args=(store,))
+
+
+def start(worker, store):
+    from knn_logits.integrations.vllm.stepping import Stepping
+
+    Stepping(worker.model_runner, [store])
