@@ -36,10 +36,10 @@ QUICK := building/test_given_documents.py corpus/test_corpus_hub.py corpus/test_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test test-all tests fuzz wheel release bench pins lint style types quick format docs demo app space clean
+.PHONY: help setup check test test-all tests test-vllm fuzz wheel release bench pins lint style types quick format docs demo app space clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables: PYTHON=python3.11   VENV=.venv   PYTEST_ARGS="-k trace"   WORKERS=3'
 	@echo '           REQUIREMENTS=requirements-gpu.txt (with a VENV of its own: faiss on CUDA)'
@@ -58,6 +58,14 @@ tests: setup $(VENV)/.instruct
 
 test-all: style types setup $(VENV)/.instruct ## As `make test`, with the long runs: faults, attacks, fuzzing, threads, every model type
 	$(PYTEST) -m 'soak or not soak' --durations=20 $(PYTEST_ARGS)
+
+test-vllm: ## Test the plugin for vLLM, in a virtual environment of its own: PYTHON=python3.11
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --no-compile -r requirements-vllm.txt
+	.venv-vllm/bin/pip uninstall -y torchvision torchaudio torchcodec # builds for CUDA
+	.venv-vllm/bin/pip install --no-deps --editable .
+	.venv-vllm/bin/python datastores/sqlite/smollm2.py
+	.venv-vllm/bin/python -m pytest -m vllm -v tests/integrations
 
 fuzz: setup ## Give every parser and request body changed inputs: FUZZ_ARGS="--number 100000 --seed 3"
 	$(BIN)/python tests/fuzz/fuzz.py $(FUZZ_ARGS)

@@ -62,8 +62,8 @@ def build_datastore(
             they have a `source`, and their text is the target.
         folder: The folder to write. It must be new or empty.
         progress: A callback that is told how far the work is.
-        key: Where the key is in the model: "ffn_input" (the default), "layer_output", or a
-            module's path with ":input" or ":output".
+        key: Where the key is in the model: "ffn_input" (the default), "layer_output",
+            "head_input", or a module's path with ":input" or ":output".
         window: The number of tokens that the model sees at once, and the stride between windows.
         concatenate: Join the documents into one stream, so that contexts cross their edges.
         source_prefix: A text that stands before every source, for an encoder-decoder model.

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from knn_logits.building.needs import Needs
     from knn_logits.store.datastore import Datastore
 
-KEY_HELP = "Where keys are read: ffn_input, layer_output, or a module path with :input or :output."
+KEY_HELP = (
+    "Where keys are read: ffn_input, layer_output, head_input, or a module path with :input or "
+    ":output."
+)
 
 
 @dataclass(frozen=True)

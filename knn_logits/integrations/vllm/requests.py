@@ -104,4 +104,4 @@ class Memories:
         if not settings and not names:
             return self._memory
         stores = chosen(self._stores, names)
-        return self._memory.over(stores, **dict(settings))  # type: ignore[arg-type]
+        return self._memory.over(stores, **dict(settings))

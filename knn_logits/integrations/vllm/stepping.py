@@ -68,9 +68,10 @@ class Stepping:
         groups: dict[Memory, list[Row]] = defaultdict(list)
         for memory, row in self._rows(drafts):
             groups[memory].append(row)
+        if not groups:
+            return self._sample(logits, drafts)
         votes: list[tuple[Memory, Vote, list[Row]]] = []
-        if groups:
-            logits = logits.float()
+        logits = logits.float()
         for memory, rows in groups.items():
             numbers = torch.tensor([row.number for row in rows], device=logits.device)
             scores = logits[numbers]
@@ -80,7 +81,7 @@ class Stepping:
             logits[numbers] = vote.log_p + scale
             votes.append((memory, vote, rows))
         output = self._sample(logits, drafts)
-        sampled = output.sampled_token_ids.cpu() if votes else None
+        sampled = output.sampled_token_ids.cpu()
         for memory, vote, rows in votes:
             tokens = torch.stack([sampled[row.place] for row in rows]).long()
             self.sources.note(memory, vote, [row.request for row in rows], tokens)
