@@ -102,7 +102,7 @@ def exact(args, prompts):
     given = [parameters(args.tokens)] * 16
     given += [parameters(args.tokens, **settings[1 + place % 3]) for place in range(16)]
     among, _ = write(llm, others, given)
-    preempted = [one.value for one in llm.get_metrics() if "preempt" in one.name]
+    preempted = [one.value for one in llm.get_metrics() if one.name == "vllm:num_preemptions"]
 
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
     memory = knn_logits.Memory(model, args.store)

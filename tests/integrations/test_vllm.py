@@ -43,7 +43,7 @@ def llm(instruct_folder, store):
             model=instruct_folder,
             dtype="float32",
             max_model_len=256,
-            max_num_batched_tokens=16,  # it reads longer prompts in parts
+            max_num_batched_tokens=20,  # longer texts are read in parts
             max_num_seqs=16,
             enforce_eager=True,
         )

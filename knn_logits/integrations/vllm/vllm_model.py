@@ -97,7 +97,12 @@ class VLLMModel(nn.Module):
 
     def _read(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """The states of texts, [tokens, dim] each, in as few passes as fit."""
-        runner = self._runner
+        runner, longest = self._runner, max(map(len, texts))
+        if longest > runner.max_model_len:
+            raise ModelError(
+                f"a text has {longest:,} tokens, but vLLM reads {runner.max_model_len:,}: raise "
+                "--max-model-len, or build with a smaller window"
+            )
         most_rows = runner.scheduler_config.max_num_seqs
         most_tokens = runner.scheduler_config.max_num_batched_tokens
         groups = runner.kv_cache_config.kv_cache_groups
@@ -109,37 +114,50 @@ class VLLMModel(nn.Module):
             blocks = sum(-(-len(one) // size) for one in both for size in sizes)
             full = len(both) > most_rows or sum(map(len, both)) > most_tokens
             if batch and (full or blocks >= runner.kv_cache_config.num_blocks):
-                found += self._prefilled(batch, sizes)
+                found += self._prefilled(batch, sizes, most_tokens)
                 batch = []
             batch.append(text)
-        return found + self._prefilled(batch, sizes)
+        return found + self._prefilled(batch, sizes, most_tokens)
 
-    def _prefilled(self, texts: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Tensor]:
-        runner, free = self._runner, 1  # block 0 is vLLM's own
-        requests = {}
-        for number, text in enumerate(texts):
-            blocks = []
-            for size in sizes:
-                needed = -(-len(text) // size)
-                blocks.append(list(range(free, free + needed)))
-                free += needed
-            name, params = f"knn-{number}", SamplingParams(max_tokens=1)
-            data = NewRequestData(name, list(text), [], params, None, tuple(blocks), 0, None)
-            requests[name] = data
+    def _prefilled(
+        self, texts: Sequence[Sequence[int]], sizes: Sequence[int], most: int
+    ) -> list[Tensor]:
+        """The states of texts of `most` tokens together, or of one text in parts of so many."""
+        blocks, free = [], 1  # block 0 is vLLM's own
+        for text in texts:
+            needed = [-(-len(text) // size) for size in sizes]
+            ends = [free + sum(needed[: place + 1]) for place in range(len(sizes))]
+            blocks.append(tuple(list(range(e - n, e)) for e, n in zip(ends, needed, strict=True)))
+            free = ends[-1]
+        starts = range(0, max(map(len, texts)), most)
+        parts = [self._pass(texts, blocks, start, most) for start in starts]
+        return [torch.cat(of_text) for of_text in zip(*parts, strict=True)]
+
+    def _pass(
+        self,
+        texts: Sequence[Sequence[int]],
+        blocks: Sequence[tuple[list[int], ...]],
+        start: int,
+        most: int,
+    ) -> list[Tensor]:
+        """Reads texts from a token on. What was read before is in their blocks of the cache."""
+        runner, params = self._runner, SamplingParams(max_tokens=1)
+        lengths = {f"knn-{row}": min(most, len(text) - start) for row, text in enumerate(texts)}
         step = SchedulerOutput.make_empty()
-        step.scheduled_new_reqs = list(requests.values())
-        step.num_scheduled_tokens = {name: data.prompt_len for name, data in requests.items()}
-        step.total_num_scheduled_tokens = sum(step.num_scheduled_tokens.values())
+        step.scheduled_new_reqs = [
+            NewRequestData(name, list(text), [], params, None, own, start, None)
+            for name, text, own in zip(lengths, texts, blocks, strict=True)
+        ]
+        step.num_scheduled_tokens = lengths
+        step.total_num_scheduled_tokens = sum(lengths.values())
         runner.execute_model(step)
         states, runner.execute_model_state = runner.execute_model_state.hidden_states, None
-        places = runner.input_batch.req_id_to_index
-        starts = runner.query_start_loc.np
+        places, starts = runner.input_batch.req_id_to_index, runner.query_start_loc.np
         parts = [
-            states[starts[places[name]] :][: data.prompt_len].clone()
-            for name, data in requests.items()
+            states[starts[places[name]] :][:length].clone() for name, length in lengths.items()
         ]
         done = SchedulerOutput.make_empty()
-        done.finished_req_ids = set(requests)
+        done.finished_req_ids = set(lengths)
         runner.execute_model(done)
         return parts
 
