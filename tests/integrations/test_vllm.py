@@ -84,8 +84,6 @@ def test_each_request_gets_the_librarys_mixture_under_its_settings(llm, instruct
         torch.testing.assert_close(
             logs_of(text), expected(asked, output, text), atol=1e-3, rtol=0.0
         )
-    alone = write(llm, PROMPTS[:1], [{}])[0].outputs[0].text
-    assert alone.startswith(" 45 minutes")
 
 
 def test_several_samples_and_a_grammar(llm, instruct, store):
@@ -99,11 +97,12 @@ def test_several_samples_and_a_grammar(llm, instruct, store):
             logs_of(text), expected(memory, output, text), atol=1e-3, rtol=0.0
         )
     assert len(llm.collective_rpc("knn_sources", args=(output.request_id,))[0]) == 3
-    choice = StructuredOutputsParams(choice=["30 minutes", "two days"])
+    choices = ["30 minutes", "two days"]
+    grammar = StructuredOutputsParams(choice=list(choices))
     (output,) = write(
-        llm, PROMPTS[:1], [{}], structured_outputs=choice, ignore_eos=False, max_tokens=16
+        llm, PROMPTS[:1], [{}], structured_outputs=grammar, ignore_eos=False, max_tokens=16
     )
-    assert output.outputs[0].text in choice.choice
+    assert output.outputs[0].text in choices
 
 
 def test_the_sources_of_a_text(llm, store):
