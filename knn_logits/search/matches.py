@@ -102,7 +102,9 @@ class Matches:
                 found = found.replaced(row, length, entries, self._end_token)
         # A suffix that occurs too often is no match, and no shorter one takes its place.
         lengths = np.where(found.counts.numpy() > 0, found.lengths.numpy(), 0)
-        coverage = lengths / np.maximum(1, prefixes.end - prefixes.first)
+        # Padding before a text is no part of it.
+        read = np.concatenate([[0], np.cumsum(prefixes.tokens >= 0)])
+        coverage = lengths / np.maximum(1, read[prefixes.end] - read[prefixes.first])
         tokens = np.clip(prefixes.tokens, 0, len(self._rarity) - 1)
         until = np.concatenate([[0.0], np.cumsum(self._rarity[tokens], dtype=np.float64)])
         rarity = until[prefixes.end] - until[prefixes.end - lengths]

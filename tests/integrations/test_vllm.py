@@ -115,7 +115,9 @@ def test_the_sources_of_a_text(llm, store):
 
 
 def test_a_wrong_setting_is_refused_and_the_engine_goes_on(llm):
-    with pytest.raises(ValueError, match="lmbda must lie between 0 and 1"):
+    from vllm.exceptions import VLLMValidationError
+
+    with pytest.raises(VLLMValidationError, match="lmbda must lie between 0 and 1"):
         write(llm, PROMPTS[:1], [{"knn_lmbda": 3}])
     assert len(write(llm, PROMPTS, [{}, {}])) == 2
 

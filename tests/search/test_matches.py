@@ -147,3 +147,11 @@ def test_a_suffix_that_occurs_too_often_is_no_match_and_gives_way_to_none(tmp_pa
         assert got.lengths.tolist() == lengths
         assert bool((got.ids[0] >= 0).any()) == (most is None)
         assert float(got.coverage[0]) == pytest.approx(lengths[0] / 6)
+
+
+def test_padding_before_a_text_changes_nothing(matches, store):
+    text = documents_of(store)[2][3:9]
+    alone = matches.find(prefixes_of([text]))
+    padded = matches.find(prefixes_of([[-1, -1, -1, *text]]))
+    for name in ("lengths", "counts", "rarity", "coverage"):
+        assert torch.equal(getattr(padded, name), getattr(alone, name)), name

@@ -10,10 +10,11 @@ from functools import wraps
 from typing import Any
 
 import vllm
+from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-from knn_logits.errors import ModelError
+from knn_logits.errors import ConfigError, ModelError
 from knn_logits.integrations.vllm.requests import check_request
 from knn_logits.integrations.vllm.stepping import Stepping
 from knn_logits.integrations.vllm.vllm_model import VLLMModel
@@ -38,7 +39,8 @@ def register() -> None:
         # The states and the rows of a step are taken from this runner.
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     InputProcessor._validate_params = _checking(InputProcessor._validate_params)
-    WorkerWrapperBase.init_worker = _attaching(WorkerWrapperBase.init_worker)
+    # A process of a worker calls this in `init_worker`, and `init_device` after it.
+    WorkerWrapperBase.init_device = _attaching(WorkerWrapperBase.init_device)
 
 
 def datastores() -> list[str]:
@@ -49,16 +51,19 @@ def datastores() -> list[str]:
 def _checking(validate: Any) -> Any:
     @wraps(validate)
     def checked(processor: Any, params: Any, *rest: Any) -> Any:
-        check_request(getattr(params, "extra_args", None), datastores())
+        try:
+            check_request(getattr(params, "extra_args", None), datastores())
+        except ConfigError as error:
+            raise VLLMValidationError(str(error)) from error  # the API's status 400
         return validate(processor, params, *rest)
 
     return checked
 
 
-def _attaching(init_worker: Any) -> Any:
-    @wraps(init_worker)
-    def attached(wrapper: Any, *arguments: Any, **named: Any) -> None:
-        init_worker(wrapper, *arguments, **named)
+def _attaching(init_device: Any) -> Any:
+    @wraps(init_device)
+    def attached(wrapper: Any) -> None:
+        init_device(wrapper)
         _attach(wrapper.worker, datastores())
 
     return attached
