@@ -4,9 +4,8 @@ python benchmarks/vllm_engine.py MODEL STORE TEXT exact
 python benchmarks/vllm_engine.py MODEL STORE TEXT speed
 
 Prompts are beginnings of the documents of a text that the datastore does not hold. `exact` gives
-vLLM little of a cache, so that it preempts requests, and few tokens a step, so that it cuts
-prompts. `speed` asks for so many texts at once. Each part is a process of its own, since vLLM
-keeps one engine in a process.
+vLLM a small cache and few tokens a step, so that it cuts prompts. `speed` asks for so many texts at
+once. Each part is a process of its own, since vLLM keeps one engine in a process.
 """
 
 import argparse
@@ -92,7 +91,7 @@ def exact(args, prompts):
     settings = [{}, {"knn_lmbda": 0.4, "knn_k": 16}, {"knn_suffix_weight": 4.0}, OFF]
     mixed = [settings[place % 4] for place in range(16)]
     together, outputs = write(llm, prompts, [parameters(args.tokens, **one) for one in mixed])
-    logs = {"16 texts, cut prompts, preempted": (together, outputs, mixed)}
+    logs = {"16 texts, cut prompts": (together, outputs, mixed)}
     again, outputs = write(llm, prompts, [parameters(args.tokens, **one) for one in mixed])
     logs["16 texts, prefix cache"] = (again, outputs, mixed)
     alone = [write(llm, [prompt], parameters(args.tokens)) for prompt in prompts]

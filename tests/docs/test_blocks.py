@@ -59,7 +59,7 @@ def check_command(words, block):
         for option in (one for one in rest if one.startswith("--")):
             assert f'"{option}"' in code, f"{block}: {rest[0]} has no {option}"
     else:
-        known = {"git", "cd", "source", "ray", "ln"}
+        known = {"git", "cd", "source", "ray", "ln", "vllm"}
         assert program in known, f"{block}: {program} is checked by nobody"
 
 
