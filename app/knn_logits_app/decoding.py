@@ -6,7 +6,7 @@ page does not have to know the difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -33,9 +33,8 @@ WINDOWS = 4
 @dataclass(frozen=True)
 class Inputs:
     arguments: dict[str, Any]
-    ids: Tensor  # int64 [1, tokens]: the prompt or the decoder's start, with what was begun
+    ids: Tensor  # int64 [1, tokens]: the prompt or the decoder's start
     shown: str = ""
-    begun: str = ""
 
 
 def end_tokens(model: Any) -> set[int]:
@@ -71,56 +70,32 @@ class Reader:
         """Removes the leading space of a piece that begins the target of a source."""
         return piece.lstrip() if self.sources else piece
 
-    def prompt(
-        self, text: str, limits: Limits, new_tokens: int, begun: Sequence[int] = ()
-    ) -> Inputs:
+    def prompt(self, text: str, limits: Limits, new_tokens: int) -> Inputs:
         """Makes the inputs for continuing a text, or for writing the target of a source."""
-        if not all(0 <= token < len(self._tokenizer) for token in begun):
-            raise RequestError("The model has no such token: choose a token of this model.")
-        opening = self._tokenizer.decode(list(begun), clean_up_tokenization_spaces=False)
         if self._pairs is None:
             ids = self._ids(text)
-            limits.check(
-                prompt_tokens=ids.shape[1],
-                new_tokens=new_tokens + len(begun),
-                context=self._context,
-            )
-            ids = torch.cat([ids, ids.new_tensor([list(begun)])], dim=-1)
-            arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-            return Inputs(arguments, ids, text, opening)
+            limits.check(prompt_tokens=ids.shape[1], new_tokens=new_tokens, context=self._context)
+            return Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, ids, text)
         arguments = self._source(text, limits)
         limits.check(new_tokens=new_tokens)
-        length = new_tokens + len(begun) + len(self._pairs.opening)
-        if self._context is not None and length > self._context:
+        if self._context is not None and new_tokens + len(self._pairs.opening) > self._context:
             raise LimitError(
                 f"{new_tokens:,} new tokens requested, but the model's context is only "
                 f"{self._context:,}: request fewer"
             )
-        start = torch.tensor([[*self._pairs.opening[:1], *begun]], device=self._model.device)
-        if begun:
-            arguments["decoder_input_ids"] = start
-        return Inputs(arguments, start, begun=opening)
+        return Inputs(
+            arguments, torch.tensor([list(self._pairs.opening[:1])], device=self._model.device)
+        )
 
-    def check_text(self, text: str, source: str | None, limits: Limits) -> None:
-        """Checks a text that exists already, and its source if it has one."""
-        if self._pairs is None:
-            if source is not None:
-                raise RequestError("This model does not take a source: remove it.")
-            tokens = self._ids(text).shape[1]
-            # The text is read in windows, so it may be longer than the model's context.
-            most = WINDOWS * limits.prompt_tokens
-            if tokens > most:
-                raise LimitError(
-                    f"the text has {tokens:,} tokens, but the limit is {most:,}: shorten it"
-                )
-            if tokens < 2:
-                raise RequestError("The text is too short to explain: enter at least two words.")
-            return
-        if source is None:
-            raise RequestError("This model needs a source text as well.")
-        self._source(source, limits)
-        (target,) = self._pairs.targets([text])
-        limits.check(prompt_tokens=len(target), context=self._context)
+    def check_text(self, text: str, limits: Limits) -> None:
+        """Checks a text that exists already. It is read in windows, so it may be long."""
+        tokens, most = self._ids(text).shape[1], WINDOWS * limits.prompt_tokens
+        if tokens > most:
+            raise LimitError(
+                f"the text has {tokens:,} tokens, but the limit is {most:,}: shorten it"
+            )
+        if tokens < 2:
+            raise RequestError("The text is too short to explain: enter at least two words.")
 
     def _ids(self, text: str) -> Tensor:
         ids = text_ids(self._tokenizer, text)

@@ -11,14 +11,13 @@ import os
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from ipaddress import ip_address, ip_network
 from typing import Any
 
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
-from knn_logits_app.bundle import page_address, with_preview
 from knn_logits_app.door import Message, Receive, Send, again, header, read_body
 from knn_logits_app.visitors import Quotas
 
@@ -30,23 +29,22 @@ UPLOADED_SECONDS = 1800.0
 _MOST_VALUES, _DEEPEST = 32, 8
 _BEAT_SECONDS, _FIRST = 15.0, asyncio.FIRST_COMPLETED
 _API = "/gradio_api"
-_CALL = re.compile(rf"{_API}/call/(v2/)?(?P<name>[^/]*)")
 _HEARTBEAT = re.compile(rf"{_API}/heartbeat/(?P<session>[^/]+)")
-# The page does not use these routes of gradio.
+# The page does not use these routes of gradio, such as those that call events by names.
 _CLOSED = (
     "/monitoring",
     *(
         f"{_API}/{route}"
         for route in (
-            "run/", "api/", "proxy=", "file", "stream/", "custom_component/", "component_server",
-            "process_recording", "deep_link", "vibe-", "undo-vibe-edit", "run-history", "runs",
-            "profiling", "dev/",
+            "call/", "mcp", "run/", "api/", "proxy=", "file", "stream/", "custom_component/",
+            "component_server", "process_recording", "deep_link", "vibe-", "undo-vibe-edit",
+            "run-history", "runs", "profiling", "dev/",
         )
     ),
 )  # fmt: skip
-_QUEUE = (f"{_API}/queue/join", f"{_API}/call/")
-_CHECKED = (*_QUEUE, f"{_API}/cancel", f"{_API}/reset")
-_UNREADABLE = "the server cannot read this request: send it as the page's API describes"
+_QUEUE = f"{_API}/queue/join"
+_CHECKED = (_QUEUE, f"{_API}/cancel", f"{_API}/reset")
+_UNREADABLE = "the server cannot read this request: reload the page"
 _NOT_UPLOADED = "this file was not uploaded here: upload it first"
 _TOO_DEEP = "the request is nested too deeply: send flat JSON"
 _HANDLE = re.compile(r"[0-9a-f]{16,128}/(?!\.{1,2}$)[^/\\\x00]{1,255}")
@@ -78,7 +76,6 @@ class Guard:
         self,
         app: Any,
         *,
-        endpoints: Mapping[str, Sequence[str]],
         upload_bytes: int,
         uploads: str,
         quotas: Quotas,
@@ -87,7 +84,7 @@ class Guard:
         left: Callable[[str], bool],
     ) -> None:
         self._app = app
-        self._endpoints, self._upload_bytes, self._folder = endpoints, upload_bytes, uploads
+        self._upload_bytes, self._folder = upload_bytes, uploads
         self._quotas, self._waiting = quotas, waiting
         self._present, self._left = present, left
         self._uploads: deque[tuple[float, str, int]] = deque()
@@ -97,9 +94,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # `gradio_client` shows the line of a refusal only in the form of gradio's own validation.
-        client = "gradio_client" in "".join(header(scope, b"user-agent"))
-        answer = _Answer(send, client and scope["path"].startswith(_QUEUE))
+        answer = _Answer(send)
         try:
             address = address_of(scope)
             scope["client"], scope["arrived"] = (address, 0), time.monotonic()
@@ -116,17 +111,10 @@ class Guard:
         path = str(scope["path"])
         if path.startswith(_CLOSED):
             raise Refused(404, "there is no such page: open the page itself")
-        call = _CALL.match(path)
-        if call and call["name"] not in self._endpoints:
-            # The page's own events have names as well, but only the endpoints may be called.
-            names = ", ".join(self._endpoints)
-            raise Refused(404, f"there is no such endpoint: the endpoints are {names}")
         heartbeat = _HEARTBEAT.fullmatch(path)
         if heartbeat:
             await self._keep_alive(heartbeat["session"], scope, receive, answer)
         elif scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
-            if scope["method"] == "GET" and path == "/":
-                answer.change = lambda body: with_preview(body, page_address(scope))
             await self._app(scope, receive, answer)
         elif path.rstrip("/").endswith("/upload"):
             body = await read_body(scope, receive, self._upload_bytes + FORM_BYTES, Refused)
@@ -136,14 +124,10 @@ class Guard:
         else:
             body = await read_body(scope, receive, JSON_BYTES, Refused)
             if path.startswith(_CHECKED):
-                check_body(body, self._endpoints[call["name"]] if call and not call[1] else None)
+                check_body(body)
             body = _with_paths(body, self._folder)
-            replaced = {b"content-length": str(len(body)).encode()}
-            if path.startswith(f"{_API}/mcp"):
-                # gradio's MCP server calls the page from this machine, with the visitor's address.
-                replaced[b"x-forwarded-for"] = address.partition("/")[0].encode()
-            headers = [pair for pair in scope["headers"] if pair[0] not in replaced]
-            scope["headers"] = [*headers, *replaced.items()]
+            headers = [pair for pair in scope["headers"] if pair[0] != b"content-length"]
+            scope["headers"] = [*headers, (b"content-length", str(len(body)).encode())]
             queued = path.startswith(_QUEUE)
             # `waiting` does not count requests that are just about to enter the queue.
             if queued and self._waiting(address) + self._joining[address] >= self._quotas.waiting:
@@ -205,8 +189,8 @@ class Guard:
 class _Answer:
     """Sends an answer with the page's headers, or one line in place of a server's error."""
 
-    def __init__(self, send: Send, to_client: bool) -> None:
-        self._send, self._to_client = send, to_client
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self._begun = self._refused = False
         # If set, this changes the whole body before it is sent.
         self.change: Callable[[bytes], bytes] | None = None
@@ -225,8 +209,6 @@ class _Answer:
             message = {**message, "headers": [*message.get("headers", []), *_HEADERS]}
             if status >= 400:
                 self.change = _one_line
-                if self._to_client and status != 422:
-                    message["status"], self.change = 422, _for_client
             if self.change is not None and status != 204:
                 self._start = message
                 return
@@ -248,8 +230,6 @@ class _Answer:
         if begun:
             return
         body = json.dumps({"detail": detail}).encode()
-        if self._to_client:
-            status, body = 422, _for_client(body)
         headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_HEADERS]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
@@ -270,19 +250,6 @@ def _one_line(body: bytes) -> bytes:
     return json.dumps({**content, "detail": line}).encode()
 
 
-def _for_client(body: bytes) -> bytes:
-    """Returns a refusal in the form in which `gradio_client` shows its line."""
-    content = json.loads(_one_line(body))
-    line = content.get("detail") if isinstance(content, dict) else None
-    failure = {
-        "__type__": "validate",
-        "is_valid": False,
-        "parameter_name": "request",
-        "message": line if isinstance(line, str) else _UNREADABLE,
-    }
-    return json.dumps({"detail": [failure]}).encode()
-
-
 class _Call(BaseModel):
     session_hash: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
     fn_index: StrictInt | None = None
@@ -290,8 +257,8 @@ class _Call(BaseModel):
     data: list[Any] | None = Field(None, max_length=_MOST_VALUES)
 
 
-def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
-    """Refuses a request for the queue that neither the page nor a client would send."""
+def check_body(body: bytes) -> None:
+    """Refuses a request for the queue that the page would not send."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
@@ -301,13 +268,10 @@ def check_body(body: bytes, names: Sequence[str] | None = None) -> None:
     if _is_deeper(content, _DEEPEST):
         raise Refused(400, _TOO_DEEP)
     try:
-        data = _Call.model_validate(content).data or []
+        _Call.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         raise Refused(400, f"{first['loc'][0]} cannot be read: {first['msg']}") from None
-    if names is not None and len(data) != len(names):
-        count = f"data has {len(data)} values, but the endpoint takes {len(names)}"
-        raise Refused(400, f"{count}: {', '.join(names)}")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,18 +23,9 @@ _RETRY_SECONDS = 10.0
 _LONG = 160
 # Tokens of a document that are searched for a sentence, and the fewest words of the sentence.
 _SEARCHED, _WORDS = 1500, 9
-# The documents and questions that a chat without a turn names for each datastore.
-_NAMED, _QUESTIONS = 3, 3
-# The most words of a paragraph that is shown as an example.
-_SHOWN = 60
-_PARAGRAPH = re.compile(r"\n\s*\n")
-_SENTENCE = re.compile(r"(?<=[.!?])\s+")
-# A question in a text: a line or sentence of at least four words, with the signs of prose alone.
-_QUESTION = re.compile(
-    r"(?:^|(?<=[.!?:\n]))[^\S\n]*([^\W\d_a-z][\w’'-]*(?: [\w’'-]+,?){3,20}\?)(?!\S)", re.MULTILINE
-)
-# A question that only the text before it explains is no example.
-_REFERS = re.compile(r"\b(?:it|they|this|that|these|those)\b", re.IGNORECASE)
+# The documents that a chat without a turn names for each datastore.
+_NAMED = 3
+_SENTENCE = re.compile(r"\n\s*\n|(?<=[.!?])\s+")
 # A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
 
@@ -85,8 +76,7 @@ class Library:
         stores: The datastores by name. The model built each of them.
         examples: Prompts that the page offers.
         about: One sentence for the top of the page.
-        questions: Questions that the chat offers about the first datastore. Without any, it offers
-            those that the documents ask themselves.
+        questions: Questions that the chat offers.
     """
 
     name: str
@@ -204,17 +194,9 @@ class Library:
     def weights(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def first_source(self) -> str:
-        """Returns the source of the first document; empty if it has none."""
-        source = self.store.documents[0].source if len(self.store.documents) else None
-        return " ".join((source or "").split())
-
     def sample_passage(self) -> str:
-        """Returns a sample text of the first datastore: a paragraph of prose if there is one."""
-        prose = None if self.reader.sources else passage(self.store, self.tokenizer)
-        if prose or not len(self.store.documents):
-            return prose or ""
-        return _text(self.store, self.tokenizer, 0, 80).strip()
+        """Returns a sentence of the first datastore."""
+        return next(iter(sentences(self.store, self.tokenizer, 1)), "")
 
 
 def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
@@ -230,83 +212,34 @@ def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
 
 def beginnings(store: Datastore, tokenizer: Any, number: int) -> list[str]:
     """Returns beginnings of sentences, or sources of pairs, as prompts."""
-    prompts: list[str] = []
+    sources = [store.documents[place].source for place in _spread(store, number * 4)]
+    prompts = [source for source in sources if source and len(source) <= _LONG]
+    if not any(sources):
+        found = sentences(store, tokenizer, number)
+        prompts = [" ".join(sentence.split()[:6]) for sentence in found]
+    return list(dict.fromkeys(prompts))[:number]
+
+
+def opening(store: Datastore) -> dict[str, Any]:
+    """What a chat without a turn says about a datastore: the first titles, and their number."""
+    number = len(store.documents)
+    records = (store.documents[place].shown for place in range(min(number, _NAMED)))
+    return {"documents": [record.title or record.id for record in records], "number": number}
+
+
+def sentences(store: Datastore, tokenizer: Any, number: int) -> list[str]:
+    """Returns sentences of prose, each of another document, and others if there are none."""
+    found: list[str] = []
     for place in _spread(store, number * 4):
-        source = store.documents[place].source
-        if source is not None:
-            prompts += [source] if len(source) <= _LONG else []
-        else:
-            sentence = prose(_text(store, tokenizer, place))
-            prompts += [" ".join(sentence.split()[:6])] if sentence else []
-        if len(prompts) == number:
+        text = _text(store, tokenizer, place)
+        parts = [" ".join(part.split()) for part in _SENTENCE.split(text)]
+        fitting = [part for part in parts if _PROSE.fullmatch(part)]
+        fitting = [part for part in fitting if len(part.split()) >= _WORDS]
+        # The first sentence of a document is often no part of its text.
+        found += (fitting[1:] or fitting)[:1]
+        if len(found) == number:
             break
-    return list(dict.fromkeys(prompts)) or first_words(store, tokenizer, number)
-
-
-def titles(store: Datastore, number: int) -> list[str]:
-    """Returns the titles of the first documents, or their ids."""
-    records = (store.documents[place].shown for place in range(len(store.documents))[:number])
-    return [record.title or record.id for record in records]
-
-
-def opening(library: Library, store: Datastore) -> dict[str, Any]:
-    """What a chat without a turn says about a datastore."""
-    return {
-        "documents": titles(store, _NAMED),
-        "number": len(store.documents),
-        "questions": questions_about(library, store, _QUESTIONS),
-    }
-
-
-def questions_about(library: Library, store: Datastore, number: int) -> list[str]:
-    """Returns questions about a datastore: the given ones, or what its documents ask themselves."""
-    questions = list(library.questions) if store is library.store else []
-    for place in _spread(store, 8) if not questions else ():
-        matches = _QUESTION.findall(_text(store, library.tokenizer, place))
-        questions += [question for question in matches if not _REFERS.search(question)]
-        if len(questions) >= number:
-            break
-    return list(dict.fromkeys(questions))[:number]
-
-
-def prose(text: str) -> str | None:
-    """Returns a sentence of prose, and the first one only if there is no other; else None."""
-    sentences = [sentence for part in _PARAGRAPH.split(text) for sentence in _sentences(part)]
-    fitting = [text for text in sentences if _PROSE.fullmatch(text) and len(text.split()) >= _WORDS]
-    return next(iter(fitting[1:] or fitting), None)
-
-
-def passage(store: Datastore, tokenizer: Any) -> str | None:
-    """Returns a paragraph of prose, up to `_SHOWN` words; None if there is none."""
-    for place in _spread(store, 8):
-        paragraphs = _PARAGRAPH.split(_text(store, tokenizer, place))
-        # The last paragraph may be cut.
-        cut = store.documents[place].length > _SEARCHED
-        for paragraph in paragraphs[:-1] if cut else paragraphs:
-            sentences = list(_sentences(paragraph.strip()))
-            if len(sentences) < 2 or not all(map(_PROSE.fullmatch, sentences)):
-                continue
-            shown = sentences[0]
-            for sentence in sentences[1:]:
-                if len(shown.split()) + len(sentence.split()) > _SHOWN:
-                    break
-                shown += f" {sentence}"
-            return shown
-    return None
-
-
-def first_words(store: Datastore, tokenizer: Any, number: int = 4) -> list[str]:
-    """Returns beginnings of a short text's sentences: half of the words, and at most six."""
-    prompts: list[str] = []
-    for place in range(min(len(store.documents), 20)):
-        sentences = [part.split() for part in _sentences(_text(store, tokenizer, place))]
-        prompts += [
-            " ".join(words[: min(6, (len(words) + 1) // 2)])
-            for words in sentences
-            if len(words) > 3
-        ]
-    step = max(1, len(prompts) // number)
-    return list(dict.fromkeys(prompts[::step]))[:number]
+    return found or [_text(store, tokenizer, place, 80) for place in _spread(store, number)]
 
 
 def _spread(store: Datastore, number: int) -> range:
@@ -315,12 +248,8 @@ def _spread(store: Datastore, number: int) -> range:
     return range(0, documents, max(1, documents // number))
 
 
-def _sentences(text: str) -> Iterator[str]:
-    return (" ".join(sentence.split()) for sentence in _SENTENCE.split(text))
-
-
 def _text(store: Datastore, tokenizer: Any, place: int, tokens: int = _SEARCHED) -> str:
     """Returns the beginning of a document."""
     document = store.documents[place]
     ids = store.tokens[document.first : document.first + min(document.length, tokens)]
-    return str(tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+    return str(tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()

@@ -1,16 +1,15 @@
 """Packs the neighbors of each step for the browser, which mixes them under other settings.
 
-The browser gets the distances, tokens and documents of the neighbors and the p_LM of their tokens,
-and what counts beside the distances: tokens shared with the query, and other bonuses.
+The browser gets the distances, tokens and documents of the neighbors, the p_LM of their tokens, and
+what else is added to the neighbors' logits.
 `assets/live.js` computes from them the same mixture as the library.
 """
 
 from __future__ import annotations
 
-import math
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,8 +46,7 @@ class Step:
     values: Array  # int64, the tokens that follow the neighbors
     entries: Array  # int64, the numbers of the entries in the search
     log_p_lm: Array  # float32, the model's log-probabilities of these tokens
-    shared: Array  # float32, tokens before each neighbor that are also before the query
-    bonus: Array  # float32, what else is added to the neighbors' logits
+    bonus: Array  # float32, what is added to the neighbors' logits beside the distances
     likeliest: dict[int, float]  # tokens that may have no neighbor, with their log p_LM
 
 
@@ -67,15 +65,13 @@ class Live:
         order = neighbors.nearness.argsort(dim=-1, descending=True, stable=True)
         top = log_p_lm.topk(min(_LIKELIEST, log_p_lm.shape[-1]), dim=-1)
         zeros = torch.zeros_like(neighbors.nearness)
-        shared = zeros if neighbors.shared is None else neighbors.shared
-        bonus = self.memory.weighing.bonus(replace(neighbors, shared=None))
+        bonus = self.memory.weighing.bonus(neighbors)
         values = neighbors.values.gather(-1, order)
         columns = {
             "distances": neighbors.distances.gather(-1, order).float(),
             "values": values,
             "entries": neighbors.ids.gather(-1, order),
             "log_p_lm": log_p_lm.gather(-1, values.to(log_p_lm.device)),
-            "shared": shared.gather(-1, order),
             "bonus": (zeros if bonus is None else bonus).gather(-1, order),
         }
         arrays = {name: column.cpu().numpy() for name, column in columns.items()}
@@ -126,10 +122,7 @@ class Live:
             "distances": _text(self._joined("distances", np.float32)),
             "values": _text(np.searchsorted(tokens, values).astype(np.uint16)),
             "documents": _text(numbers.astype(np.uint16)),
-            "shared": _text(shared) if (shared := self._joined("shared", np.uint8)).any() else None,
             "bonus": _text(bonus) if (bonus := self._joined("bonus", np.float32)).any() else None,
-            # What each shared token adds to a neighbor's logit.
-            "by_shared": math.log(config.suffix_weight),
             "log_p_lm": _text(np.concatenate([np.empty(0), *log_p_lm]).astype(np.float32)),
             "others": [
                 [[place[token], float(f"{log_p:.7g}")] for token, log_p in step.likeliest.items()]

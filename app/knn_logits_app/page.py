@@ -8,8 +8,7 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore, settings_line
-from knn_logits_app import page_parts, tab_chat, tab_evaluate, tab_explain, tab_generate, tab_text
-from knn_logits_app.api import add_api
+from knn_logits_app import page_parts, tab_chat, tab_evaluate, tab_explain, tab_generate
 from knn_logits_app.bundle import TITLE, asset
 from knn_logits_app.drawer import connect
 from knn_logits_app.page_parts import INSTANT, Controls, Server, place, setting_control, values_of
@@ -49,7 +48,6 @@ def build_page(server: Server) -> Any:
                 connect(server, one, drawer)
         _follow(page, controls, server)
         page.unload(forget)
-        add_api(page, server)
     return page
 
 
@@ -58,8 +56,8 @@ def tabs_of(server: Server) -> dict[str, tuple[str, Any]]:
     names, library = list(TABS), server.session.library
     if not library.chats:
         names[:2] = reversed(names[:2])
-    if library.reader.sources:
-        names.remove("chat")
+    if library.reader.sources:  # an encoder-decoder only writes the targets of sources
+        names = ["generate", "about"]
     return {name: TABS[name] for name in names}
 
 
@@ -182,7 +180,6 @@ TABS: dict[str, tuple[str, Any]] = {
     "chat": ("Chat", tab_chat.build),
     "generate": ("Generate", tab_generate.build),
     "explain": ("Explain", tab_explain.build),
-    "own": ("Your text", tab_text.build),
     "evaluate": ("Evaluate", tab_evaluate.build),
     "about": ("About", _build_about),
 }

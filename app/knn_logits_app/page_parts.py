@@ -8,18 +8,10 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits import Datastore, LimitError, Setting
-from knn_logits_app.requests import (
-    MOST_CHARACTERS,
-    SETTINGS,
-    Lookup,
-    RequestError,
-    friendly,
-    lookup_of,
-)
+from knn_logits import Datastore, Setting
+from knn_logits_app.requests import SETTINGS, Lookup, lookup_of
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors
-from knn_logits_app.work import Work
 
 # The labels of settings, and what each does.
 _LABELS = {
@@ -60,7 +52,6 @@ class Server:
 
     session: Session
     visitors: Visitors
-    work: Work
 
 
 @dataclass
@@ -129,26 +120,12 @@ def split(server: Server, values: Sequence[Any]) -> tuple[Callable[[], Lookup], 
     return lookup, rest
 
 
-def check(values: Sequence[Any], *texts: Any, most: int = MOST_CHARACTERS) -> None:
-    """Refuses values that a visitor cannot enter on the page."""
-    stores, *settings = values[: len(SETTINGS) + 1]
-    if stores is not None and not isinstance(stores, list):
-        raise RequestError("The documents must be a list of names.")
-    lookup_of(stores or [""], dict(zip(SETTINGS, settings, strict=True)))
-    if any(text is not None and (not isinstance(text, str) or len(text) > most) for text in texts):
-        raise LimitError(f"the text exceeds the limit of {most:,} characters: shorten it")
-
-
-def validator(check: Callable[..., Any], then: Callable[[gr.Request], Any] | None = None) -> Any:
-    """Makes a check before the queue; where it passes, `then` gets the request."""
+def stopping_first(server: Server, kind: str) -> Callable[..., Any]:
+    """Makes a validator that stops the visitor's work of a kind before a new request waits."""
+    stop = stopping(server, kind)
 
     def validate(request: gr.Request, *values: Any) -> Any:
-        try:
-            check(*values)
-        except Exception as error:
-            raise ValueError(friendly(error)) from None
-        if then is not None:
-            then(request)
+        stop(request)
         return [None] * len(values) if len(values) > 1 else None
 
     return validate
@@ -199,7 +176,7 @@ def answers_place(value: str = "", **settings: Any) -> Any:
 def fold(label: str, controls: str) -> None:
     """Adds a button that shows and hides a part of the page, which has the class `kl-folded`.
 
-    It replaces gradio's accordion, for the reason that tabs.js gives.
+    It replaces gradio's accordion, which mounts its fields when it is opened.
     """
     gr.HTML(
         f'<button type="button" class="kl-fold" aria-expanded="false" aria-controls="{controls}">'

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from knn_logits import ConfigError, Document, KNNLogitsError, LimitError, settings_for
+from knn_logits import ConfigError, KNNLogitsError, LimitError, settings_for
 
 MOST_STORES = 8
 # The most characters of a prompt. They are counted before a tokenizer sees the prompt.
 MOST_CHARACTERS = 20_000
-# The most passages of a token that a request may ask for.
-MOST_PASSAGES = 20
-_MOST_BEGUN, _MOST_WITHOUT, _MOST_NOTE, _MOST_LINE = 4096, 16, 200, 200
+_MOST_WITHOUT, _MOST_LINE = 16, 200
 _NONSENSE = "The page sent a request that makes no sense: reload the page."
 
 
@@ -51,18 +49,15 @@ class Writing:
     sampling_temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
-    begun: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """A request to write an answer again."""
+    """A request to write an answer again without documents, of which one is `named`."""
 
-    kind: str
     values: Sequence[Any]
-    begun: tuple[int, ...]
     without: tuple[str, ...]
-    note: tuple[str, ...]
+    named: str
 
 
 def text_of(value: Any, name: str = "text", *, most: int = MOST_CHARACTERS) -> str:
@@ -149,20 +144,13 @@ def writing_of(prompt: Any, lookup: Lookup | None, compare: Any = False, **how: 
 
 def rewriting_of(content: Any, number: int) -> Rewriting:
     """Checks a browser's request to write an answer again, whose form has `number` values."""
-    if not isinstance(content, dict) or content.get("kind") not in ("branch", "without"):
+    if not isinstance(content, dict):
         raise RequestError(_NONSENSE)
-    values = content.get("values")
-    if not isinstance(values, list) or len(values) != number:
-        raise RequestError(_NONSENSE)
-    begun = list_of(content.get("begun") or [], _MOST_BEGUN)
-    without = list_of(content.get("without") or [], _MOST_WITHOUT)
-    note = list_of(content.get("note") or [], 2)
+    without = list_of(content.get("without"), _MOST_WITHOUT, least=1)
     return Rewriting(
-        content["kind"],
-        values,
-        tuple(whole(token, "A token", 0, 2**31) for token in begun),
+        list_of(content.get("values"), number, least=number),
         tuple(text_of(name, "document") for name in without),
-        tuple(text_of(words, "note", most=_MOST_NOTE) for words in note),
+        text_of(content.get("named"), "document", most=_MOST_LINE),
     )
 
 
@@ -171,32 +159,6 @@ def list_of(value: Any, most: int, *, least: int = 0) -> list[Any]:
     if not isinstance(value, list) or not least <= len(value) <= most:
         raise RequestError(_NONSENSE)
     return value
-
-
-def pairs_of(sources: Any, targets: Any, *, most: int) -> list[Document]:
-    """Returns the pairs of two texts by line, without lines that are blank in both."""
-    texts = [
-        text_of(sources, "box of the sources", most=most),
-        text_of(targets, "box of the targets", most=most),
-    ]
-    if sum(map(len, texts)) > most:
-        raise LimitError(
-            f"both texts together exceed the limit of {most:,} characters: shorten them"
-        )
-    read, written = ([line.strip() for line in text.strip().split("\n")] for text in texts)
-    if len(read) != len(written):
-        raise RequestError(
-            f"There are {len(read):,} sources but {len(written):,} targets: enter one per line, "
-            "and as many targets as sources."
-        )
-    pairs = []
-    for number, (source, target) in enumerate(zip(read, written, strict=True), start=1):
-        if bool(source) != bool(target):
-            raise RequestError(f"Line {number:,} is empty in one of the boxes: fill it in both.")
-        if source:
-            name = f"line {number}"
-            pairs.append(Document(target, name, title=name.capitalize(), source=source))
-    return pairs
 
 
 def is_web(uri: str | None) -> bool:

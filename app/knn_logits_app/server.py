@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from functools import wraps
-from importlib.util import find_spec
 from typing import Any
 
 # This has to be set before gradio is imported, so that the server sends no analytics.
@@ -22,7 +21,6 @@ from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
 from knn_logits import ConfigError, Limits
-from knn_logits_app.api import json_for_tools
 from knn_logits_app.bundle import ASSETS, ICON, asset, head
 from knn_logits_app.door import Names, close_door
 from knn_logits_app.guard import Guard
@@ -32,7 +30,6 @@ from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import is_web
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Quotas, Visitors, ends_on_sigterm, private_folder
-from knn_logits_app.work import work_for
 
 QUEUE = 64
 # The seconds after which gradio looks for new requests. Its own 0.001 takes 7% of a core from the
@@ -87,11 +84,8 @@ def prepare(
     if limits is None:
         context = library.context or 1024
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
-    # This opens the memory once for all requests, and before a Space forks this process.
-    assert library.memory.stores
-    # Each search has one thread, since FAISS's threads would hang in the forks of a Space.
-    session = Session(library, limits, threads=1)
-    server = Server(session, Visitors(quotas), work_for(session))
+    assert library.memory.stores  # opens the memory once for all requests
+    server = Server(Session(library, limits), Visitors(quotas))
     page = build_page(server)
     # `/run/` would run a request without the queue, so it is closed.
     page.queue(max_size=waiting, default_concurrency_limit=at_once, api_open=False)
@@ -157,7 +151,6 @@ def launch(
     upload_bytes = server.session.limits.text_bytes
     guard = Middleware(
         Guard,
-        endpoints=_endpoints(page),
         upload_bytes=upload_bytes,
         uploads=get_upload_folder(),
         quotas=quotas,
@@ -177,18 +170,16 @@ def launch(
             head=head(base),
             favicon_path=str(ICON),
             js=asset("ready.js"),
-            footer_links=["api"],
+            footer_links=[],
             run_history=False,
             enable_monitoring=False,
             max_file_size=upload_bytes,
-            mcp_server=find_spec("mcp") is not None,
             ssr_mode=False,
             share=False,
             # Otherwise gradio calls its own page, and fails if a busy machine takes over 3 seconds.
             _frontend=False,
             app_kwargs={"middleware": [guard]},
         )
-    json_for_tools(page)
     close_door(page.server, Names(names, host))
     if on_ready is not None:
         on_ready(page.local_url)
@@ -205,14 +196,6 @@ def _wait(page: Any, server: Server) -> None:
         finally:
             page.close(verbose=False)
             server.visitors.close()
-
-
-def _endpoints(page: Any) -> dict[str, list[str]]:
-    """The arguments of each endpoint; only gradio's description of the API has their names."""
-    return {
-        name.strip("/"): [parameter["parameter_name"] for parameter in endpoint["parameters"]]
-        for name, endpoint in page.get_api_info()["named_endpoints"].items()
-    }
 
 
 def _base(originals: str | None) -> str:

@@ -7,13 +7,11 @@ A session keeps nothing of a visitor: the datastores that a visitor built come w
 from __future__ import annotations
 
 import math
-import queue
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 from knn_logits import (
@@ -31,6 +29,7 @@ from knn_logits_app.decoding import Inputs, SentenceEnd, TokenStream, samplers
 from knn_logits_app.library import Library
 from knn_logits_app.live import Live, Shown
 from knn_logits_app.requests import Lookup, RequestError, Writing
+from knn_logits_app.threads import emitted
 
 # How many of the likeliest tokens of each step the trace names.
 CANDIDATES = 5
@@ -55,7 +54,6 @@ class Answer:
     """An answer, as far as it is written. Its prompt is empty for an encoder-decoder model."""
 
     prompt: str
-    begun: str = ""
     words: tuple[Piece, ...] = ()
     knn: bool = False
     done: bool = False
@@ -70,8 +68,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The text of the answer, with the beginning that was given."""
-        return self.begun + "".join(piece.text for piece in self.words)
+        return "".join(piece.text for piece in self.words)
 
 
 @dataclass
@@ -80,9 +77,6 @@ class Session:
 
     library: Library
     limits: Limits = field(default_factory=Limits)
-    threads: int = 1
-    # The threads that rank large datastores by words, by their folders.
-    ranking: dict[Path, threading.Thread] = field(default_factory=dict)
 
     def stores(self, lookup: Lookup, private: Stores | None = None) -> dict[str, Datastore]:
         """Returns the datastores that a request names, by their names on the page."""
@@ -93,80 +87,44 @@ class Session:
             raise RequestError(f"This datastore is not available (any more): choose {names}.")
         return {name: stores[name] for name in lookup.stores}
 
-    def check_writing(
-        self, writing: Writing, private: Stores | None = None
-    ) -> tuple[Inputs, Stores]:
-        """Returns the inputs and datastores of a request, or refuses it before anything runs."""
-        inputs = self.library.reader.prompt(
-            writing.prompt, self.limits, writing.new_tokens, writing.begun
-        )
-        return inputs, self.stores(writing.lookup, private) if writing.lookup else {}
-
     def write(
         self, writing: Writing, deadline: Deadline, private: Stores | None = None
     ) -> Iterator[dict[str, Answer]]:
         """Continues a text, with `compare` also without kNN, until nobody reads."""
         library = self.library
-        inputs, stores = self.check_writing(writing, private)
-        sides = ["knn"] if writing.lookup else ["lm"]
+        inputs = library.reader.prompt(writing.prompt, self.limits, writing.new_tokens)
+        stores = self.stores(writing.lookup, private) if writing.lookup else {}
+        memories = {"knn": library.memory.over(stores)} if stores else {"lm": None}
         if writing.compare:
-            sides = ["lm", "knn"]
-        news: queue.Queue[tuple[str, Answer | BaseException]] = queue.Queue()
-
-        def run(side: str) -> None:
-            try:
-                memory = library.memory.over(stores) if side == "knn" else None
-                _write(library, writing, inputs, memory, deadline, lambda *new: news.put(new), side)
-            except BaseException as error:
-                news.put((side, error))
-
-        for side in sides:
-            threading.Thread(target=run, args=[side], name=f"write-{side}", daemon=True).start()
-        answers = {side: Answer(inputs.shown, inputs.begun, knn=side == "knn") for side in sides}
-        try:
-            while not all(answer.done for answer in answers.values()):
-                # All answers that are waiting go into one frame.
-                for side, answer in [news.get(), *(news.get() for _ in range(news.qsize()))]:
-                    if isinstance(answer, BaseException):
-                        raise answer
-                    answers[side] = answer
+            memories = {"lm": None, **memories}
+        answers = {side: Answer(inputs.shown, knn=side == "knn") for side in memories}
+        runs = {
+            f"write-{side}": partial(_write, library, writing, inputs, memory, deadline, side)
+            for side, memory in memories.items()
+        }
+        for steps in emitted(runs, deadline):
+            # All answers that are waiting go into one frame.
+            answers.update(steps)
+            if steps:
                 yield dict(answers)
-        finally:
-            deadline.cancel()
 
-    def explain(
-        self,
-        text: str,
-        lookup: Lookup,
-        source: str | None = None,
-        private: Stores | None = None,
-    ) -> Answer:
-        """Finds the sources of a text, which has a source itself for an encoder-decoder model."""
-        library, reader = self.library, self.library.reader
-        reader.check_text(text, source, self.limits)
+    def explain(self, text: str, lookup: Lookup, private: Stores | None = None) -> Answer:
+        """Finds the sources of a text."""
+        library = self.library
+        library.reader.check_text(text, self.limits)
         memory = library.memory.over(self.stores(lookup, private))
         started = time.monotonic()
         memory = memory.asked(**settings_of(lookup))
         live = Live(memory, greedy=False)
         trace = explain(
-            library.model,
-            library.tokenizer,
-            memory,
-            text,
-            source=source,
-            max_neighbors=lookup.max_neighbors,
-            candidates=CANDIDATES,
-            on_vote=live.add,
-        )
+            library.model, library.tokenizer, memory, text,
+            max_neighbors=lookup.max_neighbors, candidates=CANDIDATES, on_vote=live.add,
+        )  # fmt: skip
         trace, packed = _for_page(trace, live, library)
-        words: list[Piece] = []
-        for token in trace[0].tokens:
-            first = not any(word.text for word in words)
-            piece = reader.first_piece(token.token) if first else token.token
-            words.append(Piece(piece, token.influence))
+        words = tuple(Piece(token.token, token.influence) for token in trace[0].tokens)
         return Answer(
             trace[0].prompt,
-            words=tuple(words),
+            words=words,
             knn=True,
             done=True,
             trace=trace,
@@ -188,8 +146,8 @@ def _write(
     inputs: Inputs,
     memory: Memory | None,
     deadline: Deadline,
-    emit: Callable[[str, Answer], None],
     side: str,
+    emit: Callable[[tuple[str, Answer]], None],
 ) -> None:
     """Writes one answer, and passes it on as it grows."""
     tokenizer, reader, lookup = library.tokenizer, library.reader, writing.lookup
@@ -204,7 +162,7 @@ def _write(
         words: list[Piece] = []
         # The first word is shown at once, and the next ones as often as a reader can follow.
         started, last = time.monotonic(), -math.inf
-        answer = Answer(inputs.shown, inputs.begun, knn=knn is not None)
+        answer = Answer(inputs.shown, knn=knn is not None)
 
         def on_token(token: int) -> None:
             nonlocal last
@@ -218,13 +176,13 @@ def _write(
                 far = is_far(vote)
                 live.add(vote, [token])
             piece = pieces.add(token)
-            if not inputs.begun and not any(word.text for word in words):
+            if not any(word.text for word in words):
                 piece = reader.first_piece(piece)
             words.append(Piece(piece, share, changed, far))
             now = time.monotonic()
             if now - last >= FRAME_SECONDS:
                 last = now
-                emit(side, replace(answer, words=tuple(words), tokens=len(words)))
+                emit((side, replace(answer, words=tuple(words), tokens=len(words))))
 
         output = _generate(library, writing, inputs, knn, deadline, on_token)
         stopped = None
@@ -238,11 +196,11 @@ def _write(
         )  # fmt: skip
         if knn is not None and live is not None and lookup is not None:
             # The text is shown at once, since the trace takes a moment longer.
-            emit(side, answer)
+            emit((side, answer))
             trace = knn.trace(output, tokenizer, max_neighbors=lookup.max_neighbors)
             trace, packed = _for_page(trace, live, library)
             answer = replace(answer, trace=trace, live=packed)
-        emit(side, replace(answer, done=True))
+        emit((side, replace(answer, done=True)))
 
 
 def is_far(vote: Vote) -> bool:

@@ -1,38 +1,51 @@
-"""The tab that answers questions about the documents, in several turns."""
+"""The tab that answers questions about the documents, and takes further ones from a visitor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
-from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from knn_logits import Answer, PassageEffect
+from knn_logits import Datastore
 from knn_logits_app import page_parts, views
 from knn_logits_app.library import opening
 from knn_logits_app.page_parts import Controls, Server
-from knn_logits_app.questions import Question, Reply, knowing, question_of
+from knn_logits_app.questions import ask_steps, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, RequestError, friendly, whole
+from knn_logits_app.visitors import YOUR_TEXT
+from knn_logits_app.your_text import SUFFIXES, build_steps, documents_of
+
+_PHASES = {"documents": "reading", "keys": "computing keys", "index": "building the index"}
 
 
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
+    library = server.session.library
     output = page_parts.place(
-        'knnLogits.chat(element, props, trigger, watch, ["ask", "read"]);',
-        views.json_text({"openings": _openings(server)}),
+        'knnLogits.chat(element, props, trigger, watch, ["ask", "read", "forget"]);',
+        views.json_text({"openings": {name: opening(s) for name, s in library.stores.items()},
+                         "questions": library.questions}),
         kind="kl-out kl-chat",
         elem_id="chat",
-    )
+    )  # fmt: skip
     example = page_parts.place('knnLogits.example(element, trigger, ["read"]);', elem_id="example")
     # The browser reads the question, and triggers the event "ask" of the place of answers.
     with gr.Column(elem_id="chat-form"):
         with gr.Row(elem_id="chat-line"):
+            attach = gr.UploadButton(
+                "Attach",
+                file_count="multiple",
+                file_types=list(SUFFIXES),
+                scale=0,
+                min_width=90,
+                elem_id="attach",
+            )
             gr.Textbox(
                 label="Your question; Enter sends it, Shift and Enter begin a new line",
-                placeholder="Ask about the documents",
+                placeholder="Ask about the documents, or drop your own here",
                 show_label=False,
                 container=False,
                 lines=1,
@@ -56,124 +69,108 @@ def build(server: Server, controls: Controls) -> Any:
 
     def on_ask(request: gr.Request, event: gr.EventData, *values: Any) -> Iterator[str]:
         content = event._data if isinstance(event._data, dict) else {}
+        turn: dict[str, Any] = {}
         try:
-            turn = whole(content.get("turn"), "A turn", 0, 2**31)
-        except RequestError as error:
-            yield views.message(friendly(error))
-            return
-        try:
-            yield from replies(server, values, content, turn, request)
+            turn = {"turn": whole(content.get("turn"), "A turn", 0, 2**31)}
+            for frame in replies(server, values, content, request):
+                yield views.json_text({**turn, **frame})
         except Exception as error:
-            yield views.json_text({"turn": turn, "done": True, "message": friendly(error)})
+            yield views.json_text({**turn, "done": True, "message": friendly(error)})
+
+    def on_attach(files: Any, request: gr.Request) -> Iterator[tuple[str, Any]]:
+        paths = [str(path) for path in files or []]
+        try:
+            for frame in attached(server, paths, request):
+                chosen = choices(server, request, YOUR_TEXT) if frame.get("now") else gr.skip()
+                yield views.json_text(frame), chosen
+        except Exception as error:
+            yield views.json_text({"attached": friendly(error), "done": True}), gr.skip()
+        finally:
+            for path in paths:
+                Path(path).unlink(missing_ok=True)
+
+    def on_forget(request: gr.Request) -> tuple[str, Any]:
+        server.visitors.forget(request.session_hash)
+        line = {"attached": "Your documents are deleted.", "gone": True, "done": True}
+        return views.json_text(line), choices(server, request)
 
     asking = output.ask(
         on_ask,
         [*controls.lookup, own_words],
         [output],
         # A new question replaces the one that is being answered, before it waits in the queue.
-        validator=page_parts.validator(lambda *_: None, then=page_parts.stopping(server, "ask")),
+        validator=page_parts.stopping_first(server, "ask"),
         trigger_mode="multiple",
         **page_parts.MODEL,
     )
     # In gradio a refused request triggers the second of these alone, and every other one the first.
     for ended in (asking.then, asking.failure):
         ended(js="() => { knnLogits.asked(); }", **page_parts.INSTANT)
+    stores = controls.stores
+    own: dict[str, Any] = {
+        "inputs": [stores], "outputs": list(controls.settings.values()),
+        "js": "(chosen) => knnLogits.own(chosen)", **page_parts.INSTANT,
+    }  # fmt: skip
+    attach.upload(
+        on_attach,
+        [attach],
+        [output, stores],
+        validator=page_parts.stopping_first(server, "build"),
+        trigger_mode="multiple",
+        **page_parts.MODEL,
+    ).then(**own)
+    output.forget(on_forget, None, [output, stores], **page_parts.LIGHT).then(**own)
     stop.click(page_parts.stopping(server, "ask"), **page_parts.LIGHT)
+    stop.click(page_parts.stopping(server, "build"), **page_parts.LIGHT)
     return [output, example]
 
 
 def replies(
-    server: Server, values: Sequence[Any], content: dict[str, Any], turn: int, request: gr.Request
-) -> Iterator[str]:
-    """Yields the reply to a question as it grows, as JSON for the browser."""
-    session = server.session
+    server: Server, values: Sequence[Any], content: dict[str, Any], request: gr.Request
+) -> Iterator[dict[str, Any]]:
+    """Yields the frames of the reply to a question; none if it was stopped while it waited."""
     lookup, (own_words,) = page_parts.split(server, values)
     question = question_of(content.get("question"), lookup(), content.get("history"), own_words)
-    shown = {"turn": turn, "stores": list(question.lookup.stores)}
     visitor, since = request.session_hash, page_parts.arrived(request)
-    private = server.visitors.stores(visitor)
-    with server.visitors.running(visitor, session.limits.deadline(), "ask", since) as deadline:
-        if deadline.cancelled:  # it was stopped or replaced while it waited, and the page says so
-            return
-        reply, steps = Reply(), server.work.steps("ask", private, deadline, question)
-        with closing(steps):  # type: ignore[type-var]
-            for reply in steps:
-                frame = packed(reply, question)
-                if reply.answer is not None and not reply.answer.answered:
-                    names = knowing(session, question.text, question.lookup, private)
-                    frame["elsewhere"] = names
-                yield views.json_text({**shown, **frame})
-        if reply.answer is None and reply.stopped is None:
-            # A Space drops the rest of what was stopped.
-            stopped = packed(replace(reply, stopped="stopped"), question)
-            yield views.json_text({**shown, **stopped})
+    private, limits = server.visitors.stores(visitor), server.session.limits
+    with server.visitors.running(visitor, limits.deadline(), "ask", since) as deadline:
+        if not deadline.cancelled:
+            yield from ask_steps(server.session, question, deadline, private)
 
 
-def packed(reply: Reply, question: Question) -> dict[str, Any]:
-    """Packs a reply for `assets/chat.js`."""
-    answer = reply.answer
-    shown: dict[str, Any] = {
-        "done": answer is not None or reply.stopped is not None,
-        "stopped": reply.stopped,
-        "full": reply.full,
-        "alone": reply.alone,
-        "ownWords": question.own_words,
-    }
-    if answer is None:
-        return {**shown, "text": reply.written, "parts": [[reply.written, None]], "passages": []}
-    return {
-        **shown,
-        "text": answer.text,
-        "parts": _parts(answer),
-        "short": answer.span,
-        "answered": answer.answered,
-        "near": answer.near,
-        "quoted": answer.quoted,
-        "note": "" if answer.note == answer.text else answer.note,
-        "seconds": round(answer.seconds, 2),
-        "passages": [_passage(row, answer) for row in _shown(answer)],
-    }
+def attached(server: Server, paths: Sequence[str], request: gr.Request) -> Iterator[dict[str, Any]]:
+    """Yields the progress of a build from files, and what the chat says at its end."""
+    session, visitors, visitor = server.session, server.visitors, request.session_hash
+    if not visitor:
+        raise RequestError("The page has no session: reload the page.")
+    deadline = session.limits.deadline()
+    with visitors.running(visitor, deadline, "build", page_parts.arrived(request)):
+        deadline.check()  # it may have been stopped while it waited
+        documents, skipped = documents_of(session, paths, deadline)
+        room = visitors.new_folder(visitor, str(request.client.host) if request.client else "")
+        with closing(build_steps(session, documents, room, deadline)) as steps:  # type: ignore[type-var]
+            for step in steps:
+                if isinstance(step, Datastore):
+                    visitors.keep(visitor, step)
+                    yield {"now": _names(paths), "attached": _sizes(step, skipped), "done": True}
+                else:
+                    phase, done, total = step
+                    of = f" of {total:,}" if total else ""
+                    yield {"attached": f"{_PHASES.get(phase, phase)}: {done:,}{of}", "done": False}
 
 
-def _shown(answer: Answer) -> list[PassageEffect]:
-    """The passages that were read, or the nearest where no document says the answer."""
-    return [row for row in answer.passages if answer.near and (row.read or not answer.answered)]
+def _names(paths: Sequence[str]) -> str:
+    first, *others = [Path(path).name for path in paths]
+    return f"{first} and {len(others)} more" if others else first
 
 
-def _parts(answer: Answer) -> list[list[Any]]:
-    """An answer's text in parts, each with the number of the passage that has its words."""
-    if answer.quoted or not answer.answered:
-        return [[answer.text, None]]
-    parts = [
-        ["".join(token.token for token in group), source]
-        for source, group in groupby(answer.tokens, lambda token: token.source)
-    ]
-    return [[text, source] for text, source in parts if text]
+def _sizes(store: Datastore, skipped: int) -> str:
+    counts = {"document": store.manifest.documents, "word piece": store.manifest.entries}
+    line = ", ".join(f"{count:,} {of}{'s' * (count != 1)}" for of, count in counts.items())
+    return f"{line}, {skipped} parts could not be read" if skipped else line
 
 
-def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
-    quoted = (answer.sentence or "") if row is answer.passages[0] else ""
-    # A passage without a page or line has its heading alone as its place.
-    heading = f", “{row.place}”" if row.place and row.place not in row.title else ""
-    return {
-        "store": row.store,
-        "document": row.document,
-        "title": f"{row.title}{heading}",
-        "uri": row.uri,
-        "effect": answer.effect_line(row),
-        "span": row.span,
-        "text": marked(row, quoted),
-    }
-
-
-def marked(row: PassageEffect, sentence: str) -> list[list[Any]]:
-    """A passage's text in pieces, of which a sentence is marked."""
-    first, last = row.find(sentence) or (0, 0)
-    pieces = [[row.text[:first], False], [row.text[first:last], True], [row.text[last:], False]]
-    return [piece for piece in pieces if piece[0]]
-
-
-def _openings(server: Server) -> dict[str, Any]:
-    """What each datastore offers to a chat without a turn."""
-    library = server.session.library
-    return {title: opening(library, store) for title, store in library.stores.items()}
+def choices(server: Server, request: gr.Request, chosen: str | None = None) -> Any:
+    """The boxes of the visitor's datastores, of which one is chosen."""
+    names = [*server.session.library.stores, *server.visitors.stores(request.session_hash)]
+    return gr.CheckboxGroup(choices=names, value=[chosen or names[0]])

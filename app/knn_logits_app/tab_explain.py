@@ -8,28 +8,15 @@ import gradio as gr
 
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Controls, Server
-from knn_logits_app.questions import elsewhere
 from knn_logits_app.requests import MOST_CHARACTERS, SETTINGS, friendly, text_of
 
 
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
-    library = server.session.library
-    sources = library.reader.sources
-    source = gr.Textbox(
-        visible=sources,
-        value=library.first_source(),
-        label="The source: what the model reads",
-        lines=2,
-        max_lines=8,
-        max_length=MOST_CHARACTERS,
-        elem_id="explain-source",
-    )
+    session = server.session
     text = gr.Textbox(
-        label="The target of this source, written by you, a model or a translator"
-        if sources
-        else "Any text: yours, a model’s, a document’s",
-        value=library.sample_passage(),
+        label="Any text: yours, a model’s, a document’s",
+        value=session.library.sample_passage(),
         info="It is compared with the documents, word for word.",
         lines=4,
         max_lines=14,
@@ -42,27 +29,18 @@ def build(server: Server, controls: Controls) -> Any:
 
     def on_explain(request: gr.Request, *values: Any) -> str:
         try:
-            lookup, (source, text) = page_parts.split(server, values)
+            lookup, (text,) = page_parts.split(server, values)
             private = server.visitors.stores(request.session_hash)
-            source = text_of(source, "source") if library.reader.sources else None
-            text, searched = text_of(text), lookup()
-            answers = {
-                "text": server.work.result(
-                    "explain", private, server.session.limits.deadline(), text, searched,
-                    source,
-                )
-            }  # fmt: skip
+            answers = {"text": session.explain(text_of(text), lookup(), private)}
             content = {"values": values, "names": list(SETTINGS)}
-            content |= elsewhere(server.session, text, searched, answers, private)
             return views.frame(answers, content, kind="explain")
         except Exception as error:
             return views.message(friendly(error))
 
     run: dict[str, Any] = {
         "fn": on_explain,
-        "inputs": [*controls.lookup, source, text],
+        "inputs": [*controls.lookup, text],
         "outputs": [output],
-        "validator": page_parts.validator(lambda *values: page_parts.check(values, *values[-2:])),
         "trigger_mode": "always_last",
         **page_parts.MODEL,
         "show_progress": "full",

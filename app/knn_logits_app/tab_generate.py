@@ -12,15 +12,11 @@ from typing import Any
 import gradio as gr
 
 from knn_logits_app import page_parts, views
-from knn_logits_app.library import first_words
 from knn_logits_app.page_parts import Controls, Server
-from knn_logits_app.questions import elsewhere
 from knn_logits_app.requests import (
     MOST_CHARACTERS,
     SETTINGS,
-    Lookup,
     Rewriting,
-    Writing,
     friendly,
     rewriting_of,
     writing_of,
@@ -68,24 +64,16 @@ def build(server: Server, controls: Controls) -> Any:
     def on_ask(request: gr.Request, event: gr.EventData) -> Iterator[str]:
         try:
             rewriting = rewriting_of(event._data, len(inputs))
-            check(*rewriting.values)
             yield from write_json(server, rewriting.values, request, rewriting)
         except Exception as error:
             yield views.message(friendly(error))
-
-    def check(*values: Any) -> None:
-        _, (text, _, _, *how) = page_parts.split(server, values)
-        page_parts.check(values, text)
-        settings = {name: value for name, value in zip(_HOW, how, strict=True) if value is not None}
-        writing = writing_of("text", None, **settings)
-        server.session.limits.check(new_tokens=writing.new_tokens)
 
     run: dict[str, Any] = {
         "fn": on_write,
         "inputs": inputs,
         "outputs": [output],
         # A new answer replaces the one that is being written, before it waits in the queue.
-        "validator": page_parts.validator(check, then=page_parts.stopping(server, "write")),
+        "validator": page_parts.stopping_first(server, "write"),
         "trigger_mode": "multiple",
         **page_parts.MODEL,
     }
@@ -167,50 +155,24 @@ def write_json(
     # The turn tells the frames of this request from those of earlier ones: it grows.
     content: dict[str, Any] = {
         "values": list(values), "names": list(SETTINGS), "turn": time.monotonic_ns() // 1000,
-        "chips": prompts_for(server, writing.lookup, visitor),
     }  # fmt: skip
     kind: dict[str, Any] = {}
     if rewriting is not None:
-        writing = _rewritten(writing, rewriting, session.limits.new_tokens)
-        content |= {"begun": rewriting.begun, "without": rewriting.without}
-        kind = {"kind": rewriting.kind, "note": rewriting.note}
+        if writing.lookup is not None:
+            lookup_without = replace(writing.lookup, without=rewriting.without)
+            writing = replace(writing, lookup=lookup_without, compare=False)
+        content["without"] = rewriting.without
+        kind = {"kind": "without", "named": rewriting.named}
     private = server.visitors.stores(visitor)
     since = page_parts.arrived(request) if request else math.inf
     with server.visitors.running(visitor, session.limits.deadline(), "write", since) as deadline:
         if deadline.cancelled:
             return
         seen: set[str] = set()
-        for answers in server.work.steps("write", private, deadline, writing):
+        for answers in session.write(writing, deadline, private):
             # A trace is large, and is not sent again with each word of the other answer. The last
             # frame is whole, since the browser may leave out frames that come close together.
             if all(answer.done for answer in answers.values()):
                 seen.clear()
-                content |= elsewhere(session, writing.prompt, writing.lookup, answers, private)
             yield views.frame(answers, content, known=seen, **kind)
             seen |= {side for side, answer in answers.items() if answer.trace is not None}
-
-
-def _rewritten(writing: Writing, rewriting: Rewriting, most: int) -> Writing:
-    if writing.lookup is None:
-        return writing
-    left = max(1, most - len(rewriting.begun))
-    return replace(
-        writing,
-        lookup=replace(writing.lookup, without=rewriting.without),
-        compare=False,
-        begun=rewriting.begun,
-        new_tokens=min(writing.new_tokens, left),
-    )
-
-
-def prompts_for(server: Server, lookup: Lookup | None, visitor: str | None) -> list[str]:
-    """Returns examples of prompts for the chosen datastores."""
-    if lookup is None:
-        return []
-    library, stores = server.session.library, set(lookup.stores)
-    private = server.visitors.stores(visitor)
-    prompts = [example.prompt for example in library.examples if set(example.stores) <= stores]
-    for name in lookup.stores:
-        if name in private:
-            prompts += first_words(private[name], library.tokenizer)
-    return prompts[:6]

@@ -29,7 +29,7 @@ def frame(
     request: Mapping[str, Any],
     *,
     kind: str = "write",
-    note: Sequence[str] = (),
+    named: str = "",
     known: Collection[str] = (),
 ) -> str:
     """Packs answers, as far as they are written."""
@@ -37,7 +37,7 @@ def frame(
         side: {"known": True} if side in known else _side(answer)
         for side, answer in answers.items()
     }
-    return json_text({"kind": kind, "asked": request, "note": list(note), "sides": sides})
+    return json_text({"kind": kind, "asked": request, "named": named, "sides": sides})
 
 
 def chat_page(sequence: SequenceTrace, metric: str = "l2", folded: str | None = None) -> str:
@@ -54,11 +54,11 @@ def chat_page(sequence: SequenceTrace, metric: str = "l2", folded: str | None = 
         for place, token in enumerate(sequence.tokens)
     ]
     side = {
-        "prompt": "", "begun": "", "knn": True, "done": True, "stopped": None, "passes": None,
+        "prompt": "", "knn": True, "done": True, "stopped": None, "passes": None,
         "tokens": len(tokens), "seconds": 0, "live": None, "metric": metric,
         "trace": packed(replace(sequence, prompt="", tokens=tokens)),
     }  # fmt: skip
-    content = {"kind": "chat", "asked": {}, "note": [], "sides": {"knn": side}}
+    content = {"kind": "chat", "asked": {}, "sides": {"knn": side}}
     return alone(json_text(content), folded)
 
 
@@ -68,7 +68,7 @@ def message(line: str) -> str:
 
 
 def _side(answer: Answer) -> dict[str, Any]:
-    names = ("prompt", "begun", "knn", "done", "stopped", "tokens", "passes", "metric", "adaptive")
+    names = ("prompt", "knn", "done", "stopped", "tokens", "passes", "metric", "adaptive")
     content = {name: getattr(answer, name) for name in names}
     content["seconds"] = round(answer.seconds, 3)
     if answer.trace is None:
@@ -140,30 +140,3 @@ def text(value: object) -> str:
 def notice(line: str, *, kind: str = "note") -> str:
     """Returns one line for a visitor, as HTML."""
     return f'<p class="kl-notice kl-{kind}" role="status">{text(line)}</p>'
-
-
-def progress_html(phase: str, done: int, total: int | None) -> str:
-    """Returns the progress of a build, as HTML."""
-    share = f' value="{min(done, total)}" max="{total}"' if total else ""
-    count = f"{done:,} of {total:,}" if total else f"{done:,}"
-    return (
-        f'<div class="kl-progress"><span>{text(phase)}: {count}</span>'
-        f'<progress aria-label="{text(phase)}"{share}></progress></div>'
-    )
-
-
-def prompts_html(beginnings: Sequence[str], opening: Mapping[str, Any] | None = None) -> str:
-    """Shows beginnings of a text as buttons. A click continues the text.
-
-    With an opening the chat opens and says it; otherwise the first beginning is continued.
-    """
-    shown = "".join(
-        f'<button type="button" class="kl-chip" data-try="{text(words)}">{text(words)} …</button>'
-        for words in beginnings
-    )
-    if opening is not None:
-        opening_json = text(json_text(opening))
-        return (
-            f'<p class="kl-tries" data-opening="{opening_json}">Or continue a sentence: {shown}</p>'
-        )
-    return f'<p class="kl-tries">Try: {shown}</p>' if shown else ""

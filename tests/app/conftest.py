@@ -28,6 +28,7 @@ EXAMPLES = (
     ("chronicle", "Question: When did Narwold gain its freedom? Answer:"),
     ("manual", "The right position of K-5750 is"),
 )
+ATTACH = "[data-testid=Attach-upload-button]"
 HOSTILE_SOURCE = "<img src=x onerror=window.pwned=1> A sign."
 
 # Whoever runs other tests only need not import gradio, which takes seconds.
@@ -178,10 +179,11 @@ class Visit:
         self.page = page
         self.problems = []
         self.left = []
+        self.asked_to_leave = False
         self._heard = {
             "console": lambda one: one.type == "error" and self._on_error(one.text),
             "pageerror": lambda error: self._on_error(str(error)),
-            "dialog": lambda dialog: (self.problems.append("dialog"), dialog.dismiss()),
+            "dialog": self._on_dialog,
             "request": self._on_request,
         }
         for event, listener in self._heard.items():
@@ -220,6 +222,15 @@ class Visit:
         for event, listener in self._heard.items():
             self.page.remove_listener(event, listener)
         self._heard = {}
+
+    def _on_dialog(self, dialog):
+        # The browser asks before documents of a visitor are lost.
+        if dialog.type == "beforeunload":
+            self.asked_to_leave = True
+            dialog.accept()
+        else:
+            self.problems.append("dialog")
+            dialog.dismiss()
 
     def _on_error(self, text):
         ended = ("AbortError", "Unexpected error Connection errored out")
@@ -260,26 +271,13 @@ class Visit:
             arg=place,
         )
 
-    def build(self):
-        """Presses Build, and waits until the build has ended and its datastore is chosen.
-
-        A model with a chat template then opens its chat. Another one continues the first beginning
-        of the text by itself. That answer is waited for as well: the next one would end it, and its
-        last frame would be taken for the next one's.
-        """
-        self.mark("#answers")
-        self.page.locator("#build").click()
-        # A finished build opens another tab, so its message may be hidden already.
-        self.page.wait_for_selector("#built :is(.kl-done, .kl-error)", state="attached")
-        if self.page.locator("#built .kl-done").count():
-            expect(self.page.get_by_label("your text", exact=True)).to_be_checked()
-            if self.page.locator("#built [data-opening]").count():
-                expect(self.page.locator("#open-chat")).to_have_attribute("aria-selected", "true")
-            elif self.page.locator("#built [data-try]").count():
-                expect(self.page.locator("#open-generate")).to_have_attribute(
-                    "aria-selected", "true"
-                )
-                self.fresh("#answers", ".kl-foot span, .kl-notice")
+    def attach(self, *files):
+        """Attaches files in the chat, and waits until they are asked or refused."""
+        self.tab("Chat")
+        dividers = self.page.locator("#chat .kl-divider")
+        before = dividers.count()
+        self.page.locator(ATTACH).set_input_files(files)
+        expect(dividers.nth(before).or_(self.page.locator("#chat .kl-error"))).to_be_visible()
 
 
 class Windows:

@@ -1,6 +1,5 @@
 """Answers as the browser draws them: nothing from outside is more than text."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,6 @@ from app.answers import HOSTILE, answer, neighbor, shown, token, words
 from knn_logits import Candidate, DocumentShare, Rival, Trace
 from knn_logits.evidence.familiarity import Familiarity
 from knn_logits_app import bundle, views
-from knn_logits_app.api import summary
 
 
 def test_no_text_from_outside_becomes_an_element_or_an_attribute(drawing):
@@ -25,7 +23,7 @@ def test_no_text_from_outside_becomes_an_element_or_an_attribute(drawing):
         token(" bad", 0.0, p=1e-9, by_memory=rival, candidates=candidates),
         prompt=HOSTILE,
     )
-    frame = views.frame({"lm": shown, "knn": shown}, {}, note=[HOSTILE])
+    frame = views.frame({"lm": shown, "knn": shown}, {}, named=HOSTILE)
     assert "<" not in frame
     page = drawing(frame)
     for place in range(words(page).count()):
@@ -171,13 +169,6 @@ def test_a_passage_of_a_pair_is_shown_with_its_source(drawing):
     assert shown(page, ".kl-read").endswith("…")
 
 
-def test_a_datastore_that_is_not_chosen_is_named_where_nothing_is_near(drawing):
-    known = answer(token(" cover", 0.5))
-    sequence = replace(known.trace[0], familiarity=Familiarity(0, 9, 0.9))
-    frame = views.frame({"knn": replace(known, trace=Trace([sequence]))}, {"elsewhere": ["kiln"]})
-    assert "search “kiln” too" in shown(drawing(frame), ".kl-far")
-
-
 @pytest.mark.parametrize(
     ("uri", "address"),
     [
@@ -231,11 +222,6 @@ def test_line_breaks_and_indentation_of_a_passage_are_kept(drawing):
     assert text.splitlines()[1:] == ["    if x:", "        cover".rjust(14), "    return 1."]
 
 
-def test_progress_without_a_total_is_open():
-    assert "value" not in views.progress_html("keys", 3, None)
-    assert 'value="3" max="9"' in views.progress_html("keys", 3, 9)
-
-
 def test_bars_are_of_the_mixture_first_and_say_what_it_is(drawing):
     others = [Candidate(" cover", 7, 0.5, 0.1, 0.9), Candidate("x", 8, 1e-5, 1, 0)]
     page = drawing(views.frame({"knn": answer(token(" cover", candidates=others))}, {}))
@@ -270,22 +256,3 @@ def test_names_that_stand_nowhere_are_said(drawing):
     asked = replace(one, trace=Trace([replace(one.trace[0], unknown=("E<b>1", "Paris"))]))
     page = drawing(views.frame({"knn": asked}, {}))
     assert "“E<b>1” and “Paris” stand in no document" in shown(page, ".kl-unknown")
-    assert "“E<b>1” and “Paris” stand in no document." in summary(asked)
-    assert "in no document" not in summary(one)
-
-
-def test_the_whole_trace_is_made_of_the_packed_one(drawing, tmp_path):
-    share = DocumentShare("manual", "d1", "Winches", "https://example.org", 0.4)
-    placed = neighbor(title="Winches, page 3", uri="https://example.org#page=3")
-    one = token(
-        " cover", 0.8, [placed, neighbor(title="Winches", uri="https://example.org")],
-        documents=[share], by_model=Rival(" lid", 0.5), by_memory=Rival(" door", 0.3, share),
-    )  # fmt: skip
-    known = answer(one)
-    known = replace(known, trace=replace(known.trace, stores=("manual", "chronicle")))
-    page = drawing(views.frame({"knn": known}, {}))
-    packed = json.dumps({**views.packed(known.trace[0]), "stores": known.trace.stores})
-    whole = page.evaluate(f"knnLogits.wholeTrace({packed})")
-    (tmp_path / "trace.json").write_text(json.dumps(whole))
-    assert Trace.load(tmp_path / "trace.json") == known.trace
-    assert whole == known.trace.to_dict()

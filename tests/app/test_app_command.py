@@ -1,21 +1,13 @@
-"""`knn-logits app`, and the call that the documentation shows."""
+"""`knn-logits app`, and the page that it starts."""
 
-import contextlib
 import importlib.util
 import inspect
-import io
-import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
 import knn_logits_app.server
 from app.conftest import serving
 from knn_logits_app.server import prepare
-
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "page.md"
 
 
 @pytest.fixture
@@ -103,49 +95,6 @@ def test_what_cannot_be_served_is_one_line(run, launched, model_folder, store, m
     done = run.refused("app", model_folder, store.folder)
     assert "--port" in done.line
     assert launched == []
-
-
-def test_the_guides_call_works(url):
-    text = GUIDE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(from gradio_client.*?)```", text, re.DOTALL)
-    code = code.replace("http://127.0.0.1:7860", url).replace(
-        "Client(", "Client(verbose=False, src="
-    )
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(code, {})
-    answer, document = printed.getvalue().strip().splitlines()
-    assert answer.strip().startswith("adjust the front hose")
-    assert document == "manual-086"  # the page about E529
-
-
-@pytest.mark.parametrize(
-    ("values", "line"),
-    [
-        ({"prompt": " "}, "The prompt is empty: enter some text first."),
-        ({"prompt": "What", "lmbda": 7.0}, "λ must lie between 0 and 1, not"),
-        ({"prompt": "What", "stores": ["none"]}, "choose manual, chronicle."),
-    ],
-)
-def test_gradio_client_shows_why_a_request_is_refused(url, values, line):
-    """It once raised a bare 400, because it shows refusals in the form of gradio's own alone."""
-    from gradio_client import Client
-
-    client = Client(url, verbose=False)
-    with pytest.raises(ValueError, match=re.escape(line)):
-        client.predict(**values, api_name="/generate")
-    assert client.predict("What helps?", new_tokens=1, api_name="/generate")["text"]
-
-
-def test_the_guides_call_by_curl_works(url):
-    if not (shutil.which("curl") and shutil.which("bash")):
-        pytest.skip("no curl here")
-    text = GUIDE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"```text\n(call=http.*?)```", text, re.DOTALL)
-    code = code.replace("http://127.0.0.1:7860", url)
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert "event: complete" in done.stdout
-    assert '"manual"' in done.stdout
 
 
 def test_a_quiet_page_prints_nothing(library, capfd):

@@ -151,13 +151,8 @@ def files_of(folder, payloads):
 )
 def test_files_with_markup_in_names_titles_headings_and_text_are_text(chat, tmp_path, payloads):
     page = chat.page
-    chat.visit.tab("Your text")
-    page.locator("#own-files input[type=file]").set_input_files(files_of(tmp_path, payloads))
-    expect(page.locator("#own-files")).to_contain_text(f"{len(payloads) - 1}")
-    chat.visit.build()
-    expect(page.locator("#built")).to_contain_text(f"{len(payloads)} documents")
-    chat.visit.tab("Chat")
-    page.get_by_label(NAMED, exact=True).uncheck()
+    chat.visit.attach(*files_of(tmp_path, payloads))
+    expect(page.locator("#chat .kl-divider")).to_contain_text(f"{len(payloads)} documents")
     for number, payload in enumerate(payloads):
         reply = chat.ask(f"What does the quarzine{number} read?")
         expect(reply.locator(".kl-quoted")).to_be_visible()

@@ -36,7 +36,6 @@ def test_payloads_execute_nothing_and_call_nobody(visit, tmp_path, payloads):
     assert len(set(PAYLOADS)) == 50
     one = visit()
     page = one.page
-    one.tab("Your text")
     corpus = tmp_path / "rows.jsonl"
     rows = [
         {"text": f"Sign {number} reads {payload} today.", "title": payload, "uri": payload}
@@ -45,10 +44,8 @@ def test_payloads_execute_nothing_and_call_nobody(visit, tmp_path, payloads):
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     named = tmp_path / "<img src=x onerror=window.pwned=1>.txt"
     named.write_text("The name of this file is a trap.")
-    page.locator("#own-files input[type=file]").set_input_files([corpus, named])
-    page.wait_for_selector("#own-files :text('rows')")
-    one.build()
-    assert f"{len(payloads) + 1} documents" in page.locator("#built").text_content()
+    one.attach(corpus, named)
+    assert f"{len(payloads) + 1} documents" in page.locator("#chat .kl-divider").inner_text()
     one.tab("Explain")
     seen = set()
     for first in range(0, len(rows), AT_ONCE):

@@ -20,7 +20,6 @@ from knn_logits import (
     Neighbors,
     Vote,
     explain,
-    settings_for,
 )
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.mixture.distribution import drop_impossible, influences, log_p_knn_of, mix
@@ -28,7 +27,6 @@ from knn_logits.mixture.weights import log_weights
 from knn_logits_app import bundle
 from knn_logits_app.library import Library
 from knn_logits_app.live import MOST_NEIGHBORS, Live
-from knn_logits_app.requests import SETTINGS
 
 VOCABULARY, ROWS, K = 40, 12, 24
 
@@ -244,7 +242,7 @@ def test_shared_tokens_count_in_the_browser_when_a_text_is_explained(
     live = Live(memory, greedy=False)
     trace = explain(model, tokenizer, memory, TEXTS[1], on_vote=live.add)
     content, _ = live.packed(str)
-    assert content["shared"] is not None
+    assert content["bonus"] is not None
     tokens = [one.token_id for one in trace[0].tokens]
     for settings in ({"temperature": own}, {"temperature": 2 * own}, {"lmbda": 0.9}):
         other = memory.asked(**settings)
@@ -318,37 +316,6 @@ def test_what_is_moved_does_not_count_in_a_text_for_which_a_gate_set_lambda(
         slide(one.page, 0.3)
         expect(note).to_contain_text("Colours and bars show λ 0.3")
         one.check()
-
-
-def test_a_setting_that_is_declared_for_the_page_needs_no_line_of_it(
-    visit, model, tokenizer, weighed, monkeypatch
-):
-    declared = settings_for()["suffix_weight"]
-    monkeypatch.setitem(SETTINGS, "suffix_weight", declared)
-    library = Library.of("tiny", model, tokenizer, [weighed], [TEXTS[1][:30]])
-    with serving(library) as (url, _):
-        one = visit(url=url)
-        page = one.page
-        page.get_by_role("button", name="More settings").click()
-        weight = page.locator("#suffix_weight input")
-        assert float(weight.input_value()) == weighed.manifest.settings.suffix_weight
-        expect(page.locator("#suffix_weight")).to_contain_text(declared.help)
-        one.write(TEXTS[1][:30])
-        weight.fill("1")
-        note = page.locator("#answers .kl-stale")
-        expect(note).to_contain_text("other settings are chosen now")
-        note.get_by_role("button", name="Write again").click()
-        expect(note).to_have_count(0)
-        slide(page, 0.2)
-        expect(note).to_contain_text("Colours and bars show λ 0.2")
-        # In a window of its own: leaving a page aborts the requests that it still has.
-        linked = visit(url=f"{url}/?q=The&suffix_weight=2.5")
-        answer = linked.page.locator("#answers .kl-side-knn .kl-prompt")
-        expect(answer).to_have_text("The")
-        assert float(linked.page.locator("#suffix_weight input").input_value()) == 2.5
-        linked.fresh("#answers", ".kl-foot span")
-        one.check()
-        linked.check()
 
 
 def test_too_many_neighbors_are_not_sent(model, store):

@@ -8,24 +8,22 @@ from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import friendly, rewriting_of
 from knn_logits_app.tab_generate import write_json
 from knn_logits_app.visitors import Visitors
-from knn_logits_app.work import Work
 
 FIRST = "What helps against E529 is this:"
 HOSTILE = [
-    None, "x", {}, {"kind": "else"}, {"kind": "branch", "values": 3},
-    {"kind": "branch", "values": [None] * 14}, {"kind": "without", "without": 3},
-    {"kind": "branch", "begun": [-1]}, {"kind": "branch", "begun": ["a"]},
-    {"kind": "branch", "begun": [10**9]}, {"kind": "without", "without": ["no such document"]},
-    {"kind": "without", "without": ["a"] * 99}, {"kind": "branch", "note": ["x" * 9000]},
+    None, "x", {}, {"values": 3}, {"values": [None] * 14}, {"without": 3}, {"without": []},
+    {"without": [7]}, {"without": ["no such document"]}, {"without": ["a"] * 99},
+    {"named": "x" * 9000}, {"named": None},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("content", HOSTILE)
 def test_what_no_page_asks_for_is_one_line(session, content):
-    server = Server(session, Visitors(), Work(session))
+    server = Server(session, Visitors())
     values = [["manual"], 0.8, 8, 0.03, FIRST, True, True, 5, True, False, 1, 1, 0]
-    if isinstance(content, dict) and "kind" in content:
-        content = {"values": values, **content}
+    if content:
+        sound = {"values": values, "without": ["manual-086"], "named": "Error E529"}
+        content = {**sound, **content} if isinstance(content, dict) else content
 
     def ask():
         asked = rewriting_of(content, len(values))
@@ -50,7 +48,7 @@ def test_what_no_page_asks_for_is_one_line(session, content):
     ],
 )  # fmt: skip
 def test_a_document_that_no_page_asks_for_is_one_line(session, content):
-    server = Server(session, Visitors(), Work(session))
+    server = Server(session, Visitors())
     given = {"turn": 1, "places": [], **content} if content else content
     with pytest.raises(KNNLogitsError) as caught:
         read_json(server, given, None)

@@ -12,16 +12,15 @@ from gate_cases import random_adaptive
 from tuned import write_settings
 
 from app.conftest import eventually
-from knn_logits import Datastore, Deadline, LimitError
+from knn_logits import Datastore, Deadline, Document, LimitError
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits_app.page import card
 from knn_logits_app.page_parts import values_of
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
-from knn_logits_app.tab_evaluate import measured_html, thinned
+from knn_logits_app.tab_evaluate import measured_html, verdict
 from knn_logits_app.visitors import YOUR_TEXT, Visitors
-from knn_logits_app.work import Measured, measure
-from knn_logits_app.your_text import Progress, build_for, build_steps, documents_of
+from knn_logits_app.your_text import build_steps, documents_of
 
 TEXT = "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper is Mara Tolliver."
 # Facts of the manual in words that it does not contain.
@@ -41,15 +40,16 @@ def visitors():
     found.close()
 
 
-def build(session, visitors, visitor="one", text=TEXT, deadline=None, files=()):
-    documents, _ = documents_of(session, list(files), text)
+def build(session, visitors, visitor="one", text=TEXT, deadline=None):
+    documents = [Document(text, "pasted text", title="Pasted text")]
     return list(steps_of(session, visitors, visitor, documents, deadline or Deadline(60)))
 
 
 def steps_of(session, visitors, visitor, documents, deadline):
-    room = visitors.new_folder(visitor)
-    steps = build_steps(session, documents, room, deadline)
-    return build_for(steps, session.library, visitors, visitor)
+    for step in build_steps(session, documents, visitors.new_folder(visitor), deadline):
+        if isinstance(step, Datastore):
+            visitors.keep(visitor, step)
+        yield step
 
 
 def test_it_has_the_settings_and_the_gate_of_the_first_datastore(session, visitors, tmp_path):
@@ -60,10 +60,7 @@ def test_it_has_the_settings_and_the_gate_of_the_first_datastore(session, visito
     like = Datastore(folder)
     library = replace(session.library, stores={"manual": like})
     session = replace(session, library=library)
-    documents, _ = documents_of(session, [], TEXT)
-    room = visitors.new_folder("one")
-    steps = build_steps(session, documents, room, Deadline(60))
-    *_, store = build_for(steps, library, visitors, "one")
+    store = build(session, visitors)[-1]
     assert values_of(store) == {"k": 64, "lmbda": 0.7, "temperature": 0.5}
     assert store.manifest.settings.suffix_weight == 4.0
     found = stored_gate(store)
@@ -77,8 +74,8 @@ def test_it_has_the_settings_and_the_gate_of_the_first_datastore(session, visito
 
 def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
     *progress, store = build(session, visitors)
-    assert all(isinstance(one, Progress) for one in progress)
     assert progress
+    assert all(done <= (total or done) for _, done, total in progress)
     own = visitors.stores("one")
     assert own == {YOUR_TEXT: store}
     assert store.manifest.metric == "cosine"
@@ -129,7 +126,7 @@ def test_who_was_away_for_long_is_forgotten(session, visitors):
 
 def test_a_cancelled_build_leaves_nothing(session, visitors):
     deadline = Deadline(60)
-    documents, _ = documents_of(session, [], TEXT * 100)
+    documents = [Document(TEXT * 100, "long")]
     steps = steps_of(session, visitors, "one", documents, deadline)
     next(steps)
     deadline.cancel()
@@ -145,24 +142,24 @@ def test_a_file_is_held_to_the_text_that_it_gives(session, tmp_path):
     path.write_bytes(flooded_pdf(characters=1_000_000))
     assert path.stat().st_size < session.limits.text_bytes / 4
     with pytest.raises(LimitError, match=r"the text has [0-9,]+ bytes; the limit is 400,000"):
-        documents_of(session, [str(path)], "")
+        documents_of(session, [str(path)], Deadline(60))
     cancelled = Deadline(60)
     cancelled.cancel()
     with pytest.raises(LimitError, match="stopped"):
-        documents_of(session, [str(path)], "", deadline=cancelled)
+        documents_of(session, [str(path)], cancelled)
 
 
 def test_a_pdf_is_read_with_its_pages(session, tmp_path):
     path = tmp_path / "handbook.pdf"
     path.write_bytes(flooded_pdf(characters=1_200))
-    (document,), skipped = documents_of(session, [str(path)], "")
+    (document,), skipped = documents_of(session, [str(path)], Deadline(60))
     assert "words words" in document.text
     assert (document.title, document.uri, skipped) == ("handbook.pdf", "upload:handbook.pdf", 0)
     assert [block.place for block in document.blocks] == ["page 1"]
     # What is no such archive is not taken for one.
     (tmp_path / "bad.docx").write_bytes(b"PK\x03\x04rest")
     with pytest.raises(RequestError):
-        documents_of(session, [str(tmp_path / "bad.docx")], "")
+        documents_of(session, [str(tmp_path / "bad.docx")], Deadline(60))
 
 
 def flooded_pdf(characters):
@@ -183,7 +180,7 @@ def flooded_pdf(characters):
 
 def test_a_build_nobody_waits_for_ends(session, visitors):
     deadline = Deadline(60)
-    documents, _ = documents_of(session, [], TEXT * 100)
+    documents = [Document(TEXT * 100, "long")]
     steps = steps_of(session, visitors, "one", documents, deadline)
     next(steps)
     steps.close()
@@ -234,12 +231,12 @@ def test_files_of_text_and_json_lines_are_read(session, tmp_path):
     with pytest.raises(
         RequestError, match="utf-16, which it is said to be, after 2 char"
     ) as caught:
-        documents_of(session, [str(tmp_path / "none.txt")], "")
+        documents_of(session, [str(tmp_path / "none.txt")], Deadline(60))
     assert "--encoding" not in str(caught.value)
     files = [str(tmp_path / name) for name in ("notes.md", "rows.jsonl")]
-    found, skipped = documents_of(session, files, TEXT)
-    assert [one.title for one in found] == ["notes.md", "Winch", "rows.jsonl:2", "Pasted text"]
-    assert [one.uri for one in found] == ["upload:notes.md", "https://example.org/w", None, None]
+    found, skipped = documents_of(session, files, Deadline(60))
+    assert [one.title for one in found] == ["notes.md", "Winch", "rows.jsonl:2"]
+    assert [one.uri for one in found] == ["upload:notes.md", "https://example.org/w", None]
     assert skipped == 0
 
 
@@ -257,58 +254,41 @@ def test_files_of_text_and_json_lines_are_read(session, tmp_path):
 def test_what_is_no_text_is_refused(session, tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(RequestError) as caught:
-        documents_of(session, [str(tmp_path / name)], None)
+        documents_of(session, [str(tmp_path / name)], Deadline(60))
     assert str(tmp_path) not in friendly(caught.value)
 
 
 def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
     (tmp_path / "large.txt").write_text("word " * 100_000)
     with pytest.raises(LimitError, match="bytes"):
-        documents_of(session, [str(tmp_path / "large.txt")], "")
+        documents_of(session, [str(tmp_path / "large.txt")], Deadline(60))
     (tmp_path / "small.txt").write_text("word")
     with pytest.raises(LimitError, match="files"):
-        documents_of(session, [str(tmp_path / "small.txt")] * 30, "")
-    with pytest.raises(RequestError, match="upload it again"):
-        documents_of(session, [str(tmp_path / "gone.txt")], "")
-    with pytest.raises(RequestError, match="no text yet"):
-        documents_of(session, [], " ")
+        documents_of(session, [str(tmp_path / "small.txt")] * 30, Deadline(60))
+    with pytest.raises(RequestError, match="attach it again"):
+        documents_of(session, [str(tmp_path / "gone.txt")], Deadline(60))
+    with pytest.raises(RequestError, match="attach it again"):
+        documents_of(session, [], Deadline(60))
 
 
-def test_a_measured_text_has_a_heat_map_with_its_best_setting(session, library):
-    found = measure(session, MEASURED, Lookup(("manual",)), None, Deadline(60))
-    assert found.interpolated < found.lm
-    assert found.oracle <= found.interpolated
-    row, column = found.heat.best
-    best = found.heat.perplexities[row][column]
-    assert best == min(
-        value for line in found.heat.perplexities for value in line if value is not None
-    )
-    html = measured_html(found)
+def test_a_text_is_measured(session):
+    html = measured_html(session, MEASURED, Lookup(("manual",)), Deadline(60))
     assert "lowers the perplexity" in html
-    assert html.count("kl-best") == 1
-    assert html.count("<tr>") <= 12
-    short = measure(session, "The pump.", Lookup(("manual",)), None, Deadline(60))
-    assert short.tokens < 4
-    assert "kl-figures" in measured_html(short)
+    alone, mixed, _, best = re.findall(r"<dd>([0-9.,]+|∞)</dd>", html)
+    assert float(best) <= float(mixed) < float(alone)
+    assert "kl-figures" in measured_html(session, "The pump.", Lookup(("manual",)), Deadline(60))
     with pytest.raises(LimitError):
-        measure(session, MEASURED, Lookup(("manual",)), None, Deadline(0.0))
+        measured_html(session, MEASURED, Lookup(("manual",)), Deadline(0.0))
+    with pytest.raises(LimitError, match="the limit is 40,000"):
+        measured_html(session, "x" * 90_000, Lookup(("manual",)), Deadline(60))
 
 
 @pytest.mark.parametrize(
-    ("interpolated", "kind", "words"),
+    ("mixed", "kind", "words"),
     [(5.0, "kl-done", "lowers"), (30.2, "kl-worse", "raises"), (10.0, "kl-note", "neither")],
 )
-def test_a_verdict_looks_like_what_it_says(interpolated, kind, words):
-    found = Measured(9, 10.0, interpolated, None, 4.0, (1.0, 1.0), None, "k 8, λ 0.25")
-    (line,) = re.findall(r'<p class="kl-notice.*?</p>', measured_html(found))
+def test_a_verdict_looks_like_what_it_says(mixed, kind, words):
+    line = verdict(10.0, mixed)
     assert kind in line
     assert words in line
-
-
-@pytest.mark.parametrize(("count", "best"), [(5, 2), (22, 7), (30, 0), (30, 29), (13, 12)])
-def test_a_large_map_is_thinned_around_its_best_place(count, best):
-    found = thinned(count, best, 12)
-    assert best in found
-    assert found == sorted(set(found))
-    assert len(found) <= 12
-    assert {0, count - 1} <= set(found)
+    assert verdict(None, mixed) == ""

@@ -9,23 +9,19 @@ import weakref
 import pytest
 from conftest import TEXTS
 
-from app.conftest import PATIENCE, eventually
+from app.conftest import eventually
 from knn_logits import (
-    Asking,
     Datastore,
     Deadline,
-    Document,
     LimitError,
     Limits,
     PassageEffect,
-    build_datastore,
 )
 from knn_logits_app.decoding import TokenStream
-from knn_logits_app.library import Library, questions_about
-from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, knowing, question_of
+from knn_logits_app.library import Library
+from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, marked, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError
 from knn_logits_app.session import Session
-from knn_logits_app.tab_chat import marked, packed
 from knn_logits_app.visitors import YOUR_TEXT
 
 pytestmark = pytest.mark.usefixtures("near_passages")
@@ -43,7 +39,7 @@ def asked(model, tokenizer, store):
 def steps(session, text=QUESTION, *, stores=("store",), private=None, deadline=None, **how):
     question = Question(text, Lookup(tuple(stores)), **how)
     deadline = deadline or session.limits.deadline()
-    return question, ask_steps(session, question, deadline, private)
+    return ask_steps(session, question, deadline, private)
 
 
 @pytest.fixture
@@ -52,43 +48,33 @@ def name(asked):
 
 
 def test_a_sentence_is_quoted_with_its_passage(asked, name):
-    question, replies = steps(asked, stores=[name])
-    first, last = replies
-    begun = packed(first, question)
+    begun, *_, shown = steps(asked, stores=[name])
     assert (begun["done"], begun["text"], begun["stopped"]) == (False, "", None)
-    shown = packed(last, question)
     assert (shown["done"], shown["quoted"], shown["alone"]) == (True, True, False)
     assert shown["text"] == TEXTS[2]
     (passage,) = shown["passages"]
     assert passage["store"] == name
     assert [text for text, is_marked in passage["text"] if is_marked] == [TEXTS[2]]
-    assert passage["effect"] is not None
 
 
 def test_the_nearest_passages_are_shown_where_none_says_it(asked, name):
-    question, replies = steps(asked, "Who paints the harbour gate valve lock?", stores=[name])
-    *_, last = replies
-    shown = packed(last, question)
+    *_, shown = steps(asked, "Who paints the harbour gate valve lock?", stores=[name])
     assert (shown["near"], shown["answered"], shown["alone"]) == (True, False, False)
     assert shown["text"] == "No document says that."
     assert len(shown["passages"]) >= 2
 
 
 def test_a_model_that_answers_alone_is_said_to_be_alone_from_its_first_word_on(asked, name):
-    question, replies = steps(asked, "Explain photosynthesis", stores=[name])
-    first, *some, last = replies
-    assert not first.alone
+    first, *some, shown = steps(asked, "Explain photosynthesis", stores=[name])
+    assert "alone" not in first
     assert some
-    assert all(reply.alone and reply.written for reply in some)
-    shown = packed(last, question)
+    assert all(frame["alone"] and frame["text"] for frame in some)
     assert (shown["alone"], shown["near"], shown["passages"]) == (True, False, [])
     assert (shown["stopped"], shown["full"]) == (None, 12)
 
 
 def test_a_written_answer_names_the_passage_of_its_words(asked, name):
-    question, replies = steps(asked, stores=[name], own_words=True)
-    *_, last = replies
-    shown = packed(last, question)
+    *_, shown = steps(asked, stores=[name], own_words=True)
     assert (shown["quoted"], shown["answered"]) == (False, True)
     assert "".join(text for text, _ in shown["parts"]).strip() == shown["text"]
     assert {source for _, source in shown["parts"]} <= {None, 0}
@@ -110,17 +96,17 @@ def test_a_stopped_question_ends_and_its_thread_too(asked, name, monkeypatch, wr
 
     monkeypatch.setattr("knn_logits.ask.asking.is_near", slow)
     monkeypatch.setattr(TokenStream, "put", until_stopped)
-    _, replies = steps(asked, stores=[name], deadline=deadline)
+    replies = steps(asked, stores=[name], deadline=deadline)
     if writing:
-        _, replies = steps(asked, "Explain photosynthesis", stores=[name], deadline=deadline)
+        replies = steps(asked, "Explain photosynthesis", stores=[name], deadline=deadline)
     next(replies)
     if not writing:
         assert running.wait(60)
     deadline.cancel()
     stopped = next(replies)
-    while writing and stopped.stopped is None:
+    while writing and stopped["stopped"] is None:
         stopped = next(replies)
-    assert stopped.stopped == "stopped"
+    assert stopped["stopped"] == "stopped"
     go.set()
     assert list(replies) == []
     assert not [thread for thread in threading.enumerate() if thread.name == "ask"]
@@ -129,9 +115,9 @@ def test_a_stopped_question_ends_and_its_thread_too(asked, name, monkeypatch, wr
 def test_a_question_ends_when_its_time_is_up(asked, name, monkeypatch):
     go = threading.Event()
     monkeypatch.setattr("knn_logits.ask.asking.is_near", lambda *_: (go.wait(60), {}, 1))
-    _, replies = steps(asked, stores=[name], deadline=Deadline(0.05))
+    replies = steps(asked, stores=[name], deadline=Deadline(0.05))
     next(replies)
-    assert next(replies).stopped == "the time is up"
+    assert next(replies)["stopped"] == "the time is up"
     go.set()
     assert list(replies) == []
 
@@ -139,12 +125,12 @@ def test_a_question_ends_when_its_time_is_up(asked, name, monkeypatch):
 def test_what_a_visitor_s_text_left_behind_is_forgotten(asked, name, build, tmp_path):
     build(["The lamp burns rape oil every night."], tmp_path / "own")
     own = Datastore(tmp_path / "own")
-    _, replies = steps(
+    replies = steps(
         asked, "Which oil does the lamp burn?", stores=[YOUR_TEXT], private={YOUR_TEXT: own}
     )
     *_, last = replies
-    assert last.answer.text == "The lamp burns rape oil every night."
-    assert last.answer.passages[0].store == YOUR_TEXT
+    assert last["text"] == "The lamp burns rape oil every night."
+    assert last["passages"][0]["store"] == YOUR_TEXT
     gone = weakref.ref(own)
     del own, replies
     for _ in range(100):
@@ -177,7 +163,7 @@ def test_a_question_is_checked(asked, name):
 
 
 def test_an_encoder_decoder_model_is_not_asked(pair_session):
-    _, replies = steps(pair_session, stores=list(pair_session.library.stores))
+    replies = steps(pair_session, stores=list(pair_session.library.stores))
     with pytest.raises(RequestError, match="only translates"):
         next(replies)
 
@@ -197,61 +183,3 @@ def test_a_sentence_is_marked_however_its_lines_are_broken(text, sentence, piece
     found = marked(passage, sentence)
     assert [piece for piece, _ in found] == pieces
     assert any(is_marked for _, is_marked in found) == bool(sentence and sentence != "Two.")
-
-
-def test_the_documents_own_questions_are_offered_unless_others_are_given(
-    model, tokenizer, tmp_path
-):
-    text = (
-        "A FAQ\n\nQ: How loud is the mill?\nA: Very. Is that usual at night? "
-        "What wax can I use here? Wax.\n"
-        "INSERT INTO tab1 VALUES(?1) and many (most of all?) more."
-    )
-    store = build_datastore(model, tokenizer, [text], tmp_path / "store")
-    library = Library.of("tiny", model, tokenizer, [store])
-    own = ["How loud is the mill?", "What wax can I use here?"]
-    assert questions_about(library, store, 3) == own
-    library = Library.of("tiny", model, tokenizer, [store], ["The mill", "Who mills?"])
-    assert questions_about(library, store, 3) == ["Who mills?"]
-
-
-def test_a_datastore_that_is_not_searched_is_named_if_it_has_the_words(
-    model, tokenizer, store, tmp_path, asked
-):
-    ferry = [Document("The ferry leaves for Wickham at noon.", "ferry")]
-    other = build_datastore(model, tokenizer, ferry, tmp_path / "ferry")
-    library = Library.of("tiny", model, asked.library.tokenizer, [store, other])
-    session = Session(library)
-    first, second = library.stores
-    text = "When does the ferry leave for Wickham?"
-    assert knowing(session, text, Lookup((first,))) == [second]
-    assert knowing(session, text, Lookup((first, second))) == []
-    assert knowing(session, QUESTION, Lookup((second,))) == [first]
-    assert knowing(session, "What is the capital of France?", Lookup((first,))) == []
-    # A text that a visitor explains may be longer than a question.
-    assert knowing(session, "word " * 2000, Lookup((first,))) == []
-    private = {YOUR_TEXT: other}
-    alone = Library.of("tiny", model, asked.library.tokenizer, [store])
-    assert knowing(Session(alone), text, Lookup((first,)), private) == [YOUR_TEXT]
-
-
-def test_no_answer_waits_for_the_words_of_a_large_datastore(
-    model, store, tmp_path, asked, monkeypatch
-):
-    ferry = [Document("The ferry leaves for Wickham at noon.", "ferry")]
-    other = build_datastore(model, asked.library.tokenizer, ferry, tmp_path / "ferry")
-    library = Library.of("tiny", model, asked.library.tokenizer, [store, other])
-    session = Session(library)
-    first, second = library.stores
-    text, go, shared = "When does the ferry leave for Wickham?", threading.Event(), Asking.shared
-
-    def slow(self, query):
-        go.wait(PATIENCE)
-        return shared(self, query)
-
-    monkeypatch.setattr("knn_logits_app.questions._RANKED_AT_ONCE", 0)
-    monkeypatch.setattr(Asking, "shared", slow)
-    assert knowing(session, text, Lookup((first,))) == []
-    go.set()
-    eventually(lambda: knowing(session, text, Lookup((first,))) == [second])
-    assert len(session.ranking) == 1

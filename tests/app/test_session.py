@@ -22,10 +22,10 @@ from knn_logits import (
     remove_documents,
 )
 from knn_logits_app.decoding import samplers
-from knn_logits_app.library import Library, prose
+from knn_logits_app.library import Library, sentences
 from knn_logits_app.requests import Lookup, RequestError, friendly, lookup_of, writing_of
 from knn_logits_app.session import END, Session, words_only
-from knn_logits_app.work import measure
+from knn_logits_app.tab_evaluate import measured_html
 
 MANUAL = Lookup(("manual",))
 PROMPT = "The right position of K-5750 is"
@@ -264,7 +264,7 @@ def test_ten_answers_open_no_index_again(session, library, monkeypatch):
         run(session, f"For E{number}")
     text = "The remedy for E272 is to test the main fuse."
     session.explain(text, MANUAL)
-    measure(session, text, MANUAL, None, Deadline(60))
+    measured_html(session, text, MANUAL, Deadline(60))
     assert not opened
 
 
@@ -309,11 +309,16 @@ The new hooks can be injected into the import mechanism by anybody who wants to.
 """
 
 
-def test_examples_are_prose():
-    assert prose(PEP).startswith("The new hooks can be injected")
-    assert prose(PEP.partition("It must")[0]).startswith("This PEP proposes to add")
-    for text in ("=" * 90 + "\n" + "=" * 90, "x = 1\ny = f(x)\n" * 20, "Too short. It is.", ""):
-        assert prose(text) is None
+def test_examples_are_prose(library, tmp_path):
+    model, tokenizer = library.model, library.tokenizer
+    only = PEP.partition("It must")[0]
+    code, short = "x = 1\ny = f(x)\n" * 20, "Too short. It is."
+    for number, (text, begins) in enumerate(
+        ((PEP, "The new hooks can be injected"), (only, "This PEP proposes"), (short, "Too short"))
+    ):
+        folder = tmp_path / str(number)
+        store = build_datastore(model, tokenizer, [text, code], folder, calibrate=False)
+        assert sentences(store, tokenizer, 1)[0].startswith(begins)
 
 
 def test_a_long_text_is_explained_in_windows(session, library):

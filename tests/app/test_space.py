@@ -1,12 +1,9 @@
-"""What a Hub Space needs: its own README and files, the entry, and work in a fork."""
+"""What a Hub Space needs: its own README and files, and the entry."""
 
 import ast
 import contextlib
 import importlib
 import importlib.metadata
-import inspect
-import multiprocessing
-import pickle
 import re
 import runpy
 import sys
@@ -19,11 +16,8 @@ from office_files import docx, paragraph, pdf
 
 from app.test_strangers import built
 from knn_logits import Deadline
-from knn_logits_app.questions import Question
 from knn_logits_app.requests import Lookup, Writing
 from knn_logits_app.session import Session
-from knn_logits_app.work import LentWork, Work, work_for
-from knn_logits_app.your_text import Progress, documents_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,81 +111,6 @@ def test_a_visitor_of_a_space_uploads_documents(client, tmp_path, monkeypatch):
     }
     seen = built(client, "uploads01", "198.51.100.9", files=files)
     assert "5 documents" in seen, seen[-500:]
-
-
-def in_a_fork(function):
-    """What a Space does with a decorated function: a fork runs it, and all else is pickled."""
-
-    def run(results, arguments):
-        try:
-            found = function(*pickle.loads(arguments))
-            if hasattr(found, "__next__"):
-                for one in found:
-                    results.put(("one", one))
-            else:
-                results.put(("one", found))
-            results.put(("end", None))
-        except Exception as error:
-            results.put(("error", str(error)))
-
-    def lent(*arguments):
-        context = multiprocessing.get_context("fork")
-        results = context.Queue()
-        process = context.Process(target=run, args=(results, pickle.dumps(arguments)))
-        process.start()
-        try:
-            while True:
-                kind, what = results.get(timeout=180)
-                if kind == "error":
-                    raise RuntimeError(what)
-                if kind == "end":
-                    return
-                yield what
-        finally:
-            process.terminate()
-            process.join()
-
-    def called(*arguments):
-        steps = lent(*arguments)
-        return steps if inspect.isgeneratorfunction(function) else next(steps)
-
-    return called
-
-
-def test_a_fork_writes_asks_explains_measures_and_builds_as_this_process_does(session, tmp_path):
-    work = LentWork(session, in_a_fork)
-    here = Work(session)
-    lookup = Lookup(("manual", "chronicle"))
-    wanted = Writing("The right position of K-5750 is", lookup, compare=True, new_tokens=6)
-
-    def both(kind, *arguments):
-        """The last step of the fork and that of this process."""
-        deadline = session.limits.deadline()
-        lent = work.result(kind, {}, deadline, *arguments)
-        deadline = session.limits.deadline()
-        return lent, here.result(kind, {}, deadline, *arguments)
-
-    lent, own = both("write", wanted)
-    assert lent["knn"].trace.to_dict() == own["knn"].trace.to_dict()
-    assert lent["lm"].text == own["lm"].text
-    text = "The remedy for E272 is to test the main fuse."
-    lent, own = both("explain", text, lookup, None)
-    assert lent.words == pickle.loads(pickle.dumps(own.words))
-    lent, own = both("measure", text, Lookup(("manual",)), None)
-    assert lent == own
-    question = Question("What is the cause of E529?", Lookup(("manual",)))
-    lent, own = both("ask", question)
-    assert lent.answer.text == own.answer.text
-    assert lent.answer.passages == own.answer.passages
-    documents, _ = documents_of(session, [], "The lighthouse was painted blue in 1931.")
-    deadline = session.limits.deadline()
-    *steps, folder = work.steps("build", {}, deadline, documents, tmp_path)
-    assert all(isinstance(step, Progress) for step in steps)
-    assert (folder / "datastore.json").is_file()
-
-
-def test_without_the_package_the_work_is_done_here(session):
-    assert type(work_for(session)) is Work
 
 
 def test_without_its_model_the_entry_says_so(monkeypatch):

@@ -19,7 +19,7 @@ import missing
 import pytest
 
 from app.conftest import PATIENCE, serving
-from app.test_raw_requests import API, call, events, generating, outcome, refused
+from app.test_raw_requests import API, call, form, outcome, refused
 from knn_logits_app import door
 from knn_logits_app.door import Names
 from knn_logits_app.guard import address_of
@@ -79,7 +79,7 @@ def test_a_space_answers_under_its_own_name(monkeypatch):
     assert is_foreign(names, "someone-page.hf.space", "https://another-page.hf.space")
 
 
-PATHS = ("/", "/config", f"{API}/info", f"{API}/mcp/", f"{API}/call/generate", f"{API}/upload")
+PATHS = ("/", "/config", f"{API}/info", f"{API}/queue/join", f"{API}/upload")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -189,8 +189,8 @@ def test_a_slow_head_is_cut_off(library, monkeypatch):
                         pass
         # What takes its time to answer is not slow to ask.
         with httpx.Client(base_url=url, timeout=PATIENCE) as client:
-            answer = call(client, "generate", *generating("The", new_tokens=60))
-            assert outcome(client, answer, "generate")[0] == "complete"
+            _, session = call(client, form("The", new_tokens=60))
+            assert "sides" in outcome(client, session)
 
 
 def test_an_upload_is_answered_with_a_handle(client):
@@ -221,38 +221,24 @@ def test_what_was_not_uploaded_is_no_file(client, path):
     if path == "http://127.0.0.1:1/x":
         path = f"http://127.0.0.1:{inner.server_port}/x"
     file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
-    (build,) = events(client, 7)
-    settings = [["manual"], 0.6, 1024, 0.03, None, ""]
-    for data in ([*settings, [file]], [*settings, file]):
-        body = {"data": data, "fn_index": build, "session_hash": "intruder2"}
-        refused(client.post(f"{API}/queue/join", json=body), 400)
-    refused(call(client, "generate", *generating(file)), 400)
-    tool = {"name": "generate", "arguments": {"prompt": file}}
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool}
-    headers = {"accept": "application/json, text/event-stream"}
-    refused(client.post(f"{API}/mcp/", json=asked, headers=headers), 400)
+    for data in ([[file]], [file]):
+        refused(call(client, data, name="upload")[0], 400)
+    refused(call(client, form(file))[0], 400)
     inner.shutdown()
     assert fetched == []
 
 
+NOW = r"\"now\":"
+
+
 def built(client, session, address, text="The keeper counts the seals.", files=None):
-    """What a page at an address is shown when it has built a text and files."""
-    (build,) = events(client, 7)
-    sent = [("files", file) for file in (files or {}).items()]
-    handles = client.post(f"{API}/upload", files=sent).json() if sent else []
-    text = None if sent else text
+    """What a page at an address is told when it has attached files."""
+    sent = [("files", file) for file in (files or {"a.txt": text.encode()}).items()]
+    handles = client.post(f"{API}/upload", files=sent, headers={"x-forwarded-for": address}).json()
     uploaded = [{"path": one, "meta": {"_type": "gradio.FileData"}} for one in handles]
-    data = [["manual"], 0.6, 1024, 0.03, None, text, uploaded or None]
-    body = {"data": data, "fn_index": build, "session_hash": session}
-    answer = client.post(f"{API}/queue/join", json=body, headers={"x-forwarded-for": address})
+    answer, _ = call(client, [uploaded], name="upload", session=session, address=address)
     assert answer.status_code == 200, answer.text
-    seen = ""
-    with client.stream("GET", f"{API}/queue/data?session_hash={session}") as stream:
-        for line in stream.iter_lines():
-            seen += line
-            if "process_completed" in line:
-                break
-    return seen
+    return outcome(client, session)
 
 
 @contextlib.contextmanager
@@ -273,18 +259,18 @@ def test_what_a_visitor_has_stays_whoever_else_comes(strict, monkeypatch):
         httpx.Client(base_url=url, timeout=PATIENCE) as client,
         page_open(url, "visitor01"),
     ):
-        assert "kl-done" in built(client, "visitor01", "198.51.100.1")
+        assert NOW in built(client, "visitor01", "198.51.100.1")
         many = [built(client, f"crowd{one:04}", "198.51.100.2") for one in range(4)]
-        assert ["kl-done" in one for one in many] == [True, True, False, False]
+        assert [NOW in one for one in many] == [True, True, False, False]
         assert "address already has 2 texts" in many[-1]
         # The same text again takes no more room.
-        assert "kl-done" in built(client, "crowd0001", "198.51.100.2")
+        assert NOW in built(client, "crowd0001", "198.51.100.2")
         others = [built(client, f"other{one}", f"198.51.100.{one}") for one in (3, 4)]
-        assert ["kl-done" in one for one in others] == [True, False]
+        assert [NOW in one for one in others] == [True, False]
         assert "oo many visitors" in others[-1]
         monkeypatch.setattr("knn_logits_app.visitors.AWAY_SECONDS", 0.0)
         # Who is away makes room; whose page is open does not.
-        assert "kl-done" in built(client, "other0005", "198.51.100.5")
+        assert NOW in built(client, "other0005", "198.51.100.5")
         assert server.visitors.stores("visitor01")
         assert not server.visitors.stores("crowd0000")
 
@@ -347,23 +333,20 @@ def test_one_address_does_not_fill_the_queue(strict, monkeypatch):
     with httpx.Client(base_url=url, timeout=PATIENCE) as client:
 
         def ask(address):
-            data = {"data": generating("The")}
-            headers = {"x-forwarded-for": address}
-            return client.post(f"{API}/call/generate", json=data, headers=headers)
+            return call(client, form("The"), address=address)
 
         crowd = [ask("198.51.100.2") for _ in range(6)]
-        assert [one.status_code for one in crowd] == [200] * 3 + [503] * 3
-        assert "from your address" in crowd[-1].text
-        visitor = ask("198.51.100.1")
+        assert [one.status_code for one, _ in crowd] == [200] * 3 + [503] * 3
+        assert "from your address" in crowd[-1][0].text
+        visitor, session = ask("198.51.100.1")
         assert visitor.status_code == 200
         # Neighbors in one IPv6 network are one address.
-        network = [ask(f"2001:db8:1:2::{one}").status_code for one in range(1, 5)]
+        network = [ask(f"2001:db8:1:2::{one}")[0].status_code for one in range(1, 5)]
         assert network == [200] * 3 + [503]
         gate.set()
-        assert outcome(client, visitor, "generate")[0] == "complete"
-        for one in crowd[:3]:
-            assert outcome(client, one, "generate")[0] == "complete"
-        assert ask("198.51.100.2").status_code == 200
+        for one in [session, *(other for _, other in crowd[:3])]:
+            assert "sides" in outcome(client, one)
+        assert ask("198.51.100.2")[0].status_code == 200
 
 
 def test_one_address_does_not_use_up_everybodys_uploads(strict):
@@ -388,15 +371,12 @@ def test_an_address_is_that_of_the_connection_but_on_a_space(monkeypatch):
     assert address_of(scope) == "8.8.8.8"
 
 
-def test_the_size_of_an_upload_is_the_size_of_what_is_built(client, served, visit):
+def test_the_size_of_an_upload_is_the_size_of_what_is_built(client, served):
     most = served[1].session.limits.text_bytes
     fits = {"files": ("a.txt", b"x" * most)}
     assert client.post(f"{API}/upload", files=fits).status_code == 200
     large = {"files": ("a.txt", b"x" * (most + 1))}
     refused(client.post(f"{API}/upload", files=large), 413)
-    page = visit().page
-    page.get_by_role("tab", name="Your text").click()
-    assert f"{most // 1000} KB together" in page.locator("#own-files").inner_text()
 
 
 SERVER = """

@@ -25,7 +25,7 @@ FRAMES = """(frames) => new Promise((done) => {
   const next = () => (frames-- > 0 ? requestAnimationFrame(next) : done());
   next();
 })"""
-TABS = ("Chat", "Explain", "Your text", "Evaluate", "About", "Generate")
+TABS = ("Chat", "Explain", "Evaluate", "About", "Generate")
 
 
 def test_what_is_typed_as_soon_as_a_field_is_there_stays(visit):
@@ -38,8 +38,8 @@ def test_what_is_typed_as_soon_as_a_field_is_there_stays(visit):
         page.get_by_role("button", name=folded).click()
     page.evaluate(FRAMES, 5)
     typed = page.evaluate("typed.map(([field, text]) => [text, field.value, field.isConnected])")
-    # Five boxes of text, and the numbers at the side and of the sampling.
-    assert len(typed) == 12
+    # Four boxes of text, and the numbers at the side and of the sampling.
+    assert len(typed) == 11
     assert all(field == text and there for text, field, there in typed), typed
 
 
@@ -57,12 +57,6 @@ def test_settings_follow_the_datastores_at_once_and_never_what_is_moved_next(vis
     page.get_by_role("button", name="own settings").click()
     expect(number).to_have_value("0.8")
     number.fill("0.45")
-    one.tab("Your text")
-    page.get_by_role("button", name="Take a sample text").click()
-    box = page.locator("#own-text textarea")
-    expect(box).to_have_value(re.compile("lighthouse"))
-    box.fill("Another text.")
-    one.tab("Generate")
     page.get_by_role("button", name="Travellers thank").click()
     prompt = page.locator("#prompt textarea")
     expect(prompt).to_have_value(re.compile("Travellers"))
@@ -77,46 +71,18 @@ def test_settings_follow_the_datastores_at_once_and_never_what_is_moved_next(vis
     one.fresh("#answers", ".kl-foot span")
     assert prompt.input_value() == "What helps"
     assert number.input_value() == "0.45"
-    assert box.input_value() == "Another text."
-
-
-def test_files_that_come_while_others_are_built_are_kept(visit, tmp_path):
-    one = visit()
-    page = one.page
-    one.tab("Your text")
-    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
-    first.write_text("The lamp burns rape oil every night.")
-    second.write_text("The keeper counts the seals.")
-    upload = page.locator("#own-files input[type=file]")
-    upload.first.set_input_files(first)
-    expect(page.locator("#own-files")).to_contain_text("first")
-    late = []
-    page.route("**/queue/data**", lambda route: late.append(route))
-    page.locator("#build").click()
-    page.wait_for_function("window.built")
-    upload.first.set_input_files(second)
-    expect(page.locator("#own-files")).to_contain_text("second")
-    for held in late:
-        held.continue_()
-    page.unroute("**/queue/data**")
-    page.wait_for_selector("#built .kl-done", state="attached")
-    expect(page.locator("#own-files")).not_to_contain_text("first")
-    expect(page.locator("#own-files")).to_contain_text("second")
 
 
 def test_all_fields_are_there_and_keys_open_tabs_and_write(visit):
     one = visit()
     page = one.page
-    places = ("prompt", "explain-text", "own-text", "evaluate-text")
+    places = ("prompt", "explain-text", "evaluate-text")
     fields = [page.locator(f"#{place} textarea") for place in places]
-    assert [field.count() for field in fields] == [1, 1, 1, 1]
-    assert [field.is_visible() for field in fields] == [True, False, False, False]
+    assert [field.count() for field in fields] == [1, 1, 1]
+    assert [field.is_visible() for field in fields] == [True, False, False]
     assert page.get_by_label("number input for Maximum new tokens").count() == 1
-    # A model that continues texts has no box for a source.
-    for place in ("explain-source", "own-sources", "evaluate-sources"):
-        assert page.locator(f"#{place}").count() == 0
     first = page.get_by_role("tab", name="Generate")
-    assert page.get_by_role("tab").count() == 6
+    assert page.get_by_role("tab").count() == 5
     first.focus()
     for key, name in (
         ("ArrowRight", "Chat"), ("End", "About"), ("ArrowRight", "Generate"),

@@ -8,7 +8,7 @@ const read = (side) => {
     ({ text, share, far, meaning: share < LEAST ? "own" : changed ? "changed" : "agreed" }));
   const words = wordsOf(states.map((one) => one.text)).map((word) => judged(word, states));
   // A text that continues no prompt begins without a space.
-  if (words.length && !side.prompt && !side.begun) words[0].space = "";
+  if (words.length && !side.prompt) words[0].space = "";
   if (!side.trace) return { side, states, words, spans: [], live: null };
   const spans = spansOf(words, side.trace);
   return { side, states, own: states, words, spans, live: unpackLive(side.live) };
@@ -43,14 +43,8 @@ const headline = (data, known, same) => {
   const [changed, agreed, outvoted] = ["changed", "agreed", "outvoted"].map(of);
   if (data.kind === "without") {
     const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
-    const named = data.note[0];
     return [h("b", {}, others ? `Without it ${others} of ${words.length} words differ` : "Without it nothing changes"),
-      `: this is the answer as if “${named}” had never been read.`];
-  }
-  if (data.kind === "branch") {
-    const [token, name] = data.note;
-    return [h("b", {}, `You chose “${visible(token).trim()}”`),
-      name ? `: from there on you follow ${name}.` : ". No document says it here, so it is the model’s own."];
+      `: this is the answer as if “${data.named}” had never been read.`];
   }
   if (data.kind === "explain") {
     const compared = words.filter((word) => word.against?.entry != null || word.tokens.every((one) => known.states[one].verbatim)).length;
@@ -162,7 +156,6 @@ const column = (name, known, options) => {
   return h("article", { class: `kl-answer kl-side-${name}` }, h("h2", {}, title),
     h("div", { class: "kl-text", dir: "auto" },
       side.prompt ? h("span", { class: "kl-prompt" }, side.prompt) : null,
-      side.begun ? h("span", { class: "kl-begun" }, side.begun) : null,
       textOf(known, options), side.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" })),
     footer(side, options));
 };

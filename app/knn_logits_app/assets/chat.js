@@ -2,9 +2,9 @@
 // keeps the conversation, so that a reload does not lose it. The server keeps none.
 
 const KEPT_AS = "knn-logits chat";
-const MOST_TURNS = 50, MOST_PAIRS = 8;
+const MOST_TURNS = 50, MOST_PAIRS = 8, MOST_NEAREST = 400;
 const ALONE_LINE = "No document is about this: the model answers alone.";
-const theChat = { asked: () => {}, askAll: () => {}, offer: () => {} };
+const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {} };
 const asked = () => theChat.asked();
 
 // Scrolls so far that the end of an element is seen above the form, but its beginning too.
@@ -15,12 +15,6 @@ const reveal = (element) => {
   if (beyond > 0) window.scrollBy({ top: beyond });
 };
 
-// A passage's text without its heading, in one line.
-const wholeOf = (passage) => passage.text.map(([text]) => text).join("").replace(/^(#+ .*|.*\n[=\-~^]{3,})$/gm, "").replace(/\s+/g, " ").trim();
-const startOf = (passage, most) => {
-  const whole = wholeOf(passage);
-  return whole.length <= most ? whole : toAWord(whole, most);
-};
 const passageOf = (passage, frame, read) => {
   const opened = (event) => {
     if (!event.target.open) return;
@@ -28,11 +22,16 @@ const passageOf = (passage, frame, read) => {
     event.target.querySelector("mark")?.scrollIntoView({ block: "nearest" });
   };
   return h("details", { class: "kl-source", ontoggle: opened },
-    h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
-      frame.answered ? null : h("span", { class: "kl-preview" }, startOf(passage, 110))),
-    h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, text) : text))),
-    h("p", { class: "kl-hint" }, passage.effect, " ",
-      button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
+    h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null),
+    h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, rendered(text)) : rendered(text)))),
+    h("p", { class: "kl-hint" }, button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
+};
+
+// The nearest passage where no document says the answer: its nearest sentence in grey.
+const nearest = ({ text }) => {
+  const sentence = text.find(([, marked]) => marked)?.[0] ?? text.map(([part]) => part).join("");
+  return [h("p", { class: "kl-from" }, h("b", {}, "Nearest passage, perhaps not an answer:")),
+    h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, rendered(toAWord(sentence.trim(), MOST_NEAREST)))];
 };
 
 // The words of an answer. Of a written one those that stand in a passage are underlined.
@@ -63,15 +62,13 @@ const replyOf = (frame, tools) => {
   const missing = frame.near && !frame.answered;
   return [
     frame.alone ? h("p", { class: "kl-alone" }, h("b", {}, ALONE_LINE)) : null,
-    missing ? h("p", { class: "kl-alone" }, h("b", {}, frame.text), ` ${frame.note}`)
-      : frame.text ? saidIn(frame) : null,
+    ...missing ? [h("p", { class: "kl-alone" }, h("b", {}, frame.text)), ...frame.passages.slice(0, 1).flatMap(nearest)]
+      : [frame.text ? saidIn(frame) : null],
     frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
       ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
     frame.full ? h("p", { class: "kl-hint" }, `ended early: an answer has ${count(frame.full, "token")} at most`) : null,
-    ...(frame.elsewhere ?? []).map((name) => h("p", { class: "kl-hint" }, "A datastore that is not chosen has a sentence about this: ",
-      button(`search “${name}” too`, () => { tick(name); later(tools.again); }, { class: "kl-link" }), ".")),
-    sources.length ? h("p", { class: "kl-from" }, missing ? "The nearest passages:" : frame.quoted ? "Quoted word for word from:"
+    sources.length ? h("p", { class: "kl-from" }, missing ? "It and its alternatives are from:" : frame.quoted ? "Quoted word for word from:"
       : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
     frame.seconds ? h("p", { class: "kl-took" }, `${frame.seconds.toFixed(1)} s`, " ",
@@ -81,17 +78,19 @@ const replyOf = (frame, tools) => {
 };
 
 const chat = (element, props, trigger, watch) => {
-  const { openings } = JSON.parse(props.value);
+  const { openings, questions } = JSON.parse(props.value);
   const out = element.querySelector(".kl-chat");
   const log = h("ol", { class: "kl-log", "aria-label": "The conversation" });
   const told = h("p", { class: "kl-sr", role: "status" });
   const start = h("div", { class: "kl-start" });
-  out.append(log, start, told);
+  const build = h("p", { class: "kl-looking" });
+  out.append(log, start, build, told);
   const places = new Map();
   let turns = [];
   let waiting = 0; // requests that the server has not ended
   let next = []; // questions of a link that are asked after this one
-  let offered = null; // what the chat says about a visitor's own text, until a question is asked
+  let building = false; // whether documents of the visitor are read
+  let mine = false; // whether the visitor has documents of their own
   let held = false; // whether the visitor has scrolled since the last question
 
   const field = () => document.querySelector("#chat-question textarea");
@@ -113,10 +112,15 @@ const chat = (element, props, trigger, watch) => {
   };
 
   const follow = () => {
-    const last = offered ? start : log.lastElementChild;
+    const last = build.childNodes.length ? build : log.lastElementChild;
     if (!held && last) reveal(last);
   };
   const draw = (turn) => {
+    if (turn.now !== undefined) {
+      log.append(h("li", { class: "kl-divider", role: "note" }, turn.now ? [h("b", {}, `Now asking: ${turn.now}`), ` (${turn.line}) `,
+        button("Delete it", () => trigger("forget", {}), { class: "kl-link" })] : turn.line));
+      return;
+    }
     if (!places.has(turn)) {
       const reply = h("div", { class: "kl-reply" });
       log.append(h("li", {}, h("h3", { class: "kl-sr" }, "Question"), h("p", { class: "kl-question", dir: "auto" }, turn.question),
@@ -128,7 +132,7 @@ const chat = (element, props, trigger, watch) => {
     busy();
   };
   const busy = () => {
-    const yes = Boolean(running());
+    const yes = Boolean(running()) || building;
     log.setAttribute("aria-busy", String(yes));
     document.documentElement.classList.toggle("kl-asking", yes);
     able("chat-stop", yes);
@@ -149,14 +153,13 @@ const chat = (element, props, trigger, watch) => {
 
   // What can be asked, before anything was.
   const begin = () => {
-    const chosen = offered ? [offered] : (form?.stores ?? Object.keys(openings)).map((name) => openings[name]).filter(Boolean);
-    document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length || offered));
+    const chosen = (form?.stores ?? Object.keys(openings)).map((name) => openings[name]).filter(Boolean);
+    document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length));
     const documents = chosen.flatMap((one) => one.documents);
     const more = sum(chosen.map((one) => one.number)) - documents.length;
     const named = documents.length ? `: ${documents.join(", ")}${more > 0 ? ` and ${more.toLocaleString("en")} more` : ""}` : "";
-    const questions = chosen.flatMap((one) => one.questions);
-    start.replaceChildren(...(turns.length && !offered ? [] : [
-      h("p", {}, `Ask about ${offered ? "your text" : "the documents"}${named}. The answer is a sentence of theirs, with its place.`),
+    start.replaceChildren(...(turns.length ? [] : [
+      h("p", {}, `Ask about the documents${named}. The answer is a sentence of theirs, with its place.`),
       ...questions.map((one) => button(one, () => ask(one), { class: "kl-chip" })),
     ]));
   };
@@ -177,7 +180,6 @@ const chat = (element, props, trigger, watch) => {
     const said = history();
     const turn = { turn: (turns.at(-1)?.turn ?? 0) + 1, question, frame: null };
     turns.push(turn);
-    offered = null;
     next = [];
     begin();
     draw(turn);
@@ -191,13 +193,6 @@ const chat = (element, props, trigger, watch) => {
     ask(first);
     next = others;
   };
-  theChat.offer = (opening) => {
-    offered = opening;
-    begin();
-    document.getElementById("open-chat").click();
-    field().focus();
-  };
-
   // The server has ended a request. One that it refused has no frame.
   theChat.asked = () => {
     waiting -= 1;
@@ -210,9 +205,32 @@ const chat = (element, props, trigger, watch) => {
     }, 1000);
   };
 
+  // Shows how far a build is, and a divider at its end.
+  const showBuild = ({ attached, now, gone, done }) => {
+    const closes = now || gone;
+    building = !done;
+    if (closes) {
+      mine = Boolean(now);
+      turns.push({ now: now ?? "", line: attached, frame: { done: true } });
+      draw(turns.at(-1));
+      begin();
+      if (now) field().focus();
+    }
+    build.className = done && !closes ? "kl-notice kl-error" : "kl-looking";
+    build.replaceChildren(...(closes ? [] : done ? [clean(attached)] : [h("i", { "aria-hidden": "true" }), clean(attached)]));
+    told.textContent = clean(now ? `Now asking: ${now}` : done ? attached : "");
+    busy();
+    follow();
+  };
+  theChat.attaching = () => showBuild({ attached: "Waiting for the server …", done: false });
+
   const show = () => {
     if (!props.value) return;
     const frame = JSON.parse(props.value);
+    if (frame.attached !== undefined) {
+      showBuild(frame);
+      return;
+    }
     const turn = turns.find((one) => one.turn === frame.turn);
     if (!turn || turn.frame?.done) return;
     turn.frame = frame;
@@ -226,6 +244,7 @@ const chat = (element, props, trigger, watch) => {
 
   const stop = () => {
     const turn = running();
+    if (building) showBuild({ attached: "The build was stopped.", done: true });
     if (!turn) return;
     end(turn, "stopped");
     next = [];
@@ -243,7 +262,6 @@ const chat = (element, props, trigger, watch) => {
     else if (pressed === "chat-new") {
       if (running()) document.getElementById("chat-stop").click();
       turns = [];
-      offered = null;
       keep();
       drawAll();
       field().focus();
@@ -255,12 +273,15 @@ const chat = (element, props, trigger, watch) => {
     follow();
   }));
   for (const moved of ["wheel", "touchmove"]) addEventListener(moved, () => { held = true; }, { passive: true });
+  // A page that is loaded again has lost the visitor's documents, so the browser asks before.
+  addEventListener("beforeunload", (event) => mine && event.preventDefault());
 
   try {
     turns = JSON.parse(sessionStorage.getItem(KEPT_AS) ?? "[]");
   } catch {
     turns = [];
   }
+  turns = turns.filter((one) => one.now === undefined); // documents of one's own end with the page
   turns.filter((one) => !one.frame?.done).forEach((one) => end(one, "the page was loaded again"));
   views.push({ follow: begin });
   drawAll();

@@ -101,9 +101,9 @@ const drawer = (element, props, watch) => {
       return [[text.slice(0, first), false], [text.slice(first, last), true, place, quoted.title.slice(found.title.length + 2), quoted.uri], [text.slice(last), false]];
     });
     const parts = pieces.map(([text, marked, place, name, uri]) => {
-      if (!marked) return text;
+      if (!marked) return rendered(text);
       const bare = text.trim(), start = text.indexOf(bare);
-      const mark = h("mark", { tabindex: "-1" }, bare);
+      const mark = h("mark", { tabindex: "-1" }, rendered(bare));
       marks.push({ mark, name, uri, first: place === found.opened });
       return [text.slice(0, start), mark, text.slice(start + bare.length)];
     });

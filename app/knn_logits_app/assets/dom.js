@@ -51,6 +51,20 @@ const spaces = (space) => {
   return ["\n", h("span", { class: "kl-breaks" }, `⏎ ×${breaks}`), "\n", space.slice(space.lastIndexOf("\n") + 1)];
 };
 
+// Shows the signs of Markdown as what they mean. It makes elements of its own, and never HTML.
+const MARKDOWN = /^#{1,6} +(.+)$|^(.+)\n[=~^-]{3,}$|(?<!\w)\*\*(\S|\S[^\n]*?\S)\*\*(?!\w)|`([^`\n]+)`|^( *)[*+-] (?=\S)|!?\[([^\]\n]*)\]\([^)\n]*\)/gm;
+const rendered = (text) => {
+  const parts = [];
+  let end = 0;
+  for (const found of text.matchAll(MARKDOWN)) {
+    const [whole, heading, title, strong, code, indent, label] = found, bold = heading ?? title ?? strong;
+    parts.push(text.slice(end, found.index), bold ? h("b", {}, rendered(bold)) : code ? h("code", {}, code)
+      : indent === undefined ? label : `${indent}• `);
+    end = found.index + whole.length;
+  }
+  return [...parts, text.slice(end)];
+};
+
 // The files that the visitor uploaded, by name, which the browser can still show. It must not read them
 // as HTML, which would be a part of this page.
 const uploads = new Map();

@@ -18,7 +18,6 @@ const unpackLive = (packed) => {
   const values = numbers(Uint16Array, packed.values);
   const documents = numbers(Uint16Array, packed.documents);
   const logs = numbers(Float32Array, packed.log_p_lm);
-  const shared = packed.shared ? numbers(Uint8Array, packed.shared) : null;
   const bonus = packed.bonus ? numbers(Float32Array, packed.bonus) : null;
   let start = 0;
   let log = 0;
@@ -31,7 +30,6 @@ const unpackLive = (packed) => {
       distances: distances.subarray(start, start + length),
       values: values.subarray(start, start + length),
       documents: documents.subarray(start, start + length),
-      shared: shared?.subarray(start, start + length),
       bonus: bonus?.subarray(start, start + length),
       log_p_lm,
     };
@@ -48,13 +46,11 @@ const votesOf = (live, step, { k, temperature }) => {
   const used = k >= live.k ? step.values.length : Math.min(k, step.values.length);
   const sign = live.metric === "l2" ? -1 : 1;
   const weights = new Float64Array(used);
-  // The tokens before a neighbor that are also before the query count, as `settings.py` says.
-  const byShared = live.by_shared ?? 0;
   let most = -Infinity;
   for (let one = 0; one < used; one += 1) {
     weights[one] = step.log_p_lm.get(step.values[one]) < FORBIDDEN ? -Infinity
       : (sign * (step.distances[one] - step.distances[0])) / temperature
-        + byShared * (step.shared?.[one] ?? 0) + (step.bonus?.[one] ?? 0);
+        + (step.bonus?.[one] ?? 0);
     most = Math.max(most, weights[one]);
   }
   let total = 0;

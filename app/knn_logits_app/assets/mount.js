@@ -12,8 +12,6 @@ let form = null;
 const views = [];
 const controls = (...values) => {
   form = formOf(values);
-  // The examples are hidden while the visitor's own text is the datastore.
-  document.documentElement.classList.toggle("kl-own", String(form.stores) === "your text");
   views.forEach((view) => view.follow());
 };
 
@@ -39,7 +37,7 @@ const mount = (element, props, trigger, watch) => {
   const out = element.querySelector(".kl-out");
   const view = {
     data: null, known: null, opened: null, settings: null, gated: false,
-    asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, kept: [], waiting: false, turn: 0,
+    asks: false, reads: Boolean(trigger), metric: "l2", same: null, before: null, waiting: false, turn: 0,
   };
   const writes = Boolean(element.closest("#answers"));
   const panel = `${element.closest("[id]")?.id || "answer"}-${views.length}-panel`;
@@ -118,12 +116,10 @@ const mount = (element, props, trigger, watch) => {
     return h("div", { class: "kl-far", role: "status" },
       h("p", {}, h("b", {}, "Nothing near."), trace.alone ? " The model alone wrote this: the memory has no part in these words."
         : ` The memory contains nothing similar to this text, so ${view.known.words.some((one) => one.share >= LEAST)
-          ? "its words may be about something else" : "it has no part in these words"}.`),
-      (view.data.asked?.elsewhere ?? []).map((name) => h("p", {}, "A datastore that is not chosen has a sentence about this: ",
-        button(`search “${name}” too`, () => { tick(name); again(); }, { class: "kl-link" }), ".")));
+          ? "its words may be about something else" : "it has no part in these words"}.`));
   };
 
-  // Shows the nearest passage and prompts to try instead.
+  // Shows the nearest passage.
   const nearestPassage = () => {
     const { trace } = view.known.side;
     if (trace?.near !== false) return null;
@@ -132,11 +128,8 @@ const mount = (element, props, trigger, watch) => {
     const [place] = trace.tokens.map((one, number) => number)
       .filter((one) => trace.tokens[one].neighbors.length).sort((one, two) => order(one) - order(two));
     const passage = place === undefined ? null : trace.tokens[place].neighbors[0];
-    const chips = (view.data.asked?.chips ?? []).map((one) => button(one, () => write(one), { class: "kl-chip" }));
-    return h("div", { class: "kl-instead" },
-      passage ? h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
-        ", ", h("b", {}, documentOf(trace, passage.document).name), ".") : null,
-      chips.length ? h("p", {}, "It can continue: ", chips) : null);
+    return passage && h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
+      ", ", h("b", {}, documentOf(trace, passage.document).name), ".");
   };
 
   // Says which names of the prompt no document has.
@@ -206,38 +199,16 @@ const mount = (element, props, trigger, watch) => {
       { store, document, places: place ? [place, ...places] : places });
   };
 
-  // Requests another answer. `more` has the values of `begun`, `without` and `note`.
-  view.ask = (kind, more) => {
-    const { asked } = view.data;
-    const values = [...(view.changed && kind === "branch" ? now(asked.values) : asked.values)];
+  // Requests the answer as if a document had never been read.
+  view.without = ({ document, name }) => {
+    const { values, without } = view.data.asked;
     writing(true);
-    trigger("ask", { kind, values, begun: asked.begun ?? [], without: asked.without ?? [], note: [], ...more });
-  };
-  const now = (values) => [form.stores, ...Object.values(form.settings), ...formOf(values).rest];
-  view.choose = (number, candidate) => {
-    const before = view.known.side.trace.tokens.slice(0, number).map((one) => one.token_id);
-    const { live } = view.known;
-    let name = "";
-    if (live) {
-      const step = live.steps[number];
-      const { weights } = votesOf(live, step, view.settings);
-      const parts = new Map();
-      weights.forEach((weight, one) => {
-        if (live.tokens[step.values[one]][0] === candidate.id)
-          parts.set(step.documents[one], (parts.get(step.documents[one]) ?? 0) + weight);
-      });
-      const [best] = [...parts].sort((one, two) => two[1] - one[1]);
-      if (best) ({ name } = documentOf(view.known.side.trace, best[0]));
-    }
-    view.ask("branch", {
-      begun: [...(view.data.asked.begun ?? []), ...before, candidate.id],
-      note: [candidate.token, ...(name ? [name.slice(0, 200)] : [])],
-    });
+    trigger("ask", { values, without: [...(without ?? []), document], named: name.slice(0, 200) });
   };
 
   const columns = (data) => {
     const known = Object.fromEntries(Object.entries(data.sides).map(([name, side]) => [name, read(side)]));
-    if (["branch", "without"].includes(data.kind) && view.before) known.old = read(view.before.sides.knn);
+    if (data.kind === "without" && view.before) known.old = read(view.before.sides.knn);
     return known;
   };
 
@@ -247,14 +218,11 @@ const mount = (element, props, trigger, watch) => {
     const other = known.lm ?? known.old;
     const traced = Boolean(main.side.trace);
     Object.assign(view, { data, known: main, same: null });
-    view.asks = writes && traced && ["write", "branch", "without"].includes(data.kind);
+    view.asks = writes && traced && ["write", "without"].includes(data.kind);
     view.metric = main.side.metric ?? view.metric;
     let otherSame = null;
     if (other && other !== main && other.side.done && main.side.done) {
-      const whole = (one) => [...wordsOf([one.side.begun]).map((word) => word.text), ...one.words.map((word) => word.text)];
-      const [left, right] = sharedWords(whole(other), whole(main));
-      otherSame = left.slice(left.length - other.words.length);
-      view.same = right.slice(right.length - main.words.length);
+      [otherSame, view.same] = sharedWords(...[other, main].map((one) => one.words.map((word) => word.text)));
     }
     if (traced) {
       apply();
@@ -266,7 +234,6 @@ const mount = (element, props, trigger, watch) => {
         if (data.kind === linked.kind && !linked.run) linked.word = null;
       }
       view.waiting = !Object.values(data.sides).every((side) => side.done);
-      if (!view.waiting && data.sides.knn?.trace && !view.kept.includes(data)) view.kept = [data, ...view.kept].slice(0, KEPT);
     } else Object.assign(view, { opened: null, waiting: false });
     const together = Boolean(known.lm && known.knn);
     const two = [];
@@ -276,9 +243,8 @@ const mount = (element, props, trigger, watch) => {
       two.push(column("old", { ...known.old, spans: [] }, { same: otherSame, coloured: true, kind: data.kind, tools: back }));
     }
     const name = known.knn ? "knn" : known.text ? "text" : "lm";
-    const title = data.kind === "without" ? `Without “${data.note[0]}”` : data.kind === "branch" ? "From your choice on" : null;
     two.push(column(name, view.known, {
-      title: title ?? undefined, same: view.same, open: traced, panel, coloured: main.side.knn, kind: data.kind, together, tools: trigger ? toolsOf(view) : null,
+      title: data.kind === "without" ? `Without “${data.named}”` : undefined, same: view.same, open: traced, panel, coloured: main.side.knn, kind: data.kind, together, tools: trigger ? toolsOf(view) : null,
     }));
     const beside = traced ? h("div", { class: "kl-right" }, documentsAside(view), h("div", { class: "kl-panels", id: panel })) : null;
     const grid = h("div", { class: `kl-grid kl-has-${two.length}${traced ? " kl-beside" : ""}` }, two, beside);
@@ -287,7 +253,7 @@ const mount = (element, props, trigger, watch) => {
       out.replaceChildren(
         h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, view.known, view.same) : null),
         h("div", { class: "kl-notes" }, traced ? notice() : null), ...[traced && differences(), nothingNear(), unknownNames()].filter(Boolean), grid,
-        ...[nearestPassage()].filter(Boolean), legend(data.kind, view.known), ...[writes && earlierOf(view, draw)].filter(Boolean));
+        ...[nearestPassage()].filter(Boolean), legend(data.kind, view.known));
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");
     out.dataset.done = String(Object.values(data.sides).every((side) => side.done));
@@ -315,7 +281,7 @@ const mount = (element, props, trigger, watch) => {
     }
     if (!completed(data)) return;
     if (view.data && view.data.kind !== "explain" && data.kind !== view.data.kind && view.data.sides.knn?.trace
-        && ["branch", "without"].includes(data.kind)) view.before = view.data;
+        && data.kind === "without") view.before = view.data;
     if (data.kind === "write") view.before = null;
     const begins = view.data && view.data.asked !== undefined && out.dataset.done !== "false";
     draw(data);

@@ -22,10 +22,6 @@ const write = (text) => {
   press("#write");
 };
 
-// Chooses a datastore, if it is not chosen yet.
-const tick = (name) => [...document.querySelectorAll("#stores label")].find((one) => one.textContent.trim() === name)
-  ?.querySelector("input:not(:checked)")?.click();
-
 // Makes Enter write or send, and Shift+Enter break the line. In gradio it is the other way round.
 const SENDS = { "#prompt textarea": "#write", "#chat-question textarea": "#chat-send" };
 const enter = (event) => {
@@ -55,8 +51,6 @@ document.addEventListener("click", (event) => {
   if (event.target.closest?.("#write, #tab-generate .kl-chips button")) writing(true);
   // Of a request that is stopped while it waits the server says nothing.
   if (event.target.closest?.("#stop")) writing(false);
-  if (event.target.closest?.("#build")) able("cancel", true);
-  if (event.target.closest?.("#cancel")) able("cancel", false);
 });
 
 const settings = (open) => document.getElementById("open-settings")?.setAttribute("aria-expanded", String(open));
@@ -66,23 +60,6 @@ document.addEventListener("click", (event) => {
   else if (areOpen() && !event.target.closest?.("#side") && event.target.isConnected) settings(false);
 });
 document.addEventListener("keydown", (event) => event.key === "Escape" && settings(false));
-
-// Makes buttons of beginnings of a visitor's own text. A chat opens to be asked about it. Otherwise the
-// first beginning is continued at once.
-const tries = (element, watch) => {
-  element.addEventListener("click", (event) => {
-    const chosen = event.target.closest("[data-try]");
-    if (chosen) write(chosen.dataset.try);
-  });
-  watch("value", () => {
-    able("cancel", Boolean(element.querySelector(".kl-progress")));
-    const first = element.querySelector("[data-try]");
-    const opening = element.querySelector("[data-opening]")?.dataset.opening;
-    const memory = document.querySelector("#stores input:checked");
-    if (opening) setTimeout(() => theChat.offer(JSON.parse(opening)));
-    else if (first && memory) setTimeout(() => write(first.dataset.try));
-  });
-};
 
 // Says what is wrong with what a visitor gives, at once and below its box.
 const complain = (box, line) => {
@@ -114,21 +91,41 @@ const refusalOf = (files) => {
   if (empty) return `${empty.name} is empty.`;
   return all > server.bytes ? `The files have ${sizeOf(all)}, but the limit is ${sizeOf(server.bytes)} together.` : null;
 };
-const take = (event, files) => {
-  const box = event.target.closest?.("#own-files");
-  if (!box || !files?.length) return;
-  const line = refusalOf([...files]);
-  complain(box, line);
+// The browser's field behind the button "Attach". Files that are dropped, and a long text that is pasted
+// into a question, are put into it.
+const ATTACH = "[data-testid=Attach-upload-button]", MOST_PASTED = 2000;
+const attach = (files) => {
+  const field = document.querySelector(ATTACH), given = new DataTransfer();
+  [...files].forEach((file) => given.items.add(file));
+  field.files = given.files;
+  field.dispatchEvent(new Event("change", { bubbles: true }));
+};
+document.addEventListener("change", (event) => {
+  if (!event.target.matches?.(ATTACH) || !event.target.files.length) return;
+  const line = refusalOf([...event.target.files]);
+  complain(document.getElementById("chat-line"), line);
   if (!line) {
-    upload(files);
+    upload(event.target.files);
+    theChat.attaching();
     return;
   }
-  event.preventDefault();
   event.stopImmediatePropagation();
-  if (event.type === "change") event.target.value = "";
-};
-document.addEventListener("change", (event) => take(event, event.target.files), true);
-document.addEventListener("drop", (event) => take(event, event.dataTransfer.files), true);
+  event.target.value = "";
+}, true);
+for (const kind of ["dragover", "drop"])
+  document.addEventListener(kind, (event) => {
+    if (!event.target.closest?.("#tab-chat") || !event.dataTransfer.types.includes("Files")) return;
+    event.preventDefault();
+    if (kind === "drop") attach(event.dataTransfer.files);
+  });
+document.addEventListener("paste", (event) => {
+  if (!event.target.closest?.("#chat-question")) return;
+  const text = event.clipboardData.getData("text/plain");
+  const files = text.length > MOST_PASTED ? [new File([text], "Pasted text.txt")] : event.clipboardData.files;
+  if (!files.length) return;
+  event.preventDefault();
+  attach(files);
+}, true);
 
 // Shows or hides a part of the page.
 document.addEventListener("click", ({ target }) => {

@@ -105,7 +105,7 @@ const sourceItem = (word, one, view) => {
         : `${view.metric === "l2" ? "distance" : "similarity"} ${short(found.passage.distance ?? 0)}`));
   }
   if (view.asks)
-    parts.push(button("Write without it", () => view.ask("without", { without: [document.document], note: [document.name] }),
+    parts.push(button("Write without it", () => view.without(document),
       { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }));
   return h("li", {}, documentLine(one.number, found?.passage, place, view), found && quote(word, found), found && sourceRead(found.passage.source),
     h("div", { class: "kl-nums" }, parts));
@@ -141,11 +141,8 @@ const chart = (number, view) => {
   const state = view.known.states[number];
   const row = (one) => {
     const mine = one.id === state.id;
-    const go = view.asks && !mine && one.token !== "(the end)";
-    const label = visible(one.token);
     return h("tr", { class: mine ? "kl-chosen" : null },
-      h("th", { scope: "row" }, go ? button(label, () => view.choose(number, one),
-        { class: "kl-choose", title: `Continue with “${label.trim()}” in its place` }) : label),
+      h("th", { scope: "row" }, visible(one.token)),
       bar(one.p, "mix"), bar(one.p_lm, "lm"), bar(state.lmbda ? one.p_knn : null, "knn"));
   };
   const heads = ["candidate", "p, together", "p_LM, model", "p_kNN, neighbors"];
@@ -163,8 +160,7 @@ const turning = (word, view) => {
   const number = word.tokens.find((one) => states[one].best);
   if (number !== undefined) {
     const { best } = states[number];
-    parts.push(h("b", {}, `With these settings it says “${visible(best.token).trim()}”. `),
-      view.asks ? button("Write on from here", () => view.choose(number, best), { class: "kl-link kl-on" }) : null, " ");
+    parts.push(h("b", {}, `With these settings it says “${visible(best.token).trim()}”. `));
   } else if (!view.gated) {
     for (const one of turnsOf(live, word.tokens[0], states[word.tokens[0]], view.settings)) {
       const at = "from" in one ? `From λ ${short(one.from)} on` : `Below λ ${short(one.below)}`;

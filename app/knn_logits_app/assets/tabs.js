@@ -1,6 +1,6 @@
-// Handles the row of tabs. All panels are mounted from the start, and app.css hides those whose tab
-// is not selected. gradio's own tabs mount their content only when they are opened. A moment later
-// they set its fields back to their first values, and lose what was typed meanwhile.
+// Handles the row of tabs. All panels are mounted from the start. gradio mounts those of its own tabs only
+// when they are opened, also with `render_children`, and a moment later sets their fields back to their first
+// values, so that what was typed meanwhile is lost.
 const tabs = [...element.querySelectorAll("[role=tab]")];
 const open = (tab) => {
   tabs.forEach((one) => {

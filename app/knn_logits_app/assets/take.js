@@ -74,9 +74,9 @@ const linkOf = (view) => {
 // Returns the text with a footnote number after each passage, and the documents below.
 const withFootnotes = (view) => {
   const { known } = view;
-  const { trace, begun } = known.side;
+  const { trace } = known.side;
   const numbers = new Map();
-  let text = (known.side.prompt ?? "") + (begun ?? "");
+  let text = known.side.prompt ?? "";
   let place = 0;
   known.spans.forEach((span, at) => {
     text += known.words.slice(place, span.last + 1).map((one) => one.whole).join("");
@@ -116,22 +116,11 @@ const toolsOf = (view) => {
   const { data } = view;
   const main = data.sides.knn ?? data.sides.text;
   if (!main?.trace) return null;
-  const trace = () => download("trace.json", "application/json", JSON.stringify(wholeTrace(main.trace), null, 1));
   const page = () => download("answer.html", "text/html", alonePage(data));
   const tool = (label, run, name) => button(label, run, { class: `kl-link ${name}` });
   return h("div", { class: "kl-tools" },
     linkable(data) ? tool("Copy a link", (event) => copy(linkOf(view), event.currentTarget), "kl-copy-link") : null,
     tool("Copy with sources", (event) => copy(withFootnotes(view), event.currentTarget), "kl-copy"),
-    tool("Save as a page (HTML)", page, "kl-export"), tool("Download the trace (JSON)", trace, "kl-save"));
+    tool("Save as a page (HTML)", page, "kl-export"));
 };
 
-// Lists the earlier answers of a place as buttons, up to ten.
-const KEPT = 10;
-const earlierOf = (view, draw) => {
-  const others = view.kept.filter((one) => one !== view.data);
-  if (!others.length) return null;
-  const said = (side) => (side.begun ?? "") + side.trace.tokens.map((one) => one.token).join("");
-  return h("details", { class: "kl-earlier" }, h("summary", {}, `Earlier answers (${others.length})`),
-    h("ol", {}, others.map((one) => h("li", {}, button([h("span", { class: "kl-prompt" }, fromAWord(one.sides.knn.prompt, 80)),
-      toAWord(said(one.sides.knn), 120)], () => draw(one), { class: "kl-link" })))));
-};

@@ -3,9 +3,8 @@
 from conftest import TEXTS
 from office_files import pdf
 
-from app.chatting import ALONE, GENERAL, MISSING, OPEN_ALL, QUEEN, Chat
+from app.chatting import ALONE, GENERAL, MISSING, QUEEN, Chat
 from app.conftest import expect
-from app.payloads import PAYLOADS
 from app.test_journeys import COPIED
 
 
@@ -36,8 +35,6 @@ def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(cha
     page.keyboard.press("Enter")
     expect(source.locator("mark")).to_have_text(TEXTS[2])
     expect(source.locator("mark")).to_be_in_viewport()
-    expect(source).to_contain_text("Reading it")
-    expect(source).not_to_contain_text("log p")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     drawer = page.get_by_role("dialog")
@@ -93,12 +90,14 @@ def test_a_link_to_an_answer_asks_its_question_after_the_one_before(chat, visit)
 def test_each_kind_of_answer_says_what_it_is_from(chat):
     """One that no document has, one that the model gives alone, and one in its own words."""
     reply = chat.ask(MISSING)
-    expect(reply.locator(".kl-alone")).to_contain_text(
-        "No document says that. The nearest sentence:"
-    )
+    expect(reply.locator(".kl-alone")).to_have_text("No document says that.")
+    expect(reply.locator(".kl-from").first).to_have_text("Nearest passage, perhaps not an answer:")
     mark = reply.locator("details").first.locator("mark")
-    assert mark.text_content().strip() in reply.locator(".kl-alone").text_content()
-    expect(reply.locator(".kl-from")).to_have_text("The nearest passages:")
+    assert mark.text_content().strip() in reply.locator(".kl-perhaps").text_content()
+    # It is grey, and its alternatives stand below.
+    soft = "(one) => getComputedStyle(one).color"
+    grey = reply.locator(".kl-from").first.evaluate(soft)
+    assert reply.locator(".kl-perhaps").evaluate(soft) == grey
     assert reply.locator("details").count() >= 2
     reply.locator("details").first.locator("summary").click()
     expect(reply.locator("details blockquote").first).to_contain_text("harbour")
@@ -118,7 +117,7 @@ def test_each_kind_of_answer_says_what_it_is_from(chat):
     expect(reply.locator("details blockquote")).to_contain_text(TEXTS[2])
 
 
-def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat, store):
+def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat):
     expect(chat.page.get_by_label("signs", exact=True)).to_be_checked()
     reply = chat.ask("When does the ferry leave Oldenport?")
     expect(reply.locator(".kl-quoted")).to_contain_text("The ferry leaves Oldenport at noon.")
@@ -127,24 +126,13 @@ def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat
     link = reply.get_by_role("link", name="Open the original in a new tab")
     expect(link).to_have_attribute("href", "https://example.org/ferry")
     expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
-    # One that is not chosen is named, and searched by a click.
-    expect(chat.page.get_by_label(store.name, exact=True)).to_be_checked()
-    chat.page.get_by_label("signs", exact=True).uncheck()
-    reply = chat.ask("When does the ferry leave?")
-    reply.get_by_role("button", name="search “signs” too").click()
-    expect(chat.log.locator("> li")).to_have_count(3)
-    expect(chat.turn().locator(".kl-quoted")).to_contain_text("The ferry leaves Oldenport at noon.")
-    expect(chat.page.get_by_label("signs", exact=True)).to_be_checked()
 
 
 def test_a_source_in_a_pdf_of_ones_own_opens_the_pdf_at_its_page(chat, tmp_path):
     page = chat.page
     file = tmp_path / "kiln.pdf"
     file.write_bytes(pdf("The kiln is old.", "The kiln of Harrow reaches 1280 degrees."))
-    chat.visit.tab("Your text")
-    page.locator("#own-files input[type=file]").set_input_files(file)
-    expect(page.locator("#own-files")).to_contain_text("kiln")
-    chat.visit.build()
+    chat.visit.attach(file)
     reply = chat.ask("How many degrees does the kiln of Harrow reach?")
     expect(reply.locator("summary")).to_contain_text("kiln.pdf, page 2")
     reply.locator("summary").click()
@@ -163,55 +151,3 @@ def test_a_source_in_a_pdf_of_ones_own_opens_the_pdf_at_its_page(chat, tmp_path)
     kind = "fetch(url).then((one) => one.blob()).then((one) => [one.type, one.size])"
     found = page.evaluate(f"(url) => {kind}", address.partition("#")[0])
     assert found == ["application/pdf", file.stat().st_size]
-
-
-def test_hostile_documents_and_questions_are_text(chat, store):
-    page = chat.page
-    page.get_by_label(store.name, exact=True).uncheck()
-    page.get_by_label("signs", exact=True).check()
-    for number, payload in list(enumerate(PAYLOADS[::3]))[:6]:
-        question = f"What does Sign {number} read? {payload}"
-        chat.ask(question)
-        page.evaluate(OPEN_ALL)
-        assert page.evaluate("window.pwned") is None
-    handlers = "[...document.querySelectorAll('#chat *')].filter((one) => " \
-        "[...one.attributes].some((name) => name.name.startsWith('on'))).length"  # fmt: skip
-    assert page.evaluate(handlers) == 0
-    assert page.locator("#chat a[href^=javascript], #chat img, #chat iframe").count() == 0
-    chat.visit.open()
-    expect(chat.log.locator("> li")).to_have_count(6)
-    assert PAYLOADS[0] in chat.log.inner_text()
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    assert page.evaluate("window.pwned") is None
-
-
-def test_a_text_of_ones_own_is_asked(chat):
-    page = chat.page
-    chat.visit.tab("Your text")
-    page.locator("#own-text textarea").fill(
-        "The lighthouse of Orrin Bay was painted blue in 1931. Its lamp burns rape oil."
-    )
-    chat.visit.build()
-    # The chat opens by itself, with the cursor in its field.
-    expect(page.locator("#chat .kl-start")).to_contain_text("Ask about your text: Pasted text.")
-    expect(chat.box).to_be_focused()
-    reply = chat.ask("When was the lighthouse of Orrin Bay painted?")
-    expect(reply.locator(".kl-quoted")).to_contain_text("painted blue in 1931.")
-    expect(reply.locator("summary")).to_contain_text("Pasted text")
-    reply.locator("summary").click()
-    reply.get_by_role("button", name="Read the document").click()
-    # Of the passage that was read only the quoted sentence is marked.
-    expect(page.get_by_role("dialog")).to_contain_text("Its lamp burns rape oil.")
-    expect(page.get_by_role("dialog").locator("mark")).to_have_text(
-        "The lighthouse of Orrin Bay was painted blue in 1931."
-    )
-    page.keyboard.press("Escape")
-    # Another text is named below a conversation, up to the next question.
-    chat.visit.tab("Your text")
-    page.locator("#own-text textarea").fill("The kiln is old. Who keeps the kiln of Harrow Road?")
-    chat.visit.build()
-    expect(chat.log.locator("> li")).to_have_count(1)
-    expect(page.locator("#chat .kl-start")).to_be_in_viewport()
-    page.locator("#chat").get_by_role("button", name="Who keeps the kiln of Harrow Road?").click()
-    expect(page.locator("#chat .kl-start")).to_have_text("")
-    expect(chat.log.locator("> li")).to_have_count(2)

@@ -9,7 +9,7 @@ from conftest import TEXTS
 
 from app.chatting import GENERAL, MISSING, OPEN_ALL, QUEEN, Chat
 from app.conftest import PATIENCE, eventually, expect, serving
-from app.test_raw_requests import call, generating
+from app.test_raw_requests import call, form
 from knn_logits import Asking
 from knn_logits_app.visitors import Quotas
 
@@ -123,7 +123,7 @@ def test_a_question_that_is_stopped_while_it_waits_is_never_asked(chat, chat_pag
     )
     with httpx.Client(base_url=url) as client:
         for _ in range(2):
-            call(client, "generate", *generating("The"))
+            call(client, form("The", stores=("signs",)))
     eventually(lambda: len(held) == 2)
     with chat.page.expect_response("**/queue/join**"):
         chat.send("Is this ever asked?")
