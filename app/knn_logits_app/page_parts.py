@@ -75,23 +75,18 @@ def stop_button(label: str, name: str) -> Any:
 
 
 def setting_control(declared: Setting, value: Any, useful: int | None = None) -> Any:
-    """Adds the control of a setting, of which larger values than `useful` make no difference."""
-    label, info = _LABELS.get(declared.name, (declared.name.replace("_", " "), declared.help))
+    """Adds the control of a number, of which larger values than `useful` make no difference."""
+    label, info = _LABELS[declared.name]
     shared: dict[str, Any] = {"label": label, "info": info, "elem_id": declared.name}
-    if declared.kind is bool:
-        return gr.Checkbox(bool(value), **shared)
-    if declared.choices and declared.kind is None:
-        return gr.Dropdown(list(declared.choices), value=value, **shared)
-    whole = declared.kind is int
     most = declared.limit if declared.limit is not None else declared.most
-    if declared.least is not None and most is not None:
-        most = max(value, min(most, useful or most))
-        slider = gr.Slider(declared.least, most, value, step=1 if whole else 0.01, **shared)
-        # A link may have a larger value. All are checked later.
-        slider.preprocess = lambda payload: payload  # type: ignore[method-assign]
-        return slider
-    least = declared.above if declared.least is None else declared.least
-    return gr.Number(value, minimum=least, **shared)
+    if declared.least is None or most is None:
+        return gr.Number(value, minimum=declared.above, **shared)
+    most = max(value, min(most, useful or most))
+    step = 1 if declared.kind is int else 0.01
+    slider = gr.Slider(declared.least, most, value, step=step, **shared)
+    # A link may have a larger value. All are checked later.
+    slider.preprocess = lambda payload: payload  # type: ignore[method-assign]
+    return slider
 
 
 def values_of(store: Datastore) -> dict[str, Any]:

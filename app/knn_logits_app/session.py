@@ -61,7 +61,6 @@ class Answer:
     stopped: str | None = None  # why the answer ended early
     tokens: int = 0
     seconds: float = 0.0  # without the trace
-    passes: int | None = None  # forward passes of the model, if they were counted
     metric: str = "l2"
     adaptive: bool = False  # whether an adaptive gate set λ
     live: tuple[dict[str, Any], list[Shown]] | None = None
@@ -190,7 +189,7 @@ def _write(
             stopped = "stopped" if deadline.cancelled else "the time is up"
         answer = replace(
             answer, words=tuple(words), stopped=stopped, tokens=len(words),
-            seconds=time.monotonic() - started, passes=knn.passes + 1 if knn else None,
+            seconds=time.monotonic() - started,
             metric=live.metric if live else "l2",
             adaptive=live is not None and live.adaptive,
         )  # fmt: skip

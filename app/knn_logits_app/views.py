@@ -54,7 +54,7 @@ def chat_page(sequence: SequenceTrace, metric: str = "l2", folded: str | None = 
         for place, token in enumerate(sequence.tokens)
     ]
     side = {
-        "prompt": "", "knn": True, "done": True, "stopped": None, "passes": None,
+        "prompt": "", "knn": True, "done": True, "stopped": None,
         "tokens": len(tokens), "seconds": 0, "live": None, "metric": metric,
         "trace": packed(replace(sequence, prompt="", tokens=tokens)),
     }  # fmt: skip
@@ -68,7 +68,7 @@ def message(line: str) -> str:
 
 
 def _side(answer: Answer) -> dict[str, Any]:
-    names = ("prompt", "knn", "done", "stopped", "tokens", "passes", "metric", "adaptive")
+    names = ("prompt", "knn", "done", "stopped", "tokens", "metric", "adaptive")
     content = {name: getattr(answer, name) for name in names}
     content["seconds"] = round(answer.seconds, 3)
     if answer.trace is None:

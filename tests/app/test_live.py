@@ -72,8 +72,12 @@ globalThis.document = { addEventListener: () => {} };
 class Node:
     """Runs the page's scripts without a browser, in the Node.js that Playwright brings."""
 
+    def __init__(self, originals=""):
+        self._originals = originals
+
     def evaluate(self, function, *given):
-        program = f"{BROWSER}\n{bundle.script()}\nconst call = {function};\n"
+        script = bundle.script(self._originals)
+        program = f"{BROWSER}\n{script}\nconst call = {function};\n"
         program += 'const given = JSON.parse(require("fs").readFileSync(0, "utf-8"));\n'
         program += "console.log(JSON.stringify(call(...given)));"
         node, _ = pytest.importorskip("playwright._impl._driver").compute_driver_executable()

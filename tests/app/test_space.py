@@ -15,9 +15,10 @@ from forked import Fork, alone_in
 from office_files import docx, paragraph, pdf
 
 from app.test_strangers import built
-from knn_logits import Deadline
+from knn_logits import Deadline, Document
 from knn_logits_app.requests import Lookup, Writing
 from knn_logits_app.session import Session
+from knn_logits_app.your_text import build_steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,3 +160,31 @@ def test_the_entry_opens_the_model_with_its_datastore(instruct_folder):
         written = " ".join(f"{example.prompt}{answers['knn'].text}".split())
         assert written.endswith(".")
         assert written in " ".join(pages.split())
+
+
+@pytest.mark.instruct
+def test_unrelated_documents_beside_it_leave_a_text_as_it_is(instruct_folder, tmp_path):
+    """A PDF of opening hours once made "The SQLite library consists of approximately hours"."""
+    session = Session(runpy.run_path(str(ROOT / "app" / "app.py"))["sqlite_library"]())
+    texts = {
+        "hours": "The library is open from Monday to Friday for approximately nine hours. The "
+        "library consists of a reading room. The hours change in winter.",
+        "press": "The Brindle is a cider press. It is limited in size to two baskets.",
+    }
+    private = {}
+    for name, text in texts.items():
+        documents = [Document(text, name)]
+        *_, private[name] = build_steps(session, documents, tmp_path / name, Deadline(600))
+
+    def written(prompt, *stores):
+        writing = Writing(prompt, Lookup(stores), new_tokens=12, sentence=True)
+        *_, answers = session.write(writing, Deadline(600), private)
+        return answers["knn"].text
+
+    mine = "The library is open from Monday to Friday for"
+    assert written(mine, "sqlite-docs", *texts) == " approximately nine hours."
+    for prompt in (
+        "The SQLite library consists of approximately",
+        "A database is limited in size to",
+    ):
+        assert written(prompt, "sqlite-docs", *texts) == written(prompt, "sqlite-docs")

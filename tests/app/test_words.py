@@ -145,12 +145,11 @@ def test_words_in_a_row_from_one_place_are_one_span(drawing):
     assert page.locator(".kl-panel mark").inner_text() == "door"
 
 
-def test_many_line_breaks_are_a_sign_that_opens_the_word_beside_it(drawing):
+def test_many_line_breaks_take_the_room_of_two(drawing):
     tokens = [token(" one", 0.9, changed=True), token("\n" * 50, 0.9), token("two", 0.9)]
     page = drawing(views.frame({"knn": answer(*tokens)}, {}))
-    assert page.locator(".kl-breaks").inner_text() == "⏎ ×50"
-    page.locator(".kl-breaks").click()
-    assert page.locator(".kl-panel h3").inner_text() == "two"
+    text = page.locator(".kl-side-knn .kl-text").evaluate("(one) => one.textContent")
+    assert text.endswith("one\n\ntwo")
     assert words(page).count() == 2
 
 
@@ -161,16 +160,9 @@ def test_control_characters_are_left_out(drawing):
     assert page.locator(".kl-prompt").evaluate("(one) => one.textContent") == "ab[31mcd\ne"
 
 
-def test_a_speed_says_how_the_words_came(drawing):
+def test_an_answer_says_how_fast_it_was(drawing):
     one = answer(token(" cover"), token(" of"), token(" it"))
-    text = shown(drawing(views.frame({"lm": one, "knn": replace(one, passes=2)}, {})))
-    assert text.count("both texts at once") == 2
-    assert "6 a second: written one by one, both" in text
-    assert "6 a second: 2 passes of the model, drafted from the memory, both" in text
-    alone = shown(drawing(views.frame({"knn": replace(one, passes=1)}, {})))
-    assert "1 pass of the model, drafted" in alone
-    assert "at once" not in alone
-    assert "one by one" in shown(drawing(views.frame({"knn": replace(one, passes=3)}, {})))
+    assert "3 tokens, 6 a second" in shown(drawing(views.frame({"knn": one}, {})))
     slow = shown(drawing(views.frame({"knn": replace(one, seconds=12.0)}, {})))
     assert "0.25 a second" in slow
     page = drawing(views.frame({"text": one}, {}, kind="explain"))

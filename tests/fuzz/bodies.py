@@ -101,7 +101,7 @@ def requests(exact):
     ]
     task = "### Task:\n<chat_history>\nUSER: Why the crane?\n</chat_history>\n"
     tasks = [_body(messages=[{"role": "user", "content": task}]), *chat]
-    rewriting = {"kind": "branch", "values": [1, 2, 3], "begun": [1], "note": ["a", "b"]}
+    rewriting = {"values": [1, 2, 3], "without": ["a"], "named": "b"}
     asked = {
         "data": [["texts"], {"k": 4, "lmbda": 0.5}, "Why?", said, True, rewriting],
         "session_hash": "abc",

@@ -1,6 +1,5 @@
 // Makes an answer a page of its own, which a visitor can save and a chat shows in a frame.
 
-const STRENGTH = "Memory strength (λ)";
 const SELF = document.currentScript?.textContent ?? "";
 
 // Returns the page of an answer as text. bundle.py defines ALONE, the template of the page.
@@ -20,22 +19,7 @@ const alone = () => {
   const follow = () => document.body.classList.toggle("dark", dark.matches);
   dark.addEventListener("change", follow);
   follow();
-  const element = document.getElementById("answer");
-  const view = mount(element, { value: document.getElementById("content").textContent }, null, () => {});
-  const live = view.known?.live;
-  if (live && !live.gate && view.data.asked?.values) {
-    names = view.data.asked.names ?? names;
-    const [stores, ...values] = view.data.asked.values;
-    const place = names.indexOf("lmbda");
-    const told = h("output", {}, short(live.lmbda));
-    const slider = h("input", { type: "range", min: "0", max: "1", step: "0.01", value: live.lmbda, "aria-label": STRENGTH });
-    slider.addEventListener("input", () => {
-      told.textContent = short(Number(slider.value));
-      const settings = values.slice(0, names.length).with(place, Number(slider.value));
-      controls(stores, ...settings, true);
-    });
-    element.prepend(h("p", { class: "kl-slider" }, `${STRENGTH} `, slider, " ", told));
-  }
+  mount(document.getElementById("answer"), { value: document.getElementById("content").textContent }, null, () => {});
   // A page that shows this one in a frame has to know its height.
   if (parent === window) return;
   const tell = () => {

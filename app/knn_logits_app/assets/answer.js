@@ -103,11 +103,7 @@ const hint = (word) => {
 // Returns the words as elements. With `open` they are buttons. Otherwise they are only coloured.
 const textOf = (known, { same, open, panel, coloured }) => {
   const drawn = (word) => {
-    if (!word.text) {
-      const space = spaces(word.space);
-      if (open && Array.isArray(space)) space[1].dataset.beside = word.number;
-      return [space];
-    }
+    if (!word.text) return [spaces(word.space)];
     const attributes = { class: coloured ? look(word, same?.[word.number]) : same?.[word.number] ? "kl-same" : null };
     if (open) {
       Object.assign(attributes, { role: "button", tabindex: "0", "aria-expanded": "false",
@@ -129,19 +125,13 @@ const textOf = (known, { same, open, panel, coloured }) => {
   return parts;
 };
 
-const pace = (side, together) => {
-  const how = side.passes === null || side.passes >= side.tokens ? "written one by one"
-    : `${count(side.passes, "pass").replace("passs", "passes")} of the model, drafted from the memory`;
-  return how + (together ? ", both texts at once" : "");
-};
-
-const footer = (side, { kind, together, tools }) => {
+const footer = (side, { kind, tools }) => {
   const parts = [];
   if (side.done || side.seconds) {
     let speed = count(side.tokens, "token");
     if (side.seconds > 0 && side.tokens) {
       const rate = side.tokens / side.seconds;
-      speed += `, ${rate < 10 ? short(rate) : Math.round(rate)} a second: ${kind === "explain" ? "read in one pass" : pace(side, together)}`;
+      speed += `, ${rate < 10 ? short(rate) : Math.round(rate)} a second${kind === "explain" ? ": read in one pass" : ""}`;
     }
     parts.push(h("span", {}, speed));
   }

@@ -44,12 +44,8 @@ const visible = (token) => {
   const bare = token.replace(/^ +| +$/g, "");
   return bare ? bare.replaceAll("\n", "⏎").replaceAll("\t", "⇥") : "␣".repeat(Math.max(1, token.length));
 };
-// Returns the white space between words. Three or more line breaks are shown as one sign.
-const spaces = (space) => {
-  const breaks = space.split("\n").length - 1;
-  if (breaks < 3) return space;
-  return ["\n", h("span", { class: "kl-breaks" }, `⏎ ×${breaks}`), "\n", space.slice(space.lastIndexOf("\n") + 1)];
-};
+// Returns the white space between words, of which many line breaks take the room of two.
+const spaces = (space) => space.replace(/\n\s*\n\s*\n/g, "\n\n");
 
 // Shows the signs of Markdown as what they mean. It makes elements of its own, and never HTML.
 const MARKDOWN = /^#{1,6} +(.+)$|^(.+)\n[=~^-]{3,}$|(?<!\w)\*\*(\S|\S[^\n]*?\S)\*\*(?!\w)|`([^`\n]+)`|^( *)[*+-] (?=\S)|!?\[([^\]\n]*)\]\([^)\n]*\)/gm;

@@ -235,16 +235,15 @@ const mount = (element, props, trigger, watch) => {
       }
       view.waiting = !Object.values(data.sides).every((side) => side.done);
     } else Object.assign(view, { opened: null, waiting: false });
-    const together = Boolean(known.lm && known.knn);
     const two = [];
-    if (known.lm && known.lm !== main) two.push(column("lm", known.lm, { same: otherSame, kind: data.kind, together }));
+    if (known.lm && known.lm !== main) two.push(column("lm", known.lm, { same: otherSame, kind: data.kind }));
     if (known.old) {
       const back = button("Back to it", () => draw(view.before), { class: "kl-link kl-back" });
       two.push(column("old", { ...known.old, spans: [] }, { same: otherSame, coloured: true, kind: data.kind, tools: back }));
     }
     const name = known.knn ? "knn" : known.text ? "text" : "lm";
     two.push(column(name, view.known, {
-      title: data.kind === "without" ? `Without “${data.named}”` : undefined, same: view.same, open: traced, panel, coloured: main.side.knn, kind: data.kind, together, tools: trigger ? toolsOf(view) : null,
+      title: data.kind === "without" ? `Without “${data.named}”` : undefined, same: view.same, open: traced, panel, coloured: main.side.knn, kind: data.kind, tools: trigger ? toolsOf(view) : null,
     }));
     const beside = traced ? h("div", { class: "kl-right" }, documentsAside(view), h("div", { class: "kl-panels", id: panel })) : null;
     const grid = h("div", { class: `kl-grid kl-has-${two.length}${traced ? " kl-beside" : ""}` }, two, beside);
@@ -292,9 +291,6 @@ const mount = (element, props, trigger, watch) => {
   out.addEventListener("click", (event) => {
     const word = event.target.closest(".kl-w[role=button]");
     if (word) open(Number(word.dataset.word));
-    const sign = event.target.closest("[data-beside]");
-    const beside = sign && view.known.words.find((one) => one.number > Number(sign.dataset.beside) && one.text);
-    if (beside) open(beside.number);
   });
   out.addEventListener("keydown", (event) => {
     if (event.key === "Escape") view.close(true);

@@ -2,7 +2,7 @@
 
 // { stores: each datastore's own settings, names: of the settings, bytes, files, suffixes: of uploads }
 let server = { stores: {}, names: [], bytes: Infinity, files: Infinity, suffixes: [] };
-// The names of the settings among the values of a form. A saved answer brings its own.
+// The names of the settings among the values of a form.
 let names = ["lmbda", "k", "temperature"];
 
 // Returns the settings of the first datastore that is chosen. A visitor's text has those of the first.
