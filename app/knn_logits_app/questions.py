@@ -116,9 +116,7 @@ def _packed(answer: Answer) -> dict[str, Any]:
     return {
         "text": answer.text,
         "parts": _parts(answer),
-        "short": answer.span,
         "answered": answer.answered,
-        "near": answer.near,
         "quoted": answer.quoted,
         "seconds": round(answer.seconds, 2),
         "passages": [_passage(row, answer) for row in rows],

@@ -304,7 +304,7 @@ def test_a_text_is_compared_with_the_documents(one):
     one.tab("Explain")
     page.locator("#explain").click()
     one.fresh("#explained", ".kl-foot span")
-    assert words(page, "#explained").count() > 30
+    assert words(page, "#explained").count() >= 9
     headline = page.locator("#explained .kl-headline")
     # It never says that nothing is wrong, only what was compared.
     expect(headline).to_contain_text(re.compile(r"No difference in the \d+ of \d+ words that"))
@@ -352,7 +352,7 @@ def test_documents_of_ones_own_are_attached_asked_private_and_deleted(visit, ser
     one, other = visit(), visit()
     page = one.page
     one.tab("Chat")
-    stop, build = page.locator("#chat-stop"), page.locator("#chat > * > .kl-looking")
+    stop, build = page.locator("#chat-stop"), page.locator("#chat p.kl-looking")
     dividers, mine = page.locator("#chat .kl-divider"), page.get_by_label("your text", exact=True)
     # A build is stopped at once.
     (tmp_path / "long.txt").write_text("The lamp burns rape oil every night. " * 10_000)

@@ -3,7 +3,7 @@
 
 const KEPT_AS = "knn-logits chat";
 const MOST_TURNS = 50, MOST_PAIRS = 8, MOST_NEAREST = 400;
-const ALONE_LINE = "No document is about this: the model answers alone.";
+const ALONE_LINE = "No passage answers this: the model answers without the documents.";
 const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {} };
 const asked = () => theChat.asked();
 
@@ -37,10 +37,7 @@ const nearest = ({ text }) => {
 // The words of an answer. Of a written one those that stand in a passage are underlined.
 const saidIn = (frame) => {
   if (frame.quoted) {
-    // The words that answer, which tab_chat.py counts in code points.
-    const letters = [...frame.text], [first, last] = frame.short ?? [0, 0];
-    const part = (from, to) => letters.slice(from, to).join("");
-    return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", part(0, first), h("strong", {}, part(first, last)), part(last), "”");
+    return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", rendered(frame.text), "”");
   }
   const words = frame.parts.map(([text, source], place) => {
     const bare = text.trimStart();
@@ -59,7 +56,7 @@ const replyOf = (frame, tools) => {
   if (frame.message)
     return [h("p", { class: "kl-notice kl-error" }, frame.message, " ", button("Ask again", tools.again, { class: "kl-link" }))];
   const sources = (frame.passages ?? []).map((one) => passageOf(one, frame, tools.read));
-  const missing = frame.near && !frame.answered;
+  const missing = frame.answered === false && !frame.alone;
   return [
     frame.alone ? h("p", { class: "kl-alone" }, h("b", {}, ALONE_LINE)) : null,
     ...missing ? [h("p", { class: "kl-alone" }, h("b", {}, frame.text)), ...frame.passages.slice(0, 1).flatMap(nearest)]

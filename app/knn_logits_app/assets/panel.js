@@ -56,7 +56,7 @@ const objection = (word, view) => {
 // The text of a passage around its word, in whole words.
 const excerpt = ({ before, word, after }) => {
   const bare = word.trimStart();
-  return [fromAWord(before), word.slice(0, word.length - bare.length), h("mark", {}, bare), toAWord(after)];
+  return [rendered(fromAWord(before)), word.slice(0, word.length - bare.length), h("mark", {}, bare), rendered(toAWord(after))];
 };
 
 // Finds a document's passage that contains the word. If the word is in a span, the span's passage
@@ -83,7 +83,7 @@ const quote = (word, { passage, marked, span }) => {
     const at = before + word.space.length - space.length;
     inner = [bare.slice(0, at), h("b", {}, bare.slice(at, at + word.text.length)), bare.slice(at + word.text.length)];
   }
-  return h("blockquote", { dir: "auto" }, fromAWord(passage.before) + space, h("mark", {}, inner), after);
+  return h("blockquote", { dir: "auto" }, rendered(fromAWord(passage.before)), space, h("mark", {}, inner), rendered(after));
 };
 
 const sourceRead = (source) => {

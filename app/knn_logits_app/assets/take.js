@@ -56,15 +56,14 @@ const runLink = () => {
     press("#explain");
   }
 };
-// A text that was explained stands behind its source, which only an encoder-decoder model has. For
-// others than the visitor there is neither such a source nor the visitor's own text.
+// For others than the visitor there is no document of the visitor.
 const linkable = ({ kind, asked }) => !asked.values?.[0].includes("your text")
-  && (kind === "write" || (kind === "explain" && !formOf(asked.values).rest[0]));
+  && ["write", "explain"].includes(kind);
 const addressWith = (parameters) => `${location.origin}${location.pathname}?${new URLSearchParams(parameters)}`;
 const linkOf = (view) => {
   const { kind, asked } = view.data;
   const { stores, settings, rest } = formOf(asked.values);
-  const parameters = new URLSearchParams(kind === "write" ? { q: rest[0] } : { explain: rest[1] });
+  const parameters = new URLSearchParams({ [kind === "write" ? "q" : "explain"]: rest[0] });
   stores.forEach((one) => parameters.append("store", one));
   for (const [name, value] of Object.entries(settings)) parameters.set(name, value);
   if (view.opened !== null) parameters.set("word", view.opened);
