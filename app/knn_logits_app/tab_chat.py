@@ -45,7 +45,7 @@ def build(server: Server, controls: Controls) -> Any:
             )
             gr.Textbox(
                 label="Your question; Enter sends it, Shift and Enter begin a new line",
-                placeholder="Ask about the documents, or drop your own here",
+                placeholder="Ask about the documents",
                 show_label=False,
                 container=False,
                 lines=1,
