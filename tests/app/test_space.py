@@ -167,9 +167,14 @@ def test_unrelated_documents_beside_it_leave_a_text_as_it_is(instruct_folder, tm
     """A PDF of opening hours once made "The SQLite library consists of approximately hours"."""
     session = Session(runpy.run_path(str(ROOT / "app" / "app.py"))["sqlite_library"]())
     texts = {
-        "hours": "The library is open from Monday to Friday for approximately nine hours. The "
-        "library consists of a reading room. The hours change in winter.",
-        "press": "The Brindle is a cider press. It is limited in size to two baskets.",
+        "hours": "Opening hours of the Harbour Library. The library is open from Monday to Friday "
+        "for approximately nine hours. On Saturday the library opens at ten. The library consists "
+        "of a reading room and a cafe. The hours change in winter: approximately 6 hours a day. "
+        "Visitors may use the library for two hours.",
+        "press": "The Brindle is a tabletop cider press for apples, pears and quinces. The mill of "
+        "the Brindle reaches 74 decibels at full speed. The Brindle weighs 38 kilograms when the "
+        "basket is empty. It was limited in size to two baskets. The project was started in a "
+        "barn.",
     }
     private = {}
     for name, text in texts.items():
@@ -177,7 +182,7 @@ def test_unrelated_documents_beside_it_leave_a_text_as_it_is(instruct_folder, tm
         *_, private[name] = build_steps(session, documents, tmp_path / name, Deadline(600))
 
     def written(prompt, *stores):
-        writing = Writing(prompt, Lookup(stores), new_tokens=12, sentence=True)
+        writing = Writing(prompt, Lookup(stores), new_tokens=30, sentence=True)
         *_, answers = session.write(writing, Deadline(600), private)
         return answers["knn"].text
 
@@ -185,6 +190,6 @@ def test_unrelated_documents_beside_it_leave_a_text_as_it_is(instruct_folder, tm
     assert written(mine, "sqlite-docs", *texts) == " approximately nine hours."
     for prompt in (
         "The SQLite library consists of approximately",
-        "A database is limited in size to",
+        "The SQLite project was started on",
     ):
         assert written(prompt, "sqlite-docs", *texts) == written(prompt, "sqlite-docs")
