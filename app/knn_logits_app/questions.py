@@ -29,7 +29,7 @@ from knn_logits_app.threads import emitted
 # The most messages of a conversation that are read.
 MOST_MESSAGES = 16
 _ROLES = ("user", "assistant")
-_EMPTY = {"done": False, "stopped": None, "text": "", "parts": [], "passages": []}
+_EMPTY: dict[str, Any] = {"done": False, "stopped": None, "text": "", "parts": [], "passages": []}
 
 
 @dataclass(frozen=True)

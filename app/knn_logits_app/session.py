@@ -93,9 +93,11 @@ class Session:
         library = self.library
         inputs = library.reader.prompt(writing.prompt, self.limits, writing.new_tokens)
         stores = self.stores(writing.lookup, private) if writing.lookup else {}
-        memories = {"knn": library.memory.over(stores)} if stores else {"lm": None}
-        if writing.compare:
-            memories = {"lm": None, **memories}
+        memories: dict[str, Memory | None] = {}
+        if writing.compare or not stores:
+            memories["lm"] = None
+        if stores:
+            memories["knn"] = library.memory.over(stores)
         answers = {side: Answer(inputs.shown, knn=side == "knn") for side in memories}
         runs = {
             f"write-{side}": partial(_write, library, writing, inputs, memory, deadline, side)
