@@ -9,8 +9,7 @@ of `general_questions.jsonl` with the documents of the former. A way of answerin
     alone      the question, in the model's chat template
     passage    the best paragraph of BM25 before it, and "Answer in a few words." after it
     sentence   no model: the sentence of that paragraph with most of the question's words, by idf
-    ask        knn_logits.Asking as it comes, and `ask, NAME=VALUE` with a setting of AskConfig;
-               `marked words` are the words of its sentence that it marks, as `words=span` gives
+    ask        knn_logits.Asking as it comes, and `ask, NAME=VALUE` with a setting of AskConfig
 
 Each answer has at most 40 tokens, a quoted sentence as many as it has. Tokens a second compare ways
 with `--batch 1` only, since `ask` answers one question at a time.
@@ -24,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import bm25s
 import Stemmer
@@ -36,7 +36,6 @@ import knn_logits
 
 HERE = Path(__file__).parent
 MOST_TOKENS = 40
-LEAST_MATCH = (0.7, 0.8, 0.9, 1.0)
 SHORT = "Answer in a few words."
 STEMMER = Stemmer.Stemmer("english")
 
@@ -126,12 +125,13 @@ def by_ask(model, tokenizer, store, questions, way):
     for row in questions.questions:
         answer = asking.answer(row.question)
         tokens = len(tokenizer(answer.text, add_special_tokens=False)["input_ids"])
-        answers.append({"text": answer.text, "short": answer.short if answer.answered else "",
-                        "tokens": tokens, "passes": answer.passes,
+        found = [part.sentence.text for part in asking.find(row.question).found[:10]]
+        right = [contained(text, row.answers) for text in found]
+        answers.append({"text": answer.text, "tokens": tokens, "passes": answer.passes,
                         "ended": answer.quoted or tokens < MOST_TOKENS,
-                        "answered": answer.answered, "near": answer.near,
-                        "match": asking.match(row.question),
-                        "documents": [shown.document for shown in answer.passages]})  # fmt: skip
+                        "answered": answer.answered, "alone": answer.alone,
+                        "right_sentence_within": [any(right[:k]) for k in (1, 3, 10)],
+                        "seconds": answer.seconds})  # fmt: skip
     return answers
 
 
@@ -160,18 +160,20 @@ def figures(answers, questions, alone, passage):
         said = [row["answered"] for row in answers]
         no = [at for at, row in enumerate(questions.questions) if not row.answerable]
         result["answered"] = sum(said[at] for at in rows)
-        result["near"] = sum(answers[at]["near"] for at in rows)
+        result["answered_and_right"] = sum(
+            row["contained"] and said[at] for at, row in zip(rows, got, strict=True)
+        )
+        result["answered_and_wrong"] = int(result["answered"] - result["answered_and_right"])
+        for place, k in enumerate((1, 3, 10)):
+            hits = [answers[at]["right_sentence_within"][place] for at in rows]
+            result[f"right_sentence_within_{k}"] = round(sum(hits) / max(1, len(rows)), 4)
+        result["model_answered_alone"] = sum(row["alone"] for row in answers)
+        result["median_seconds"] = round(median(row["seconds"] for row in answers), 3)
         if no:
             refused = sum(not said[at] for at in no)
             accuracy = (result["answered"] / len(rows) + refused / len(no)) / 2
             result |= {"unanswerable": len(no), "refused": refused,
                        "balanced_accuracy": round(accuracy, 4)}  # fmt: skip
-            for least in LEAST_MATCH:
-                may = [row["answered"] and row["match"] >= least for row in answers]
-                kept = [sum(may[at] for at in part) / len(part) for part in (rows, no)]
-                result[f"least_match={least}"] = {
-                    "answered": round(kept[0], 4), "refused": round(1 - kept[1], 4),
-                    "balanced_accuracy": round((kept[0] + 1 - kept[1]) / 2, 4)}  # fmt: skip
         result["passes"] = round(sum(row["passes"] for row in answers) / len(answers), 2)
     return result
 
@@ -184,6 +186,7 @@ def main():
     parser.add_argument("--sample", type=int, help="so many questions (default: all)")
     parser.add_argument("--ways", nargs="+", default=["alone", "passage", "sentence", "ask"])
     parser.add_argument("--store", help="a datastore of the set's documents (default: a new one)")
+    parser.add_argument("--encoder", help="of the new datastore; empty for words alone")
     parser.add_argument("--batch", type=int, default=8, help="texts that a model writes at once")
     parser.add_argument("--answers", type=Path, help="a file for all answers")
     parser.add_argument("--name", default="ask", help="of the file of results, before the set's")
@@ -204,7 +207,8 @@ def main():
             store = (
                 knn_logits.Datastore(options.store) if options.store else
                 knn_logits.build_datastore(model, tokenizer, questions.documents, room, threads=1,
-                                           store_keys=False, calibrate=False)
+                                           store_keys=False, calibrate=False,
+                                           encoder=options.encoder)
             )  # fmt: skip
         for way in options.ways:
             started, busy = time.perf_counter(), clock()
@@ -223,11 +227,6 @@ def main():
                                 for text, row in zip(texts, ids, strict=True)]  # fmt: skip
             else:
                 answers[way] = by_ask(model, tokenizer, store, questions, way)
-                ids = tokenizer([row["short"] for row in answers[way]], add_special_tokens=False)
-                answers[f"{way}, marked words"] = [
-                    row | {"text": row["short"], "tokens": len(tokens)}
-                    for row, tokens in zip(answers[way], ids["input_ids"], strict=True)
-                ]
             spent = clock() - busy
             tokens = sum(row["tokens"] for row in answers[way])
             seconds[way] = {

@@ -40,9 +40,8 @@ from rich.console import Console
 from rich.table import Table
 
 import knn_logits
-from knn_logits.ask.languages import bm25s
-from knn_logits.ask.ranking import words_of
 from knn_logits.engine.forward import key_states_and_logits
+from knn_logits.engine.languages import bm25s, words_of
 
 PAGES = Path(__file__).parents[1] / "datastores" / "sqlite" / "pages"
 PACKAGES = {"rich": "rich==13.9.4", "werkzeug": "werkzeug==3.1.3"}
@@ -125,7 +124,7 @@ class Passages:
         self._index.index([self._words(ids[:KEY]) for ids in self._passages], show_progress=False)
 
     def _words(self, ids):
-        return words_of(self._tokenizer.decode(ids))
+        return words_of(self._tokenizer.decode(ids), "en")
 
     def best(self, ids):
         """Returns what to put before a text: nothing, where no chunk has a word of its end."""

@@ -117,7 +117,7 @@ def of_file(questions, documents):
 
 
 def clapnq_held(folder):
-    """The 308 questions of CLAP NQ that `least_match` was not chosen on, and all passages."""
+    """The 308 questions of CLAP NQ that nothing was chosen on, and all passages."""
     whole = clapnq(folder)
     rows = [row for row in whole.questions if zlib.crc32(row.id.encode()) % 2]
     return QuestionSet("clapnq_held", rows, whole.documents)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# A test that needs the sentence encoder names it.
+os.environ["KNN_LOGITS_ENCODER"] = ""
 # PyTorch and FAISS read this when they are loaded. With data as small as here several threads are
 # slower than one, above all while other tests run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -267,6 +269,12 @@ def instruct_folder():
 
 
 @pytest.fixture(scope="session")
+def encoder_folder(instruct_folder):
+    """A folder with the sentence encoder all-MiniLM-L6-v2. Never change it."""
+    return str(Path(instruct_folder).parent / "all-MiniLM-L6-v2")
+
+
+@pytest.fixture(scope="session")
 def instruct(instruct_folder):
     """SmolLM2-135M-Instruct and its tokenizer. Never change it, and remove all hooks."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -331,12 +339,6 @@ def run(monkeypatch, capsys, short_training):  # noqa: F811
     before = logger.handlers, logger.propagate
     yield Runner(monkeypatch, capsys)
     logger.handlers, logger.propagate = before
-
-
-@pytest.fixture
-def near_passages(monkeypatch):
-    """Lets every ranked passage be about the question, which a model of random weights denies."""
-    monkeypatch.setattr("knn_logits.ask.asking.is_near", lambda *_: (True, None, 1))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from knn_logits import (
     Answer,
@@ -66,7 +66,8 @@ def asking_of(session: Session, question: Question, private: Stores | None = Non
     session.limits.check(
         prompt_tokens=len(text_ids(library.tokenizer, question.text)), new_tokens=new_tokens
     )
-    config = AskConfig("write" if question.own_words else "quote", max_new_tokens=new_tokens)
+    words: Literal["write", "auto"] = "write" if question.own_words else "auto"
+    config = AskConfig(words, max_new_tokens=new_tokens)
     stores = session.stores(lookup, private)
     memory = library.memory.over(stores)
     if set(lookup.stores) & set(private or {}):
@@ -80,8 +81,8 @@ def ask_steps(
 ) -> Iterator[dict[str, Any]]:
     """Yields frames of the reply as it grows: words that are written, and then the answer."""
     asking = asking_of(session, question, private)
-    own_words, most = question.own_words, asking.config.max_new_tokens
-    shown = {**_EMPTY, "stores": list(question.lookup.stores), "ownWords": own_words}
+    most = asking.config.max_new_tokens
+    shown = {**_EMPTY, "stores": list(question.lookup.stores), "ownWords": question.own_words}
 
     def run(emit: Callable[[dict[str, Any]], None]) -> None:
         heard = _Heard(session, lambda text: emit({"text": text, "parts": [[text, None]]}))
@@ -91,14 +92,13 @@ def ask_steps(
         full = most if heard.number >= most else None
         cut = heard.number and not full and deadline.over
         stopped = {"stopped": _reason(deadline)} if cut else {}
-        emit({**_packed(answer), **stopped, "full": full, "alone": not answer.near, "done": True})
+        emit({**_packed(answer), **stopped, "full": full, "alone": answer.alone, "done": True})
 
     yield shown
     frame: dict[str, Any] = shown
     for steps in emitted({"ask": run}, deadline):
         if steps:
-            # Where a sentence is quoted, the model writes only if no passage is about it.
-            frame = {**shown, "alone": not own_words, **steps[-1]}
+            frame = {**shown, **steps[-1]}
             yield frame
         elif deadline.over and not frame["text"]:
             # The search has no step at which it could end.
@@ -111,21 +111,19 @@ def _reason(deadline: Deadline) -> str:
 
 
 def _packed(answer: Answer) -> dict[str, Any]:
-    # The passages that were read, or the nearest where no document says the answer.
-    rows = [row for row in answer.passages if answer.near and (row.read or not answer.answered)]
     return {
         "text": answer.text,
         "parts": _parts(answer),
         "answered": answer.answered,
         "quoted": answer.quoted,
         "seconds": round(answer.seconds, 2),
-        "passages": [_passage(row, answer) for row in rows],
+        "passages": [_passage(row) for row in answer.passages],
     }
 
 
 def _parts(answer: Answer) -> list[list[Any]]:
     """An answer's text in parts, each with the number of the passage that has its words."""
-    if answer.quoted or not answer.answered:
+    if not answer.tokens:
         return [[answer.text, None]]
     parts = [
         ["".join(token.token for token in group), source]
@@ -134,8 +132,7 @@ def _parts(answer: Answer) -> list[list[Any]]:
     return [[text, source] for text, source in parts if text]
 
 
-def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
-    quoted = (answer.sentence or "") if row is answer.passages[0] else ""
+def _passage(row: PassageEffect) -> dict[str, Any]:
     # A passage without a page or line has its heading alone as its place.
     heading = f", “{row.place}”" if row.place and row.place not in row.title else ""
     return {
@@ -144,13 +141,13 @@ def _passage(row: PassageEffect, answer: Answer) -> dict[str, Any]:
         "title": f"{row.title}{heading}",
         "uri": row.uri,
         "span": row.span,
-        "text": marked(row, quoted),
+        "text": marked(row),
     }
 
 
-def marked(row: PassageEffect, sentence: str) -> list[list[Any]]:
-    """A passage's text in pieces, of which a sentence is marked."""
-    first, last = row.find(sentence) or (0, 0)
+def marked(row: PassageEffect) -> list[list[Any]]:
+    """A passage's text in pieces, of which the quoted or nearest sentence is marked."""
+    first, last = row.find() or (0, 0)
     pieces = [[row.text[:first], False], [row.text[first:last], True], [row.text[last:], False]]
     return [piece for piece in pieces if piece[0]]
 

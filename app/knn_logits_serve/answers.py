@@ -132,8 +132,8 @@ def sources_json(end: End) -> dict[str, Any] | None:
 def asked_json(answer: Asked) -> dict[str, Any]:
     """Returns the sources of an answer to a question."""
     fields = answer.to_dict()
-    names = ("near", "answered", "quoted", "note", "sentence", "span", "passages")
-    return {"alone": not answer.near, **{name: fields[name] for name in names}}
+    names = ("answered", "quoted", "alone", "note", "passages")
+    return {name: fields[name] for name in names}
 
 
 def piece_json(piece: Piece, at: int) -> dict[str, Any] | None:

@@ -223,6 +223,7 @@ class ChatBody(GenerationBody):
     ]
     max_completion_tokens: NewTokens = None
     ask: bool | None = None  # whether the documents are asked, or the chat is continued
+    outside: Literal["decline", "model"] = "decline"  # what happens where no passage answers
     logprobs: bool | None = None
     top_logprobs: Number = None
 

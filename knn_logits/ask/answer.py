@@ -1,26 +1,25 @@
-"""`Answer` holds the answer to a question, with the passages that were read and what each did."""
+"""`Answer` holds the answer to a question, with the passages it is from or the nearest ones."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from knn_logits.ask.passages import sentence_span
+from knn_logits.engine.passages import sentence_span
 from knn_logits.evidence.trace_json import write_whole
 
-# What is said where passages were read and do not hold the answer.
-NOT_SAID = "No document says that."
-# What is said where no passage is about the question.
-ALONE = "No document is about this: the model answers alone."
+NO_ANSWER = "No passage answers this."
+# It stands in what a model writes that was told to say so.
+DECLINED = NO_ANSWER.rstrip(".").lower()
+ALONE = "No passage answers this: the model answers without the documents."
 
 
 @dataclass(frozen=True)
 class PassageEffect:
-    """A passage that was read.
+    """A passage that was read, or that comes near a question.
 
     Attributes:
         store: The datastore's name.
@@ -29,9 +28,10 @@ class PassageEffect:
         uri: The document's address, if there is one.
         place: The place alone, such as "page 12"; None if it is not known.
         text: The passage's text.
-        score: How well it fits the question, by BM25.
+        sentence: Its sentence that is quoted, or that comes nearest.
         read: Whether the answer is from it, or was written after reading it.
-        effect: The sum of its effects on the answer's tokens, in nats; None if it was not measured.
+        effect: The sum of its effects on the tokens of a written answer, in nats; None if it was
+            not measured.
         span: Its first token in the datastore's tokens, and the one after its last.
     """
 
@@ -41,14 +41,14 @@ class PassageEffect:
     uri: str | None
     place: str | None
     text: str
-    score: float
+    sentence: str
     read: bool
     effect: float | None
     span: tuple[int, int]
 
-    def find(self, sentence: str) -> tuple[int, int] | None:
-        """Returns where a sentence stands in the text; None if it does not."""
-        return sentence_span(self.text, sentence)
+    def find(self) -> tuple[int, int] | None:
+        """Returns where the sentence stands in the text; None if it does not."""
+        return sentence_span(self.text, self.sentence)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DocumentEffect:
 
 @dataclass(frozen=True)
 class AnswerToken:
-    """A token of an answer.
+    """A token of a written answer.
 
     Attributes:
         token: Its text.
@@ -89,61 +89,40 @@ class Answer:
 
     Attributes:
         question: The question.
-        text: The answer: a sentence of a document, or what the model writes.
-        answered: Whether a document says it.
-        near: Whether a passage is about the question. If none is, the model answers alone.
+        text: The answer: a sentence of a document, what the model writes, or that there is none.
+        answered: Whether passages answer it.
         quoted: Whether the text is a sentence of a document, word for word.
-        tokens: The answer's tokens.
-        passages: The best passages, three or as many as are read, first those that the answer or
-            `sentence` is from.
-        passes: Forward passes of the model, those for the effects included.
+        alone: Whether the model wrote the text without a passage.
+        tokens: The tokens that the model wrote, if their effects were measured.
+        passages: The passages that were read. If none answers, the nearest ones, at most three.
+        passes: Forward passes of the language model, those for the effects included.
         seconds: The time that it took.
-        sentence: The sentence that was quoted, or the nearest one where passages are about the
-            question and none says the answer; None where the model wrote.
-        span: Where in the quoted sentence the words stand that answer, as the model picks them;
-            None if it picked none.
     """
 
     question: str
     text: str
-    answered: bool
-    near: bool
-    quoted: bool
-    tokens: list[AnswerToken]
-    passages: list[PassageEffect]
-    passes: int
-    seconds: float
-    sentence: str | None = None
-    span: tuple[int, int] | None = None
-
-    @property
-    def short(self) -> str:
-        """The words of the quoted sentence that answer; the text if there are none."""
-        if self.sentence is None or self.span is None:
-            return self.text
-        return self.sentence[slice(*self.span)]
+    answered: bool = False
+    quoted: bool = False
+    alone: bool = False
+    tokens: list[AnswerToken] = field(default_factory=list)
+    passages: list[PassageEffect] = field(default_factory=list)
+    passes: int = 0
+    seconds: float = 0.0
 
     @property
     def note(self) -> str:
-        """What has to be said beside the text; empty where the documents hold it."""
+        """What has to be said beside the text: the nearest sentences, or that it is the model's."""
+        if self.alone:
+            return ALONE
         if self.answered:
             return ""
-        if not self.near:
-            return ALONE
-        return f"The nearest sentence: “{self.sentence}”" if self.sentence else NOT_SAID
+        return "\n".join(f"Perhaps: “{row.sentence}” [{row.title}]" for row in self.passages)
 
     def effect_line(self, passage: PassageEffect) -> str | None:
         """What reading a passage changes for the model, as a sentence; None if not measured."""
         if passage.effect is None or not self.tokens:
             return None
-        factor = _factor(passage.effect / len(self.tokens))
-        if _hardly_differs(factor):
-            return "Reading it hardly changes how likely the answer is."
-        change = "less likely" if factor < 1 else "likelier"
-        return (
-            f"Reading it makes the answer {change} for the model: each piece of a word "
-            f"{_times(factor)} as likely, on average."
-        )
+        return f"Reading it makes the answer {_change(passage.effect / len(self.tokens))}."
 
     def word_lines(self, tokens: Sequence[AnswerToken]) -> list[str]:
         """What reading each document changes for a word, given its tokens."""
@@ -151,10 +130,7 @@ class Answer:
         for part in (part for token in tokens for part in token.documents):
             effects[part.document] = effects.get(part.document, 0.0) + part.effect
         return [
-            f"reading {document} hardly changes how likely it is"
-            if _hardly_differs(factor := _factor(effect))
-            else f"reading {document} makes it {_times(factor)} as likely"
-            for document, effect in effects.items()
+            f"reading {document} makes it {_change(effect)}" for document, effect in effects.items()
         ]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -166,14 +142,8 @@ class Answer:
         return asdict(self) | {"note": self.note}
 
 
-def _factor(effect: float) -> float:
-    """How many times as likely a change of log p in nats makes something."""
-    return math.exp(min(effect, 700.0))
-
-
-def _hardly_differs(factor: float) -> bool:
-    return 0.95 < factor < 1.05
-
-
-def _times(factor: float) -> str:
-    return f"{factor:,.0f} times" if factor >= 9.95 else f"{factor:.2g} times"
+def _change(effect: float) -> str:
+    """What a change of log p in nats does, in words."""
+    if abs(effect) < 0.05:
+        return "hardly likelier or less likely for the model"
+    return f"{'likelier' if effect > 0 else 'less likely'} for the model"

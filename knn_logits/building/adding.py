@@ -15,6 +15,7 @@ import numpy as np
 from torch import nn
 
 from knn_logits.arrays import Array
+from knn_logits.building.encoding import vectors_of_growth
 from knn_logits.building.indexing import automatic_factory, same_kind, write_index, write_suffixes
 from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.planning import KeyPlan
@@ -239,7 +240,7 @@ def finish_growth(
     manifest = job.manifest(
         base,
         # Clusters are of the old entries only.
-        without=("index", "clusters", "suffixes"),
+        without=("index", "clusters", "suffixes", "vectors"),
         entries=contexts.entries,
         documents=text.documents,
         tokens=text.tokens,
@@ -249,13 +250,15 @@ def finish_growth(
     grown = Datastore.unfinished(store.folder, manifest)
     if store.suffixes is not None:
         write_suffixes(job, grown, steps.progress)
+    encoder = vectors_of_growth(job, store, grown, steps.tokenizer, steps.progress)
     if base.on_demand is not None:
-        job.commit(manifest)
+        job.commit(manifest, encoder=encoder)
         return
     index, record = extended_index(store, grown, threads, steps.progress)
     write_index(job, grown, index, record, store.checks)
     nearness = nearness_of(grown, index, record.seed)
-    job.commit(manifest, index=record, near=near_record(grown, nearness))
+    near = near_record(grown, nearness)
+    job.commit(manifest, index=record, near=near, encoder=encoder)
 
 
 def extended_index(

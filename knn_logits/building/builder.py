@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 
 from knn_logits.arrays import Array
 from knn_logits.building.calibrate import calibrate
+from knn_logits.building.encoding import encoder_named, write_vectors
 from knn_logits.building.indexing import check_index, make_index, write_index, write_suffixes
 from knn_logits.building.nearness import like_temperature
 from knn_logits.building.needs import store_bytes
@@ -87,6 +88,9 @@ def build_datastore(
         shard_bytes: Size of a file of keys (256 MiB). An interrupted build loses less than that.
         overwrite: Replace an existing datastore once the new one is complete. It also starts an
             unfinished build again that had other arguments.
+        encoder: Hub id or folder of the sentence encoder, with whose vectors questions are
+            answered; "" for none. None takes all-MiniLM-L6-v2, or the one that the environment
+            variable KNN_LOGITS_ENCODER names, if it can be opened.
         license: Licence of the text, kept in the manifest.
         source: Where the text comes from, kept in the manifest.
         skipped: A list that the reader of the corpus fills while it reads. The manifest keeps its
@@ -247,7 +251,11 @@ class _Build:
             write_suffixes(job, store, self.steps.progress)
             indexed = store.manifest.model_copy(update={"files": job.files})
             store = Datastore.unfinished(job.folder, indexed)
+        encoder, encoded = encoder_named(self.settings.get("encoder")), None
+        if encoder is not None and plan.keys.pairs is None:
+            steps = self.steps
+            encoded = write_vectors(job, store, steps.tokenizer, encoder, steps.progress)
         calibration = calibrate(self.steps, plan, store, index)
         if index is not None:
             write_index(job, store, index, record, self.canary)
-        job.commit(store.manifest, index=record, **vars(calibration))
+        job.commit(store.manifest, index=record, encoder=encoded, **vars(calibration))

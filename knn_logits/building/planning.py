@@ -51,6 +51,7 @@ class BuildSettings(PlanSettings, total=False):
     """The keyword arguments of `build_datastore`, which documents them."""
 
     shard_bytes: int
+    encoder: str | None
     overwrite: bool
     license: str | None
     source: str | None

@@ -10,6 +10,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.building.adding import keep_checks
+from knn_logits.building.encoding import write_arrays
 from knn_logits.building.indexing import automatic_factory, same_kind, write_index, write_suffixes
 from knn_logits.building.recall import measured
 from knn_logits.corpus.documents import several
@@ -145,6 +146,9 @@ def compact(
             rows = shard_rows(old.dim, old.dtype, shard_bytes)
             write_keys(job, map(store.keys, parts), rows, advance)
         _write_groups(job, store, entries)
+        if store.vectors is not None:
+            kept = np.repeat(documents, store.vector_counts)
+            write_arrays(job, store.vectors[kept], store.vector_counts[documents])
         manifest = job.manifest(
             old,
             without=set(layout.KINDS) - {"gate"},

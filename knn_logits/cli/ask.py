@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.text import Text
-
 from knn_logits.ask.config import AskConfig
 from knn_logits.cli.ad_hoc import STORES_HELP, opened_with_model
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, argument, command
-from knn_logits.cli.terminal import Output, doing, print_json, say
+from knn_logits.cli.terminal import doing, print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.printable import printable
 from knn_logits.settings.declaration import setting
@@ -106,35 +104,25 @@ def _questions(file: str) -> Iterator[dict[str, Any]]:
 def _print(answer: Answer, *, numbered: bool) -> None:
     if numbered:
         say(f"> {printable(answer.question)}")
-    Output().print(answer_text(answer))
-    for line in notes_of(answer):
-        say(line)
+    say(printable(answer.text))
+    if answer.alone:
+        say(f"({answer.note})")
     for line in passages_shown(answer):
         say(f"\n{line}")
     if numbered:
         say()
 
 
-def answer_text(answer: Answer) -> Text:
-    """An answer's text for a terminal. The words of a quoted sentence that answer are bold."""
-    text = Text(printable(answer.text))
-    if answer.span is not None and text.plain == answer.sentence:
-        text.stylize("bold", *answer.span)
-    return text
-
-
-def notes_of(answer: Answer) -> list[str]:
-    return [f"({answer.note})"] if answer.note not in ("", answer.text) else []
-
-
 def passages_shown(answer: Answer) -> Iterator[str]:
-    """The passages behind an answer, or the nearest where no document says it."""
-    for passage in answer.passages if answer.near else ():
-        if passage.read or not answer.answered:
-            text = _excerpt(passage.text, passage.find(answer.sentence or ""))
+    """The passages behind an answer, or the nearest sentences where none answers."""
+    for passage in answer.passages:
+        title = f"[{printable(passage.title)}]"
+        if passage.read:
             effect = answer.effect_line(passage)
             below = "" if effect is None else f"\n({effect})"
-            yield f"[{printable(passage.title)}]\n{printable(text)}{below}"
+            yield f"{title}\n{printable(_excerpt(passage.text, passage.find()))}{below}"
+        else:
+            yield f"Perhaps: “{printable(passage.sentence)}” {title}"
 
 
 def _excerpt(text: str, span: tuple[int, int] | None) -> str:

@@ -66,6 +66,11 @@ class StoreOptions:
 
     key: str = setting("ffn_input", KEY_HELP)
 
+    encoder: str | None = setting(
+        None,
+        "Hub id or folder of the sentence encoder for questions; empty for none. "
+        "By default all-MiniLM-L6-v2.",
+    )
     license: str | None = setting(None, "License of the text, recorded in the manifest.")
     source: str | None = setting(None, "Origin of the text, recorded in the manifest.")
     overwrite: bool = setting(

@@ -106,7 +106,6 @@ class Chat:
         import transformers
 
         from knn_logits.ask.asking import Asking
-        from knn_logits.cli.ask import answer_text, notes_of
 
         exclude = tuple(self.without) or None
         memory = self.memory.asked(**{**self.settings, "exclude": exclude})
@@ -119,9 +118,9 @@ class Chat:
         asking = Asking(self.model, self.tokenizer, memory, config)
         self.reply, self.trace = asking.answer(question, self.messages, printed), None
         if not printed.begun:
-            self.console.print(answer_text(self.reply))
+            self.console.print(printable(self.reply.text), markup=False)
         sources = [f"[{row.title}]" for row in self.reply.passages if row.read]
-        for line in [*notes_of(self.reply), *sources]:
+        for line in [*self.reply.note.splitlines(), *sources]:
             style = "dim" if line in sources else "yellow"
             self.console.print(printable(line), style=style, markup=False)
         self.messages += [
@@ -206,8 +205,9 @@ class Chat:
         from knn_logits.evidence.render import show, show_word, with_store_names
 
         if self.reply is not None:
-            tokens = tokens_of_word(self.reply, " ".join(words)) if words else []
-            lines = word_lines(self.reply, tokens) if words else passages_shown(self.reply)
+            by_word = bool(words and self.reply.tokens)
+            tokens = tokens_of_word(self.reply, " ".join(words)) if by_word else []
+            lines = word_lines(self.reply, tokens) if by_word else passages_shown(self.reply)
             for line in lines:
                 say(line)
             return

@@ -81,6 +81,9 @@ def _rows(datastore: Datastore) -> dict[str, object]:
         "suffixes": f"of {manifest.tokens:,} tokens, for --infini-gram"
         if manifest.file("suffixes") is not None
         else None,
+        "encoder": f"{manifest.encoder.id}, {manifest.encoder.dim} numbers for each sentence"
+        if manifest.encoder
+        else None,
         "settings": settings_line(settings) + _state(settings),
         "gate": f"{gate}; it sets λ where none is given" if gate else None,
         "loops": f"answers end where {ngram} tokens go round in circles" if ngram else None,

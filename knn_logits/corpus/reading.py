@@ -63,7 +63,8 @@ def read_corpus(
     A path is one of:
 
     - JSON lines (`.jsonl`, `.ndjson`): each line is a document with `text` and, optionally, `id`,
-      `title` and `uri`. Other keys become metadata. Blank lines are skipped.
+      `title` and `uri`. Other keys become metadata. Blank lines are skipped. In place of `text`, a
+      line may have `question` and `answer`.
     - `.json`: such lines, or one such object, or a list of them. Anything else is text.
     - `.parquet`: each row is a document, with columns of the same names.
     - PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox, .rtf: one document. Its pages, headings,

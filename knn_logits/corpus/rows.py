@@ -18,6 +18,7 @@ from knn_logits.errors import CorpusError
 from knn_logits.printable import printable
 
 TEXT_KEYS = ("text",)
+_ASKED = ("question", "answer")
 PAIR_KEYS = ("source", "target")
 # The most bytes of a row. JSON of a few characters a value takes twenty times as much memory.
 LONGEST_ROW = 64 << 20
@@ -119,7 +120,15 @@ def parse_row(text: str, keys: tuple[str, ...]) -> dict[str, object]:
 
 
 def lifted(value: Any, keys: tuple[str, ...]) -> Any:
-    """Moves the fields that keys such as `translation.en` name to the top of a row."""
+    """Moves the fields that keys such as `translation.en` name to the top of a row.
+
+    A row with `question` and `answer` in place of `text` gets a text of both.
+    """
+    if keys == TEXT_KEYS and isinstance(value, dict) and "text" not in value:
+        asked = [value.get(name) for name in _ASKED]
+        if all(isinstance(part, str) for part in asked):
+            rest = {name: field for name, field in value.items() if name not in _ASKED}
+            return {**rest, "text": "\n\n".join(asked)}
     for key in keys:
         *path, last = key.split(".")
         if not path or not isinstance(value, dict) or key in value:

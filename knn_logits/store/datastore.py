@@ -105,7 +105,21 @@ class Datastore:
         self.suffixes = manifest.array(self.folder, "suffixes")
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
+        encoded = OpenArrays(self._path("vectors")).mapped() if manifest.file("vectors") else {}
+        # Of the sentences, float16 [vectors, dim], and how many each document has.
+        self.vectors, self.vector_counts = self._vectors_of(encoded)
         self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
+
+    def _vectors_of(self, arrays: dict[str, Array]) -> tuple[Array | None, Array]:
+        vectors, counts = arrays.get(layout.VECTORS), arrays.get(layout.VECTOR_COUNTS)
+        record = self.manifest.encoder
+        if vectors is None or counts is None or record is None:
+            return None, np.zeros(0, np.int32)
+        shapes = [*vectors.shape, *counts.shape]
+        expected = [int(counts.sum()), record.dim, self.manifest.documents]
+        if shapes != expected or (vectors.dtype, counts.dtype) != (np.float16, np.int32):
+            raise DamagedError(f"{self._path('vectors')} has other vectors than its manifest")
+        return vectors, counts
 
     def _open_later(self) -> None:
         """Opens the files that a download may lack, if they are there."""

@@ -14,6 +14,7 @@ Kind = Literal[
     "index",
     "clusters",
     "suffixes",
+    "vectors",
     "gate",
     "checks",
 ]
@@ -43,6 +44,7 @@ FORMATS: dict[Kind, Format] = {
     "index": Format("safetensors"),
     "clusters": Format("npy", dtype="int32", shape=("entries",), below="entries"),
     "suffixes": Format("npy", dtype="uint32", shape=("positions",)),
+    "vectors": Format("safetensors"),
     "gate": Format("safetensors", largest=1 << 20),
     "checks": Format("safetensors", largest=64 << 20),
 }
@@ -56,6 +58,9 @@ CANARY_KEYS = "canary.keys"
 PROBE_QUERIES = "probe.queries"
 PROBE_IDS = "probe.ids"
 PROBE_DISTANCES = "probe.distances"
+# Arrays in the file of sentence vectors: the vectors, and how many each document has.
+VECTORS = "vectors"
+VECTOR_COUNTS = "counts"
 # The only array in the file of a learned memory's rows.
 ROWS = "rows"
 

@@ -19,6 +19,7 @@ from knn_logits.store.files import write_bytes
 from knn_logits.store.reading import map_array, open_file, regular_file
 from knn_logits.store.records import (
     Count,
+    EncoderRecord,
     FileRecord,
     GateRecord,
     IndexRecord,
@@ -45,7 +46,7 @@ _LONGEST_KEY = 1 << 16
 class Manifest(Record):
     """The whole of `datastore.json`."""
 
-    omitted = dict.fromkeys(("gate", "near", "learned", "on_demand"))
+    omitted = dict.fromkeys(("gate", "near", "encoder", "learned", "on_demand"))
     long = ("removed", "files")
 
     format: Literal["knn-logits datastore"] = FORMAT
@@ -70,6 +71,7 @@ class Manifest(Record):
     settings: SettingsRecord
     gate: GateRecord | None = None  # None where λ is a constant, or `tune` fitted the gate
     near: NearRecord | None = None
+    encoder: EncoderRecord | None = None  # of the sentences; None where questions have words alone
     learned: LearnedRecord | None = None  # None for a datastore of text
     on_demand: OnDemandRecord | None = None  # None where the keys are stored
     license: str | None = None

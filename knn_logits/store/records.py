@@ -190,6 +190,14 @@ class NearRecord(Record):
         return float(as_distance(self.distance, metric))
 
 
+class EncoderRecord(Record):
+    """The sentence encoder whose vectors questions are compared with."""
+
+    id: str  # a Hub id, or a folder, which is used only where its weights have this hash
+    sha256: str
+    dim: int = Field(ge=1, le=1 << 16)
+
+
 class LearnedRecord(Record):
     """How the rows of a learned memory were learnt; `tokens.npy` holds their tokens, ascending."""
 

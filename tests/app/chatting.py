@@ -5,7 +5,6 @@ from app.conftest import expect
 QUEEN = "Which queen founded the town of Oldenport?"
 MISSING = "Who paints the harbour gate valve lock?"
 GENERAL = "Explain photosynthesis"
-ALONE = "No passage answers this: the model answers without the documents."
 OPEN_ALL = "document.querySelectorAll('#chat details').forEach((one) => { one.open = true; })"
 
 

@@ -11,7 +11,7 @@ QUESTION = "Which queen founded the town of Oldenport?"
 
 
 @pytest.fixture
-def documents(tmp_path, near_passages, monkeypatch):
+def documents(tmp_path, monkeypatch):
     folder = tmp_path / "notes"
     folder.mkdir()
     for number, text in enumerate(TEXTS):

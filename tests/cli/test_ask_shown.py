@@ -10,8 +10,8 @@ FILLER = " ".join(f"Crate {number} was lifted." for number in range(10, 50))
 
 
 def shown(text):
-    passage = PassageEffect("s", "d", "Title", None, None, text, 1.0, True, None, (0, 1))
-    answer = Answer("Q?", QUOTED, True, True, True, [], [passage], 1, 0.0, sentence=QUOTED)
+    passage = PassageEffect("s", "d", "Title", None, None, text, QUOTED, True, None, (0, 1))
+    answer = Answer("Q?", QUOTED, answered=True, quoted=True, passages=[passage])
     (entry,) = passages_shown(answer)
     return entry.removeprefix("[Title]\n")
 

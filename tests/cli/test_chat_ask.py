@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 import sys
 
@@ -21,7 +20,7 @@ def asked_folder(model_folder, tmp_path_factory):
 
 
 @pytest.fixture
-def talk(run, asked_folder, store, monkeypatch, near_passages):
+def talk(run, asked_folder, store, monkeypatch):
     def typed(*lines, options=(), by_hand=False):
         text = io.StringIO("".join(f"{line}\n" for line in lines))
         text.isatty = lambda: by_hand
@@ -33,13 +32,10 @@ def talk(run, asked_folder, store, monkeypatch, near_passages):
     return typed
 
 
-def test_a_question_is_answered_and_why_shows_what_the_passage_did(talk, tmp_path):
+def test_a_question_is_answered_and_why_shows_the_passage(talk, tmp_path):
     file = tmp_path / "answer.json"
     out = talk(QUESTION, "/why", "/why Maira", f"/save {file}").out
-    assert out.splitlines()[:2] == [TEXTS[2], "[2]"]
-    # The page says the same, from the same line.
-    assert re.search(r"^\(Reading it (makes the answer|hardly changes) .*\.\)$", out, re.MULTILINE)
-    assert re.search(r"^»Maira«  in 2\n    reading 2 (makes it|hardly) ", out, re.MULTILINE)
+    assert out.splitlines() == [TEXTS[2], "[2]", *2 * ["[2]", TEXTS[2]]]
     assert json.loads(file.read_text())["text"] == TEXTS[2]
 
 
@@ -55,8 +51,9 @@ def test_what_it_said_of_a_document_that_is_left_out_is_forgotten(talk, tmp_path
     assert "forgotten" not in talk("/without 2").out
 
 
-def test_the_model_alone_is_said_to_be_alone(talk):
-    assert "the model answers alone" in talk("Explain photosynthesis").out
+def test_the_model_does_not_answer_alone(talk):
+    assert talk("Explain photosynthesis").out == "No passage answers this.\n"
+    assert "Perhaps: “" in talk("Which queen drank of the golden river in the morning?").out
 
 
 def test_texts_are_continued_where_that_is_chosen(talk):
@@ -65,16 +62,9 @@ def test_texts_are_continued_where_that_is_chosen(talk):
     assert "usage: /ask on" in talk("/ask maybe").err
 
 
-def test_only_the_words_that_answer_may_be_said(talk):
-    """They are the whole sentence for a model that picks none."""
-    done = talk(QUESTION, options=["--words", "span"])
-    assert done.code == 0, done.err
-    assert TEXTS[2] in done.out
-
-
 def test_written_answers_are_streamed_once(talk):
     out = talk(QUESTION, options=["--words", "write"]).out
-    assert out.count("[2]") == 1
+    assert "[2]" in out.splitlines()
     assert out.splitlines()[0]
 
 

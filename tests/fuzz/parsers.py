@@ -209,22 +209,17 @@ def documents():
 
 
 def _asks():
-    from knn_logits.ask.naming import sources_of_words
-    from knn_logits.ask.passages import _heading_of, sentence_span
-    from knn_logits.ask.quoting import sentences_of
-    from knn_logits.ask.ranking import content_words, refers_back, words_of
+    from knn_logits.engine.languages import language_of, words_of
+    from knn_logits.engine.passages import cut_sentences, heading_name, sentence_span
 
     def read(data):
         text = data.decode("utf-8", "replace")
-        sentences = sentences_of(text)
-        for sentence in sentences[:50]:
-            assert sentence_span(text, sentence) is not None
-        words = words_of(text)
-        content_words(text)
-        refers_back(text)
-        _heading_of(text)
-        sources_of_words(text.split()[:5000], text[:500], [text], lambda _: 1.0)
-        return "accepted" if words else "skipped"
+        language = language_of(text)
+        for kind in ("p", "li", "tr", "pre"):
+            for sentence in list(cut_sentences(text, kind, language))[:50]:
+                assert sentence_span(text, sentence) is not None
+        heading_name(text)
+        return "accepted" if words_of(text, language) else "skipped"
 
     return read
 
@@ -289,7 +284,7 @@ def reads_store(whole, name, checksum):
         from folders import refit, write_content
 
         from knn_logits import Datastore, MismatchError, explain
-        from knn_logits.ask.passages import passages_of
+        from knn_logits.engine.passages import read_passages
 
         cases.quiet()
         model, tokenizer = stores.model(), stores.tokenizer()
@@ -309,7 +304,7 @@ def reads_store(whole, name, checksum):
                     write_content(place, json.loads(data))
             hostile.search(place) if has_keys else None
             store = Datastore(place)
-            passages_of(tokenizer, store)
+            read_passages(tokenizer, store)
             try:
                 explain(model, tokenizer, store, stores.TEXTS[1])
             except MismatchError:

@@ -12,14 +12,6 @@ from knn_logits import Asking, Document, Limits, build_datastore
 from knn_logits_app.library import Library
 
 
-@pytest.fixture(scope="package", autouse=True)
-def near():
-    """Lets every ranked passage be about the question, which a model of random weights denies."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("knn_logits.ask.asking.is_near", lambda *_: (True, {}, 1))
-        yield
-
-
 @pytest.fixture(scope="package")
 def chat_page(model, tokenizer, store, tmp_path_factory):
     """The page of a model with a chat template, with the texts and with hostile documents."""
@@ -48,10 +40,10 @@ def held(chat_page, monkeypatch):
     """The search for passages waits until it is let go, so that no answer comes before a click."""
     find, go = Asking.find, threading.Event()
 
-    def slow(self, query):
+    def slow(self, query, *given):
         if "Oldenport" in query:
             go.wait(PATIENCE)
-        return find(self, query)
+        return find(self, query, *given)
 
     monkeypatch.setattr(Asking, "find", slow)
     yield go

@@ -3,7 +3,7 @@
 from conftest import TEXTS
 from office_files import pdf
 
-from app.chatting import ALONE, GENERAL, MISSING, QUEEN, Chat
+from app.chatting import GENERAL, MISSING, QUEEN, Chat
 from app.conftest import expect
 from app.test_journeys import COPIED
 
@@ -88,9 +88,9 @@ def test_a_link_to_an_answer_asks_its_question_after_the_one_before(chat, visit)
 
 
 def test_each_kind_of_answer_says_what_it_is_from(chat):
-    """One that no document has, one that the model gives alone, and one in its own words."""
+    """One that no document has, one that nothing comes near, and one in the model's own words."""
     reply = chat.ask(MISSING)
-    expect(reply.locator(".kl-alone")).to_have_text("No document says that.")
+    expect(reply.locator(".kl-alone")).to_have_text("No passage answers this.")
     expect(reply.locator(".kl-from").first).to_have_text("Nearest passage, perhaps not an answer:")
     mark = reply.locator("details").first.locator("mark")
     assert mark.text_content().strip() in reply.locator(".kl-perhaps").text_content()
@@ -102,19 +102,15 @@ def test_each_kind_of_answer_says_what_it_is_from(chat):
     reply.locator("details").first.locator("summary").click()
     expect(reply.locator("details blockquote").first).to_contain_text("harbour")
     reply = chat.ask(GENERAL)
-    expect(reply.locator(".kl-alone")).to_have_text(ALONE)
-    expect(reply.locator(".kl-alone")).to_be_visible()
-    assert reply.locator(".kl-said").inner_text().strip()
-    expect(reply).to_contain_text("an answer has 24 tokens at most")
+    expect(reply.locator(".kl-alone")).to_have_text("No passage answers this.")
     expect(reply.locator("details")).to_have_count(0)
-    expect(chat.page.locator("#chat").get_by_role("status")).to_contain_text(ALONE)
     chat.page.get_by_label("Answer in the model’s own words").check()
     reply = chat.ask(QUEEN)
     expect(reply.locator(".kl-quoted")).to_have_count(0)
     expect(reply.locator("p.kl-said")).to_be_visible()
     expect(reply.locator(".kl-from")).to_contain_text("Written by the model")
-    reply.locator("summary").click()
-    expect(reply.locator("details blockquote")).to_contain_text(TEXTS[2])
+    reply.locator("summary").first.click()
+    expect(reply.locator("details blockquote").first).to_contain_text(TEXTS[2])
 
 
 def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat):

@@ -1,0 +1,160 @@
+"""Encodes sentences as vectors by a sentence encoder, a small model beside the language model.
+
+It opens folders in the form of sentence-transformers. That package itself takes 9 seconds to
+import and brings SciPy and scikit-learn; this needs only transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from knn_logits.arrays import Array
+from knn_logits.errors import ConfigError
+from knn_logits.locks import cached_property
+from knn_logits.store.records import EncoderRecord
+
+DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+# The environment variable names the encoder that stands in its place, or a folder that holds it;
+# empty for none. Packages of weights are unpacked in the folder.
+_VARIABLE = "KNN_LOGITS_ENCODER"
+_FOLDER = Path(sys.prefix) / "share" / "knn-logits" / "all-MiniLM-L6-v2"
+_BATCH, _MAX_TOKENS = 32, 256
+
+
+class Encoder:
+    """A sentence encoder.
+
+    Args:
+        name: A Hub id, or a folder in the form of sentence-transformers.
+        download: Whether the encoder may be fetched from the Hub; otherwise it has to be there.
+
+    Raises:
+        ConfigError: when there is no such encoder, or it cannot be fetched.
+    """
+
+    def __init__(self, name: str, *, download: bool = True) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        self.id = DEFAULT_ENCODER if name == str(_FOLDER) else name
+        settings: dict[str, Any] = {"local_files_only": not download}
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(name, **settings)
+            model = AutoModel.from_pretrained(
+                name, use_safetensors=True, dtype=torch.float32, **settings
+            )
+            pooling = _json(name, "1_Pooling/config.json", settings)
+            self._prompts = _json(name, "config_sentence_transformers.json", settings)
+        except (OSError, ValueError, KeyError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ConfigError(f"the sentence encoder {name} cannot be opened: {reason}") from error
+        self._by_first = bool(pooling.get("pooling_mode_cls_token"))
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = model.eval().to(self._device)
+        self._lock = threading.Lock()
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of its weights."""
+        digest = hashlib.sha256(str(self._by_first).encode())
+        for name, tensor in sorted(self._model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.cpu().contiguous().numpy())
+        return digest.hexdigest()
+
+    @property
+    def record(self) -> EncoderRecord:
+        """What a manifest says of it."""
+        return EncoderRecord(id=self.id, sha256=self.sha256, dim=self.dim)
+
+    @property
+    def dim(self) -> int:
+        """The length of a vector."""
+        return int(self._model.config.hidden_size)
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str], kind: str = "document") -> Array:
+        """Encodes texts as vectors of length 1, float32 [texts, dim].
+
+        Args:
+            texts: The texts. Of a long one the first 256 tokens count.
+            kind: "query" or "document", for encoders that read them after different words.
+        """
+        vectors = np.zeros((len(texts), self.dim), np.float32)
+        prompt = (self._prompts.get("prompts") or {}).get(kind) or ""
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        for start in range(0, len(order), _BATCH):
+            rows = order[start : start + _BATCH]
+            with self._lock:  # padding is a state of the tokenizer
+                inputs = self._tokenizer(
+                    [prompt + texts[row] for row in rows],
+                    padding=True,
+                    truncation=True,
+                    max_length=_MAX_TOKENS,
+                    return_tensors="pt",
+                ).to(self._device)
+            states = self._model(**inputs).last_hidden_state
+            vectors[rows] = normalize(self._pooled(states, inputs["attention_mask"])).cpu().numpy()
+        return vectors
+
+    def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
+        if self._by_first:
+            return states[:, 0]
+        weights = mask[:, :, None].to(states.dtype)
+        return (states * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+def default_encoder() -> str:
+    """The name or the folder of the encoder for datastores that name none; empty for none."""
+    default = str(_FOLDER) if _FOLDER.exists() else DEFAULT_ENCODER
+    return os.environ.get(_VARIABLE, default)
+
+
+@cache
+def encoder_of(record: EncoderRecord) -> Encoder:
+    """Opens the encoder of a datastore's vectors.
+
+    Only the default is fetched from the Hub: a datastore may be a stranger's.
+
+    Raises:
+        ConfigError: when it is not here, or has other weights.
+    """
+    problem = ConfigError("there is no sentence encoder here")
+    for name in dict.fromkeys(filter(None, [default_encoder(), record.id])):
+        try:
+            encoder = Encoder(name, download=name == DEFAULT_ENCODER)
+        except ConfigError as error:
+            problem = error
+            continue
+        if encoder.sha256 == record.sha256:
+            return encoder
+        problem = ConfigError(f"the weights of the encoder {name} differ from the datastore's")
+    raise problem
+
+
+def _json(name: str, file: str, settings: dict[str, Any]) -> dict[str, Any]:
+    from transformers.utils.hub import cached_file
+
+    path = cached_file(
+        name,
+        file,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        **settings,
+    )
+    if path is None:
+        return {}
+    read = json.loads(Path(path).read_text(encoding="utf-8"))
+    return read if isinstance(read, dict) else {}

@@ -1,0 +1,217 @@
+"""Cuts stored documents in passages and their sentences, which are encoded, found and quoted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from knn_logits.engine.languages import language_of
+from knn_logits.engine.pieces import decoded
+from knn_logits.engine.tokens import control_ids
+from knn_logits.store.blocks import HEADINGS, TokenBlock
+from knn_logits.store.datastore import Datastore
+
+# A passage grows to so many tokens block by block. A longer block is a passage of its own, and is
+# cut at the ends of sentences beyond the second number.
+PASSAGE_TOKENS, MAX_TOKENS = 160, 320
+# A longer sentence is cut between two words, a longer block of code between two lines.
+MAX_CHARACTERS = 800
+QUESTION_MARKS = ("?", "\uff1f", "\u061f")
+_LONG = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\s+|$)|(.{{{MAX_CHARACTERS}}})")
+_LINES = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\n|$)|(.{{{MAX_CHARACTERS}}})")
+_MARKER = re.compile(r"\s*(?:[-*+•▪◦●–>]|\(?\d{1,3}[.)]|[a-z]\)|[QA]:)\s+")
+_CLOSING = re.compile(r"\s#+$")
+_ENDS = re.compile("[.!?\u3002\uff01\uff1f\u0964\n]" + r"[\"'”’)\]]*\s*$")
+_LANGUAGE_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, a list item, a table row or a piece of code.
+
+    Attributes:
+        text: Its text in one line, code excepted, without the marker of a list.
+        lead: What it has to be read with: the header of its table, the introduction of its list, or
+            the question before it; may be empty.
+    """
+
+    text: str
+    lead: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The text after its lead."""
+        return f"{self.lead} {self.text}" if self.lead else self.text
+
+
+@dataclass(frozen=True, eq=False)
+class Passage:
+    """A section of a document, or a part of it, that is read and shown as a whole.
+
+    Attributes:
+        store: The datastore.
+        document: The document's number in it.
+        first: Position of its first token in the datastore's tokens.
+        end: Position after its last token.
+        headings: The headings that it stands under, the highest level first.
+        text: Its text.
+        language: The ISO 639 code of its document's language.
+        sentences: Its sentences, in their order. Headings and lone questions are none.
+    """
+
+    store: Datastore
+    document: int
+    first: int
+    end: int
+    headings: tuple[str, ...]
+    text: str
+    language: str
+    sentences: tuple[Sentence, ...] = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """The document's title or its id."""
+        record = self.store.documents[self.document].shown
+        return record.title or record.id
+
+    @property
+    def above(self) -> str:
+        """Its title, if its document has one, and its headings in one line."""
+        title = self.store.documents[self.document].shown.title
+        return ": ".join(dict.fromkeys([title, *self.headings] if title else self.headings))
+
+    def texts(self) -> list[str]:
+        """The texts to encode: its sentences, each below title and headings."""
+        wholes = [sentence.whole for sentence in self.sentences]
+        return [f"{self.above}\n{text}" if self.above else text for text in wholes]
+
+
+def sentence_span(text: str, sentence: str) -> tuple[int, int] | None:
+    """Finds a sentence in a text, however its lines are broken; None if it is empty or missing."""
+    words = r"\s+".join(map(re.escape, sentence.split()))
+    match = re.search(words, text) if words else None
+    return match.span() if match else None
+
+
+def read_passages(tokenizer: Any, store: Datastore) -> list[Passage]:
+    """The passages of all documents of a datastore, those that are removed included."""
+    if store.manifest.learned is not None:
+        return []
+    control = control_ids(tokenizer)
+    numbers = range(len(store.documents))
+    return [row for number in numbers for row in _passages(tokenizer, store, number, control)]
+
+
+def _passages(
+    tokenizer: Any, store: Datastore, document: int, control: frozenset[int]
+) -> Iterator[Passage]:
+    record = store.documents[document]
+    ids = np.asarray(store.tokens[record.first : record.first + record.length]).tolist()
+    blocks = list(_shortened(tokenizer, record.blocks, ids))
+    texts = [
+        decoded(tokenizer, [id for id in ids[block.start : block.end] if id not in control])
+        for block in blocks
+    ]
+    language = language_of("\n".join(texts)[:_LANGUAGE_CHARACTERS])
+    names = {
+        number: heading_name(texts[number])
+        for number, block in enumerate(blocks)
+        if block.kind in HEADINGS
+    }
+    lead = ""
+    for begin, end in _groups(blocks):
+        sentences: list[Sentence] = []
+        for number in range(begin, end):
+            block = blocks[number]
+            if block.kind in HEADINGS:
+                lead = names[number] if names[number].endswith(QUESTION_MARKS) else ""
+                continue
+            if block.kind == "th" and blocks[number + 1 : number + 2] and _leads(blocks, number):
+                continue
+            own = "" if block.lead is None else " ".join(texts[block.lead].split())
+            for text in cut_sentences(texts[number], block.kind, language):
+                if text.endswith(QUESTION_MARKS):
+                    lead = text
+                else:
+                    sentences.append(Sentence(text, lead or own))
+                    lead = ""
+        last = blocks[end - 1]
+        above = last.headings if last.kind not in HEADINGS else (*last.headings, end - 1)
+        first = record.first + blocks[begin].start
+        yield Passage(
+            store,
+            document,
+            first,
+            record.first + last.end,
+            tuple(filter(None, (names.get(row) for row in above))),
+            "".join(texts[begin:end]).strip(),
+            language,
+            tuple(sentences),
+        )
+
+
+def _shortened(
+    tokenizer: Any, blocks: Sequence[TokenBlock], ids: Sequence[int]
+) -> Iterator[TokenBlock]:
+    """Cuts blocks that are too long for a passage. The numbers of other blocks change with them."""
+    numbers: dict[int, int] = {}
+    count = 0
+    for number, block in enumerate(blocks):
+        numbers[number] = count
+        lead = None if block.lead is None else numbers[block.lead]
+        headings = tuple(numbers[row] for row in block.headings)
+        starts = [block.start]
+        while block.end - starts[-1] > MAX_TOKENS:
+            least, most = starts[-1] + PASSAGE_TOKENS, starts[-1] + MAX_TOKENS
+            ends = (at for at in range(least, most) if _ENDS.search(decoded(tokenizer, [ids[at]])))
+            starts.append(next(ends, most - 1) + 1)
+        for start, end in zip(starts, [*starts[1:], block.end], strict=True):
+            yield TokenBlock(block.kind, start, end, headings, lead)
+        count += len(starts)
+
+
+def _leads(blocks: Sequence[TokenBlock], header: int) -> bool:
+    return blocks[header + 1].lead == header
+
+
+def _groups(blocks: Sequence[TokenBlock]) -> Iterator[tuple[int, int]]:
+    """The numbers of each passage's first block and the one after its last."""
+    begin = 0
+    for number in range(1, len(blocks)):
+        under = blocks[number - 1].kind in HEADINGS
+        full = blocks[number].end - blocks[begin].start > PASSAGE_TOKENS
+        if not under and (full or blocks[number].kind in HEADINGS):
+            yield begin, number
+            begin = number
+    yield begin, len(blocks)
+
+
+def heading_name(text: str) -> str:
+    """A heading's text in one line, without its marks."""
+    lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
+    return _CLOSING.sub("", " ".join(" ".join(lines).split()).lstrip("# "))
+
+
+def cut_sentences(text: str, kind: str, language: str) -> Iterator[str]:
+    """Yields the sentences of a block, without the marker of a list."""
+    if kind == "pre":
+        long = len(text) > MAX_CHARACTERS
+        parts = [match[1] or match[2] for match in _LINES.finditer(text)] if long else [text]
+        parts = [part.strip("\n") for part in parts]
+    elif kind in ("tr", "th"):
+        parts = [" ".join(text.split())]
+    else:
+        import sentencex
+
+        marker = _MARKER.match(text)
+        plain = " ".join(text[marker.end() if marker else 0 :].split())
+        parts = [part.strip() for part in sentencex.segment(language, plain)] if plain else []
+    for part in parts:
+        if len(part) > MAX_CHARACTERS:
+            yield from (match[1] or match[2] for match in _LONG.finditer(part))
+        elif any(map(str.isalnum, part)):
+            yield part

@@ -1,0 +1,88 @@
+"""The vectors of sentences stay in step with the documents of a datastore."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import knn_logits
+from knn_logits.engine.encoder import Encoder
+
+FIRST = ["The crane lifts crates. It is red.", "The pump needs oil."]
+MORE = ["The lamp is lit each evening."]
+
+
+@pytest.fixture(scope="module")
+def tiny_encoder(tmp_path_factory):
+    """A sentence encoder with random weights."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("encoder") / "tiny"
+    words = {word: number for number, word in enumerate(["[PAD]", "[UNK]", *"abcdefghijklmnop"])}
+    plain = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    plain.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="[PAD]", unk_token="[UNK]"
+    ).save_pretrained(folder)
+    config = BertConfig(vocab_size=len(words), hidden_size=16, num_hidden_layers=1,
+                        num_attention_heads=2, intermediate_size=16)  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def encoded(model, tokenizer, tiny_encoder, tmp_path, monkeypatch):
+    monkeypatch.setenv("KNN_LOGITS_ENCODER", tiny_encoder)
+    return knn_logits.build_datastore(model, tokenizer, FIRST, tmp_path / "s", calibrate=False)
+
+
+def test_each_sentence_has_a_vector(encoded, tiny_encoder):
+    texts = ["The crane lifts crates.", "It is red.", FIRST[1]]
+    expected = Encoder(tiny_encoder).encode(texts)
+    assert encoded.vectors.dtype == np.float16
+    assert np.abs(encoded.vectors - expected).max() < 1e-3
+    assert encoded.vector_counts.tolist() == [2, 1]
+    assert np.linalg.norm(expected, axis=1) == pytest.approx(np.ones(3), abs=1e-5)
+
+
+def test_added_synced_and_removed_documents_change_them(encoded, model, tokenizer):
+    before = encoded.vectors.copy()
+    grown = knn_logits.add_documents(model, tokenizer, encoded, MORE)
+    assert grown.vector_counts.tolist() == [2, 1, 1]
+    assert (grown.vectors[:3] == before).all()
+    removed = knn_logits.remove_documents(grown, ["0"])
+    asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, removed))
+    found = asking.find("What lifts the crane?").found
+    assert {row.passage.document for row in found} == {1, 2}
+    whole = knn_logits.compact(removed)
+    assert whole.vector_counts.tolist() == [1, 1]
+    assert (whole.vectors == grown.vectors[2:]).all()
+    rows = [knn_logits.Document(MORE[0], "0"), knn_logits.Document("A new text.", "9")]
+    synced = knn_logits.sync_documents(model, tokenizer, whole, rows, force=True).datastore
+    assert len(synced.vectors) == synced.vector_counts.sum()
+    assert synced.manifest.encoder == encoded.manifest.encoder
+
+
+def test_an_encoder_with_other_weights_or_none_leaves_words_alone(
+    encoded, model, tokenizer, tiny_encoder, monkeypatch, tmp_path, caplog
+):
+    def answered(store):
+        asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, store))
+        return asking.answer("What does the pump need?").text
+
+    other = shutil.copytree(tiny_encoder, tmp_path / "other")
+    record = encoded.manifest.encoder.model_copy(update={"sha256": "0" * 64})
+    encoded.manifest = encoded.manifest.model_copy(update={"encoder": record})
+    assert answered(encoded) == FIRST[1]
+    assert "words alone" in caplog.text
+    assert "weights" in caplog.text
+    with pytest.raises(knn_logits.ConfigError, match="cannot be opened"):
+        knn_logits.build_datastore(
+            model, tokenizer, FIRST, tmp_path / "n", encoder=str(other / "none")
+        )
+    caplog.clear()
+    monkeypatch.setenv("KNN_LOGITS_ENCODER", str(other / "none"))
+    store = knn_logits.build_datastore(model, tokenizer, FIRST, tmp_path / "w", calibrate=False)
+    assert store.vectors is None
+    assert "words alone" in caplog.text
