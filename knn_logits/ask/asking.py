@@ -55,7 +55,6 @@ _MAX_COMPLETED = 600
 class _Finding:
     """The sentences found for a question, and whether the first of them answers it."""
 
-    query: str
     found: list[Found] = field(default_factory=list)
     answers: bool = False
 
@@ -124,16 +123,15 @@ class Asking:
     def find(self, question: str, before: str = "", history: Sequence[Message] = ()) -> _Finding:
         """Finds the sentences that fit a question: of its readings the first that is answered."""
         readings = readings_of(question, before, history)
-        findings = [self._found(readings[0])]
         # Without a word of its own a question is about what was said before.
-        bare = len(readings) > 1 and len(self._ranking.content_words(question)) < 2
-        if bare:
-            findings = []
-        for query in readings[len(findings) or 1 :]:
-            if findings and findings[-1].answers:
-                break
+        if len(readings) > 1 and len(self._ranking.content_words(question)) < 2:
+            readings = readings[1:]
+        findings: list[_Finding] = []
+        for query in readings:
             findings.append(self._found(query))
-        return next((finding for finding in findings if finding.answers), findings[0])
+            if findings[-1].answers:
+                return findings[-1]
+        return findings[0]
 
     def answers(self, question: str) -> bool:
         """Whether a passage answers a question. It takes no pass of the language model."""
@@ -141,7 +139,7 @@ class Asking:
 
     def _found(self, query: str) -> _Finding:
         found = self._ranking.rank(query, _FOUND, self._hidden)
-        return _Finding(query, found, self._ranking.answers(query, found))
+        return _Finding(found, self._ranking.answers(query, found))
 
     def _answered(
         self,

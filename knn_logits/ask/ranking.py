@@ -35,14 +35,12 @@ class Found:
     Attributes:
         passage: Its passage.
         sentence: The sentence.
-        score: How well it fits; the best score is of the best sentence.
         cosine: The cosine of its vector and the question's; None without an encoder.
         shared: The share of the question's words that it has, by idf, in [0, 1].
     """
 
     passage: Passage
     sentence: Sentence
-    score: float
     cosine: float | None
     shared: float
 
@@ -102,7 +100,7 @@ class Ranking:
         for row in best:
             cosine = None if cosines is None else float(cosines[row])
             shared = sum(map(self.idf, self._words[row].intersection(words))) / total
-            found.append(Found(*self.rows[row], float(score[row]), cosine, shared))
+            found.append(Found(*self.rows[row], cosine, shared))
         return found
 
     def answers(self, question: str, found: Sequence[Found]) -> bool:

@@ -58,6 +58,11 @@ class KeyOptions:
         option="--keys/--no-keys",
     )
     keys_dtype: Literal["float16", "float32"] = setting("float16", "Precision of the stored keys.")
+    encoder: str | None = setting(
+        None,
+        "Hub id or folder of the sentence encoder for questions; empty for none. "
+        "By default all-MiniLM-L6-v2.",
+    )
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,6 @@ class StoreOptions:
 
     key: str = setting("ffn_input", KEY_HELP)
 
-    encoder: str | None = setting(
-        None,
-        "Hub id or folder of the sentence encoder for questions; empty for none. "
-        "By default all-MiniLM-L6-v2.",
-    )
     license: str | None = setting(None, "License of the text, recorded in the manifest.")
     source: str | None = setting(None, "Origin of the text, recorded in the manifest.")
     overwrite: bool = setting(

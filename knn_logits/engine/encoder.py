@@ -25,12 +25,16 @@ from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
 from knn_logits.locks import cached_property
 from knn_logits.store.records import EncoderRecord
+from knn_logits.store.verification import cache_folder
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 # The environment variable names the encoder that stands in its place, or a folder that holds it;
-# empty for none. Packages of weights are unpacked in the folder.
+# empty for none. Without it, a package of weights may be unpacked in one of these folders.
 _VARIABLE = "KNN_LOGITS_ENCODER"
-_FOLDER = Path(sys.prefix) / "share" / "knn-logits" / "all-MiniLM-L6-v2"
+_FOLDERS = tuple(
+    str(place / "all-MiniLM-L6-v2")
+    for place in (Path(sys.prefix) / "share" / "knn-logits", cache_folder())
+)
 _BATCH, _MAX_TOKENS = 32, 256
 
 
@@ -48,7 +52,7 @@ class Encoder:
     def __init__(self, name: str, *, download: bool = True) -> None:
         from transformers import AutoModel, AutoTokenizer
 
-        self.id = DEFAULT_ENCODER if name == str(_FOLDER) else name
+        self.id = DEFAULT_ENCODER if name in _FOLDERS else name
         settings: dict[str, Any] = {"local_files_only": not download}
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(name, **settings)
@@ -118,7 +122,7 @@ class Encoder:
 
 def default_encoder() -> str:
     """The name or the folder of the encoder for datastores that name none; empty for none."""
-    default = str(_FOLDER) if _FOLDER.exists() else DEFAULT_ENCODER
+    default = next((name for name in _FOLDERS if Path(name).exists()), DEFAULT_ENCODER)
     return os.environ.get(_VARIABLE, default)
 
 
