@@ -100,7 +100,8 @@ class Ranking:
         for row in best:
             cosine = None if cosines is None else float(cosines[row])
             shared = sum(map(self.idf, self._words[row].intersection(words))) / total
-            found.append(Found(*self.rows[row], cosine, shared))
+            passage, sentence = self.rows[row]
+            found.append(Found(passage, sentence, cosine, shared))
         return found
 
     def answers(self, question: str, found: Sequence[Found]) -> bool:

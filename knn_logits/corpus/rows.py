@@ -126,9 +126,10 @@ def lifted(value: Any, keys: tuple[str, ...]) -> Any:
     """
     if keys == TEXT_KEYS and isinstance(value, dict) and "text" not in value:
         asked = [value.get(name) for name in _ASKED]
-        if all(isinstance(part, str) for part in asked):
+        texts = [part for part in asked if isinstance(part, str)]
+        if len(texts) == len(_ASKED):
             rest = {name: field for name, field in value.items() if name not in _ASKED}
-            return {**rest, "text": "\n\n".join(asked)}
+            return {**rest, "text": "\n\n".join(texts)}
     for key in keys:
         *path, last = key.split(".")
         if not path or not isinstance(value, dict) or key in value:

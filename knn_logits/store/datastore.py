@@ -117,7 +117,7 @@ class Datastore:
             return None, np.zeros(0, np.int32)
         shapes = [*vectors.shape, *counts.shape]
         expected = [int(counts.sum()), record.dim, self.manifest.documents]
-        if shapes != expected or (vectors.dtype, counts.dtype) != (np.float16, np.int32):
+        if shapes != expected or vectors.dtype != np.float16 or counts.dtype != np.int32:
             raise DamagedError(f"{self._path('vectors')} has other vectors than its manifest")
         return vectors, counts
 
