@@ -133,10 +133,6 @@ class Asking:
                 return findings[-1]
         return findings[0]
 
-    def answers(self, question: str) -> bool:
-        """Whether a passage answers a question. It takes no pass of the language model."""
-        return self.find(question).answers
-
     def _found(self, query: str) -> _Finding:
         found = self._ranking.rank(query, _FOUND, self._hidden)
         return _Finding(found, self._ranking.answers(query, found))

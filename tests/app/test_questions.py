@@ -11,6 +11,7 @@ from conftest import TEXTS
 
 from app.conftest import eventually
 from knn_logits import (
+    Asking,
     Datastore,
     Deadline,
     LimitError,

