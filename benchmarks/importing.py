@@ -19,6 +19,7 @@ from common import first_documents, load, record
 
 import knn_logits
 from knn_logits.mixture.weights import Weighing
+from knn_logits.search.retriever import Retriever
 
 SETTINGS = ((1.0, 0.25, False), (10.0, 0.25, False), (10.0, 0.6, True))
 K = 1024
@@ -70,7 +71,7 @@ def theirs(system, name, data, folder, size, dim, temperature, lmbda, refine):
 def ours(model, data, store, temperature, lmbda, refine):
     """Returns the same by this package, with the mixture computed in plain PyTorch."""
     config = knn_logits.KNNConfig(k=K, lmbda=lmbda, temperature=temperature, refine=refine)
-    retriever = knn_logits.Retriever(store, config)
+    retriever = Retriever(store, config)
     caught = {}
     module = model.get_submodule(store.manifest.key.module)
     hook = module.register_forward_pre_hook(lambda _, given: caught.update(key=given[0]))

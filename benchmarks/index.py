@@ -14,6 +14,7 @@ from common import alternate, record, summary
 
 import knn_logits
 from knn_logits.index.opening import Indexes
+from knn_logits.search.retriever import Retriever
 
 
 def main():
@@ -38,9 +39,7 @@ def main():
                 store = knn_logits.build_index(store, config, threads=1)
                 seconds = time.perf_counter() - started
                 few, many = (
-                    knn_logits.Retriever(
-                        store, knn_logits.KNNConfig(k=k), indexes=Indexes(threads=1)
-                    )
+                    Retriever(store, knn_logits.KNNConfig(k=k), indexes=Indexes(threads=1))
                     for k in (64, 1024)
                 )
                 seconds_few, seconds_many = alternate(

@@ -30,7 +30,7 @@ from common import record
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import knn_logits
-from knn_logits.engine.forward import key_states_and_logits
+from knn_logits.engine.forward import key_states_and_logits, use_fastest_dtype
 from knn_logits.engine.llama_cpp.context import Context
 from knn_logits.engine.llama_cpp.llama_library import llama
 from knn_logits.engine.location import find_key
@@ -237,7 +237,7 @@ def main():
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(args.folder)
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype="auto").eval()
-    knn_logits.use_fastest_dtype(model)
+    use_fastest_dtype(model)
     engine = run("llama.cpp", knn_logits.GGUFModel, args.file)
     models = {"transformers": model, "llama.cpp": engine}
     documents = list(knn_logits.read_corpus([args.corpus]))[: args.documents]

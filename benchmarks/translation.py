@@ -21,6 +21,7 @@ from common import record
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import knn_logits
+from knn_logits.search.retriever import Retriever
 
 
 def batches(tokenizer, sources, size):
@@ -52,7 +53,7 @@ def theirs(folder, checkout, model, store, args):
     sys.path.insert(0, checkout)
     knnlm = importlib.import_module("knnlm")
     entries, dim, kind = len(store), store.manifest.dim, model.config.model_type
-    index = knn_logits.Retriever(store, knn_logits.KNNConfig(nprobe=args.nprobe)).index
+    index = Retriever(store, knn_logits.KNNConfig(nprobe=args.nprobe)).index
     start = knnlm.get_dstore_path(folder, kind, entries, dim)
     store.keys(np.arange(entries)).astype(np.float16).tofile(f"{start}_keys.npy")
     store.values.numpy().astype(np.int32).tofile(f"{start}_vals.npy")

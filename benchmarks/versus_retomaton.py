@@ -23,6 +23,7 @@ import torch
 from common import Clock, load, record
 
 import knn_logits
+from knn_logits.search.retriever import Retriever
 
 
 def ours(model, tokenizer, documents, tokens, store, args, **more):
@@ -85,7 +86,7 @@ def theirs(model, windows, wrapper=None):
 def write_theirs(knnlm, folder, model, store):
     """Writes the datastore in their format, and returns the settings of a wrapper."""
     entries, dim, kind = len(store), store.manifest.dim, model.config.model_type
-    retriever = knn_logits.Retriever(store, knn_logits.KNNConfig())
+    retriever = Retriever(store, knn_logits.KNNConfig())
     start = knnlm.get_dstore_path(folder, kind, entries, dim)
     for name, values in (
         ("keys", store.keys(np.arange(entries)).astype(np.float16)),

@@ -6,7 +6,8 @@ import os
 
 from handmade import make_store
 
-from knn_logits import Datastore, StorageError
+from knn_logits import Datastore
+from knn_logits.errors import StorageError
 
 
 def tried_on_full_disks(folder, monkeypatch, change):

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from knn_logits import ConfigError, Deadline, LimitError, Limits
+from knn_logits.errors import ConfigError, LimitError
+from knn_logits.limits import Deadline, Limits
 
 
 @pytest.mark.parametrize("name", ["prompt_tokens", "new_tokens", "text_bytes", "seconds"])

@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 import knn_logits
-from knn_logits import KNNLogitsError, NeighborTrace, SequenceTrace, TokenTrace, Trace
+from knn_logits import KNNLogitsError, Trace
 from knn_logits.cli import bars as module
 from knn_logits.errors import ConfigError, MissingDependencyError
+from knn_logits.evidence.trace import NeighborTrace, SequenceTrace, TokenTrace
 from knn_logits.printable import Encoded, json_line, one_line, printable
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"

@@ -10,16 +10,15 @@ from conftest import TEXTS, make_gpt2
 from folders import change, one_line, read_content, refit
 
 from knn_logits import (
-    ConfigError,
     Datastore,
     IndexConfig,
     KNNLogitsError,
     KNNLogitsProcessor,
-    MismatchError,
     WindowConfig,
     build_datastore,
 )
 from knn_logits.engine.compatibility import check_tokenizer
+from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.store import layout
 from knn_logits.store.files import write_arrays
 

@@ -23,7 +23,9 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from knn_logits import Datastore, LimitError, Limits, pair_tokenizer, text_ids
+from knn_logits import Datastore, text_ids
+from knn_logits.errors import LimitError
+from knn_logits.hosting import Limits, pair_tokenizer
 from knn_logits_app.requests import RequestError
 
 # A text to explain may have this many times the tokens of a prompt.

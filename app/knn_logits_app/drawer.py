@@ -7,7 +7,8 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits import Datastore, Pieces
+from knn_logits import Datastore
+from knn_logits.hosting import Pieces
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import RequestError, friendly, list_of, text_of, whole

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from knn_logits import ConfigError, Datastore, KNNLogitsError, Memory, use_fastest_dtype
+from knn_logits import Datastore, KNNLogitsError, Memory
+from knn_logits.errors import ConfigError
+from knn_logits.hosting import use_fastest_dtype
 from knn_logits_app.decoding import Reader, context_of
 from knn_logits_app.padding import pad_rows
 from knn_logits_app.requests import MOST_STORES

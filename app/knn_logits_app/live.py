@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from knn_logits import Datastore, Memory, Vote
+from knn_logits import Datastore, Memory
+from knn_logits.hosting import Vote
 
 Array = npt.NDArray[Any]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits import Datastore, settings_line
+from knn_logits import Datastore
+from knn_logits.hosting import settings_line
 from knn_logits_app import page_parts, tab_chat, tab_evaluate, tab_explain, tab_generate
 from knn_logits_app.bundle import TITLE, asset
 from knn_logits_app.drawer import connect

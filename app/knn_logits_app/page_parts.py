@@ -8,7 +8,8 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits import Datastore, Setting
+from knn_logits import Datastore
+from knn_logits.hosting import Setting
 from knn_logits_app.requests import SETTINGS, Lookup, lookup_of
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors

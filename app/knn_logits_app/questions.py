@@ -11,16 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from knn_logits import (
-    Answer,
-    AskConfig,
-    Asking,
-    Deadline,
-    Memory,
-    PassageEffect,
-    Pieces,
-    text_ids,
-)
+from knn_logits import Answer, AskConfig, Asking, Memory, text_ids
+from knn_logits.hosting import Deadline, PassageEffect, Pieces
 from knn_logits_app.decoding import TokenStream
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, list_of, text_of
 from knn_logits_app.session import FRAME_SECONDS, Session, Stores

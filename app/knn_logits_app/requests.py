@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from knn_logits import ConfigError, KNNLogitsError, LimitError, settings_for
+from knn_logits import KNNLogitsError
+from knn_logits.errors import ConfigError, LimitError
+from knn_logits.hosting import settings_for
 
 MOST_STORES = 8
 # The most characters of a prompt. They are counted before a tokenizer sees the prompt.

@@ -20,7 +20,8 @@ from gradio import route_utils
 from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
-from knn_logits import ConfigError, Limits
+from knn_logits.errors import ConfigError
+from knn_logits.hosting import Limits
 from knn_logits_app.bundle import ASSETS, ICON, asset, head
 from knn_logits_app.door import Names, close_door
 from knn_logits_app.guard import Guard

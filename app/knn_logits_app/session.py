@@ -14,17 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from knn_logits import (
-    Datastore,
-    Deadline,
-    KNNLogitsProcessor,
-    Limits,
-    Memory,
-    Pieces,
-    Trace,
-    Vote,
-    explain,
-)
+from knn_logits import Datastore, KNNLogitsProcessor, Memory, Trace, explain
+from knn_logits.hosting import Deadline, Limits, Pieces, Vote
 from knn_logits_app.decoding import Inputs, SentenceEnd, TokenStream, samplers
 from knn_logits_app.library import Library
 from knn_logits_app.live import Live, Shown

@@ -6,7 +6,8 @@ from typing import Any
 
 import gradio as gr
 
-from knn_logits import Deadline, evaluate, settings_line
+from knn_logits import evaluate
+from knn_logits.hosting import Deadline, settings_line
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.requests import Lookup, friendly, text_of

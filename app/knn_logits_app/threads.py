@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from knn_logits import Deadline
+from knn_logits.hosting import Deadline
 
 _LOOK_SECONDS = 0.1
 _END = object()

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from html import escape
 from typing import Any
 
-from knn_logits import DocumentShare, NeighborTrace, SequenceTrace, TokenTrace
+from knn_logits.hosting import DocumentShare, NeighborTrace, SequenceTrace, TokenTrace
 from knn_logits_app.bundle import alone
 from knn_logits_app.live import Shown
 from knn_logits_app.session import Answer

@@ -26,7 +26,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from knn_logits import Datastore, Deadline, LimitError
+from knn_logits import Datastore
+from knn_logits.errors import LimitError
+from knn_logits.hosting import Deadline
 
 _PREFIX = "knn-logits-page-"
 _UNLOCKED_SECONDS = 60.0

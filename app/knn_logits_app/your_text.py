@@ -8,17 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from knn_logits import (
-    CorpusError,
-    Datastore,
-    Deadline,
-    Document,
-    IndexConfig,
-    KNNConfig,
-    LimitError,
-    build_datastore,
-    read_corpus,
-)
+from knn_logits import Datastore, Document, IndexConfig, KNNConfig, build_datastore, read_corpus
+from knn_logits.errors import CorpusError, LimitError
+from knn_logits.hosting import Deadline
 from knn_logits_app.requests import RequestError, is_web
 from knn_logits_app.session import Session
 from knn_logits_app.threads import emitted

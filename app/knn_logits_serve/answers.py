@@ -10,7 +10,8 @@ from itertools import accumulate
 from typing import Any, TypeAlias
 
 from knn_logits import Answer as Asked
-from knn_logits import DocumentShare, SequenceTrace, Source, main_sources
+from knn_logits import Source
+from knn_logits.hosting import DocumentShare, SequenceTrace, main_sources
 from knn_logits_serve.bodies import GenerationBody
 from knn_logits_serve.request import GenerationRequest
 

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from knn_logits import check_settings
+from knn_logits.hosting import check_settings
 from knn_logits_serve.messages import MOST_MESSAGES, Message, Name, Strict, Text
 from knn_logits_serve.refusals import Refusal
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from knn_logits import LimitError, Memory, Pieces, explain
+from knn_logits import Memory, explain
+from knn_logits.errors import LimitError
+from knn_logits.hosting import Pieces
 from knn_logits_app.decoding import samplers
 from knn_logits_serve.answers import Token
 from knn_logits_serve.grammar import AfterPrompt

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from knn_logits import Deadline
+from knn_logits.hosting import Deadline
 from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.schemas import compiled
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from knn_logits import Deadline, KNNLogitsError
+from knn_logits import KNNLogitsError
+from knn_logits.hosting import Deadline
 from knn_logits_serve.answers import AnswerPart
 from knn_logits_serve.refusals import Refusal, refusal_of
 from knn_logits_serve.request import GenerationRequest

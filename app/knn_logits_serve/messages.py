@@ -17,7 +17,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from knn_logits import ConfigError, chat_ids, text_ids
+from knn_logits import text_ids
+from knn_logits.errors import ConfigError
+from knn_logits.hosting import chat_ids
 from knn_logits_serve.refusals import Refusal
 
 MOST_MESSAGES = 4096

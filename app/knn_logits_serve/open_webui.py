@@ -17,7 +17,8 @@ from itertools import groupby
 from textwrap import shorten
 from typing import Any, TypeAlias
 
-from knn_logits import PassageEffect, Source
+from knn_logits import Source
+from knn_logits.hosting import PassageEffect
 from knn_logits_app.requests import is_web
 from knn_logits_app.views import chat_page
 from knn_logits_serve.answers import Answer, AnswerPart, End, Span, spans_of, within

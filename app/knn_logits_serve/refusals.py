@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from knn_logits import ConfigError, KNNLogitsError, LimitError
+from knn_logits import KNNLogitsError
+from knn_logits.errors import ConfigError, LimitError
 
 _LONGEST = 300
 _KINDS = {

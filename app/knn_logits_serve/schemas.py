@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from knn_logits import Deadline
+    from knn_logits.hosting import Deadline
 
 # The processor time and the memory of a child. The server compiles what passes once more.
 CPU_SECONDS, _MEMORY_BYTES = 2, 1 << 30

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from knn_logits import ConfigError, Datastore, Memory, pair_tokenizer, text_ids
+from knn_logits import Datastore, Memory, text_ids
+from knn_logits.errors import ConfigError
+from knn_logits.hosting import pair_tokenizer
 from knn_logits_app.decoding import context_of, end_tokens
 from knn_logits_app.library import Reopening, by_name
 from knn_logits_app.padding import pad_rows

@@ -19,7 +19,7 @@ import torch
 import uvicorn
 from starlette.responses import JSONResponse
 
-from knn_logits import ConfigError
+from knn_logits.errors import ConfigError
 from knn_logits_app.door import (
     TWO_LENGTHS,
     Message,

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
-from knn_logits import AskConfig, Asking, Deadline, KNNLogitsProcessor, Memory, Pieces
+from knn_logits import AskConfig, Asking, KNNLogitsProcessor, Memory
+from knn_logits.hosting import Deadline, Pieces
 from knn_logits_app.decoding import TokenStream
 from knn_logits_serve.answers import AnswerPart, End, Piece, Token
 from knn_logits_serve.bodies import ChatBody

@@ -160,7 +160,7 @@ class Attached:
                 memory = on_model.knn.memory
                 config = memory.config
                 names = ", ".join(store.name for store in memory.stores)
-                from knn_logits import settings_line
+                from knn_logits.hosting import settings_line
 
                 state = "on" if config.retomaton else "off"
                 settings = settings_line(config, symbols=True)
@@ -287,7 +287,7 @@ def _number(name: str, value: str, kind: Any) -> Any:
     try:
         return kind(value)
     except ValueError:
-        from knn_logits import ConfigError
+        from knn_logits.errors import ConfigError
 
         raise ConfigError(
             f"{name} is not a number ({value!r}): leave it empty to use the datastore's setting"

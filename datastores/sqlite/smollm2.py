@@ -61,7 +61,7 @@ def load(folder: Path) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    from knn_logits import use_fastest_dtype
+    from knn_logits.engine.forward import use_fastest_dtype
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

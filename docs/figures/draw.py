@@ -223,6 +223,7 @@ def layers():
     """The rows that `lint-imports` checks."""
     rows = [
         ("command line", "cli"),
+        ("for hosts", "hosting"),
         ("around it", "ask · hub · integrations · lab"),
         ("datastores", "building"),
         ("figures", "measure"),

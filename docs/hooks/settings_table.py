@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from knn_logits import settings_for
+from knn_logits.settings.registry import settings_for
 
 PAGE = Path(__file__).parents[1] / "guides" / "settings.md"
 _BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->"

@@ -1,13 +1,13 @@
 """Makes answers by hand, and reads them where they are drawn."""
 
-from knn_logits import (
+from knn_logits import Trace
+from knn_logits.evidence.trace import (
     Candidate,
     DocumentShare,
     NeighborTrace,
     Rival,
     SequenceTrace,
     TokenTrace,
-    Trace,
 )
 from knn_logits_app.session import Answer, Piece
 

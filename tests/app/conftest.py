@@ -73,7 +73,7 @@ def library(tmp_path_factory):
 @pytest.fixture(scope="package")
 def session(library):
     """The small model without a server."""
-    from knn_logits import Limits
+    from knn_logits.limits import Limits
     from knn_logits_app.session import Session
 
     return Session(library, Limits(prompt_tokens=200, new_tokens=128, seconds=600))
@@ -121,7 +121,7 @@ def pair_memory(marian, pair_tokenizer, tmp_path_factory):
 @pytest.fixture(scope="package")
 def pair_session(pair_memory):
     """The encoder-decoder model without a server."""
-    from knn_logits import Limits
+    from knn_logits.limits import Limits
     from knn_logits_app.session import Session
 
     return Session(pair_memory, Limits(prompt_tokens=80, new_tokens=80, seconds=600))

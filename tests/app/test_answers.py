@@ -6,8 +6,9 @@ import pytest
 
 from app.answers import HOSTILE, answer, neighbor, shown, token, words
 from app.test_live import Node
-from knn_logits import Candidate, DocumentShare, Rival, Trace
+from knn_logits import Trace
 from knn_logits.evidence.familiarity import Familiarity
+from knn_logits.evidence.trace import Candidate, DocumentShare, Rival
 from knn_logits_app import views
 
 

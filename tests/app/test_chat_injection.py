@@ -15,7 +15,8 @@ from transformers import LogitsProcessor
 from app.chatting import OPEN_ALL, Chat
 from app.conftest import expect, serving
 from app.payloads import PAYLOADS
-from knn_logits import Asking, Document, Limits, build_datastore
+from knn_logits import Asking, Document, build_datastore
+from knn_logits.limits import Limits
 from knn_logits_app.library import Library
 
 NAMED = "<img src=x onerror=window.pwned=1>"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from knn_logits import CorpusError, KNNLogitsError
+from knn_logits import KNNLogitsError
+from knn_logits.errors import CorpusError
 from knn_logits_app.drawer import read_json
 from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import friendly, rewriting_of

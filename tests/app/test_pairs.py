@@ -7,7 +7,9 @@ from conftest import PAIRS
 
 from app.conftest import HOSTILE_SOURCE
 from app.test_session import last
-from knn_logits import Deadline, LimitError, Limits, translate
+from knn_logits import translate
+from knn_logits.errors import LimitError
+from knn_logits.limits import Deadline, Limits
 from knn_logits_app import views
 from knn_logits_app.requests import Lookup, writing_of
 from knn_logits_app.session import Session

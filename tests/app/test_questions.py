@@ -10,14 +10,10 @@ import pytest
 from conftest import TEXTS
 
 from app.conftest import eventually
-from knn_logits import (
-    Asking,
-    Datastore,
-    Deadline,
-    LimitError,
-    Limits,
-    PassageEffect,
-)
+from knn_logits import Asking, Datastore
+from knn_logits.ask.answer import PassageEffect
+from knn_logits.errors import LimitError
+from knn_logits.limits import Deadline, Limits
 from knn_logits_app.decoding import TokenStream
 from knn_logits_app.library import Library
 from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, marked, question_of

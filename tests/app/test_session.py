@@ -6,21 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from knn_logits import (
-    Candidate,
-    ConfigError,
-    Deadline,
-    KNNLogitsProcessor,
-    LimitError,
-    Limits,
-    Pieces,
-    SequenceTrace,
-    TokenTrace,
-    Trace,
-    build_datastore,
-    explain,
-    remove_documents,
-)
+from knn_logits import KNNLogitsProcessor, Trace, build_datastore, explain, remove_documents
+from knn_logits.engine.pieces import Pieces
+from knn_logits.errors import ConfigError, LimitError
+from knn_logits.evidence.trace import Candidate, SequenceTrace, TokenTrace
+from knn_logits.limits import Deadline, Limits
 from knn_logits_app.decoding import samplers
 from knn_logits_app.library import Library, sentences
 from knn_logits_app.requests import Lookup, RequestError, friendly, lookup_of, writing_of

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from app.answers import answer, neighbor, shown, token, words
-from knn_logits import DocumentShare, Trace
+from knn_logits import Trace
 from knn_logits.evidence.familiarity import Familiarity
+from knn_logits.evidence.trace import DocumentShare
 from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
 

@@ -9,6 +9,7 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits.ask.answer import ALONE, NO_ANSWER
+from knn_logits.errors import ConfigError
 
 QUESTION = "Which queen founded the town of Oldenport?"
 NOWHERE = "Explain photosynthesis"
@@ -182,11 +183,11 @@ def test_rows_items_headings_and_code_are_read_as_what_they_are(asking, build, h
 
 
 def test_a_question_that_is_empty_or_too_long_to_write_about_is_refused(asking):
-    with pytest.raises(knn_logits.ConfigError, match="empty"):
+    with pytest.raises(ConfigError, match="empty"):
         asking().answer(" ")
-    with pytest.raises(knn_logits.ConfigError, match="shorten the question"):
+    with pytest.raises(ConfigError, match="shorten the question"):
         asking(outside="model").answer("photosynthesis " * 200)
-    with pytest.raises(knn_logits.ConfigError, match="read"):
+    with pytest.raises(ConfigError, match="read"):
         knn_logits.AskConfig(read=0)
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import knn_logits
+from knn_logits.building.removing import compact
 from knn_logits.engine.encoder import Encoder
+from knn_logits.errors import ConfigError
 
 FIRST = ["The crane lifts crates. It is red.", "The pump needs oil."]
 MORE = ["The lamp is lit each evening."]
@@ -55,7 +57,7 @@ def test_added_synced_and_removed_documents_change_them(encoded, model, tokenize
     asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, removed))
     found = asking.find("What lifts the crane?").found
     assert {row.passage.document for row in found} == {1, 2}
-    whole = knn_logits.compact(removed)
+    whole = compact(removed)
     assert whole.vector_counts.tolist() == [1, 1]
     assert (whole.vectors == grown.vectors[2:]).all()
     rows = [knn_logits.Document(MORE[0], "0"), knn_logits.Document("A new text.", "9")]
@@ -77,7 +79,7 @@ def test_an_encoder_with_other_weights_or_none_leaves_words_alone(
     assert answered(encoded) == FIRST[1]
     assert "words alone" in caplog.text
     assert "weights" in caplog.text
-    with pytest.raises(knn_logits.ConfigError, match="cannot be opened"):
+    with pytest.raises(ConfigError, match="cannot be opened"):
         knn_logits.build_datastore(
             model, tokenizer, FIRST, tmp_path / "n", encoder=str(other / "none")
         )

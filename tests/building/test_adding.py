@@ -8,22 +8,13 @@ from folders import contents, names, one_line
 from interrupted import Stop, stopping
 
 import knn_logits
-from knn_logits import (
-    ConfigError,
-    CorpusError,
-    Datastore,
-    DatastoreError,
-    Document,
-    IndexConfig,
-    KNNConfig,
-    MismatchError,
-    Retriever,
-    WindowConfig,
-)
+from knn_logits import Datastore, Document, IndexConfig, KNNConfig, WindowConfig
 from knn_logits.building import indexing, recall
 from knn_logits.building.adding import add_documents
 from knn_logits.building.removing import compact, remove_documents
+from knn_logits.errors import ConfigError, CorpusError, DatastoreError, MismatchError
 from knn_logits.index.opening import open_index
+from knn_logits.search.retriever import Retriever
 from knn_logits.store import layout
 
 SMALL = WindowConfig(16, 8)

@@ -6,17 +6,10 @@ import torch
 from conftest import TEXTS, make_gpt2
 from folders import hashes, names
 
-from knn_logits import (
-    ConfigError,
-    CorpusError,
-    DatastoreError,
-    IndexConfig,
-    ModelError,
-    WindowConfig,
-    build_datastore,
-)
+from knn_logits import IndexConfig, WindowConfig, build_datastore
 from knn_logits.corpus.documents import as_documents
 from knn_logits.engine.pairs import context_length
+from knn_logits.errors import ConfigError, CorpusError, DatastoreError, ModelError
 from knn_logits.store import layout
 
 

@@ -4,7 +4,9 @@ import pytest
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits import ConfigError, CorpusError, Datastore, Document
+from knn_logits import Datastore, Document
+from knn_logits.building.removing import compact
+from knn_logits.errors import ConfigError, CorpusError
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def test_added_texts_are_numbered_behind_those_that_are_there(model, tokenizer, 
 
 
 def test_ids_stay_apart_after_compaction(model, tokenizer, grown):
-    small = knn_logits.compact(knn_logits.remove_documents(grown, ["0"]))
+    small = compact(knn_logits.remove_documents(grown, ["0"]))
     done = knn_logits.add_documents(model, tokenizer, small, TEXTS[3:5])
     assert done.documents.ids == ["1", "2", "2#2", "3"]
 

@@ -10,21 +10,14 @@ from handmade import make_store
 from random_keys import DOCUMENTS, KEYS, make_random
 
 import knn_logits
-from knn_logits import (
-    ConfigError,
-    DamagedError,
-    Datastore,
-    DatastoreError,
-    IndexConfig,
-    KNNConfig,
-    Retriever,
-    build_index,
-)
+from knn_logits import Datastore, IndexConfig, KNNConfig, build_index
 from knn_logits.building import indexing
 from knn_logits.building.indexing import build_suffixes
-from knn_logits.errors import StorageError
+from knn_logits.building.removing import compact
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError, StorageError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import open_index
+from knn_logits.search.retriever import Retriever
 from knn_logits.store import files, layout
 from knn_logits.store.files import write_arrays
 from knn_logits.store.suffixes import is_suffix_order, suffix_order
@@ -277,7 +270,7 @@ def test_it_goes_with_documents_that_come_and_go(model, tokenizer, copied):
     assert is_whole(store)
     removed = knn_logits.remove_documents(copied, ["2", "5"])
     assert is_whole(removed)
-    compacted = knn_logits.compact(copied)
+    compacted = compact(copied)
     assert len(compacted.suffixes) < len(store.suffixes)
     assert is_whole(compacted)
     kept = [knn_logits.Document(text, str(number)) for number, text in enumerate(TEXTS[3:], 3)]
@@ -288,7 +281,7 @@ def test_it_goes_with_documents_that_come_and_go(model, tokenizer, copied):
 
 def test_none_stays_none(model, tokenizer, copied):
     assert knn_logits.add_documents(model, tokenizer, copied, ["More text."]).suffixes is None
-    with pytest.raises(knn_logits.DatastoreError, match=r"knn-logits index .* --suffixes"):
+    with pytest.raises(DatastoreError, match=r"knn-logits index .* --suffixes"):
         knn_logits.Memory(model, copied, infini_gram="auto")
 
 

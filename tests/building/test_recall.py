@@ -8,9 +8,10 @@ import torch
 from handmade import make_store
 from random_keys import DOCUMENTS, KEYS, make_random
 
-from knn_logits import IndexConfig, KNNConfig, Retriever, build_index
+from knn_logits import IndexConfig, KNNConfig, build_index
 from knn_logits.building import indexing, recall
 from knn_logits.index.opening import open_index
+from knn_logits.search.retriever import Retriever
 
 
 @pytest.fixture

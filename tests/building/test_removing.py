@@ -8,19 +8,12 @@ from full_disk import tried_on_full_disks
 from handmade import make_store
 from interrupted import Stop, stopping
 
-from knn_logits import (
-    CorpusError,
-    Datastore,
-    Document,
-    IndexConfig,
-    KNNConfig,
-    Retriever,
-    build_index,
-)
+from knn_logits import Datastore, Document, IndexConfig, KNNConfig, build_index
 from knn_logits.building import removing
 from knn_logits.building.removing import compact, remove_documents
-from knn_logits.errors import DamagedError, StorageError
+from knn_logits.errors import CorpusError, DamagedError, StorageError
 from knn_logits.index.opening import open_index
+from knn_logits.search.retriever import Retriever
 from knn_logits.store import files, layout
 
 RANDOM = np.random.default_rng(11)

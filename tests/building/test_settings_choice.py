@@ -17,6 +17,7 @@ from knn_logits.building.settings_choice import (
     sample_pieces,
     without_part,
 )
+from knn_logits.errors import ConfigError
 from knn_logits.search.neighbors import Neighbors
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 11], list(range(12, 20))]
@@ -139,7 +140,7 @@ def test_a_suffix_weight_that_is_given_is_kept(model, tokenizer, corpus, tmp_pat
     found = settings("e", suffix_weight=3.0, store_keys=False)
     assert (found.suffix_weight, found.calibrated) == (3.0, True)
     for wrong in (0.0, "much"):
-        with pytest.raises(knn_logits.ConfigError, match="suffix_weight"):
+        with pytest.raises(ConfigError, match="suffix_weight"):
             settings("f", suffix_weight=wrong)
 
 

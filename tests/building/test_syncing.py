@@ -9,18 +9,17 @@ from folders import contents, names, one_line
 from interrupted import Stop, stopping
 
 from knn_logits import (
-    CorpusError,
     Datastore,
-    DatastoreError,
     Document,
     WindowConfig,
     add_documents,
     build_datastore,
-    compact,
     remove_documents,
     sync_documents,
 )
 from knn_logits.building import steps
+from knn_logits.building.removing import compact
+from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index import choice
 from knn_logits.store import layout
 

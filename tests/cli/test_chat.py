@@ -12,7 +12,8 @@ from gate_cases import random_adaptive
 from tuned import write_settings
 
 import knn_logits
-from knn_logits import Trace, chat_ids
+from knn_logits import Trace
+from knn_logits.engine.tokens import chat_ids
 from knn_logits.generation.drafts import Drafter
 
 PROMPT = "When error code E42 appears, open"

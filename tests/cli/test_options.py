@@ -7,8 +7,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from knn_logits import ConfigError, WindowConfig
+from knn_logits import WindowConfig
 from knn_logits.cli.options import Settable, Without, command
+from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 
 

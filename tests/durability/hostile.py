@@ -40,12 +40,10 @@ from knn_logits import (
     IndexConfig,
     KNNConfig,
     KNNLogitsProcessor,
-    Retriever,
     WindowConfig,
     build_datastore,
     build_index,
     explain,
-    save_gate,
     tune,
 )
 from knn_logits.building.adding import add_documents
@@ -58,6 +56,8 @@ from knn_logits.errors import MismatchError
 from knn_logits.hub.card import card
 from knn_logits.hub.push import push_to_hub
 from knn_logits.lab.importing import import_datastore
+from knn_logits.mixture.gates.stored import save_gate
+from knn_logits.search.retriever import Retriever
 from knn_logits.store.job import record_file
 
 # What resides in memory may grow by this much above what the command takes undisturbed.

@@ -10,6 +10,7 @@ from hooked import greedy, same
 import knn_logits
 from knn_logits.engine.forward import is_compiled
 from knn_logits.engine.location import find_key, original
+from knn_logits.errors import ModelError
 
 
 def compile_call(model):
@@ -98,5 +99,5 @@ def test_a_model_that_was_compiled_without_breaks_is_refused_in_one_line(store, 
         model.compile(backend="eager", fullgraph=True)
     else:
         model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
-    with pytest.raises(knn_logits.ModelError, match="without fullgraph"):
+    with pytest.raises(ModelError, match="without fullgraph"):
         knn_logits.KNNLogitsProcessor(model, store)

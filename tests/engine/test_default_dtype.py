@@ -8,6 +8,7 @@ from conftest import PAIRS, TEXTS, pair_documents
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, WindowConfig
+from knn_logits.building.removing import compact
 
 pytestmark = pytest.mark.usefixtures("short_training")
 
@@ -84,7 +85,7 @@ def test_all_that_changes_a_datastore_makes_the_same(
         )
         knn_logits.add_documents(model, tokenizer, folder, [TEXTS[0] + " Once more."])
         knn_logits.remove_documents(folder, "2")
-        return knn_logits.compact(folder).manifest
+        return compact(folder).manifest
 
     one, other = other_default(changed)
     assert one == other

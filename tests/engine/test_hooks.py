@@ -7,8 +7,7 @@ import pytest
 import torch
 from hooked import attach, greedy, same
 
-import knn_logits
-from knn_logits.errors import ModelError
+from knn_logits.errors import MismatchError, ModelError
 
 HOOKS = (
     "_forward_hooks",
@@ -67,7 +66,7 @@ def is_collected(model, store, ids):
 def is_refused(model, store, ids):
     with torch.no_grad():
         model.transformer.h[0].mlp.c_fc.weight.mul_(3)
-    with pytest.raises(knn_logits.MismatchError):
+    with pytest.raises(MismatchError):
         attach(model, store)
 
 

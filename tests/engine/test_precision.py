@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import knn_logits
-from knn_logits import MismatchError, use_fastest_dtype
 from knn_logits.engine import forward as precision
 from knn_logits.engine.compatibility import check_model, locate_key
+from knn_logits.engine.forward import use_fastest_dtype
+from knn_logits.errors import MismatchError
 
 
 @pytest.fixture

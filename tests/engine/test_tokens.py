@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AddedToken, PreTrainedTokenizerFast
 
-from knn_logits import Block, Document, build_datastore, chat_ids, text_ids
+from knn_logits import Block, Document, build_datastore, text_ids
 from knn_logits.engine import tokens as module
 from knn_logits.engine.tokens import (
+    chat_ids,
     control_ids,
     cut_texts,
     special_tokens,

@@ -8,6 +8,7 @@ import pytest
 from conftest import TEXTS
 
 import knn_logits
+from knn_logits.building.removing import compact
 from knn_logits.evidence.prompt_words import (
     common_words,
     names_alike,
@@ -104,7 +105,7 @@ def test_only_documents_that_may_vote_know_a_name(model, tokenizer, build, many,
     assert unknown(many, exclude=["d5", "d6", "d2"]) == ("K-05", "K-06", "Zanzibar")
     assert unknown(removed) == ("K-05",)
     assert unknown(removed, exclude=["d6"]) == ("K-05", "K-06")
-    assert unknown(knn_logits.compact(tmp_path / "s")) == ("K-05",)
+    assert unknown(compact(tmp_path / "s")) == ("K-05",)
     other = build(["Zanzibar makes K-06."], tmp_path / "o", index="exact")
     assert unknown([other, many]) == ()
     assert unknown([other, many], weights=[1.0, 0.0]) == ("K-05",)

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from knn_logits import NeighborTrace, Trace
+from knn_logits import Trace
 from knn_logits.evidence.render import show, to_html
-from knn_logits.evidence.trace import DocumentShare, Rival, SequenceTrace, TokenTrace
+from knn_logits.evidence.trace import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace
 
 
 def test_only_outvoted_numbers_and_names_are_listed():

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from knn_logits import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace, Trace
+from knn_logits import Trace
 from knn_logits.evidence.render import documents_line, to_html
 from knn_logits.evidence.sources import main_sources, words_of
+from knn_logits.evidence.trace import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace
 
 
 def token(text, influence=0.0, document=None):

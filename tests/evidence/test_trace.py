@@ -9,14 +9,9 @@ import torch
 from conftest import TEXTS
 from tokenizers import Tokenizer
 
-from knn_logits import (
-    KNNLogitsProcessor,
-    MismatchError,
-    Trace,
-    TraceError,
-    explain,
-)
+from knn_logits import KNNLogitsProcessor, Trace, explain
 from knn_logits.engine.pieces import token_texts
+from knn_logits.errors import MismatchError, TraceError
 from knn_logits.evidence.sources import main_sources
 
 

@@ -16,13 +16,13 @@ from knn_logits import (
     WindowConfig,
     add_documents,
     build_datastore,
-    compact,
     explain,
-    main_sources,
     read_corpus,
     remove_documents,
 )
+from knn_logits.building.removing import compact
 from knn_logits.evidence.render import to_html
+from knn_logits.evidence.sources import main_sources
 from knn_logits.evidence.token_documents import where
 from knn_logits.store.blocks import BLOCKS
 from knn_logits.store.documents import DocumentRecord

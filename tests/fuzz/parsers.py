@@ -283,8 +283,9 @@ def reads_store(whole, name, checksum):
         import stores
         from folders import refit, write_content
 
-        from knn_logits import Datastore, MismatchError, explain
+        from knn_logits import Datastore, explain
         from knn_logits.engine.passages import read_passages
+        from knn_logits.errors import MismatchError
 
         cases.quiet()
         model, tokenizer = stores.model(), stores.tokenizer()

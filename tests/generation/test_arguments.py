@@ -5,7 +5,8 @@ import warnings
 import pytest
 from transformers import GenerationConfig
 
-from knn_logits import ConfigError, KNNLogitsProcessor
+from knn_logits import KNNLogitsProcessor
+from knn_logits.errors import ConfigError
 from knn_logits.generation.arguments import settings_that_hold, with_defaults
 
 OURS = {"no_repeat_ngram_size": 7}

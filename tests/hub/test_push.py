@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from worker import NAME, OPEN, Failed, arrays_of, content
 
-from knn_logits import Datastore, KNNLogitsProcessor, compact, remove_documents
+from knn_logits import Datastore, KNNLogitsProcessor, remove_documents
+from knn_logits.building.removing import compact
 
 pytest_plugins = ["hub_fixtures"]
 

@@ -9,19 +9,14 @@ import torch
 from distances import by_distance
 from handmade import make_store
 
-from knn_logits import (
-    Datastore,
-    IndexConfig,
-    KNNConfig,
-    Retriever,
-    build_index,
-)
+from knn_logits import Datastore, IndexConfig, KNNConfig, build_index
 from knn_logits.index import compact, faiss_backend, faiss_factory, opening
 from knn_logits.index.compact import CompactIndex
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import make_empty
 from knn_logits.index.opening import backend_of, open_index, whole_index
 from knn_logits.index.opening_on_gpu import moved, open_compact
+from knn_logits.search.retriever import Retriever
 
 DIM, PLENTY = 8, 10**12
 CPU = torch.device("cpu")

@@ -7,8 +7,9 @@ import pytest
 import torch
 from conftest import make_marian
 
-from knn_logits import ConfigError, KNNLogitsProcessor
+from knn_logits import KNNLogitsProcessor
 from knn_logits.engine.windows import Piece
+from knn_logits.errors import ConfigError
 from knn_logits.measure.bench import open_bench
 from knn_logits.measure.perplexity import token_likelihoods
 

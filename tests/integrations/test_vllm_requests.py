@@ -5,7 +5,8 @@ import shutil
 import pytest
 import torch
 
-from knn_logits import ConfigError, Memory
+from knn_logits import Memory
+from knn_logits.errors import ConfigError
 from knn_logits.integrations.vllm import sources as kept
 from knn_logits.integrations.vllm.requests import Memories, check_request
 from knn_logits.integrations.vllm.sources import Sources

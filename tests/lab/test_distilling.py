@@ -10,8 +10,10 @@ import torch
 from conftest import TEXTS
 
 import knn_logits
+from knn_logits.building.indexing import build_suffixes
+from knn_logits.building.removing import compact
 from knn_logits.building.settings_choice import part_of_entries
-from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError
+from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError, ModelError
 from knn_logits.lab.distilling import distill
 from knn_logits.lab.learned_rows import shares_by
 from knn_logits.store.files import write_arrays
@@ -106,10 +108,10 @@ def test_what_needs_text_is_refused_in_one_line(model, tokenizer, learned):
     for call in (
         lambda: knn_logits.add_documents(model, tokenizer, learned, ["More text of the town."]),
         lambda: knn_logits.remove_documents(learned, "learned rows"),
-        lambda: knn_logits.compact(learned),
+        lambda: compact(learned),
         lambda: knn_logits.cluster(learned, 2),
         lambda: knn_logits.build_index(learned, knn_logits.IndexConfig("exact")),
-        lambda: knn_logits.build_suffixes(learned),
+        lambda: build_suffixes(learned),
         lambda: knn_logits.sync_documents(model, tokenizer, learned, ["More text."]),
         lambda: knn_logits.Memory(model, learned, retomaton=True),
         lambda: knn_logits.Memory(model, learned, infini_gram=0.5),
@@ -159,7 +161,7 @@ def test_bad_input_is_refused(model, marian, pair_tokenizer, tokenizer, tmp_path
         distill(model, tokenizer, CORPUS, tmp_path / "rows", epoch=3)
     with pytest.raises(CorpusError, match="needs 256"):
         distill(model, tokenizer, TEXTS[:1], tmp_path / "rows")
-    with pytest.raises(knn_logits.ModelError, match="causal"):
+    with pytest.raises(ModelError, match="causal"):
         distill(marian, pair_tokenizer, CORPUS, tmp_path / "rows")
     with pytest.raises(CorpusError, match="list"):
         distill(model, tokenizer, TEXTS[0], tmp_path / "rows")

@@ -15,10 +15,11 @@ from legacy_files import (
 )
 
 import knn_logits
-from knn_logits import IndexConfig, KNNConfig, Retriever, WindowConfig
+from knn_logits import IndexConfig, KNNConfig, WindowConfig
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.lab.importing import import_datastore, write_clusters
 from knn_logits.lab.legacy import find_files
+from knn_logits.search.retriever import Retriever
 from knn_logits.store.files import write_array
 
 

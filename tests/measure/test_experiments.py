@@ -8,7 +8,7 @@ import pytest
 from commands import write_corpus
 from conftest import TEXTS, make_gpt2
 
-from knn_logits import ConfigError
+from knn_logits.errors import ConfigError
 
 LINES = [
     "The harbour crane lifts twelve crates, and Queen Maira reads the barometer. " * 3,

@@ -7,8 +7,9 @@ import pytest
 from conftest import TEXTS
 from gate_cases import Curve, random_meta_k
 
-from knn_logits import ConfigError, KNNLogitsProcessor, explain
+from knn_logits import KNNLogitsProcessor, explain
 from knn_logits.engine.windows import stream
+from knn_logits.errors import ConfigError
 from knn_logits.measure.bench import open_bench
 from knn_logits.measure.perplexity import token_likelihoods
 

@@ -13,6 +13,8 @@ from knn_logits.errors import ConfigError, CorpusError, MismatchError
 from knn_logits.measure.bench import open_bench
 from knn_logits.measure.perplexity import token_likelihoods
 from knn_logits.measure.text_pass import Text
+from knn_logits.search.neighbors import Neighbors
+from knn_logits.search.retriever import Retriever
 from knn_logits.settings.passes import WindowConfig
 
 OTHER = [
@@ -190,12 +192,12 @@ def test_without_a_datastore_the_model_alone_is_measured(evaluate, store):
 
 
 def test_no_neighbor_leaves_the_models_probability(model, tokenizer, store):
-    class Nobody(knn_logits.Retriever):
+    class Nobody(Retriever):
         def __init__(self):
             self.metric, self.config = "l2", knn_logits.KNNConfig()
 
         def search(self, queries, texts=None):
-            return knn_logits.Neighbors.nothing(len(queries))
+            return Neighbors.nothing(len(queries))
 
     bench = open_bench(model, tokenizer, store, window=WindowConfig(32, 16))
     bench.memory.retriever = Nobody()

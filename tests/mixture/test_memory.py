@@ -10,14 +10,9 @@ import torch
 from conftest import TEXTS, make_gpt2
 
 import knn_logits
-from knn_logits import (
-    ConfigError,
-    KNNLogitsProcessor,
-    Memory,
-    MismatchError,
-    explain,
-)
+from knn_logits import KNNLogitsProcessor, Memory, explain
 from knn_logits.engine import model_changes
+from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index import opening
 from knn_logits.index.opening import Indexes
 from knn_logits.mixture.distribution import log_p_knn_of

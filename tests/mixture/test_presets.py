@@ -8,8 +8,9 @@ from gate_cases import Curve, random_adaptive
 from tuned import write_settings
 
 import knn_logits
-from knn_logits import ConfigError, KNNLogitsProcessor, Memory
+from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.building import calibrate
+from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.presets import generation_settings, resolve_settings
 

@@ -12,7 +12,8 @@ from interrupted import Stop, stopping
 from languages import FAMILIES, model_of
 
 import knn_logits
-from knn_logits import Document, MismatchError, WindowConfig
+from knn_logits import Document, WindowConfig
+from knn_logits.errors import MismatchError
 
 
 @pytest.fixture

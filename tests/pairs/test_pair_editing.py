@@ -10,7 +10,9 @@ from folders import contents
 from interrupted import Stop, stopping
 
 import knn_logits
-from knn_logits import CorpusError, Document, IndexConfig, MismatchError
+from knn_logits import Document, IndexConfig
+from knn_logits.building.removing import compact
+from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.store.verification import damage
 
 
@@ -69,7 +71,7 @@ def test_what_was_removed_is_not_found_and_then_nowhere(marian, pair_tokenizer, 
 
     assert found(store) == {f"p{number}" for number in range(1, 8)}
     assert b"quizzically" in b"".join(contents(store.folder).values())
-    small = knn_logits.compact(store)
+    small = compact(store)
     assert found(small) == {f"p{number}" for number in range(1, 8)}
     assert small.documents.sources(range(7)) == [source for source, _ in PAIRS[1:]]
     assert not damage(small.folder, small.manifest)

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import knn_logits
-from knn_logits import ConfigError, DamagedError, DatastoreError, KNNLogitsError, MismatchError
+from knn_logits import KNNLogitsError
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.store import layout
 from knn_logits.store.documents import DocumentRecord, read_documents, write_documents
 from knn_logits.store.manifest import read_manifest

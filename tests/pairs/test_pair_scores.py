@@ -13,16 +13,10 @@ from languages import FAMILIES, model_of
 from pair_mixtures import LMBDA, SOURCES, parts
 
 import knn_logits
-from knn_logits import (
-    ConfigError,
-    CorpusError,
-    Document,
-    MissingDependencyError,
-    ModelError,
-    WindowConfig,
-)
+from knn_logits import Document, WindowConfig
 from knn_logits.building import settings_choice
 from knn_logits.cli.results_table import plain_translations
+from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError, ModelError
 from knn_logits.measure.translation import scores
 
 # What the datastore does not hold: sources that it has, and others.

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import knn_logits
-from knn_logits import KNNConfig, Retriever, WindowConfig
+from knn_logits import KNNConfig, WindowConfig
 from knn_logits.errors import UnreachableError
 from knn_logits.index.opening import Indexes
 from knn_logits.ray.searching import RayIndexes
+from knn_logits.search.retriever import Retriever
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray

@@ -13,20 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import (
-    ConfigError,
     Datastore,
     Document,
     IndexConfig,
     KNNConfig,
     KNNLogitsProcessor,
     Memory,
-    MismatchError,
     WindowConfig,
     build_datastore,
     build_index,
     explain,
     remove_documents,
 )
+from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.mixture.weights import shared_weights
 from knn_logits.search.combined import (
     CombinedRetriever,

@@ -8,7 +8,8 @@ import torch
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits import ConfigError, KNNLogitsProcessor, explain
+from knn_logits import KNNLogitsProcessor, explain
+from knn_logits.errors import ConfigError
 from knn_logits.evidence.prompt_words import unknown_names
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.search.retriever import Retriever

@@ -12,8 +12,9 @@ from handmade import make_store
 from mixture_reference import assert_shares, encode
 
 import knn_logits
-from knn_logits import DatastoreError, KNNLogitsProcessor, Memory, explain
+from knn_logits import KNNLogitsProcessor, Memory, explain
 from knn_logits.building.indexing import build_suffixes
+from knn_logits.errors import DatastoreError
 from knn_logits.index.opening import Indexes
 from knn_logits.search.infini_gram import InfiniGram
 from knn_logits.search.occurrences import Prefixes, without_padding

@@ -12,20 +12,11 @@ from folders import change, hashes, one_line, read_content
 from mixture_reference import assert_shares, encode
 
 import knn_logits
-from knn_logits import (
-    ConfigError,
-    DamagedError,
-    Datastore,
-    DatastoreError,
-    Document,
-    KNNLogitsProcessor,
-    Memory,
-    MismatchError,
-    WindowConfig,
-    explain,
-)
+from knn_logits import Datastore, Document, KNNLogitsProcessor, Memory, WindowConfig, explain
+from knn_logits.building.removing import compact
 from knn_logits.engine.compatibility import locate_key
 from knn_logits.engine.keys import KeySource
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.on_demand import OnDemandRetriever, PassageKeys, Passages
 from knn_logits.search.retriever import Retriever
@@ -230,7 +221,7 @@ def test_documents_that_are_left_out_or_removed_are_not_found(model, tokenizer, 
     assert "1" not in documents(without)
     knn_logits.remove_documents(folder, "1")
     assert "1" not in documents(Memory(model, folder, **SETTINGS))
-    compacted = knn_logits.compact(folder)
+    compacted = compact(folder)
     assert compacted.manifest.documents == len(TEXTS) - 1
     assert compacted.manifest.on_demand is not None
     Datastore(folder, full=True)
@@ -349,7 +340,7 @@ def test_pairs_are_refused(marian, pair_tokenizer, tmp_path):
 
 
 def test_another_model_is_refused(bare):
-    with pytest.raises(knn_logits.MismatchError, match="built by another model"):
+    with pytest.raises(MismatchError, match="built by another model"):
         Memory(make_gpt2(seed=1), bare)
 
 

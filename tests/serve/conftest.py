@@ -143,7 +143,8 @@ def by_library(model, tokenizer, store):
     """Writes with the library and no server, and returns the text, its ids and its scores."""
     import torch
 
-    from knn_logits import KNNLogitsProcessor, generation_settings
+    from knn_logits import KNNLogitsProcessor
+    from knn_logits.mixture.presets import generation_settings
     from knn_logits_app.decoding import PositionSampler
 
     def write(prompt=PROMPT, new_tokens=12, *, seed=None, warpers=(), knn=True, **settings):

@@ -5,8 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from knn_logits import ConfigError, Deadline, KNNLogitsProcessor
-from knn_logits import pair_tokenizer as pairs_of
+from knn_logits import KNNLogitsProcessor
+from knn_logits.engine.compatibility import pair_tokenizer as pairs_of
+from knn_logits.errors import ConfigError
+from knn_logits.limits import Deadline
 from knn_logits_serve import Served
 from knn_logits_serve.answers import Piece
 from knn_logits_serve.bodies import ChatBody

@@ -3,7 +3,9 @@
 import pytest
 
 import knn_logits
-from knn_logits import Datastore, Document, KNNLogitsProcessor, generation_settings
+from knn_logits import Datastore, Document, KNNLogitsProcessor
+from knn_logits.building.removing import compact
+from knn_logits.mixture.presets import generation_settings
 from knn_logits_serve import Served
 from serve.conftest import PROMPT, serving
 
@@ -141,7 +143,7 @@ def test_a_running_server_answers_from_documents_that_are_there_now(model, token
         more = [Document("The mill grinds rye and barley.", id="c")]
         knn_logits.add_documents(model, tokenizer, folder, more)
         assert "c" in sources(client)
-        knn_logits.compact(folder)
+        compact(folder)
         assert "c" in sources(client)
         # What is no datastore any more is not opened, and the latest one that was goes on.
         (folder / "datastore.json").write_text("{}")

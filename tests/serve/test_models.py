@@ -7,7 +7,7 @@ import torch
 from conftest import make_gpt2
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import knn_logits
+from knn_logits.errors import ConfigError, ModelError
 from knn_logits_app.padding import pad_rows
 from knn_logits_serve import Served
 
@@ -17,14 +17,14 @@ def test_a_compiled_model_is_refused_in_one_line(model, tokenizer, store, fullgr
     compiled = copy.deepcopy(model)
     compiled.compile(backend="eager", fullgraph=fullgraph)
     for other in (compiled, torch.compile(model, backend="eager", fullgraph=fullgraph)):
-        with pytest.raises(knn_logits.ConfigError, match=r"before torch\.compile"):
+        with pytest.raises(ConfigError, match=r"before torch\.compile"):
             Served("tiny", other, tokenizer, [store])
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_dynamically_quantised_model_is_refused_in_one_line(tokenizer, store):
     quantised = torch.ao.quantization.quantize_dynamic(make_gpt2(), {torch.nn.Linear})
-    with pytest.raises(knn_logits.ModelError, match="quantize_dynamic"):
+    with pytest.raises(ModelError, match="quantize_dynamic"):
         Served("tiny", quantised, tokenizer, [store])
 
 

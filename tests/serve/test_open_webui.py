@@ -10,14 +10,9 @@ import httpx
 import missing
 import pytest
 
-from knn_logits import (
-    DocumentShare,
-    NeighborTrace,
-    PassageEffect,
-    SequenceTrace,
-    Source,
-    TokenTrace,
-)
+from knn_logits import Source
+from knn_logits.ask.answer import PassageEffect
+from knn_logits.evidence.trace import DocumentShare, NeighborTrace, SequenceTrace, TokenTrace
 from knn_logits_app.requests import is_web
 from knn_logits_app.views import chat_page as frame
 from knn_logits_serve import Served

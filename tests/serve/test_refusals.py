@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import knn_logits
-from knn_logits import StorageError
+from knn_logits.errors import ConfigError, StorageError
 from knn_logits_serve import Settings, bodies
 from knn_logits_serve.refusals import refusal_of
 from serve.conftest import PROMPT, serving
@@ -303,7 +302,7 @@ def test_a_few_hundred_malformed_requests_leave_no_trace(running, http, caplog):
 
 @pytest.mark.parametrize("key", ["", "  "])
 def test_an_empty_key_is_refused(key):
-    with pytest.raises(knn_logits.ConfigError, match="the API key is empty"):
+    with pytest.raises(ConfigError, match="the API key is empty"):
         Settings(key=key)
 
 

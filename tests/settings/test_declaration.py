@@ -7,11 +7,12 @@ from typing import Literal
 import pytest
 
 import knn_logits
-from knn_logits import ConfigError, KNNConfig, Setting, check_settings, settings_for
+from knn_logits import KNNConfig
+from knn_logits.errors import ConfigError
 from knn_logits.mixture.presets import MixtureSettings
 from knn_logits.settings.config import SearchSettings
-from knn_logits.settings.declaration import check_fields, documented, setting, settings_of
-from knn_logits.settings.registry import settings_line
+from knn_logits.settings.declaration import Setting, check_fields, documented, setting, settings_of
+from knn_logits.settings.registry import check_settings, settings_for, settings_line
 from knn_logits.store.records import SettingsRecord
 
 

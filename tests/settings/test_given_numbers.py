@@ -4,7 +4,7 @@ import pytest
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits import ConfigError, ModelError
+from knn_logits.errors import ConfigError, ModelError
 
 
 @pytest.mark.parametrize(

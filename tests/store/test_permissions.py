@@ -12,6 +12,7 @@ from forked import Fork
 
 import knn_logits
 from knn_logits import Datastore, KNNLogitsError
+from knn_logits.building.removing import compact
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has other permissions")
 _NOBODY = 65_534
@@ -59,7 +60,7 @@ def jobs(model, tokenizer):
         lambda folder: knn_logits.add_documents(model, tokenizer, folder, ["More text."]),
         lambda folder: knn_logits.sync_documents(model, tokenizer, folder, ["More text."]),
         lambda folder: knn_logits.remove_documents(folder, ["0"]),
-        knn_logits.compact,
+        compact,
     ]
 
 

@@ -8,7 +8,8 @@ import torch
 from conftest import TEXTS, make_gpt2
 
 import knn_logits
-from knn_logits import KNNConfig, Retriever, explain
+from knn_logits import KNNConfig, explain
+from knn_logits.search.retriever import Retriever
 from knn_logits.store.entries import Contexts
 from knn_logits.store.sinks import find_sink
 

@@ -8,7 +8,8 @@ import pytest
 from app.chatting import Chat
 from app.conftest import PATIENCE, serving
 from app.payloads import PAYLOADS
-from knn_logits import Asking, Document, Limits, build_datastore
+from knn_logits import Asking, Document, build_datastore
+from knn_logits.limits import Limits
 from knn_logits_app.library import Library
 
 

@@ -10,17 +10,11 @@ from gate_cases import random_meta_k
 from tuned import write_settings
 
 import knn_logits
-from knn_logits import (
-    ConfigError,
-    DamagedError,
-    Datastore,
-    IndexConfig,
-    KNNLogitsProcessor,
-    MetaKGate,
-    save_gate,
-)
+from knn_logits import Datastore, IndexConfig, KNNLogitsProcessor, MetaKGate
+from knn_logits.building.removing import compact
+from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.measure.tune import tuner
-from knn_logits.mixture.gates.stored import stored_gate
+from knn_logits.mixture.gates.stored import save_gate, stored_gate
 from knn_logits.store.files import write_arrays
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import read_manifest
@@ -142,7 +136,7 @@ def test_what_changes_a_datastore_keeps_its_gate(model, tokenizer, copy):
     write_settings(Datastore(folder), 16, 0.3, 5.0, GATE)
     assert state() == (kept, False)
     knn_logits.remove_documents(folder, ["2"])
-    knn_logits.compact(folder)
+    compact(folder)
     assert state() == (kept, True)
     write_settings(Datastore(folder), 16, 0.3, 5.0, GATE)
     knn_logits.build_index(Datastore(folder), IndexConfig("IVF4,SQ8"))

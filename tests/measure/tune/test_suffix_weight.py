@@ -9,6 +9,7 @@ from tuned import write_settings
 
 import knn_logits
 from knn_logits import Memory
+from knn_logits.errors import ConfigError
 
 # Texts that say after a few words what other texts say after the same words.
 CORPUS = [f"{one} {two}" for one in TEXTS[:6] for two in TEXTS[:6]]
@@ -137,5 +138,5 @@ def test_shares_of_datastores_count_as_they_do_in_evaluate(
 
 def test_a_gate_that_weighs_all_neighbors_knows_no_shares(model, tokenizer, halves):
     given = SETTINGS | {"weights": [1.0, 3.0]}
-    with pytest.raises(knn_logits.ConfigError, match="omit the weights"):
+    with pytest.raises(ConfigError, match="omit the weights"):
         knn_logits.tune(model, tokenizer, halves, HELD_OUT, gate="meta-k", **given)

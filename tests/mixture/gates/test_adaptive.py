@@ -10,7 +10,8 @@ from gate_cases import neighbors_of, rows_of_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits import ConfigError, KNNLogitsProcessor, Memory, load_gate, save_gate
+from knn_logits import KNNLogitsProcessor, Memory
+from knn_logits.errors import ConfigError
 from knn_logits.mixture.distribution import mix
 from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate, Ballots, shares_of
 from knn_logits.mixture.gates.adaptive_fitting import (
@@ -21,6 +22,7 @@ from knn_logits.mixture.gates.adaptive_fitting import (
     fit_adaptive_gate,
     quality,
 )
+from knn_logits.mixture.gates.stored import load_gate, save_gate
 from knn_logits.mixture.weights import log_weights
 from knn_logits.search.occurrences import Occurrences
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gate_cases import Curve, neighbors_of
 
-from knn_logits import ConfigError
+from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.gate import split_lmbda, weigh_rows
 from knn_logits.mixture.weights import log_weights
 from knn_logits.search.neighbors import Neighbors

@@ -23,7 +23,8 @@ from mixture_reference import (
     reference,
 )
 
-from knn_logits import ConfigError, KNNLogitsProcessor, explain
+from knn_logits import KNNLogitsProcessor, explain
+from knn_logits.errors import ConfigError
 
 # Distances of the nearest neighbors here lie between 0 and 80.
 CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
