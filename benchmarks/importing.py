@@ -18,7 +18,7 @@ import torch
 from common import first_documents, load, record
 
 import knn_logits
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Weighing
 from knn_logits.search.retriever import Retriever
 
 SETTINGS = ((1.0, 0.25, False), (10.0, 0.25, False), (10.0, 0.6, True))

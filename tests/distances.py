@@ -1,6 +1,6 @@
 """Distances in place of nearness, and weights of what a retriever finds."""
 
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Weighing
 
 
 def by_distance(index, queries, k):

@@ -5,8 +5,7 @@ import math
 import torch
 from hypothesis import strategies as st
 
-from knn_logits.mixture.distribution import drop_impossible, mix
-from knn_logits.mixture.weights import log_weights
+from knn_logits.mixture.vote import drop_impossible, log_weights, mix
 from knn_logits.search.neighbors import Neighbors
 
 INF = math.inf

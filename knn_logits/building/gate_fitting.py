@@ -38,7 +38,7 @@ from knn_logits.mixture.gates.adaptive_fitting import (
     quality,
 )
 from knn_logits.mixture.gates.stored import gate_arrays
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Weighing
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.search.matches import Matches
 from knn_logits.search.neighbors import Neighbors

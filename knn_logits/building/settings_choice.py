@@ -21,7 +21,7 @@ from knn_logits.index.base import Index
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood, spread, temperatures_around
 from knn_logits.measure.overlap import hashed
 from knn_logits.measure.text_pass import TokenScores, score_pieces, tokens_of_scoring_pass
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Weighing
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.search.retriever import Retriever

@@ -36,9 +36,8 @@ from knn_logits.evidence.trace import (
 )
 from knn_logits.locks import cached_property
 from knn_logits.metrics import as_distance
-from knn_logits.mixture.distribution import influences, log_p_knn_of, mix_row
 from knn_logits.mixture.memory import Memory
-from knn_logits.mixture.vote import Vote
+from knn_logits.mixture.vote import Vote, influences, log_p_knn_of, mix_row
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 

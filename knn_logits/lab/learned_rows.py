@@ -28,7 +28,7 @@ from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import windows_of
 from knn_logits.measure.likelihood import LMBDAS
 from knn_logits.measure.text_pass import score_pieces, tokens_of_scoring_pass
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Weighing
 from knn_logits.progress import Progress
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.retriever import Retriever

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Weighing
 from knn_logits.search.neighbors import Neighbors
 
 # Rows computed at once. With fewer, calls cost more than sums. With many more, the distances do not

@@ -25,9 +25,9 @@ from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.per_token import TokenTable
 from knn_logits.measure.results import Evaluation, Resampling, Tally, TextResult, join
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, score_pieces, texts_by_name
-from knn_logits.mixture.distribution import log_p_knn_of, mix_row
 from knn_logits.mixture.gates.gate import gate_name
 from knn_logits.mixture.memory import Memory
+from knn_logits.mixture.vote import log_p_knn_of, mix_row
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
 from knn_logits.search.neighbors import Neighbors

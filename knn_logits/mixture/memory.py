@@ -23,7 +23,6 @@ from knn_logits.engine.tokens import control_tokens, end_tokens
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
-from knn_logits.mixture.distribution import drop_impossible, second_vote
 from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.presets import (
@@ -32,8 +31,7 @@ from knn_logits.mixture.presets import (
     resolve,
 )
 from knn_logits.mixture.step_graphs import StepGraphs, can_replay
-from knn_logits.mixture.vote import Vote
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Vote, Weighing, drop_impossible, second_vote
 from knn_logits.search.combined import (
     Stores,
     distinct_names,

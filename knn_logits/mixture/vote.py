@@ -1,19 +1,185 @@
-"""`Vote` is the answer of a memory at one step, for a batch of rows.
+"""The vote of the neighbors: their weights, the mixture with the model, and `Vote` with both.
 
-It holds tensors, and computes the mixture only when it is asked for:
-p(y) = lmbda * p_kNN(y) + (1 - lmbda) * p_LM(y), Khandelwal et al. (2020), equation 3.
+w_i = softmax(nearness_i / τ + bonus_i), p_kNN(y) = sum of w_i with v_i = y, and
+p(y) = λ p_kNN(y) + (1 - λ) p_LM(y), in log space. Khandelwal et al. (2020), equations 2 and 3.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from knn_logits.locks import cached_property
-from knn_logits.mixture.distribution import log_p_knn_of, mix
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
+from knn_logits.settings.config import KNNConfig
+
+NO_WEIGHT = -math.inf
+# The exponential of anything less is 0 in double precision. Masks (-inf, the least number of the
+# type, -1e4) are below it, also in half precision; penalties and a network's scores never are.
+_FORBIDDEN = -745.0
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """bonus_i = shared_i log(suffix_weight) + pointed_i log(pointer_weight)."""
+
+    temperature: float
+    suffix_weight: float = 1.0
+    pointer_weight: float = 1.0
+    shares: tuple[float, ...] | None = None  # of datastores side by side; None: they vote together
+
+    @classmethod
+    def of(cls, config: KNNConfig, shares: Sequence[float] | None = None) -> Weighing:
+        """The weighing of a memory with these settings."""
+        return cls(
+            config.temperature,
+            config.suffix_weight,
+            config.pointer_weight,
+            None if shares is None else tuple(shares),
+        )
+
+    def bonus(self, neighbors: Neighbors) -> Tensor | None:
+        """The part of features in the logits, float32 [rows, k]; None if they add nothing."""
+        parts: list[Tensor] = []
+        for feature, weight in (
+            (neighbors.shared, self.suffix_weight),
+            (neighbors.pointed, self.pointer_weight),
+        ):
+            if feature is not None and weight != 1.0:
+                parts.append(feature * math.log(weight))
+        return sum(parts[1:], parts[0]) if parts else None
+
+    def log_weights(self, neighbors: Neighbors) -> Tensor:
+        """log w_i, float32 [rows, k], -inf for padding. A row sums to 1, or is empty."""
+        bonus = self.bonus(neighbors)
+        if self.shares is None or not neighbors.k:
+            return log_weights(neighbors, self.temperature, bonus)
+        parts = neighbors.split(len(self.shares))
+        bonuses = [None] * len(parts) if bonus is None else bonus.split(parts[0].k, dim=-1)
+        weights = [
+            log_weights(part, self.temperature, extra)
+            for part, extra in zip(parts, bonuses, strict=True)
+        ]
+        return shared_weights(weights, self.shares)
+
+
+def log_weights(neighbors: Neighbors, temperature: float, bonus: Tensor | None = None) -> Tensor:
+    """log w_i of each neighbor, from the parts of its logit."""
+    nearness = neighbors.nearness
+    if not nearness.shape[-1]:
+        return nearness
+    # Relative to the nearest, no distance leaves the range of floats. Where all neighbors are
+    # infinitely far, the nearest counts as finite, since inf - inf is NaN.
+    limits = torch.finfo(nearness.dtype)
+    scale = 1.0 / min(max(temperature, limits.tiny), 1.0 / limits.tiny)
+    logits = (nearness - nearness.amax(dim=-1, keepdim=True).clamp_(min=limits.min)) * scale
+    if bonus is not None:
+        logits = logits + bonus
+    return normalised(logits)
+
+
+def normalised(logits: Tensor) -> Tensor:
+    """Log-softmax in which a row without any finite logit stays without weight."""
+    if logits.shape[-1] == 0:
+        return logits
+    total = torch.logsumexp(logits, dim=-1, keepdim=True)
+    # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
+    return logits - total.masked_fill(total == NO_WEIGHT, 0.0)
+
+
+def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """log w_i of sets with fixed shares; an empty set's share goes to the others."""
+    log_shares = [math.log(share) if share > 0.0 else NO_WEIGHT for share in shares]
+    return normalised(
+        torch.cat([part + share for part, share in zip(parts, log_shares, strict=True)], dim=-1)
+    )
+
+
+def second_vote(
+    weights: Tensor, lmbda: float | Tensor, occurrences: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor]:
+    """log w_i [rows, k + n] and λ [rows] of p = s p_2 + (1 - s) (λ p_1 + (1 - λ) p_LM)."""
+    first = _votes(weights).to(weights) * lmbda
+    second = shares.to(weights) * _votes(occurrences).to(weights)
+    first = (1.0 - second) * first
+    total = first + second
+    parts = [
+        part + (share / total).log().nan_to_num(nan=NO_WEIGHT, neginf=NO_WEIGHT).unsqueeze(-1)
+        for part, share in ((weights, first), (occurrences, second))
+    ]
+    return torch.cat(parts, dim=-1), total
+
+
+def _votes(weights: Tensor) -> Tensor:
+    """bool [rows], whether anything has a weight."""
+    return (weights > NO_WEIGHT).any(dim=-1)
+
+
+def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor:
+    """Drops votes for tokens that a constraint masks, and normalises the others."""
+    if weights.shape[-1] == 0:
+        return weights
+    forbidden = log_p_lm.gather(-1, values) < _FORBIDDEN
+    return normalised(weights.masked_fill(forbidden, NO_WEIGHT))
+
+
+def mix(
+    log_p_lm: Tensor,
+    weights: Tensor,
+    values: Tensor,
+    lmbda: float | Tensor,
+) -> Tensor:
+    """log(λ p_kNN + (1 - λ) p_LM) [rows, vocabulary]; a row without votes is exactly `log_p_lm`."""
+    # One pass over the vocabulary; every other step costs rows * k.
+    if weights.shape[-1] == 0:
+        return log_p_lm
+    none = weights.amax(dim=-1, keepdim=True) == NO_WEIGHT
+    if isinstance(lmbda, Tensor):
+        log_share, log_rest = lmbda.unsqueeze(-1).log(), torch.log1p(-lmbda.unsqueeze(-1))
+    else:  # In double precision, since a float32 cannot tell λ from 1 where λ is nearly 1.
+        shape = none.shape
+        log_share = weights.new_full(shape, math.log(lmbda) if lmbda > 0.0 else NO_WEIGHT)
+        log_rest = weights.new_full(shape, math.log1p(-lmbda) if lmbda < 1.0 else NO_WEIGHT)
+    log_share = log_share.masked_fill(none, NO_WEIGHT)
+    mixed = log_p_lm + log_rest.masked_fill(none, 0.0)
+    base = mixed.gather(-1, values)
+    # Until they get their final value, the places of voted tokens hold the sums over equal tokens.
+    # (Scattering a tensor with one number is three times as fast as scattering the number.)
+    mixed.scatter_(-1, values, torch.full_like(weights, NO_WEIGHT))
+    mixed.scatter_reduce_(-1, values, weights, "amax")
+    # Without any vote the peak is -inf, and -inf - -inf would be NaN.
+    peak = mixed.gather(-1, values).clamp_(min=torch.finfo(mixed.dtype).min)
+    mixed.scatter_(-1, values, torch.zeros_like(weights))
+    mixed.scatter_add_(-1, values, (weights - peak).exp_())
+    log_p_knn = mixed.gather(-1, values).log_().add_(peak)
+    return mixed.scatter_(-1, values, torch.logaddexp(base, log_p_knn.add_(log_share)))
+
+
+def log_p_knn_of(weights: Tensor, values: Tensor, chosen: Tensor) -> Tensor:
+    """log p_kNN of the tokens `chosen`, int64 [rows] or [rows, tokens]."""
+    if chosen.dim() > 1:
+        weights, values = weights.unsqueeze(1), values.unsqueeze(1)
+    if weights.shape[-1] == 0:
+        return torch.full(chosen.shape, NO_WEIGHT, dtype=weights.dtype, device=weights.device)
+    return torch.logsumexp(weights.masked_fill(values != chosen.unsqueeze(-1), NO_WEIGHT), dim=-1)
+
+
+def mix_row(log_p_lm: Tensor, log_p_knn: Tensor, lmbda: Tensor) -> Tensor:
+    """log p [rows] of one token a row, from its two log-probabilities."""
+    return torch.logaddexp(log_p_lm + torch.log1p(-lmbda), log_p_knn + lmbda.log())
+
+
+def influences(
+    weights: Tensor, values: Tensor, chosen: Tensor, log_p: Tensor, lmbda: Tensor
+) -> Tensor:
+    """λ w_i [v_i = y] / p(y) of each neighbor, [rows, k]: its part of the chosen token's p."""
+    share = (weights + (lmbda.log() - log_p).unsqueeze(-1)).exp()
+    # A processor behind this one may choose a token that the mixture gives no probability.
+    return share.masked_fill((values != chosen.unsqueeze(-1)) | share.isnan(), 0.0)
 
 
 @dataclass(frozen=True)

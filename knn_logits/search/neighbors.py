@@ -34,7 +34,7 @@ class Neighbors:
     """The nearest entries of a batch of queries, with what is known of each.
 
     The neighbors of a row are in no particular order. Where fewer were found than asked for, the
-    row ends with padding. `mixture.weights` makes weights of the features.
+    row ends with padding. `mixture.vote` makes weights of the features.
 
     Attributes:
         ids: int64 [rows, k], the entry's number in the datastore; -1 for padding.

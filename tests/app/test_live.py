@@ -16,9 +16,14 @@ from app.conftest import expect, serving
 from app.test_journeys import slide
 from knn_logits import Datastore, Memory, explain
 from knn_logits.engine.forward import key_states_and_logits
-from knn_logits.mixture.distribution import drop_impossible, influences, log_p_knn_of, mix
-from knn_logits.mixture.vote import Vote
-from knn_logits.mixture.weights import log_weights
+from knn_logits.mixture.vote import (
+    Vote,
+    drop_impossible,
+    influences,
+    log_p_knn_of,
+    log_weights,
+    mix,
+)
 from knn_logits.search.neighbors import Neighbors
 from knn_logits_app import bundle
 from knn_logits_app.library import Library

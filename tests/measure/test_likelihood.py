@@ -17,7 +17,7 @@ from knn_logits.measure.likelihood import (
     spread,
     temperatures_around,
 )
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Weighing
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from papers import INF, cases, make, mixture, paper_mixture, paper_votes, paper_weights
 
 from knn_logits.metrics import equivalent_temperature
-from knn_logits.mixture.distribution import (
+from knn_logits.mixture.vote import (
     drop_impossible,
     influences,
     log_p_knn_of,
+    log_weights,
     mix,
     mix_row,
 )
-from knn_logits.mixture.weights import log_weights
 
 
 @given(cases())

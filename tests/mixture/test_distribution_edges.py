@@ -19,8 +19,7 @@ from papers import (
     same_bits,
 )
 
-from knn_logits.mixture.distribution import drop_impossible, influences, log_p_knn_of, mix
-from knn_logits.mixture.weights import log_weights
+from knn_logits.mixture.vote import drop_impossible, influences, log_p_knn_of, log_weights, mix
 from knn_logits.search.neighbors import Neighbors
 
 

@@ -15,7 +15,7 @@ from knn_logits.engine import model_changes
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index import opening
 from knn_logits.index.opening import Indexes
-from knn_logits.mixture.distribution import log_p_knn_of
+from knn_logits.mixture.vote import log_p_knn_of
 from knn_logits.search import retomaton
 from knn_logits.settings.config import KNNConfig
 

@@ -26,7 +26,7 @@ from knn_logits import (
     remove_documents,
 )
 from knn_logits.errors import ConfigError, MismatchError
-from knn_logits.mixture.weights import shared_weights
+from knn_logits.mixture.vote import shared_weights
 from knn_logits.search.combined import (
     CombinedRetriever,
     distinct_names,

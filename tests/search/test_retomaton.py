@@ -12,7 +12,7 @@ from handmade import make_store, naive_entries
 
 from knn_logits import IndexConfig, KNNConfig, build_index, cluster, remove_documents
 from knn_logits.errors import ConfigError, DatastoreError
-from knn_logits.mixture.distribution import log_p_knn_of
+from knn_logits.mixture.vote import log_p_knn_of
 from knn_logits.search.retomaton import Pointers, RetomatonRetriever
 from knn_logits.search.retriever import Retriever
 from knn_logits.store.datastore import Datastore

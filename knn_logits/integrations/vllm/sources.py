@@ -10,9 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from knn_logits.evidence.assemble import shares_by_document
-from knn_logits.mixture.distribution import influences
 from knn_logits.mixture.memory import Memory
-from knn_logits.mixture.vote import Vote
+from knn_logits.mixture.vote import Vote, influences
 
 # The strongest entries that are kept of a token.
 _MAX_ENTRIES = 64

@@ -14,7 +14,7 @@ from knn_logits.arrays import Floats, Ints
 from knn_logits.measure.likelihood import Grid, GridLikelihood
 from knn_logits.measure.results import ratio_interval
 from knn_logits.measure.text_pass import TokenScores
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Weighing
 from knn_logits.search.neighbors import Neighbors
 
 # With fewer documents, blocks of tokens are drawn.

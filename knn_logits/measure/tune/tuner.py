@@ -32,7 +32,7 @@ from knn_logits.measure.tune.confidence import HeldOut
 from knn_logits.measure.tune.gates import NO_GATE, Gathered, check_gate, fit
 from knn_logits.measure.tune.result import Part, Tuning, refusal, write_settings
 from knn_logits.mixture.memory import Memory
-from knn_logits.mixture.weights import Weighing
+from knn_logits.mixture.vote import Weighing
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores, open_stores
 from knn_logits.search.neighbors import Neighbors, powers_up_to

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from knn_logits.metrics import Metric
-from knn_logits.mixture.distribution import log_p_knn_of
 from knn_logits.mixture.gates.adaptive import AdaptiveGate, Ballots, shares_of
 from knn_logits.mixture.gates.network import trained
+from knn_logits.mixture.vote import log_p_knn_of
 from knn_logits.search.neighbors import Neighbors
 
 # The weight of the likelihood of passages that a text repeats, and of the model's own text, where

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.errors import ConfigError
-from knn_logits.mixture.distribution import mix
 from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate, Ballots, shares_of
 from knn_logits.mixture.gates.adaptive_fitting import (
     CORPUS,
@@ -23,7 +22,7 @@ from knn_logits.mixture.gates.adaptive_fitting import (
     quality,
 )
 from knn_logits.mixture.gates.stored import load_gate, save_gate
-from knn_logits.mixture.weights import log_weights
+from knn_logits.mixture.vote import log_weights, mix
 from knn_logits.search.occurrences import Occurrences
 
 LEAST = -20.0

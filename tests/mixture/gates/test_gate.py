@@ -8,7 +8,7 @@ from gate_cases import Curve, neighbors_of
 
 from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.gate import split_lmbda, weigh_rows
-from knn_logits.mixture.weights import log_weights
+from knn_logits.mixture.vote import log_weights
 from knn_logits.search.neighbors import Neighbors
 
 LM = torch.log_softmax(torch.zeros(3, 5), -1)

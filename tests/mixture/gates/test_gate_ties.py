@@ -7,7 +7,7 @@ from gate_cases import random_meta_k
 
 from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate
 from knn_logits.mixture.gates.gate import weigh_rows
-from knn_logits.mixture.weights import log_weights
+from knn_logits.mixture.vote import log_weights
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 
 

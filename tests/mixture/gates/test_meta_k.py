@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 
 from knn_logits import KNNLogitsProcessor, MetaKGate
 from knn_logits.errors import ConfigError, DamagedError
-from knn_logits.mixture.distribution import influences, log_p_knn_of, mix, mix_row
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.gates.meta_k import fit_meta_k_gate, meta_k_features
 from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays, load_gate, save_gate
-from knn_logits.mixture.weights import log_weights
+from knn_logits.mixture.vote import influences, log_p_knn_of, log_weights, mix, mix_row
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 
 
