@@ -197,7 +197,9 @@ def _texts(
         yield group, tokens[first:end], skip
         # A prompt is short: the same words with little before them.
         for start in _beginnings(store, first, end, random):
-            yield group, tokens[start : min(start + _BEGINNING_TOKENS, end)], _BEGINNING_CONTEXT
+            text = tokens[start : min(start + _BEGINNING_TOKENS, end)][: window + 1]
+            if len(text) > _BEGINNING_CONTEXT + 1:
+                yield group, text, _BEGINNING_CONTEXT
     places = random.integers(0, len(tokens) - _READ_TOKENS, _PASSAGES).tolist()
     for number, first in enumerate(places):
         end = min(first + _PASSAGE_TOKENS, ends[store.documents.at_token(first)])

@@ -146,6 +146,7 @@ def build(
         if out is None:
             from knn_logits.building.needs import build_needs
 
+            del made["encoder"]
             needs = build_needs(loaded, tokenizer, documents, **made)
             _answer_dry_run(needs, report, json)
             return

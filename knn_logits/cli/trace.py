@@ -19,9 +19,9 @@ def trace(
     documents: int = setting(3, "Maximum number of documents to name for each span.", least=0),
     json: Json = False,
 ) -> None:
-    """Find the longest spans of a text that the documents contain verbatim.
+    """Find the longest spans of a text in the documents.
 
-    The text may come from anywhere: no model is loaded, only its tokenizer. A short text is
+    A span is in a document verbatim. The text may come from anywhere: no model is loaded, only its tokenizer. A short text is
     counted and found as it is.
     """
     text = text_or_file(text)

@@ -4,7 +4,7 @@ import pytest
 
 from app.chatting import Chat
 from app.conftest import expect, serving
-from knn_logits import Document, build_datastore
+from knn_logits import build_datastore, read_corpus
 from knn_logits_app.library import Library
 
 TEXT = """# The Brindle cider press
@@ -29,8 +29,9 @@ Wash the basket of the Brindle in warm water with one spoon of baking soda.
 def address(instruct, tmp_path_factory):
     """The page of SmolLM2-135M-Instruct with a handbook."""
     model, tokenizer = instruct
-    handbook = [Document(TEXT, "handbook.md")]
-    folder = tmp_path_factory.mktemp("h") / "handbook"
+    place = tmp_path_factory.mktemp("h")
+    (place / "handbook.md").write_text(TEXT)
+    handbook, folder = read_corpus([str(place / "handbook.md")]), place / "handbook"
     store = build_datastore(model, tokenizer, handbook, folder, calibrate=False)
     with serving(Library.of("SmolLM2", model, tokenizer, [store])) as (url, _):
         yield url

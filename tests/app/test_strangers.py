@@ -302,7 +302,7 @@ def test_invented_signs_of_life_cost_nothing_and_a_closed_page_is_forgotten(stri
         assert client.get("/").status_code == 200
         assert time.monotonic() - begun < 3
         with page_open(url, "visitor02"):
-            assert "kl-done" in built(client, "visitor02", "198.51.100.9")
+            assert NOW in built(client, "visitor02", "198.51.100.9")
             with page_open(url, "visitor02"):
                 pass
             assert server.visitors.stores("visitor02")  # another of its pages is open

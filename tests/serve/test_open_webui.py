@@ -251,15 +251,15 @@ def test_bold_signs_stand_at_words_and_never_among_others(words, marked):
     [
         ("Close the winch cover.", "E42 appears. **Close the winch cover.** Then wait."),
         ("Close the `winch` cover.", "E42 appears. Close\nthe winch cover. Then wait."),
-        (None, "E42 appears. Close\nthe winch cover. Then wait."),
+        ("", "E42 appears. Close\nthe winch cover. Then wait."),
     ],
 )
 def test_the_quoted_sentence_is_bold_in_its_passage(sentence, text):
     read = "E42 appears. Close\nthe winch cover. Then wait."
-    passage = PassageEffect("s", "d", "d", None, None, read, 1.0, True, None, (0, 9))
-    assert _passage(passage, sentence)["document"] == [text]
+    passage = PassageEffect("s", "d", "d", None, None, read, sentence, True, None, (0, 9))
+    assert _passage(passage)["document"] == [text]
     indented = replace(passage, text=f"E42\n\n    {read}")
-    assert _passage(indented, sentence)["document"] == [indented.text]
+    assert _passage(indented)["document"] == [indented.text]
 
 
 @pytest.mark.parametrize(
