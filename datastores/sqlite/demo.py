@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,14 @@ def questions() -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def is_right(answer: Answer, expected: str | None) -> bool:
-    """Whether an answer holds what is expected, or no document is cited where none says it."""
-    return not answer.answered if expected is None else expected in answer.text
+def judged(answer: Answer, expected: str | None) -> str:
+    """Whether an answer has the expected text, or only the sentences that perhaps answer do."""
+    if expected is None:
+        return "wrong" if answer.answered else "right"
+    if expected in answer.text:
+        return "right"
+    near = not answer.answered and any(expected in one.sentence for one in answer.passages)
+    return "declined" if near else "wrong"
 
 
 def show(answer: Answer, expected: str | None, console: Console) -> None:
@@ -68,9 +74,9 @@ def show(answer: Answer, expected: str | None, console: Console) -> None:
         if passage.read:
             console.print(f"  [{passage.title}]", style="green", markup=False)
             console.print(f"  [{passage.uri}]", style="green", markup=False, soft_wrap=True)
-    mark, style = ("right", "dim") if is_right(answer, expected) else ("wrong", "red")
+    mark = judged(answer, expected)
     fact = f"the documents say {expected}" if expected else "no document says it"
-    console.print(f"  {mark}: {fact}\n", style=style, markup=False)
+    console.print(f"  {mark}: {fact}\n", style="red" if mark == "wrong" else "dim", markup=False)
 
 
 def here(path: Path) -> str:
@@ -102,12 +108,15 @@ def main() -> None:
     console.print("The last two are not in the documents.\n")
     asking = Asking(model, tokenizer, memory)
     rows = questions()
-    right = 0
+    marks = Counter[str]()
     for row in rows:
         answer = asking.answer(row["question"])
-        right += is_right(answer, row["answer"])
+        marks[judged(answer, row["answer"])] += 1
         show(answer, row["answer"], console)
-    console.print(f"{right} of {len(rows)} right.\n")
+    console.print(
+        f"{marks['right']} of {len(rows)} right; {marks['declined']} declined, with the right "
+        f'sentence under "Perhaps"; {marks["wrong"]} wrong.\n'
+    )
     console.print("Ask what you like:", style="bold")
     command = Path(sys.executable).with_name("knn-logits")
     console.print(

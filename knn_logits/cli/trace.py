@@ -21,8 +21,8 @@ def trace(
 ) -> None:
     """Find the longest spans of a text in the documents.
 
-    A span is in a document verbatim. The text may come from anywhere: no model is loaded, only its tokenizer. A short text is
-    counted and found as it is.
+    A span is in a document verbatim. The text may come from anywhere: no model is loaded, only its
+    tokenizer. A short text is counted and found as it is.
     """
     text = text_or_file(text)
     if not text.strip():

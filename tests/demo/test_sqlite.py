@@ -68,11 +68,11 @@ def test_the_script_continues_sentences_and_marks_each_answer(scripts, instruct_
     for row, answer in zip(rows, answers, strict=True):
         question, text = answer.split("\n", 1)
         assert question == row["question"]
-        assert ("\n  right: " in text) is not ("\n  wrong: " in text)
-        right += "\n  right: " in text
+        (mark,) = re.findall(r"^  (right|declined|wrong): ", text, re.MULTILINE)
+        right += mark == "right"
         quoted = "[https://www.sqlite.org/" in text
         assert quoted or "No passage" in text
-    assert f"{right} of {len(rows)} right." in out
+    assert f"{right} of {len(rows)} right; " in out
     assert 'sqlite-docs "Your question?"' in out
     assert "make app" in out
 
