@@ -18,8 +18,10 @@ _COURTESIES = {
     "Hello": "Hello. Ask a question about the documents.",
     "Good morning": "Hello. Ask a question about the documents.",
     "Hi, how are you?": "Hello. Ask a question about the documents.",
+    "Thanks!": "You are welcome.",
     "Thank you very much": "You are welcome.",
     "Thanks a lot, that helps": "You are welcome.",
+    "Bye!": "Goodbye.",
     "Goodbye, see you later": "Goodbye.",
 }
 _ALIKE = 0.7
