@@ -44,10 +44,10 @@ from knn_logits.mixture.memory import Memory
 
 logger = logging.getLogger(__name__)
 
-# So many sentences are found for a question. Where none answers, so many passages are shown whose
-# cosine is not lower, as it is for unrelated text.
-_FOUND, _SHOWN, _LEAST_SHOWN = 24, 3, 0.35
-# A list or code that is quoted with the sentence before it has at most so many characters.
+# Number of sentences that are found for a question. Where none answers: the maximum number of
+# passages that are shown, and their minimum cosine, which unrelated text does not reach.
+_FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_COSINE = 24, 3, 0.35
+# Maximum number of characters of a list or code that is quoted with the sentence before it.
 _MAX_COMPLETED = 600
 
 
@@ -134,7 +134,7 @@ class Asking:
         return findings[0]
 
     def _found(self, query: str) -> _Finding:
-        found = self._ranking.rank(query, _FOUND, self._hidden)
+        found = self._ranking.rank(query, _FOUND_SENTENCES, self._hidden)
         return _Finding(found, self._ranking.answers(query, found))
 
     def _answered(
@@ -158,8 +158,8 @@ class Asking:
         return self._written(question, finding, history, streamer, settings)
 
     def _declined(self, question: str, finding: _Finding) -> Answer:
-        near = [row for row in finding.found if row.cosine is None or row.cosine >= _LEAST_SHOWN]
-        passages = self._passages(near, _SHOWN)
+        near = [row for row in finding.found if row.cosine is None or row.cosine >= _MIN_COSINE]
+        passages = self._passages(near, _NEAR_PASSAGES)
         shown = [self._shown(passage, text) for passage, text in passages]
         return Answer(question, NO_ANSWER, passages=shown)
 

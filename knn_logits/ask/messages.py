@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-import numpy as np
-
+from knn_logits.arrays import Array
 from knn_logits.engine.encoder import Encoder
 from knn_logits.engine.languages import language_of
 from knn_logits.engine.passages import QUESTION_MARKS
@@ -24,17 +24,21 @@ _COURTESIES = {
     "Bye!": "Goodbye.",
     "Goodbye, see you later": "Goodbye.",
 }
-_ALIKE = 0.7
+_MIN_COSINE = 0.7
 
 
 def courtesy(text: str, encoder: Encoder | None) -> str | None:
     """The reply to a greeting or to thanks; None for anything else, and without an encoder."""
     if encoder is None or not text.strip():
         return None
-    query, *known = encoder.encode([text, *_COURTESIES])
-    cosines = np.stack(known) @ query
+    cosines = _courtesies(encoder) @ encoder.encode([text])[0]
     best = int(cosines.argmax())
-    return list(_COURTESIES.values())[best] if cosines[best] >= _ALIKE else None
+    return list(_COURTESIES.values())[best] if cosines[best] >= _MIN_COSINE else None
+
+
+@lru_cache(maxsize=1)
+def _courtesies(encoder: Encoder) -> Array:
+    return encoder.encode([*_COURTESIES])
 
 
 def questions_of(message: str, encoder: Encoder | None) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from knn_logits.store.datastore import Datastore
 _WORDS_WEIGHT = 0.3
 # Chosen on halves of XQuAD, with and without the paragraph that answers, and of CLAP NQ: 85% of the
 # questions that have an answer there pass.
-_GAP_WEIGHT, _LEAST_NEAR, _LEAST_SHARED = 0.7, 0.6, 0.5
+_GAP_WEIGHT, _MIN_NEARNESS, _MIN_SHARED = 0.7, 0.6, 0.5
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -113,17 +114,17 @@ class Ranking:
         best = found[:3]
         cosines = sorted((row.cosine for row in found if row.cosine is not None), reverse=True)
         if self._encoder is None or not cosines:
-            return any(row.shared >= _LEAST_SHARED for row in best)
+            return any(row.shared >= _MIN_SHARED for row in best)
         vectors = self._encoder.encode([row.sentence.whole for row in best])
-        bare = float((vectors @ self._encoder.encode([question], "query")[0]).max())
+        bare = float((vectors @ _encoded(self._encoder, question)).max())
         gap = cosines[0] - sum(cosines[1:6]) / len(cosines[1:6]) if cosines[1:] else 0.0
-        return bare + _GAP_WEIGHT * gap >= _LEAST_NEAR
+        return bare + _GAP_WEIGHT * gap >= _MIN_NEARNESS
 
     def _cosines(self, question: str) -> Array | None:
         """The cosine of each passage and sentence, or None without vectors."""
         if not self._vectors or self._encoder is None:
             return None
-        query = self._encoder.encode([question], "query")[0]
+        query = _encoded(self._encoder, question)
         parts = [
             vectors[at : at + _ROWS_AT_ONCE].astype(np.float32) @ query
             for vectors in self._vectors
@@ -131,6 +132,13 @@ class Ranking:
         ]
         cosines: Array = np.concatenate(parts)
         return np.where(np.isfinite(cosines), cosines, -1.0)
+
+
+@lru_cache(maxsize=16)
+def _encoded(encoder: Encoder, question: str) -> Array:
+    """The vector of a question, which is ranked first and then compared with what was found."""
+    vector: Array = encoder.encode([question], "query")[0]
+    return vector
 
 
 def _vectors(parts: Sequence[tuple[Datastore, list[Passage]]]) -> Iterator[Array]:

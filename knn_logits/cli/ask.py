@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from knn_logits.ask.answer import Answer, AnswerToken
     from knn_logits.evidence.trace import SequenceTrace
 
-# So many characters of a passage are shown, so many of them before the quotation.
+# Maximum number of characters that are shown of a passage, and of those before the quotation.
 _SHOWN, _BEFORE = 400, 120
 _SPACE = re.compile(r"\s+")
 _LONGEST_WORD = 40

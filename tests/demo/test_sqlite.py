@@ -77,6 +77,7 @@ def test_the_script_continues_sentences_and_marks_each_answer(scripts, instruct_
     assert "make app" in out
 
 
+@pytest.mark.usefixtures("scripts")  # its import path
 def test_the_script_says_what_is_missing_where_pypi_is_out_of_reach(tmp_path, monkeypatch):
     def script():
         sys.modules.pop("smollm2", None)  # which has read sys.prefix
