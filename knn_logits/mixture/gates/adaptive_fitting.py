@@ -16,10 +16,10 @@ from knn_logits.search.neighbors import Neighbors
 
 # The weight of the likelihood of passages that a text repeats, and of the model's own text, where
 # documents of the corpus, each left out of the search, count as 1.
-_PASSAGE_WEIGHT, _OWN_WEIGHT = 0.1, 2.0
+_PASSAGE_WEIGHT, _OWN_WEIGHT = 0.1, 4.0
 # The weight of the log-odds against the model's own choice in its own text, beyond a margin.
 _PENALTY, _MARGIN = 0.5, 0.1
-_UNITS, _STEPS, _DECAY = 16, 400, 1e-2
+_UNITS, _STEPS, _DECAY = 16, 800, 1e-2
 _LEAST_P = 1e-9
 
 # The kinds of text that a gate is fitted to.
