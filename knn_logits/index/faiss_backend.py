@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 # With few queries, waking a second thread costs more time than it saves, and sometimes 10 ms.
 _ROWS_FOR_THREADS = 32
+# Number of neighbors beyond k that a search asks for, since some are equally near.
+_MORE = 8
 # With few candidates, selecting from all of them costs less than a heap of k neighbors.
 _CANDIDATES_PER_K = 4
 _LARGEST_RANGE = 1 << 24
@@ -163,30 +165,34 @@ class FaissIndex:
                 return self._search_range(array, k)
         return self._search_heap(array, k, threads)
 
-    def _search_heap(self, queries: Array, k: int, threads: int | None) -> tuple[Tensor, Tensor]:
+    def _search_heap(
+        self, queries: Array, k: int, threads: int | None, more: int = _MORE
+    ) -> tuple[Tensor, Tensor]:
         # FAISS keeps any of several entries that are equally near, so all of them are asked for.
-        hidden, more = 0 if self._hidden is None else len(self._hidden), 1
+        hidden = 0 if self._hidden is None else len(self._hidden)
         most = max(1, self.size - hidden)
-        while True:
-            width = min(k + more, most)
-            distances, found = search(self._index, queries, width + hidden, threads=threads)
-            scores = self._nearness(distances)
-            if self._ids is not None:
-                found = np.where(found < 0, -1, self._ids[found])
-            if self._hidden is not None:
-                scores, found = self._shown(scores, found, width)
-            if found[:, -1].min() < 0:
-                scores[found < 0] = -np.inf
-            nearness, ids = torch.from_numpy(scores), torch.from_numpy(found)
-            if width <= k:
-                return nearness, ids
-            last = nearness[:, k - 1].masked_fill(ids[:, k - 1] < 0, torch.nan)
-            if not (last == nearness[:, k]).any():
-                return nearness[:, :k].contiguous(), ids[:, :k].contiguous()
-            if width == most or not (last == nearness[:, -1]).any():
-                nearness, columns = nearest_columns(nearness, k, ids)
-                return nearness, ids.gather(-1, columns)
-            more *= 4
+        width = min(k + more, most)
+        distances, found = search(self._index, queries, width + hidden, threads=threads)
+        scores = self._nearness(distances)
+        if self._ids is not None:
+            found = np.where(found < 0, -1, self._ids[found])
+        if self._hidden is not None:
+            scores, found = self._shown(scores, found, width)
+        if found[:, -1].min() < 0:
+            scores[found < 0] = -np.inf
+        nearness, ids = torch.from_numpy(scores), torch.from_numpy(found)
+        if width <= k:
+            return nearness, ids
+        last = nearness[:, k - 1].masked_fill(ids[:, k - 1] < 0, torch.nan)
+        beyond = (last == nearness[:, -1]) & (width < most)
+        if (last == nearness[:, k]).any():
+            nearness, columns = nearest_columns(nearness, k, ids)
+            ids = ids.gather(-1, columns)
+        nearness, ids = nearness[:, :k].contiguous(), ids[:, :k].contiguous()
+        if beyond.any():
+            again = self._search_heap(queries[beyond.numpy()], k, threads, 4 * more)
+            nearness[beyond], ids[beyond] = again
+        return nearness, ids
 
     def _nearness(self, distances: Array) -> Array:
         """Negates FAISS's squared distances in place, so that larger is nearer."""

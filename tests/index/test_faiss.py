@@ -167,7 +167,7 @@ def test_a_search_leaves_the_number_of_threads_as_it_was(rows, threads):
         @staticmethod
         def search_c(rows, queries, k, *rest):
             seen.append(faiss.omp_get_max_threads())
-            if k == 4:
+            if len(seen) == 2:
                 raise RuntimeError("no")
             return index.raw.search_c(rows, queries, k, *rest)
 
