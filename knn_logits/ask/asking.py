@@ -45,8 +45,8 @@ from knn_logits.mixture.memory import Memory
 logger = logging.getLogger(__name__)
 
 # Number of sentences that are found for a question. Where none answers: the maximum number of
-# passages that are shown, and their minimum cosine, which unrelated text does not reach.
-_FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_COSINE = 24, 3, 0.35
+# passages that are shown, and their minimum similarity.
+_FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_SIMILARITY = 24, 3, 0.32
 # Maximum number of characters of a list or code that is quoted with the sentence before it.
 _MAX_COMPLETED = 600
 
@@ -158,7 +158,11 @@ class Asking:
         return self._written(question, finding, history, streamer, settings)
 
     def _declined(self, question: str, finding: _Finding) -> Answer:
-        near = [row for row in finding.found if row.cosine is None or row.cosine >= _MIN_COSINE]
+        near = [
+            row
+            for row in finding.found
+            if row.similarity is None or row.similarity >= _MIN_SIMILARITY
+        ]
         passages = self._passages(near, _NEAR_PASSAGES)
         shown = [self._shown(passage, text) for passage, text in passages]
         return Answer(question, NO_ANSWER, passages=shown)

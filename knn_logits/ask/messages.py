@@ -13,7 +13,7 @@ from knn_logits.engine.passages import QUESTION_MARKS
 Message = Mapping[str, str]
 # A message has at most this number of questions. A longer one is not searched for greetings.
 _MAX_QUESTIONS, _MAX_SENTENCES = 4, 8
-# What is no question, and its reply. A sentence is like one if their cosine is large.
+# What is no question, and its reply. A sentence is like one if they are similar.
 _COURTESIES = {
     "Hello": "Hello. Ask a question about the documents.",
     "Good morning": "Hello. Ask a question about the documents.",
@@ -24,16 +24,16 @@ _COURTESIES = {
     "Bye!": "Goodbye.",
     "Goodbye, see you later": "Goodbye.",
 }
-_MIN_COSINE = 0.7
+_MIN_SIMILARITY = 0.69
 
 
 def courtesy(text: str, encoder: Encoder | None) -> str | None:
     """The reply to a greeting or to thanks; None for anything else, and without an encoder."""
     if encoder is None or not text.strip():
         return None
-    cosines = _courtesies(encoder) @ encoder.encode([text])[0]
-    best = int(cosines.argmax())
-    return list(_COURTESIES.values())[best] if cosines[best] >= _MIN_COSINE else None
+    similarities = encoder.similarities(_courtesies(encoder), encoder.encode([text])[0])
+    best = int(similarities.argmax())
+    return list(_COURTESIES.values())[best] if similarities[best] >= _MIN_SIMILARITY else None
 
 
 @lru_cache(maxsize=1)

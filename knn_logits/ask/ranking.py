@@ -1,6 +1,6 @@
 """Ranks the sentences of documents by their meaning and by the words that they share.
 
-The score is the cosine of the encoder's vectors plus a share of BM25, divided by its maximum:
+The score is the similarity of the encoder's vectors plus a share of BM25, divided by its maximum:
 Robertson and Zaragoza (2009), "The Probabilistic Relevance Framework: BM25 and Beyond".
 """
 
@@ -21,11 +21,11 @@ from knn_logits.engine.languages import bm25s, words_of
 from knn_logits.engine.passages import Passage, Sentence, read_passages
 from knn_logits.store.datastore import Datastore
 
-# The weight of BM25 beside the cosine: of 0.2 to 0.7 it is the best on XQuAD.
+# The weight of BM25 beside the similarity: of 0.2 to 0.7 it is the best on XQuAD.
 _WORDS_WEIGHT = 0.3
 # Chosen on halves of XQuAD, with and without the paragraph that answers, and of CLAP NQ: 85% of the
 # questions that have an answer there pass.
-_GAP_WEIGHT, _MIN_NEARNESS, _MIN_SHARED = 0.7, 0.6, 0.5
+_GAP_WEIGHT, _MIN_NEARNESS, _MIN_SHARED = 0.7, 0.584, 0.5
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -36,13 +36,13 @@ class Found:
     Attributes:
         passage: Its passage.
         sentence: The sentence.
-        cosine: The cosine of its vector and the question's; None without an encoder.
+        similarity: See `Encoder.similarities`; None without an encoder.
         shared: The share of the question's words that it has, by idf, in [0, 1].
     """
 
     passage: Passage
     sentence: Sentence
-    cosine: float | None
+    similarity: float | None
     shared: float
 
 
@@ -89,20 +89,20 @@ class Ranking:
             score /= max(float(score.max()), 1e-9)
         shown = np.ones(len(self.rows), bool)
         shown[list(hidden)] = False
-        cosines = self._cosines(question)
-        if cosines is None:
+        similarities = self._similarities(question)
+        if similarities is None:
             shown &= score > 0
         else:
-            score = cosines + _WORDS_WEIGHT * score
+            score = similarities + _WORDS_WEIGHT * score
         score[~shown] = -np.inf
         best = np.argsort(-score, kind="stable")[: min(number, int(shown.sum()))].tolist()
         total = sum(map(self.idf, asked)) or 1.0
         found = []
         for row in best:
-            cosine = None if cosines is None else float(cosines[row])
+            similarity = None if similarities is None else float(similarities[row])
             shared = sum(map(self.idf, self._words[row].intersection(words))) / total
             passage, sentence = self.rows[row]
-            found.append(Found(passage, sentence, cosine, shared))
+            found.append(Found(passage, sentence, similarity, shared))
         return found
 
     def answers(self, question: str, found: Sequence[Found]) -> bool:
@@ -112,26 +112,25 @@ class Ranking:
         best to stand out from the next. Without an encoder shared words decide.
         """
         best = found[:3]
-        cosines = sorted((row.cosine for row in found if row.cosine is not None), reverse=True)
-        if self._encoder is None or not cosines:
+        near = sorted((row.similarity for row in found if row.similarity is not None), reverse=True)
+        if self._encoder is None or not near:
             return any(row.shared >= _MIN_SHARED for row in best)
         vectors = self._encoder.encode([row.sentence.whole for row in best])
-        bare = float((vectors @ _encoded(self._encoder, question)).max())
-        gap = cosines[0] - sum(cosines[1:6]) / len(cosines[1:6]) if cosines[1:] else 0.0
-        return bare + _GAP_WEIGHT * gap >= _MIN_NEARNESS
+        bare = self._encoder.similarities(vectors, _encoded(self._encoder, question)).max()
+        gap = near[0] - sum(near[1:6]) / len(near[1:6]) if near[1:] else 0.0
+        return bool(bare + _GAP_WEIGHT * gap >= _MIN_NEARNESS)
 
-    def _cosines(self, question: str) -> Array | None:
-        """The cosine of each passage and sentence, or None without vectors."""
+    def _similarities(self, question: str) -> Array | None:
+        """The similarity of each passage and sentence, or None without vectors."""
         if not self._vectors or self._encoder is None:
             return None
         query = _encoded(self._encoder, question)
         parts = [
-            vectors[at : at + _ROWS_AT_ONCE].astype(np.float32) @ query
+            self._encoder.similarities(vectors[at : at + _ROWS_AT_ONCE], query)
             for vectors in self._vectors
             for at in range(0, len(vectors), _ROWS_AT_ONCE)
         ]
-        cosines: Array = np.concatenate(parts)
-        return np.where(np.isfinite(cosines), cosines, -1.0)
+        return np.nan_to_num(np.concatenate(parts), nan=-1.0, posinf=-1.0, neginf=-1.0)
 
 
 @lru_cache(maxsize=16)

@@ -88,3 +88,20 @@ def test_an_encoder_with_other_weights_or_none_leaves_words_alone(
     store = knn_logits.build_datastore(model, tokenizer, FIRST, tmp_path / "w", calibrate=False)
     assert store.vectors is None
     assert "words alone" in caplog.text
+
+
+def test_a_direction_that_all_vectors_share_does_not_count(tiny_encoder, monkeypatch):
+    def similarities():
+        encoder = Encoder(tiny_encoder)
+        vectors = encoder.encode(["a kite at dawn", "no bread", "one bridge"])
+        return encoder.similarities(vectors, vectors[0])
+
+    plain = similarities()
+    assert plain[0] == pytest.approx(1.0)
+    encode = Encoder.encode
+
+    def shared(self, texts, kind="document"):
+        return np.pad(encode(self, texts, kind), ((0, 0), (0, 1)), constant_values=2.0) / 5**0.5
+
+    monkeypatch.setattr(Encoder, "encode", shared)
+    assert similarities() == pytest.approx(plain, abs=1e-3)

@@ -1,12 +1,13 @@
-"""Compares evaluation by kNN-LM and RetoMaton with knn-transformers, in tokens per CPU second.
+"""Compares evaluation with knn-transformers, end to end, in tokens per CPU second.
 
-python benchmarks/versus_retomaton.py MODEL STORE TEXT --without STORE_WITHOUT_CLUSTERS --theirs DIR
+    python benchmarks/versus_knn_transformers.py MODEL CORPUS TEXT --theirs DIR
 
-DIR is a checkout of github.com/neulab/knn-transformers, which needs scipy. It reads this project's
-datastore, which is written in its format with the same keys, values, clusters and FAISS index. Both
-score the same windows, one for each document. All ways take turns in one thread. Only the CPU time
-of the process is counted. "As it comes" is this package with the `pointer_weight` that it takes by
-itself; all other ways have the paper's vote.
+DIR is a checkout of github.com/neulab/knn-transformers, which needs scipy. It computes the keys and
+its IVFPQ index itself; this package imports both, and also builds its own index over these keys.
+Clusters are the same for both. Both score the same windows, one for each document of TEXT. All ways
+take turns in one thread, and only the CPU time of the process is counted. "Ours" has the paper's
+vote on the imported index; "as it comes" is this package with the `pointer_weight` that it takes by
+itself; "own index" has the index that `build` makes.
 """
 
 import argparse
@@ -16,14 +17,15 @@ import statistics
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import faiss
 import numpy as np
 import torch
-from common import Clock, load, record
+from common import Clock, first_documents, load, record
+from importing import build, windows
 
 import knn_logits
-from knn_logits.search.retriever import Retriever
 
 
 def ours(model, tokenizer, documents, tokens, store, args, **more):
@@ -83,29 +85,6 @@ def theirs(model, windows, wrapper=None):
     return score
 
 
-def write_theirs(knnlm, folder, model, store):
-    """Writes the datastore in their format, and returns the settings of a wrapper."""
-    entries, dim, kind = len(store), store.manifest.dim, model.config.model_type
-    retriever = Retriever(store, knn_logits.KNNConfig())
-    start = knnlm.get_dstore_path(folder, kind, entries, dim)
-    for name, values in (
-        ("keys", store.keys(np.arange(entries)).astype(np.float16)),
-        ("vals", store.values.numpy().astype(np.int32)[:, None]),
-    ):
-        values.tofile(f"{start}_{name}.npy")
-    faiss.write_index(retriever.index.raw, knnlm.get_index_path(folder, kind, entries, dim))
-    return {
-        "dstore_size": entries,
-        "dstore_dir": folder,
-        "dimension": dim,
-        "knn_sim_func": knnlm.DIST.l2,
-        "knn_keytype": knnlm.KEY_TYPE.last_ffn_input,
-        "probe": retriever.index.nprobe,
-        "knn_gpu": False,
-        "move_dstore_to_mem": True,
-    }
-
-
 def with_clusters(wrapper, clusters):
     """Gives a wrapper the clusters, which it would otherwise read from a pickle."""
     import scipy.sparse
@@ -137,68 +116,92 @@ def cut(text, tokenizer, documents, window):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("store", help="a datastore with clusters")
+    parser.add_argument("corpus", help="text of the datastore")
     parser.add_argument("text", help="held-out text, in the form of a corpus")
-    parser.add_argument("--without", required=True, help="the same store without clusters")
     parser.add_argument("--theirs", required=True, help="a checkout of knn-transformers")
+    parser.add_argument("--entries", type=int, default=200_000)
+    parser.add_argument("--lists", type=int, default=1024, help="inverted lists of their index")
+    parser.add_argument("--clusters", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--documents", type=int, default=1)
+    parser.add_argument("--documents", type=int, default=4)
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--k", type=int, default=1024)
     parser.add_argument("--lmbda", type=float, default=0.25)
     parser.add_argument("--temperature", type=float, default=10.0)
-    parser.add_argument("--name", default="versus_retomaton", help="the name of the results' file")
+    parser.add_argument("--name", default="versus_knn_transformers")
     args = parser.parse_args()
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     sys.path.insert(0, args.theirs)
     knnlm, retomaton = (importlib.import_module(name) for name in ("knnlm", "retomaton"))
-    # It has no entry for Llama, whose models came later.
-    knnlm.KNNWrapper.model_layer_to_capture.setdefault(
-        "llama",
-        {knnlm.KEY_TYPE.last_ffn_input: (lambda model: model.base_model.layers[-1].mlp, True)},
-    )
     model, tokenizer = load(args.model)
     other, _ = load(args.model)
-    texts, windows = cut(args.text, tokenizer, args.documents, args.window)
-    tokens = len(windows) * (args.window - 1)
-    store, without = (knn_logits.Datastore(one) for one in (args.store, args.without))
-    with tempfile.TemporaryDirectory() as folder:
-        settings = write_theirs(knnlm, folder, other, store)
-        settings |= {"k": args.k, "lmbda": args.lmbda, "knn_temp": args.temperature}
+    dim = model.config.hidden_size
+    texts, cuts = cut(args.text, tokenizer, args.documents, args.window)
+    tokens = len(cuts) * (args.window - 1)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "theirs"
+        documents = first_documents(args.corpus, tokenizer, args.entries)
+        ids = [one for text in documents for one in tokenizer(text.text)["input_ids"]]
+        data = list(windows(ids[: args.entries], args.window, args.window // 2))
+        size = build(knnlm, other, data, folder, dim, args.lists)
+        plain, own = (
+            knn_logits.import_datastore(model, tokenizer, folder, Path(place) / name, **more).store
+            for name, more in (("plain", {}), ("own", {"index": knn_logits.IndexConfig()}))
+        )
+        clustered = knn_logits.import_datastore(
+            model, tokenizer, folder, Path(place) / "clustered"
+        ).store
+        clustered = knn_logits.cluster(clustered, args.clusters, threads=1)
+        settings = {
+            "dstore_size": size,
+            "dstore_dir": str(folder),
+            "dimension": dim,
+            "knn_sim_func": knnlm.DIST.l2,
+            "knn_keytype": knnlm.KEY_TYPE.last_ffn_input,
+            "probe": plain.manifest.index.nprobe,
+            "knn_gpu": False,
+            "move_dstore_to_mem": True,
+            "k": args.k,
+            "lmbda": args.lmbda,
+            "knn_temp": args.temperature,
+        }
         wrappers = {
             "kNN-LM": knnlm.KNNWrapper(**settings),
             "RetoMaton, pointers": retomaton.RetomatonWrapper(**settings),
             "RetoMaton, clusters": with_clusters(
-                retomaton.RetomatonWrapper(**settings), store.clusters
+                retomaton.RetomatonWrapper(**settings), clustered.clusters
             ),
         }
         common = (model, tokenizer, texts, tokens)
         ways = {
-            "model": theirs(other, windows),
+            "model": theirs(other, cuts),
             "model, ours": ours(*common, None, args),
-            "kNN-LM": theirs(other, windows, wrappers["kNN-LM"]),
-            "kNN-LM, ours": ours(*common, without, args),
+            "kNN-LM": theirs(other, cuts, wrappers["kNN-LM"]),
+            "kNN-LM, ours": ours(*common, plain, args),
+            "kNN-LM, own index": ours(*common, own, args),
         }
-        for name, where in (("pointers", without), ("clusters", store)):
+        for name, store in (("pointers", plain), ("clusters", clustered)):
             way = f"RetoMaton, {name}"
-            ways[way] = theirs(other, windows, wrappers[way])
-            ways[f"{way}, ours"] = ours(*common, where, args, retomaton=True, pointer_weight=1.0)
-            ways[f"{way}, as it comes"] = ours(*common, where, args, retomaton=True)
+            ways[way] = theirs(other, cuts, wrappers[way])
+            ways[f"{way}, ours"] = ours(*common, store, args, retomaton=True, pointer_weight=1.0)
+            ways[f"{way}, as it comes"] = ours(*common, store, args, retomaton=True)
         seconds, rows = {name: [] for name in ways}, {}
         for turn in range(args.rounds + 1):
             for name, score in ways.items():
                 took, perplexity, saved = score()
                 if turn:
                     seconds[name].append(took)
-                rows[name] = {"perplexity": round(perplexity, 2), "searches_saved": round(saved, 3)}
+                rows[name] = {"perplexity": round(perplexity, 4), "searches_saved": round(saved, 3)}
+        indexes = {name: str(one.manifest.index) for name, one in (("ours", plain), ("own", own))}
     for name, row in rows.items():
         row["tokens_per_cpu_second"] = round(tokens / statistics.median(seconds[name]), 1)
         row["fastest"] = round(tokens / min(seconds[name]), 1)
-        if name.endswith(", ours"):
-            pairs = zip(seconds[name.removesuffix(", ours")], seconds[name], strict=True)
+        peer = name.rpartition(", ")[0]
+        if name.endswith((", ours", ", own index", ", as it comes")):
+            pairs = zip(seconds[peer], seconds[name], strict=True)
             row["times_theirs"] = round(statistics.median(a / b for a, b in pairs), 2)
-    record(args.name, {**vars(args), "tokens": tokens}, rows)
+    record(args.name, {**vars(args), "tokens": tokens, "indexes": indexes}, rows)
 
 
 if __name__ == "__main__":
