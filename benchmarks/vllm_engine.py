@@ -2,16 +2,20 @@
 
 python benchmarks/vllm_engine.py MODEL STORE TEXT exact
 python benchmarks/vllm_engine.py MODEL STORE TEXT speed
+python benchmarks/vllm_engine.py MODEL none TEXT build
 
 Prompts are beginnings of the documents of a text that the datastore does not hold. `exact` gives
 vLLM a small cache and few tokens a step, so that it cuts prompts. `speed` asks for so many texts at
-once. Each part is a process of its own, since vLLM keeps one engine in a process.
+once. `build` makes a datastore of TEXT with vLLM and with transformers. Each part is a process of
+its own, since vLLM keeps one engine in a process.
 """
 
 import argparse
 import os
+import tempfile
 import time
 
+import numpy as np
 import torch
 from common import first_documents, record
 
@@ -158,21 +162,62 @@ def speed(args, prompts):
     return result
 
 
+def build(args, _):
+    from vllm import LLM
+
+    llm = LLM(model=args.model, dtype=args.dtype, max_model_len=1024, enforce_eager=True)
+    kind = getattr(torch, args.dtype)
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=kind).eval()
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    settings = {"encoder": "", "calibrate": False, "overwrite": True}
+
+    def by_vllm(folder):
+        llm.collective_rpc("knn_build", args=([args.text], folder, settings))
+
+    def by_transformers(folder):
+        documents = knn_logits.read_corpus([args.text])
+        knn_logits.build_datastore(
+            model, tokenizer, documents, folder, key="head_input", **settings
+        )
+
+    result = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(args.rounds):
+            for name, make in (("vLLM", by_vllm), ("transformers", by_transformers)):
+                place = f"{folder}/{name}"
+                wall, cpu = time.perf_counter(), time.process_time()
+                make(place)
+                took = time.perf_counter() - wall, time.process_time() - cpu
+                entries = len(knn_logits.Datastore(place))
+                best = [entries / seconds for seconds in took]
+                result[name] = [*map(max, zip(best, result.get(name, best), strict=True))]
+        keys = [
+            torch.from_numpy(np.array(knn_logits.Datastore(f"{folder}/{name}").keys(range(64))))
+            for name in result
+        ]
+    result = {name: dict(zip(("entries a second", "entries a second of the processor"), best,
+                             strict=True)) for name, best in result.items()}  # fmt: skip
+    gap = (keys[0].float() - keys[1].float()).norm(dim=-1) / keys[1].float().norm(dim=-1)
+    return result | {"largest relative difference of a key": float(gap.max())}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("store")
     parser.add_argument("text")
-    parser.add_argument("part", choices=["exact", "speed"])
+    parser.add_argument("part", choices=["exact", "speed", "build"])
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     args = parser.parse_args()
-    os.environ["KNN_LOGITS_DATASTORE"] = args.store
+    if args.part != "build":
+        os.environ["KNN_LOGITS_DATASTORE"] = args.store
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     prompts = prompts_of(args.text, tokenizer, 16 if args.part == "exact" else 64)
-    result = {"exact": exact, "speed": speed}[args.part](args, prompts)
-    result["entries"] = knn_logits.Datastore(args.store).manifest.entries
+    result = {"exact": exact, "speed": speed, "build": build}[args.part](args, prompts)
+    if args.part != "build":
+        result["entries"] = knn_logits.Datastore(args.store).manifest.entries
     record(f"vllm_{args.part}", vars(args), result)
 
 

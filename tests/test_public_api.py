@@ -54,7 +54,7 @@ def test_errors_are_one_family():
 
 
 def modules_after(code):
-    heavy = ("faiss", "gradio", "datasets", "torch")
+    heavy = ("faiss", "gradio", "datasets", "torch", "bm25s")
     code += f"; import sys; print(*[name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()
@@ -64,6 +64,6 @@ def test_importing_loads_nothing_heavy():
     assert modules_after("import knn_logits") == []
 
 
-def test_the_processor_loads_neither_faiss_nor_datasets():
+def test_the_processor_and_a_build_load_only_torch():
     found = modules_after("from knn_logits import KNNLogitsProcessor, build_datastore, explain")
     assert found == ["torch"]

@@ -63,7 +63,7 @@ class Ranking:
         self._counts = Counter(word for row in self._words for word in row)
         self._index: Any = None
         if any(words):
-            self._index = bm25s.BM25()
+            self._index = bm25s().BM25()
             self._index.index(words, show_progress=False)
         self._encoder, self._vectors = encoder, list(_vectors(parts)) if encoder else []
         if sum(map(len, self._vectors)) != len(self.rows):

@@ -12,8 +12,12 @@ from types import ModuleType
 import Stemmer
 
 
-def _import_bm25s() -> ModuleType:
-    """Imports bm25s without JAX, which would reserve most of a GPU's memory to sort scores."""
+@cache
+def bm25s() -> ModuleType:
+    """Imports bm25s without JAX, which would reserve most of a GPU's memory to sort scores.
+
+    It imports llvmlite where numba is installed, after which vLLM does not start on a CPU.
+    """
     jax = sys.modules.get("jax")
     sys.modules["jax"] = None  # type: ignore[assignment]
     try:
@@ -25,7 +29,6 @@ def _import_bm25s() -> ModuleType:
     return sys.modules["bm25s"]
 
 
-bm25s = _import_bm25s()
 # bm25s has lists of common words in these languages, and Snowball stems them.
 _LANGUAGES = {
     "english": "en", "danish": "da", "dutch": "nl", "french": "fr", "german": "de",
@@ -54,7 +57,8 @@ def folded(text: str) -> str:
 def common_words(language: str) -> frozenset[str]:
     """The folded words of a language that say nothing of what a text is about."""
     name = next((name for name, code in _LANGUAGES.items() if code == language), "").upper()
-    listed = getattr(bm25s.stopwords, f"STOPWORDS_{'EN_PLUS' if language == 'en' else name}", ())
+    name = f"STOPWORDS_{'EN_PLUS' if language == 'en' else name}"
+    listed = getattr(bm25s().stopwords, name, ())
     return frozenset(map(folded, listed))
 
 
