@@ -120,7 +120,7 @@ class Passages:
         self._tokenizer = tokenizer
         self._separator = tokenizer("\n\n", add_special_tokens=False)["input_ids"]
         self._passages = [ids[at : at + PASSAGE] for ids in texts for at in range(0, len(ids), KEY)]
-        self._index = bm25s.BM25()
+        self._index = bm25s().BM25()
         self._index.index([self._words(ids[:KEY]) for ids in self._passages], show_progress=False)
 
     def _words(self, ids):
