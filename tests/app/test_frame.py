@@ -28,7 +28,7 @@ def fit():
     spec = importlib.util.spec_from_file_location("user_ext_knn_logits", SCRIPT)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    return script.attached._FIT
+    return script.FIT
 
 
 def test_a_frame_fits_its_content_also_after_a_click(chromium, document, fit):

@@ -18,26 +18,28 @@ def answer(extension, host, *, thread=True, prompt=PROMPT, **settings):
     processors = LogitsProcessorList()
     extension.logits_processor_modifier(processors, ids)
 
-    def run():
-        settings_of = {"max_new_tokens": 12, "do_sample": False, **settings}
-        with torch.no_grad():
-            return model.generate(inputs=ids, logits_processor=processors, **settings_of)
-
+    given = (model, ids, processors, 12)
     with ThreadPoolExecutor(1) as other:
-        output = other.submit(run).result() if thread else run()
-    written = output[0, ids.shape[1] :]
+        written = (
+            other.submit(run, *given, **settings).result() if thread else run(*given, **settings)
+        )
     text = tokenizer.decode(written, skip_special_tokens=True)
     assert extension.output_modifier(text, state) == text
-    return written.tolist(), len(processors)
+    return written, len(processors)
 
 
-def by_library(model, tokenizer, store, writing=None, **settings):
-    """Tokens that the library alone writes; `writing` is for `generate()`."""
+def run(model, ids, processors, new_tokens=8, **settings):
+    """Tokens that the host writes with these processors."""
+    settings = {"max_new_tokens": new_tokens, "do_sample": False, **settings}
+    with torch.no_grad():
+        output = model.generate(inputs=ids, logits_processor=processors, **settings)
+    return output[0, ids.shape[1] :].tolist()
+
+
+def by_library(model, tokenizer, store, **settings):
+    """Tokens that the library alone writes."""
     from knn_logits import KNNLogitsProcessor
 
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
     with KNNLogitsProcessor(model, store, **settings) as knn:
-        output = model.generate(
-            ids, max_new_tokens=12, do_sample=False, logits_processor=[knn], **writing or {}
-        )
-    return output[0, ids.shape[1] :].tolist()
+        return run(model, ids, [knn], 12)
