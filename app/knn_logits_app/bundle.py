@@ -21,7 +21,7 @@ _SCRIPTS = (
 )  # fmt: skip
 _NAMES = (
     "mount, example, drawer, controls, know, own, alone, fromLink, runLink, unpackLive, mixed, "
-    "turnsOf, chat, asked, addressOf, rendered"
+    "turnsOf, chat, asked, addressOf, rendered, read, look, hint, headline, sharedWords"
 )
 
 

@@ -1,13 +1,8 @@
-"""What `generate()` gets: inputs within limits, samplers, a streamer, and an end.
-
-A causal model continues a text, and an encoder-decoder model reads it as a source. The rest of the
-page does not have to know the difference.
-"""
+"""The inputs of `generate()`: tokens within limits, samplers, a streamer, an end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -23,20 +18,13 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from knn_logits import Datastore, text_ids
+from knn_logits import text_ids
 from knn_logits.errors import LimitError
-from knn_logits.hosting import Limits, pair_tokenizer
+from knn_logits.hosting import Limits
 from knn_logits_app.requests import RequestError
 
 # A text to explain may have this many times the tokens of a prompt.
 WINDOWS = 4
-
-
-@dataclass(frozen=True)
-class Inputs:
-    arguments: dict[str, Any]
-    ids: Tensor  # int64 [1, tokens]: the prompt or the decoder's start
-    shown: str = ""
 
 
 def end_tokens(model: Any) -> set[int]:
@@ -46,7 +34,7 @@ def end_tokens(model: Any) -> set[int]:
 
 
 def context_of(model: Any) -> int | None:
-    """The most tokens that a model, or its decoder, reads; None if its configuration is silent."""
+    """The most tokens that a model reads; None if its configuration is silent."""
     config = model.config
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
@@ -55,39 +43,18 @@ def context_of(model: Any) -> int | None:
 
 
 class Reader:
-    """Turns texts into inputs of a model. The datastore decides how sources are tokenized."""
+    """Turns texts into tokens, within limits."""
 
-    def __init__(self, model: Any, tokenizer: Any, store: Datastore, context: int | None) -> None:
-        self._model, self._tokenizer, self._context = model, tokenizer, context
-        self._pairs = pair_tokenizer(model, tokenizer, store)
-        self.sources = self._pairs is not None
-        # The most tokens of a prompt or a source; None if that is not known.
-        self.room = self._pairs.source_limit if self._pairs else context
-        self.settings: dict[str, Any] = self._pairs.settings if self._pairs else {}
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self._model, self._tokenizer = model, tokenizer
         self.silent = end_tokens(model)
-        if self._pairs:
-            self.silent |= set(tokenizer.all_special_ids)
 
-    def first_piece(self, piece: str) -> str:
-        """Removes the leading space of a piece that begins the target of a source."""
-        return piece.lstrip() if self.sources else piece
-
-    def prompt(self, text: str, limits: Limits, new_tokens: int) -> Inputs:
-        """Makes the inputs for continuing a text, or for writing the target of a source."""
-        if self._pairs is None:
-            ids = self._ids(text)
-            limits.check(prompt_tokens=ids.shape[1], new_tokens=new_tokens, context=self._context)
-            return Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, ids, text)
-        arguments = self._source(text, limits)
-        limits.check(new_tokens=new_tokens)
-        if self._context is not None and new_tokens + len(self._pairs.opening) > self._context:
-            raise LimitError(
-                f"{new_tokens:,} new tokens requested, but the model's context is only "
-                f"{self._context:,}: request fewer"
-            )
-        return Inputs(
-            arguments, torch.tensor([list(self._pairs.opening[:1])], device=self._model.device)
-        )
+    def prompt(self, text: str, limits: Limits, new_tokens: int) -> Tensor:
+        """Returns the tokens of a text that is continued, int64 [1, tokens]."""
+        ids = self._ids(text)
+        context = context_of(self._model)
+        limits.check(prompt_tokens=ids.shape[1], new_tokens=new_tokens, context=context)
+        return ids
 
     def check_text(self, text: str, limits: Limits) -> None:
         """Checks a text that exists already. It is read in windows, so it may be long."""
@@ -104,19 +71,6 @@ class Reader:
         if not ids:
             raise RequestError("The text contains no tokens: enter some text first.")
         return torch.tensor([ids], device=self._model.device)
-
-    def _source(self, text: str, limits: Limits) -> dict[str, Any]:
-        """Makes the encoder's inputs. A source that is too long is refused, and never cut."""
-        assert self._pairs is not None
-        tokens = len(text_ids(self._pairs.tokenizer, self._pairs.source_prefix + text))
-        limits.check(prompt_tokens=tokens)
-        if self.room is not None and tokens > self.room:
-            raise LimitError(
-                f"the source has {tokens:,} tokens, but the model's context is only "
-                f"{self.room:,}: shorten it"
-            )
-        arguments: dict[str, Any] = self._pairs.inputs([text], self._model.device)
-        return arguments
 
 
 class PositionSampler(LogitsProcessor):
@@ -175,7 +129,7 @@ class TokenStream(BaseStreamer):
 
 
 class SentenceEnd(StoppingCriteria):
-    """Ends a text with its first sentence after a prompt of so many tokens."""
+    """Ends a text with its first sentence after a prompt of `prompt` tokens."""
 
     def __init__(self, tokenizer: Any, prompt: int) -> None:
         self._tokenizer, self._prompt = tokenizer, prompt

@@ -1,4 +1,4 @@
-"""What the page and the OpenAI server share: names of the host, slow heads, and bounded bodies.
+"""Checks that the page and the server share: names of the host, slow heads, bounded bodies.
 
 Another site can point a name of its own to this server, and so make a visitor's browser call it
 (DNS rebinding). So requests under foreign names, and from pages of other sites, are refused.

@@ -15,7 +15,7 @@ from knn_logits_app.requests import RequestError, friendly, list_of, text_of, wh
 
 # The most tokens of a document that are shown, the most passages that are marked, and the most
 # tokens of a passage.
-_MOST_TOKENS, _MOST_PLACES, _LONGEST = 24_000, 500, 500
+_MOST_TOKENS, _MOST_PLACES, _MAX_SPAN = 24_000, 500, 500
 # Tokens that are decoded before a piece, since they decide how the piece begins.
 _CONTEXT = 16
 
@@ -47,14 +47,14 @@ def read_json(server: Server, content: Any, visitor: str | None) -> str:
     for place in list_of(content.get("places"), _MOST_PLACES):
         entry, length = list_of(place, 2, least=2)
         entry = whole(entry, "A place", 0, len(store) - 1)
-        length = whole(length, "A length", 1, _LONGEST)
+        length = whole(length, "A length", 1, _MAX_SPAN)
         spans.append((store.contexts.token_of(entry), length))
     # A passage that was read has a place in the tokens, and no entry may stand at its beginning.
     for place in list_of(content.get("passages") or [], 1):
         first, last = list_of(place, 2, least=2)
         first = whole(first, "A place", 0, len(store.tokens) - 1)
         last = whole(last, "A place", first + 1, len(store.tokens))
-        spans.append((first, min(last - first, _LONGEST)))
+        spans.append((first, min(last - first, _MAX_SPAN)))
     pieces = document(store, library.tokenizer, name, spans)
     # The number makes the value differ, so that the browser shows the same document again.
     pieces["turn"] = whole(content.get("turn"), "A turn", 0, 2**31)
@@ -92,7 +92,7 @@ def document(
         if begin == target:
             opened = len(pieces)
         at = record.place_at(begin - record.first)
-        # Of a line only the first one of its paragraph is known.
+        # A paragraph has the place of its first line, which is no place of the passage.
         name = at.name if at and not at.name.startswith("line ") else ""
         pieces.append([text(begin, stop), True, name, at.within(shown.uri) if at else shown.uri])
         place = stop
@@ -101,7 +101,6 @@ def document(
         "store": store.name,
         "title": shown.title or shown.id,
         "uri": shown.uri,
-        "source": shown.source,
         "pieces": pieces if opened else [piece for piece in pieces if piece[0]],
         "opened": opened,
         "cut": [first > record.first, last < end],

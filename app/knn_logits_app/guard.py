@@ -24,10 +24,10 @@ from knn_logits_app.visitors import Quotas
 JSON_BYTES = 600_000
 # The bytes that a browser writes around uploaded files.
 FORM_BYTES = 40_000
-# The time after which gradio deletes what was uploaded.
+# The time after which gradio deletes uploads.
 UPLOADED_SECONDS = 1800.0
 _MOST_VALUES, _DEEPEST = 32, 8
-_BEAT_SECONDS, _FIRST = 15.0, asyncio.FIRST_COMPLETED
+_BEAT_SECONDS = 15.0
 _API = "/gradio_api"
 _HEARTBEAT = re.compile(rf"{_API}/heartbeat/(?P<session>[^/]+)")
 # The page does not use these routes of gradio, such as those that call events by names.
@@ -158,7 +158,9 @@ class Guard:
                 while not done:
                     part = {"type": "http.response.body", "body": b"data: ALIVE\n\n"}
                     await answer({**part, "more_body": True})
-                    done, _ = await asyncio.wait(ends, timeout=_BEAT_SECONDS, return_when=_FIRST)
+                    done, _ = await asyncio.wait(
+                        ends, timeout=_BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    )
             finally:
                 for end in ends:
                     end.cancel()

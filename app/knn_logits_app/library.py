@@ -19,14 +19,12 @@ from knn_logits_app.padding import pad_rows
 from knn_logits_app.requests import MOST_STORES
 
 logger = logging.getLogger("knn_logits.app")
-# A changed datastore that cannot be opened is tried again after so many seconds.
+# Seconds until a changed datastore that cannot be opened is tried again.
 _RETRY_SECONDS = 10.0
-# The most characters of a source that is used as an example.
-_LONG = 160
 # Tokens of a document that are searched for a sentence, and the fewest words of the sentence.
 _SEARCHED, _WORDS = 1500, 9
 # The documents that a chat without a turn names for each datastore.
-_NAMED = 3
+_MAX_TITLES = 3
 _SENTENCE = re.compile(r"\n\s*\n|(?<=[.!?])\s+")
 # A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
@@ -34,7 +32,7 @@ _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt or a source to try, and the datastores that know about it."""
+    """A prompt to try, and the datastores that know about it."""
 
     prompt: str
     stores: tuple[str, ...]
@@ -73,7 +71,7 @@ class Library:
 
     Attributes:
         name: The name of the model on the page.
-        model: A causal or encoder-decoder model of transformers, in evaluation mode.
+        model: A causal model of transformers, in evaluation mode.
         tokenizer: The tokenizer of the model.
         stores: The datastores by name. The model built each of them.
         examples: Prompts that the page offers.
@@ -116,11 +114,16 @@ class Library:
 
         Raises:
             MismatchError: when a datastore belongs to another model.
-            ConfigError: when there is no datastore.
+            ConfigError: when there is no datastore, or an encoder-decoder model.
         """
         opened = by_name(stores, " ")
         if not opened:
             raise ConfigError("no datastore given: pass at least one")
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise ConfigError(
+                "the page continues texts, and this is an encoder-decoder model: use `knn-logits "
+                "generate`"
+            )
         Memory(model, opened, threads=1)
         pad_rows(model)
         examples = [
@@ -138,7 +141,7 @@ class Library:
         """Opens a library from names on the Hub or folders.
 
         Args:
-            model: The name or folder of a causal or encoder-decoder model of transformers.
+            model: The name or folder of a causal model of transformers.
             datastores: The names or folders of datastores that the model built.
 
         Raises:
@@ -146,17 +149,10 @@ class Library:
             OSError: when there is no such model.
         """
         import torch
-        from transformers import (
-            AutoConfig,
-            AutoModelForCausalLM,
-            AutoModelForSeq2SeqLM,
-            AutoTokenizer,
-        )
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
         opened = [Datastore.from_pretrained(name) for name in datastores]
-        pairs = AutoConfig.from_pretrained(model).is_encoder_decoder
-        family: Any = AutoModelForSeq2SeqLM if pairs else AutoModelForCausalLM
-        loaded = family.from_pretrained(model, dtype="auto").eval()
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype="auto").eval()
         loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu")
         use_fastest_dtype(loaded)
         tokenizer = AutoTokenizer.from_pretrained(model)
@@ -180,12 +176,12 @@ class Library:
     @cached_property
     def reader(self) -> Reader:
         """Turns texts into inputs of the model, within limits."""
-        return Reader(self.model, self.tokenizer, self.store, self.context)
+        return Reader(self.model, self.tokenizer)
 
     @property
     def chats(self) -> bool:
         """Whether the model has a chat template, so that questions come first."""
-        return bool(getattr(self.tokenizer, "chat_template", None)) and not self.reader.sources
+        return bool(getattr(self.tokenizer, "chat_template", None))
 
     @property
     def context(self) -> int | None:
@@ -213,19 +209,15 @@ def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
 
 
 def beginnings(store: Datastore, tokenizer: Any, number: int) -> list[str]:
-    """Returns beginnings of sentences, or sources of pairs, as prompts."""
-    sources = [store.documents[place].source for place in _spread(store, number * 4)]
-    prompts = [source for source in sources if source and len(source) <= _LONG]
-    if not any(sources):
-        found = sentences(store, tokenizer, number)
-        prompts = [" ".join(sentence.split()[:6]) for sentence in found]
-    return list(dict.fromkeys(prompts))[:number]
+    """Returns beginnings of sentences as prompts."""
+    found = sentences(store, tokenizer, number)
+    return list(dict.fromkeys(" ".join(sentence.split()[:6]) for sentence in found))
 
 
 def opening(store: Datastore) -> dict[str, Any]:
-    """What a chat without a turn says about a datastore: the first titles, and their number."""
+    """The first titles of a datastore and their number, which a chat without a turn shows."""
     number = len(store.documents)
-    records = (store.documents[place].shown for place in range(min(number, _NAMED)))
+    records = (store.documents[place].shown for place in range(min(number, _MAX_TITLES)))
     return {"documents": [record.title or record.id for record in records], "number": number}
 
 

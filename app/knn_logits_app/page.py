@@ -57,8 +57,6 @@ def tabs_of(server: Server) -> dict[str, tuple[str, Any]]:
     names, library = list(TABS), server.session.library
     if not library.chats:
         names[:2] = reversed(names[:2])
-    if library.reader.sources:  # an encoder-decoder only writes the targets of sources
-        names = ["generate", "about"]
     return {name: TABS[name] for name in names}
 
 

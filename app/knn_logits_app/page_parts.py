@@ -127,11 +127,12 @@ def stopping_first(server: Server, kind: str) -> Callable[..., Any]:
     return validate
 
 
-def stopping(server: Server, kind: str) -> Callable[[gr.Request], None]:
-    """Makes a handler that stops the visitor's work of a kind, also what waits in the queue."""
+def stopping(server: Server, *kinds: str) -> Callable[[gr.Request], None]:
+    """Makes a handler that stops the visitor's work of some kinds, also what waits in the queue."""
 
     def stop(request: gr.Request) -> None:
-        server.visitors.stop(request.session_hash, kind, arrived(request))
+        for kind in kinds:
+            server.visitors.stop(request.session_hash, kind, arrived(request))
 
     return stop
 

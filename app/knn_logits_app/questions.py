@@ -52,8 +52,6 @@ def question_of(text: Any, lookup: Lookup, history: Any, own_words: Any) -> Ques
 def asking_of(session: Session, question: Question, private: Stores | None = None) -> Asking:
     """Opens the datastores of a question, or refuses it before anything runs."""
     library, lookup = session.library, question.lookup
-    if library.reader.sources:
-        raise RequestError("This model only translates: choose another to ask questions.")
     new_tokens = min(AskConfig().max_new_tokens, session.limits.new_tokens)
     session.limits.check(
         prompt_tokens=len(text_ids(library.tokenizer, question.text)), new_tokens=new_tokens

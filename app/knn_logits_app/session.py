@@ -14,9 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from knn_logits import Datastore, KNNLogitsProcessor, Memory, Trace, explain
 from knn_logits.hosting import Deadline, Limits, Pieces, Vote
-from knn_logits_app.decoding import Inputs, SentenceEnd, TokenStream, samplers
+from knn_logits_app.decoding import SentenceEnd, TokenStream, samplers
 from knn_logits_app.library import Library
 from knn_logits_app.live import Live, Shown
 from knn_logits_app.requests import Lookup, RequestError, Writing
@@ -42,7 +45,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer, as far as it is written. Its prompt is empty for an encoder-decoder model."""
+    """An answer, as far as it is written."""
 
     prompt: str
     words: tuple[Piece, ...] = ()
@@ -82,16 +85,16 @@ class Session:
     ) -> Iterator[dict[str, Answer]]:
         """Continues a text, with `compare` also without kNN, until nobody reads."""
         library = self.library
-        inputs = library.reader.prompt(writing.prompt, self.limits, writing.new_tokens)
+        ids = library.reader.prompt(writing.prompt, self.limits, writing.new_tokens)
         stores = self.stores(writing.lookup, private) if writing.lookup else {}
         memories: dict[str, Memory | None] = {}
         if writing.compare or not stores:
             memories["lm"] = None
         if stores:
             memories["knn"] = library.memory.over(stores)
-        answers = {side: Answer(inputs.shown, knn=side == "knn") for side in memories}
+        answers = {side: Answer(writing.prompt, knn=side == "knn") for side in memories}
         runs = {
-            f"write-{side}": partial(_write, library, writing, inputs, memory, deadline, side)
+            f"write-{side}": partial(_write, library, writing, ids, memory, deadline, side)
             for side, memory in memories.items()
         }
         for steps in emitted(runs, deadline):
@@ -135,7 +138,7 @@ def settings_of(lookup: Lookup) -> dict[str, Any]:
 def _write(
     library: Library,
     writing: Writing,
-    inputs: Inputs,
+    ids: Tensor,
     memory: Memory | None,
     deadline: Deadline,
     side: str,
@@ -150,11 +153,11 @@ def _write(
             knn = KNNLogitsProcessor(library.model, memory, candidates=CANDIDATES, **settings)
             stack.enter_context(knn)
             live = Live(knn.memory, greedy=not writing.sample)
-        pieces = Pieces(tokenizer, inputs.ids[0].tolist())
+        pieces = Pieces(tokenizer, ids[0].tolist())
         words: list[Piece] = []
         # The first word is shown at once, and the next ones as often as a reader can follow.
         started, last = time.monotonic(), -math.inf
-        answer = Answer(inputs.shown, knn=knn is not None)
+        answer = Answer(writing.prompt, knn=knn is not None)
 
         def on_token(token: int) -> None:
             nonlocal last
@@ -167,16 +170,13 @@ def _write(
                 changed = int(vote.log_p_lm[0].argmax()) != token
                 far = is_far(vote)
                 live.add(vote, [token])
-            piece = pieces.add(token)
-            if not any(word.text for word in words):
-                piece = reader.first_piece(piece)
-            words.append(Piece(piece, share, changed, far))
+            words.append(Piece(pieces.add(token), share, changed, far))
             now = time.monotonic()
             if now - last >= FRAME_SECONDS:
                 last = now
                 emit((side, replace(answer, words=tuple(words), tokens=len(words))))
 
-        output = _generate(library, writing, inputs, knn, deadline, on_token)
+        output = _generate(library, writing, ids, knn, deadline, on_token)
         stopped = None
         if deadline.over and len(words) < writing.new_tokens:
             stopped = "stopped" if deadline.cancelled else "the time is up"
@@ -205,7 +205,7 @@ def is_far(vote: Vote) -> bool:
 def _generate(
     library: Library,
     writing: Writing,
-    inputs: Inputs,
+    ids: Tensor,
     knn: KNNLogitsProcessor | None,
     deadline: Deadline,
     on_token: Callable[[int], None],
@@ -216,12 +216,12 @@ def _generate(
         processors += samplers(writing.seed, writing.sampling_temperature, writing.top_p)
     criteria: list[Any] = [deadline]
     if writing.sentence:
-        criteria.append(SentenceEnd(tokenizer, inputs.ids.shape[1]))
+        criteria.append(SentenceEnd(tokenizer, ids.shape[1]))
     pad = tokenizer.pad_token_id
     generate = knn.generate if knn else library.model.generate
     return generate(
-        **inputs.arguments,
-        **library.reader.settings,
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
         max_new_tokens=writing.new_tokens,
         do_sample=False,
         num_beams=1,

@@ -120,8 +120,7 @@ def build(server: Server, controls: Controls) -> Any:
         **page_parts.MODEL,
     ).then(**own)
     output.forget(on_forget, None, [output, stores], **page_parts.LIGHT).then(**own)
-    stop.click(page_parts.stopping(server, "ask"), **page_parts.LIGHT)
-    stop.click(page_parts.stopping(server, "build"), **page_parts.LIGHT)
+    stop.click(page_parts.stopping(server, "ask", "build"), **page_parts.LIGHT)
     return [output, example]
 
 

@@ -23,17 +23,16 @@ from knn_logits_app.requests import (
 )
 
 PROMPT_LABEL = "Begin a text, or choose one below, and the model continues it"
-SOURCE_LABEL = "The source: what the model reads, such as a sentence to translate"
 
 # The form's fields about the writing, which follow the prompt and the two switches.
-_HOW = ("new_tokens", "sentence", "sample", "sampling_temperature", "top_p", "seed")
+_SAMPLING_FIELDS = ("new_tokens", "sentence", "sample", "sampling_temperature", "top_p", "seed")
 
 
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
     library = server.session.library
     prompt = gr.Textbox(
-        label=SOURCE_LABEL if library.reader.sources else PROMPT_LABEL,
+        label=PROMPT_LABEL,
         value=library.examples[0].prompt if library.examples else "",
         lines=2,
         max_lines=8,
@@ -104,12 +103,10 @@ def build(server: Server, controls: Controls) -> Any:
 def _sampling(server: Server) -> list[Any]:
     """Adds the controls of the length and the sampling."""
     most = server.session.limits.new_tokens
-    # The target of a source may have several sentences.
-    one = not server.session.library.reader.sources
     with gr.Row(elem_id="sampling", elem_classes="kl-folded"):
         return [
             gr.Slider(1, most, min(60, most), step=1, label="Maximum new tokens"),
-            gr.Checkbox(one, label="End with the sentence"),
+            gr.Checkbox(True, label="End with the sentence"),
             gr.Checkbox(False, label="Sample", info="Off: the likeliest word."),
             gr.Slider(0.05, 3, 1, step=0.05, label="Randomness"),
             gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p"),
@@ -128,7 +125,7 @@ def first_answer(server: Server) -> str:
         library.chosen, *page_parts.values_of(library.store).values(),
         example.prompt, True, True,
         min(40, server.session.limits.new_tokens),
-        not library.reader.sources, False, 1, 0.95, 0,
+        True, False, 1, 0.95, 0,
     ]  # fmt: skip
     *_, answer = write_json(server, values, None)
     return answer
@@ -150,7 +147,7 @@ def write_json(
         prompt,
         lookup() if use is True else None,
         compare=compare,
-        **dict(zip(_HOW, how, strict=True)),
+        **dict(zip(_SAMPLING_FIELDS, how, strict=True)),
     )
     # The turn tells the frames of this request from those of earlier ones: it grows.
     content: dict[str, Any] = {

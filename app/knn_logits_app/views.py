@@ -18,7 +18,7 @@ from knn_logits_app.live import Shown
 from knn_logits_app.session import Answer
 
 # The most documents of a token that are listed. The others are only counted.
-_LISTED = 64
+_MAX_DOCUMENTS = 64
 _CHAT_TOKENS = 500
 # These characters stay in a text: white space, and the joiners that many scripts need.
 _INVISIBLE = "\n\t \u200c\u200d"
@@ -106,8 +106,8 @@ def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str
         return {name: plain(part) for name, part in fields.items()}
 
     def packed_token(token: TokenTrace) -> dict[str, Any]:
-        rest = token.documents[_LISTED:]
-        parts: dict[str, Any] = plain(replace(token, documents=token.documents[:_LISTED]))
+        rest = token.documents[_MAX_DOCUMENTS:]
+        parts: dict[str, Any] = plain(replace(token, documents=token.documents[:_MAX_DOCUMENTS]))
         share = _short(sum(document.share for document in rest))
         return {**parts, "meaning": token.meaning, "rest": [len(rest), share]}
 

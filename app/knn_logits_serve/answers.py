@@ -16,7 +16,7 @@ from knn_logits_serve.bodies import GenerationBody
 from knn_logits_serve.request import GenerationRequest
 
 # The most spans and the most documents of an answer, and the least share of a document.
-_SPANS, _DOCUMENTS, _LEAST = 32, 16, 0.01
+_MAX_SPANS, _MAX_DOCUMENTS, _MIN_SHARE = 32, 16, 0.01
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def spans_of(end: End) -> list[Span]:
     first = sequence.text
     shift = 0 if first[:1] == end.text[:1] else len(first) - len(first.lstrip())
     spans = []
-    for source in main_sources(sequence, _SPANS):
+    for source in main_sources(sequence, _MAX_SPANS):
         start = places[id(source.tokens[0])] - shift
         stop = min(len(end.text), start + len(source.words))
         words = end.text[max(0, start) : stop]
@@ -124,8 +124,8 @@ def sources_json(end: End) -> dict[str, Any] | None:
                 "passage": passage,
             }
         )
-    documents = sequence.documents[:_DOCUMENTS] if sequence.tokens else []
-    listed = [_document(document) for document in documents if document.share >= _LEAST]
+    documents = sequence.documents[:_MAX_DOCUMENTS] if sequence.tokens else []
+    listed = [_document(document) for document in documents if document.share >= _MIN_SHARE]
     nearness = {"near": sequence.near, "alone": sequence.alone}
     return {**nearness, "spans": spans, "documents": listed}
 

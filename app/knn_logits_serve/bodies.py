@@ -24,14 +24,13 @@ from knn_logits.hosting import check_settings
 from knn_logits_serve.messages import MOST_MESSAGES, Message, Name, Strict, Text
 from knn_logits_serve.refusals import Refusal
 
-_MOST_CHOICES = 128
-_MOST_BIASES = 1024
-_MOST_STOPS, _LONGEST_STOP = 16, 256
+_MAX_CHOICES = 128  # answers to a prompt, and prompts of a request
+_MAX_STOPS, _MAX_STOP_CHARACTERS = 16, 256
 # Number of characters. A trace holds the lock of the tokenizer for about a second then.
 MAX_TRACED = 20_000
 
 Body = TypeVar("Body", bound=BaseModel)
-_Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
+_Stop = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_CHARACTERS)]
 
 
 def _whole(value: Any) -> Any:
@@ -44,53 +43,42 @@ def _limit(value: Any) -> Any:
 
 
 _Whole = BeforeValidator(_whole)
-_Choices = Annotated[Annotated[int, Field(ge=1, le=_MOST_CHOICES)] | None, _Whole]
+_Choices = Annotated[Annotated[int, Field(ge=1, le=_MAX_CHOICES)] | None, _Whole]
 NewTokens = Annotated[Annotated[int, Field(ge=0, le=1_000_000)] | None, BeforeValidator(_limit)]
-_Penalty = Annotated[float, Field(ge=-2, le=2)] | None
 Number = Annotated[Annotated[int, Field(ge=0, le=20)] | None, _Whole]
 _Token = Annotated[int, Field(ge=0, le=2**31)]
 # Only the first error is said, and each one takes a kilobyte, so that lists stop there.
 _Tokens = Annotated[list[_Token], Field(fail_fast=True, min_length=1, max_length=1_000_000)]
-_NOTHING: tuple[Any, ...] = (None, [], {}, "", "none", "auto", {"type": "text"}, ["text"])
-# These fields are not supported, so they may only have values that change nothing. `tools` may have
-# any value, since Open WebUI sends it and a model need not call a tool.
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    # of OpenAI
-    **dict.fromkeys(
-        ("tool_choice", "function_call", "suffix", "audio", "modalities", "prediction"), _NOTHING
-    ),
-    **dict.fromkeys(("web_search_options", "reasoning_effort"), _NOTHING),
-    "verbosity": (None, "medium"),
-    # of vLLM, llama.cpp, Ollama and others: the samplers and grammars that are not done here
+# These fields are not supported, so they may only have a value that changes nothing: the number
+# beside them, or one of _NOTHING. `tools` may have any value, since Open WebUI sends it and a model
+# need not call a tool.
+_UNSUPPORTED = {
     **dict.fromkeys(
         (
-            "allowed_token_ids", "bad_words", "dry_multiplier", "dynatemp_range", "early_stopping",
-            "ignore_eos", "logits_processors", "min_tokens", "mirostat", "mirostat_mode",
-            "no_repeat_ngram_size", "stop_token_ids", "top_a", "top_n_sigma", "use_beam_search",
-            "xtc_probability",
+            "allowed_token_ids", "audio", "bad_words", "dry_multiplier", "dynatemp_range",
+            "early_stopping", "frequency_penalty", "function_call", "grammar", "guided_choice",
+            "guided_grammar", "guided_json", "guided_regex", "ignore_eos", "json_schema",
+            "logit_bias", "logits_processors", "min_tokens", "mirostat", "modalities",
+            "no_repeat_ngram_size", "prediction", "presence_penalty", "reasoning_effort",
+            "stop_token_ids", "structured_outputs", "suffix", "tool_choice", "top_a",
+            "top_n_sigma", "use_beam_search", "web_search_options", "xtc_probability",
         ),
-        (*_NOTHING, 0),
-    ),
-    **dict.fromkeys(
-        ("length_penalty", "num_beams", "repeat_penalty", "tfs", "tfs_z", "typical_p"),
-        (*_NOTHING, 1),
+        0,
     ),
     **dict.fromkeys(
         (
-            "grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex",
-            "json_schema", "structured_outputs",
+            "best_of", "length_penalty", "num_beams", "repeat_penalty", "repetition_penalty", "tfs",
+            "tfs_z", "typical_p",
         ),
-        _NOTHING,
+        1,
     ),
 }  # fmt: skip
-# What does the same here.
-_INSTEAD = {
-    "repeat_penalty": "repetition_penalty",
-    **dict.fromkeys(("guided_json", "json_schema", "structured_outputs"), "response_format"),
-}
+_NOTHING: tuple[Any, ...] = (None, [], {}, "", "none", "auto", {"type": "text"}, ["text"])
+# Fields for which response_format stands here.
+_SCHEMAS = ("guided_json", "json_schema", "structured_outputs")
 _REASONS = {
     "prompt": "give a text, a list of texts, or one or several lists of tokens",
-    "stop": f"give at most {_MOST_STOPS} texts of at most {_LONGEST_STOP} characters each",
+    "stop": f"give at most {_MAX_STOPS} texts of at most {_MAX_STOP_CHARACTERS} characters each",
 }
 
 
@@ -149,22 +137,15 @@ class GenerationBody(Strict):
 
     model: Name
     n: _Choices = None
-    best_of: _Choices = None
     max_tokens: NewTokens = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     # 0 and -1 allow all tokens
     top_k: Annotated[Annotated[int, Field(ge=-1, le=2**31)] | None, _Whole] = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     response_format: ResponseFormat | None = None
     seed: Annotated[Annotated[int, Field(ge=-(2**63), lt=2**63)] | None, _Whole] = None
-    stop: _Stop | Annotated[list[_Stop], Field(fail_fast=True, max_length=_MOST_STOPS)] | None = (
-        None
-    )
-    presence_penalty: _Penalty = None
-    frequency_penalty: _Penalty = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(fail_fast=True, max_length=_MAX_STOPS)] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     knn: Knn | None = None
@@ -179,23 +160,6 @@ class GenerationBody(Strict):
     def _stops(cls, value: Any) -> Any:
         return None if value in ("", [""]) else value
 
-    @field_validator("logit_bias", mode="before")
-    @classmethod
-    def _tokens(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            if len(value) > _MOST_BIASES:
-                raise ValueError(f"at most {_MOST_BIASES:,} tokens are allowed")
-            wrong = next((key for key in value if not re.fullmatch(r"\d{1,9}", str(key))), None)
-            if wrong is not None:
-                raise ValueError(f"{str(wrong)[:40]!r} is not the id of a token")
-        return value
-
-    @model_validator(mode="after")
-    def _returns_all(self) -> GenerationBody:
-        if self.best_of is not None and self.best_of != (self.n or 1):
-            raise ValueError("best_of must equal n, since all generated texts are returned")
-        return self
-
     @property
     def stops(self) -> tuple[str, ...]:
         """Texts before which the answer ends."""
@@ -207,9 +171,9 @@ class CompletionBody(GenerationBody):
 
     prompt: (
         Text
-        | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=_MOST_CHOICES)]
+        | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=_MAX_CHOICES)]
         | _Tokens
-        | Annotated[list[_Tokens], Field(fail_fast=True, min_length=1, max_length=_MOST_CHOICES)]
+        | Annotated[list[_Tokens], Field(fail_fast=True, min_length=1, max_length=_MAX_CHOICES)]
     )
     echo: bool | None = None
     logprobs: Number = None
@@ -259,9 +223,10 @@ def body_of(kind: type[Body], data: bytes) -> Body:
         raise Refusal(
             "the request contains half a character, or is nested too deeply: send valid, flat JSON"
         ) from None
-    for name, nothing in _UNSUPPORTED.items():
-        if content.get(name) not in nothing:
-            do = f"use {_INSTEAD[name]}" if name in _INSTEAD else "leave it out"
+    for name, number in _UNSUPPORTED.items():
+        value = content.get(name)
+        if value is True or value not in (*_NOTHING, number):
+            do = "use response_format" if name in _SCHEMAS else "leave it out"
             raise Refusal(f"{name} is not supported here: {do}", param=name)
     try:
         return kind.model_validate(content)

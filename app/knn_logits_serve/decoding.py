@@ -1,4 +1,4 @@
-"""The processors that penalize and record tokens, and the tokens of an echoed prompt."""
+"""The processors that choose and record tokens, and the tokens of an echoed prompt."""
 
 from __future__ import annotations
 
@@ -7,38 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor
+from transformers import LogitsProcessor
 
 from knn_logits import Memory, explain
 from knn_logits.errors import LimitError
 from knn_logits.hosting import Pieces
 from knn_logits_app.decoding import samplers
 from knn_logits_serve.answers import Token
-from knn_logits_serve.grammar import AfterPrompt
 from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 from knn_logits_serve.served import Served
 
 # The log-probability of an impossible token, since JSON has no infinity.
 IMPOSSIBLE = -9999.0
-
-
-class Penalties(AfterPrompt):
-    """Applies OpenAI's penalties of tokens that were written before, and its bias of tokens."""
-
-    def __init__(self, sampling: Sampling) -> None:
-        self._presence, self._frequency = sampling.presence, sampling.frequency
-        self._tokens = torch.tensor(list(sampling.bias), dtype=torch.int64)
-        self._bias = torch.tensor(list(sampling.bias.values()), dtype=torch.float32)
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        written = self.written(input_ids)
-        scores = scores.float().clone()
-        if len(self._tokens):
-            scores[:, self._tokens.to(scores.device)] += self._bias.to(scores.device)
-        if self._presence or self._frequency:
-            tokens, often = written.to(scores.device).unique(return_counts=True)
-            scores[:, tokens] -= self._presence + self._frequency * often.float()
-        return scores
 
 
 class Overheard(LogitsProcessor):
@@ -66,38 +46,12 @@ def _likeliest(scores: Tensor, token: int, number: int) -> tuple[float, list[tup
     return float(row[token]), list(pairs)
 
 
-class Repetition(LogitsProcessor):
-    """Lowers tokens of the text as transformers' `repetition_penalty` does, also in the mixture.
-
-    The penalty is a factor of the model's logits, which the mixture no longer has. So what it takes
-    from each logit is noted before the memory votes, and taken from the mixture's log-probability.
-    Without a memory the result is the same as that of transformers.
-    """
-
-    def __init__(self, penalty: float) -> None:
-        self._penalty = RepetitionPenaltyLogitsProcessor(penalty)
-        self._change: Tensor | None = None
-
-    def before(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Notes the change of each score, and changes nothing."""
-        self._change = self._penalty(input_ids, scores.clone()) - scores
-        return scores
-
-    def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
-        return scores if self._change is None else scores + self._change
-
-
 def processors(sampling: Sampling, choice: int, first: list[Any], mask: Any = None) -> list[Any]:
     """Returns the processors of one text, in their order; `first` mixes or reads probabilities.
 
-    `mask` forbids tokens before these, so that neither the memory nor a bias brings one back.
+    `mask` forbids tokens before these, so that the memory brings none back.
     """
     chain: list[Any] = list(first) if mask is None else [mask, *first]
-    if sampling.repetition != 1.0:
-        repetition = Repetition(sampling.repetition)
-        chain = [repetition.before, *chain, repetition]
-    if sampling.presence or sampling.frequency or sampling.bias:
-        chain.append(Penalties(sampling))
     if sampling.temperature > 0:
         temperature, seed = max(sampling.temperature, 1e-4), sampling.seed + choice
         chain += samplers(seed, temperature, sampling.top_p, sampling.top_k, sampling.min_p)

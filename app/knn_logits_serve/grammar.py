@@ -23,7 +23,7 @@ from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.schemas import compiled
 
 _FIELD = "response_format"
-_LONGEST_REASON, _KNOWN_SCHEMAS = 160, 32
+_MAX_REASON, _MAX_SCHEMAS = 160, 32
 
 
 class Grammars:
@@ -53,7 +53,7 @@ class Grammars:
             grammar, reason = compiled(schema, deadline)
             if reason is not None:
                 raise _refusal(reason)
-            if len(self._known) >= _KNOWN_SCHEMAS:
+            if len(self._known) >= _MAX_SCHEMAS:
                 self._known.clear()
             self._known[name] = grammar
         return GrammarMask(self._matcher(grammar))
@@ -76,7 +76,7 @@ class Grammars:
 
 
 def _refusal(reason: str) -> Refusal:
-    line = " ".join(reason.partition("<state>")[0].split())[:_LONGEST_REASON]
+    line = " ".join(reason.partition("<state>")[0].split())[:_MAX_REASON]
     return Refusal(f"the schema cannot be followed ({line}): change it", param=_FIELD)
 
 
@@ -95,27 +95,18 @@ class _Spelled:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-class AfterPrompt(LogitsProcessor):
-    """A processor of one row of text that knows where its prompt ends."""
-
-    _prompt: int | None = None  # its tokens, which are all of the first call
-
-    def written(self, input_ids: Tensor) -> Tensor:
-        """Returns the tokens after the prompt; every call of the processor needs it."""
-        if self._prompt is None:
-            self._prompt = input_ids.shape[1]
-        return input_ids[0, self._prompt :]
-
-
-class GrammarMask(AfterPrompt):
+class GrammarMask(LogitsProcessor):
     """Forbids each token that would leave a grammar, in one row of text."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
+        self._prompt: int | None = None  # its tokens, which are all of the first call
         self._read: list[int] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        text = self.written(input_ids).tolist()
+        if self._prompt is None:
+            self._prompt = input_ids.shape[1]
+        text = input_ids[0, self._prompt :].tolist()
         same = min(len(text), len(self._read))
         while text[:same] != self._read[:same]:
             same -= 1
@@ -123,10 +114,11 @@ class GrammarMask(AfterPrompt):
         self._matcher.consume_tokens(text[same:])
         self._read = text
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        allowed = torch.from_numpy(np.unpackbits(bits, bitorder="little").astype(bool))
         if self._matcher.is_error():
             raise _refusal(self._matcher.get_error())
-        forbidden = torch.ones(scores.shape[-1], dtype=torch.bool)
-        width = min(len(forbidden), len(allowed))
-        forbidden[:width] = ~allowed[:width]
-        return scores.masked_fill(forbidden.to(scores.device), float("-inf"))
+        # A model may have more scores than the tokenizer has tokens.
+        allowed = np.zeros(scores.shape[-1], bool)
+        words = np.unpackbits(bits, bitorder="little")[: len(allowed)]
+        allowed[: len(words)] = words
+        forbidden = torch.from_numpy(~allowed).to(scores.device)
+        return scores.masked_fill(forbidden, float("-inf"))

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
 from knn_logits import KNNLogitsError
@@ -22,9 +18,8 @@ from knn_logits_serve.refusals import Refusal, refusal_of
 from knn_logits_serve.request import GenerationRequest
 
 logger = logging.getLogger("knn_logits.serve")
-# The seconds that a request is expected to take before any was answered.
-_FIRST_GUESS = 5.0
-_ENDING = "the server is shutting down: try again later"
+_ENDING_REASON = "the server is shutting down: try again later"
+_RETRY_SECONDS = 10
 
 
 def log_failure(error: Exception) -> None:
@@ -33,136 +28,97 @@ def log_failure(error: Exception) -> None:
     logger.error("a request failed: %s: %s", type(error).__name__, line[:300])
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A request that runs."""
-
-    request: GenerationRequest
-    tell: Callable[[AnswerPart], None]  # takes the parts of its answer, in the thread that runs it
-    deadline: Deadline
-
-
-# Runs a request, in a thread.
-Work: TypeAlias = Callable[[Turn], None]
-
-
-@dataclass(eq=False)
 class Job:
-    """A request that waits or runs."""
+    """A request that waits or runs.
 
-    request: GenerationRequest
-    work: Work
-    shares: bool
-    # The parts of the answer. The last is None, or a refusal if the request failed.
-    news: asyncio.Queue[AnswerPart | Refusal | None] = field(default_factory=asyncio.Queue)
-    deadline: Deadline | None = None
-    cancelled: bool = False
+    Attributes:
+        news: The parts of the answer. The last is None, or a refusal if the request failed.
+        deadline: Is set while the request runs.
+    """
 
-    def cancel(self) -> None:
-        """Ends the request, since nobody reads its answer any more."""
+    future: Future[None]
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.request = request
+        self.news: asyncio.Queue[AnswerPart | Refusal | None] = asyncio.Queue()
+        self.deadline: Deadline | None = None
+        self.cancelled = False
+        self._loop = asyncio.get_running_loop()
+
+    def tell(self, part: AnswerPart | Refusal | None) -> None:
+        """Adds a part of the answer, from any thread."""
+        self._loop.call_soon_threadsafe(self.news.put_nowait, part)
+
+    def leave(self) -> None:
+        """Ends the request, which nobody reads any more: in the queue, or while it runs."""
         self.cancelled = True
+        if self.future.cancel():
+            self.news.put_nowait(None)
         if self.deadline is not None:
             self.deadline.cancel()
+
+
+# Writes the answer of a job, in a thread.
+Work: TypeAlias = Callable[[Job, Deadline], None]
 
 
 class Line:
     """Runs requests in their order."""
 
-    def __init__(self, at_once: int, waiting: int, seconds: float, together: int = 1) -> None:
-        self._threads = ThreadPoolExecutor(at_once + together, thread_name_prefix="write")
-        self._at_once, self._most_waiting, self._seconds = at_once, waiting, seconds
-        self._together = together
-        self._waiting: list[Job] = []
-        self._running: list[Job] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._usual = _FIRST_GUESS
+    def __init__(self, at_once: int, waiting: int, seconds: float) -> None:
+        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="write")
+        self._most, self._seconds = at_once + waiting, seconds
+        self.jobs: list[Job] = []
         self._closed = False
 
     @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
     def running(self) -> int:
-        return len(self._running)
+        return sum(job.future.running() for job in self.jobs)
 
     @property
-    def jobs(self) -> list[Job]:
-        return [*self._running, *self._waiting]
+    def waiting(self) -> int:
+        return len(self.jobs) - self.running
 
-    def join(self, request: GenerationRequest, work: Work, shares: bool = False) -> Job:
-        """Puts a request at the end of the queue; `shares` if it shares passes with others."""
+    def join(self, request: GenerationRequest, work: Work) -> Job:
+        """Puts a request at the end of the queue."""
         if self._closed:
-            raise Refusal(_ENDING, 503, retry_after=10)
-        begins = not self._waiting and self._has_place(shares)
-        if self.waiting >= self._most_waiting and not begins:
-            seconds = math.ceil(self._usual * (self.waiting + 1) / self._at_once)
+            raise Refusal(_ENDING_REASON, 503, retry_after=_RETRY_SECONDS)
+        if len(self.jobs) >= self._most:
             raise Refusal(
-                f"{self.waiting} requests are waiting already: try again in {seconds} seconds",
+                f"{self.waiting} requests are waiting already: try again in a few seconds",
                 503,
                 code="queue_full",
-                retry_after=seconds,
+                retry_after=_RETRY_SECONDS,
             )
-        job = Job(request, work, shares)
-        self._waiting.append(job)
-        self._begin()
+        job, loop = Job(request), asyncio.get_running_loop()
+        job.future = self._threads.submit(self._run, job, work)
+        self.jobs.append(job)
+        job.future.add_done_callback(lambda _: loop.call_soon_threadsafe(self.jobs.remove, job))
         return job
-
-    def leave(self, job: Job) -> None:
-        """Removes a request from the queue, or ends it if it runs."""
-        job.cancel()
-        if job in self._waiting:
-            self._waiting.remove(job)
 
     async def close(self, patience: float) -> None:
         """Refuses the requests that wait, and gives those that run some seconds to end."""
         self._closed = True
-        for job in self._waiting:
-            job.news.put_nowait(Refusal(_ENDING, 503, retry_after=10))
-        self._waiting.clear()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=patience)
         for job in self.jobs:
-            job.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+            if job.future.cancel():
+                job.tell(Refusal(_ENDING_REASON, 503, retry_after=_RETRY_SECONDS))
+        running = [asyncio.wrap_future(job.future) for job in self.jobs if job.future.running()]
+        if running:
+            await asyncio.wait(running, timeout=patience)
+        for job in self.jobs:
+            job.leave()
+        if running:
+            await asyncio.wait(running)
         self._threads.shutdown(wait=False)
 
-    def _begin(self) -> None:
-        """Runs the requests for which there is a place."""
-        while self._waiting and self._has_place(self._waiting[0].shares):
-            job = self._waiting.pop(0)
-            self._running.append(job)
-            task = asyncio.create_task(self._run(job))
-            self._tasks.add(task)
-            task.add_done_callback(partial(self._end, job))
-
-    def _has_place(self, shares: bool) -> bool:
-        shared = sum(job.shares for job in self._running)
-        if shares and shared:
-            return shared < self._together
-        return self.running - shared + bool(shared) < self._at_once
-
-    def _end(self, job: Job, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._running.remove(job)
-        self._begin()
-
-    async def _run(self, job: Job) -> None:
-        loop = asyncio.get_running_loop()
-        job.deadline = Deadline(self._seconds)
-
-        def tell(part: AnswerPart) -> None:
-            loop.call_soon_threadsafe(job.news.put_nowait, part)
-
-        turn = Turn(job.request, tell, job.deadline)
-        began, ended = time.monotonic(), None
+    def _run(self, job: Job, work: Work) -> None:
+        ended = None
+        deadline = job.deadline = Deadline(self._seconds)
         try:
-            await loop.run_in_executor(self._threads, job.work, turn)
+            if not job.cancelled:
+                work(job, deadline)
         except Exception as error:
             if not isinstance(error, KNNLogitsError) and not job.cancelled:
                 log_failure(error)
             ended = refusal_of(error)
-        finally:
-            job.news.put_nowait(ended)
-            self._usual += 0.2 * (time.monotonic() - began - self._usual)
+        job.tell(ended)

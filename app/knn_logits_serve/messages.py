@@ -1,4 +1,4 @@
-"""The messages of a chat, and what a model continues after them.
+"""The messages of a chat, and the text that a model continues.
 
 A model without a chat template was never trained to chat. It continues a text, and its datastore
 contains texts but no chats. So the plain template adds no names of speakers, which would move the
@@ -23,15 +23,13 @@ from knn_logits.hosting import chat_ids
 from knn_logits_serve.refusals import Refusal
 
 MOST_MESSAGES = 4096
-_LONGEST_KIND = 40
-# This sign, which is not seen, marks what the server adds to an answer. So it can be removed when
-# the chat comes back: a model would write the like of it.
+_MAX_KIND = 40
+# This invisible sign marks the notes of the server in an answer. So they can be removed when the
+# chat is sent back: a model would write similar ones.
 SIGN = "\u2060"
 NOTE = f"\n\n{SIGN}("
 Text = Annotated[str, Field(max_length=4_000_000)]
 Name = Annotated[str, Field(min_length=1, max_length=512)]
-# The kinds of parts that have a text, which is in a field of the same name.
-_WITH_TEXT = ("text", "refusal")
 
 
 class Strict(BaseModel):
@@ -43,14 +41,8 @@ class Strict(BaseModel):
 class Part(Strict):
     """A part of a message, which has to be text."""
 
-    type: Literal["text", "refusal"]
-    text: Text = ""
-    refusal: Text = ""
-
-    @property
-    def content(self) -> str:
-        """The text, whatever its field is called."""
-        return self.text if self.type == "text" else self.refusal
+    type: Literal["text"]
+    text: Text
 
 
 # Only the first error is said, and each one takes a kilobyte, so that lists stop there.
@@ -61,33 +53,19 @@ def check_parts(content: Any) -> Any:
     """Refuses images, sounds and files by name."""
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
-        if not isinstance(kind, str):
-            continue  # the part's own check refuses it
-        if kind not in _WITH_TEXT:
+        if isinstance(kind, str) and kind != "text":
             raise ValueError(
-                f"a part of the type {kind[:_LONGEST_KIND]!r} is not supported, since the model "
+                f"a part of the type {kind[:_MAX_KIND]!r} is not supported, since the model "
                 "reads text only: remove it"
             )
-        if kind not in part:
-            raise ValueError(f"a part of the type {kind!r} has no {kind}: add it")
     return content
 
 
-def text_of(content: str | list[Part] | None) -> str:
-    if isinstance(content, list):
-        return "".join(part.content for part in content)
-    return content or ""
-
-
 class Called(Strict):
-    """A function that a model called, or a tool of another kind."""
+    """A function that a model called."""
 
     name: Name
     arguments: Text = ""
-    input: Text = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}({self.arguments or self.input})"
 
 
 class ToolCall(Strict):
@@ -95,41 +73,33 @@ class ToolCall(Strict):
 
     id: Text = ""
     function: Called | None = None
-    custom: Called | None = None
-
-    @property
-    def called(self) -> Called | None:
-        return self.function or self.custom
 
 
 class Message(Strict):
     """One message of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content = None
-    name: Text | None = None
     tool_call_id: Text | None = None
     tool_calls: (
         Annotated[list[ToolCall], Field(fail_fast=True, max_length=MOST_MESSAGES)] | None
     ) = None
-    function_call: Called | None = None
 
     _check_parts = field_validator("content", mode="before")(check_parts)
 
     @property
-    def calls(self) -> list[ToolCall]:
-        old = [] if self.function_call is None else [ToolCall(function=self.function_call)]
-        return [*(self.tool_calls or ()), *old]
+    def calls(self) -> dict[str, Called]:
+        """The functions that the answer called, by the number of the call."""
+        calls = self.tool_calls or ()
+        return {call.id: call.function for call in calls if call.function is not None}
 
     @property
     def text(self) -> str:
         """The text of the message, with a line for each call of a tool."""
-        calls = (str(call.called) for call in self.calls if call.called is not None)
-        return "\n".join(part for part in (text_of(self.content), *calls) if part)
-
-    @property
-    def is_result(self) -> bool:
-        return self.role in ("tool", "function")
+        parts = self.content if isinstance(self.content, list) else ()
+        text = self.content if isinstance(self.content, str) else ""
+        calls = (f"{call.name}({call.arguments})" for call in self.calls.values())
+        return "\n".join(filter(None, (text + "".join(part.text for part in parts), *calls)))
 
 
 def turns_of(messages: Sequence[Message]) -> list[dict[str, str]]:
@@ -138,10 +108,10 @@ def turns_of(messages: Sequence[Message]) -> list[dict[str, str]]:
     names: dict[str, str] = {}
     result_before = False
     for message in messages:
-        names |= {call.id: call.called.name for call in message.calls if call.called is not None}
-        role, text = message.role, message.text
-        if message.is_result:
-            role, name = "user", message.name or names.get(message.tool_call_id or "")
+        names |= {number: call.name for number, call in message.calls.items()}
+        role, text, is_result = message.role, message.text, message.role == "tool"
+        if is_result:
+            role, name = "user", names.get(message.tool_call_id or "")
             text = f"{name}: {text}" if name else text
         if role == "assistant":
             text = text.partition(NOTE)[0]
@@ -150,7 +120,7 @@ def turns_of(messages: Sequence[Message]) -> list[dict[str, str]]:
             turns[-1]["content"] += f"\n{text}"
         else:
             turns.append({"role": "system" if role == "developer" else role, "content": text})
-        result_before = message.is_result
+        result_before = is_result
     return turns
 
 

@@ -1,4 +1,4 @@
-"""Adds to OpenAI's interface what Open WebUI understands, at the address /open-webui.
+"""Adds the events of Open WebUI to OpenAI's interface, at the address /open-webui.
 
 The server of Open WebUI passes chunks {"event": ...} on to its page. Each place in a document
 becomes a source. A "[1]" behind a sentence with words of that place becomes a chip, and a folded
@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import groupby
 from textwrap import shorten
 from typing import Any, TypeAlias
 
@@ -21,7 +19,7 @@ from knn_logits import Source
 from knn_logits.hosting import PassageEffect
 from knn_logits_app.requests import is_web
 from knn_logits_app.views import chat_page
-from knn_logits_serve.answers import Answer, AnswerPart, End, Span, spans_of, within
+from knn_logits_serve.answers import Answer, AnswerPart, End, spans_of, within
 from knn_logits_serve.bodies import ChatBody
 from knn_logits_serve.messages import SIGN, Message
 from knn_logits_serve.request import GenerationRequest
@@ -30,14 +28,14 @@ from knn_logits_serve.served import Served
 # A datastore, a document, and a place in it as a title.
 _Place: TypeAlias = tuple[str, str, str]
 # Words get a number only if the document's share in them is at least this large.
-_LEAST = 0.25
-_PASSAGES = 4
-# What is seen of the coloured words until they are opened, since the answer stands below.
+_MIN_SHARE = 0.25
+_MAX_PASSAGES = 4
+# Label of the coloured words until they are opened, since the answer is below them.
 _FOLDED = "Where each word comes from"
-# What may end a sentence, with the signs that close it, or the end of a line.
+# The end of a sentence with the signs that close it, or the end of a line.
 _CLOSING = re.compile(r"[.!?…][.!?…)\]*_\"'”’»]*|(?=\n)")
 # Signs of Markdown that words in bold may not have.
-_MARKUP = re.compile(r"[*_`#|<>\[\]]|^[^\S\n]*[-+>\d]", re.MULTILINE)
+_MARKUP = re.compile(r"[*_`#|<>\[\]]|\n\s*\n|^[-+]")
 # The sign before each number marks it, so that it can be removed when the chat comes back.
 _NUMBER = re.compile(f"{SIGN}\\[\\d+\\]")
 # Open WebUI makes requests of its own after an answer, which begin with this line. The empty answer
@@ -46,7 +44,7 @@ _TASK = "### Task:"
 _HISTORY, _HISTORY_END, _USER = "<chat_history>", "</chat_history>", "USER:"
 _NOTHING: dict[str, Any] = {"follow_ups": [], "tags": [], "queries": [], "text": ""}
 _TITLE = "title"
-_LONGEST_TITLE = 50  # characters
+_MAX_TITLE = 50  # characters
 
 
 class OpenWebUIAnswer(Answer):
@@ -72,41 +70,17 @@ class OpenWebUIAnswer(Answer):
         store = self._served.stores[self.request.stores[0]]
         page = chat_page(sequence, store.manifest.metric, _FOLDED)
         yield _event("embeds", {"embeds": [page]})
-        spans = [span for span in spans_of(end) if span.source.document.share >= _LEAST]
-        parts = [part for span in spans for part in parts_of(span)]
-        numbers: dict[_Place, int] = {}
-        of_place: dict[int, list[Source]] = {}
-        for span in parts:
-            number = numbers.setdefault(_place(span.source), len(numbers) + 1)
-            of_place.setdefault(number, []).append(span.source)
-        for sources in of_place.values():
+        spans = [span for span in spans_of(end) if span.source.document.share >= _MIN_SHARE]
+        places: dict[_Place, list[Source]] = {}
+        for span in spans:
+            places.setdefault(_place(span.source), []).append(span.source)
+        for sources in places.values():
             yield _event("source", _source(sources))
-        if parts:
-            text = numbered(end.text, [(span.end, numbers[_place(span.source)]) for span in parts])
+        if spans:
+            numbers = {place: number for number, place in enumerate(places, 1)}
+            text = numbered(end.text, [(span.end, numbers[_place(span.source)]) for span in spans])
             part = {"type": "output_text", "text": text}
             yield {"type": "response.content_part.done", "content_index": 0, "part": part}
-
-
-def parts_of(span: Span) -> list[Span]:
-    """Cuts words that run on under another heading of their document there."""
-    source, passage = span.source, span.source.neighbor
-    document = source.document.store, source.document.document
-    places = []
-    for token in source.tokens:
-        of_document = (row for row in token.neighbors if (row.store, row.document) == document)
-        passage = next(of_document, passage)
-        places.append((token, passage))
-    parts = []
-    at = span.start - (len(source.words) - len(source.words.lstrip()))
-    for _, group in groupby(places, key=lambda place: place[1] and place[1].title):
-        tokens, passages = zip(*group, strict=True)
-        words = "".join(token.token for token in tokens)
-        after = "" if passages[-1] is None else passages[-1].after
-        part = replace(source, words=words, tokens=list(tokens), neighbor=passages[0], after=after)
-        if any(map(str.isalnum, words)):
-            parts.append(Span(at, at + len(words.rstrip()), part))
-        at += len(words)
-    return parts
 
 
 def numbered(text: str, places: Sequence[tuple[int, int]]) -> str:
@@ -140,45 +114,32 @@ def _place(source: Source) -> _Place:
 def _source(sources: list[Source]) -> dict[str, Any]:
     """Describes a place in a document with its passages for Open WebUI's list of sources."""
     store, _, name = _place(sources[0])
-    passages = [_excerpt(source) for source in sources[:_PASSAGES] if source.neighbor is not None]
-    passage = sources[0].neighbor
-    uri = sources[0].document.uri if passage is None else passage.uri
-    return _listed(
-        store,
-        name,
-        uri,
-        passages or [name],
-        distances=[round(source.document.share, 3) for source in sources[: len(passages) or 1]],
-    )
-
-
-def _excerpt(source: Source) -> str:
-    """The words in bold, with the whole words around them, in Markdown."""
-    assert source.neighbor is not None
-    before, words, after = source.neighbor.before, source.words, source.after
-    words = words if "\n" in words.strip() else _bold(words)
-    # The first and the last word of an excerpt may be cut.
-    before = before.partition(" ")[2] if " " in before else before
-    after = after.rpartition(" ")[0] if " " in after else after
-    return f"… {before}{words}{after} …"
-
-
-def _bold(words: str) -> str:
-    """Words in bold, unless they have signs of Markdown themselves."""
-    # Signs of bold stand at the words themselves: beside a blank they are signs like others.
-    inner = words.strip()
-    return words if not inner or _MARKUP.search(words) else words.replace(inner, f"**{inner}**")
+    rows = [(source, source.neighbor) for source in sources if source.neighbor is not None]
+    passages = [
+        _with_bold(f"{row.before}{source.words}{source.after}", len(row.before), source.words)
+        for source, row in rows[:_MAX_PASSAGES]
+    ]
+    uri = rows[0][1].uri if rows else sources[0].document.uri
+    shares = [round(source.document.share, 3) for source in sources[: len(passages) or 1]]
+    return _listed(store, name, uri, passages or [name], distances=shares)
 
 
 def _passage(passage: PassageEffect) -> dict[str, Any]:
-    """Describes a passage for Open WebUI's list of sources, a sentence in bold."""
-    text = passage.text
-    place = passage.find()
-    # Indented lines are shown as they are.
-    if place and not text[: place[0]].rpartition("\n")[2].startswith(("    ", "\t")):
-        words = " ".join(text[slice(*place)].split())
-        text = f"{text[: place[0]]}{_bold(words)}{text[place[1] :]}"
+    """Describes a passage for Open WebUI's list of sources, its quoted sentence in bold."""
+    text, place = passage.text, passage.find()
+    if place:
+        text = _with_bold(text, place[0], text[slice(*place)])
     return _listed(passage.store, passage.title, passage.uri, [text])
+
+
+def _with_bold(text: str, start: int, words: str) -> str:
+    """Marks words in a text as bold, unless they are several lines or have signs of Markdown."""
+    # Signs of bold stand at the words themselves: beside a blank they are signs like others.
+    inner = words.strip()
+    if not inner or _MARKUP.search(inner):
+        return text
+    at = text.index(inner, start)
+    return f"{text[:at]}**{inner}**{text[at + len(inner) :]}"
 
 
 def _listed(
@@ -211,7 +172,7 @@ def without_numbers(body: ChatBody) -> ChatBody:
 
 
 def task_answer(body: ChatBody) -> str | None:
-    """Answers what Open WebUI itself asks for; None for a person's message.
+    """Answers requests of Open WebUI itself; None for a person's message.
 
     A title is the beginning of the first message, and all else is empty. No model is asked: a small
     one copies the example of the task, and each message would wait for three answers more.
@@ -231,5 +192,5 @@ def title_of(task: str) -> str:
     history = task.partition(_HISTORY)[2].partition(_HISTORY_END)[0]
     lines = (line for line in history.splitlines() if line.strip().startswith(_USER))
     words = next((line.strip().removeprefix(_USER).split() for line in lines), []) or ["Chat"]
-    title = " ".join(words[:_LONGEST_TITLE]).replace("*", "")
-    return json.dumps({_TITLE: shorten(title, _LONGEST_TITLE, placeholder=" …")})
+    title = " ".join(words[:_MAX_TITLE]).replace("*", "")
+    return json.dumps({_TITLE: shorten(title, _MAX_TITLE, placeholder=" …")})

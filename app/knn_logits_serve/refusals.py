@@ -7,7 +7,7 @@ from typing import Any
 from knn_logits import KNNLogitsError
 from knn_logits.errors import ConfigError, LimitError
 
-_LONGEST = 300
+_MAX_CHARACTERS = 300
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -31,7 +31,7 @@ class Refusal(KNNLogitsError):
         retry_after: int | None = None,
     ) -> None:
         line = " ".join(message.split())
-        super().__init__(line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …")
+        super().__init__(line if len(line) <= _MAX_CHARACTERS else f"{line[:_MAX_CHARACTERS]} …")
         self.status = status
         kind = _KINDS.get(status, "invalid_request_error")
         error = {"message": str(self), "type": kind, "param": param, "code": code}

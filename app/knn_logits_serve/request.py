@@ -11,10 +11,10 @@ from knn_logits_serve.bodies import GenerationBody
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to continue, or the source of an encoder-decoder model."""
+    """A text to continue."""
 
     inputs: Mapping[str, Any]  # arguments of the model's `generate()`
-    ids: list[int]  # the text so far; for an encoder-decoder model the beginning of the target
+    ids: list[int]
     tokens: int  # that the request gave
     text: str = ""
     message: str | None = None  # the person's words, where a template put others around them
@@ -29,11 +29,7 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0  # 0 allows all tokens
     min_p: float = 0.0  # the least share of the likeliest token's probability
-    repetition: float = 1.0
     seed: int = 0  # of the first choice; each further one has the next number
-    presence: float = 0.0
-    frequency: float = 0.0
-    bias: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

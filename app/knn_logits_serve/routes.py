@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,9 +14,9 @@ from typing import Any, TypeAlias
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
 from knn_logits_serve.answers import Answer, AnswerPart, message_json
 from knn_logits_serve.bodies import ChatBody, CompletionBody, TraceBody, body_of
@@ -23,7 +24,7 @@ from knn_logits_serve.line import Job, Line
 from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, without_numbers
 from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.served import Served
-from knn_logits_serve.writing import run, shares
+from knn_logits_serve.writing import run
 
 # Turns a body into the answer to fill, or one that is complete.
 Parse: TypeAlias = Callable[[bytes], Answer | Response]
@@ -32,37 +33,17 @@ _ENDPOINTS = "POST /v1/chat/completions, /v1/completions and /v1/trace, GET /v1/
 OPEN_WEBUI = "/open-webui"
 
 
-class Gone(Exception):
-    """The client has disconnected."""
-
-
-class Listening:
-    """Reads the parts of an answer from a job. A client that disconnects ends the job."""
-
-    def __init__(self, line: Line, job: Job, receive: Receive) -> None:
-        self._line, self._job = line, job
-        self._gone = asyncio.create_task(_departure(receive))
-
-    async def next(self) -> AnswerPart | None:
-        """Returns the next part of the answer, or None after the last."""
-        coming = asyncio.create_task(self._job.news.get())
-        try:
-            await asyncio.wait({coming, self._gone}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            coming.cancel()
-            raise
-        if not coming.done():
-            coming.cancel()
-            raise Gone
-        part = coming.result()
-        if isinstance(part, Refusal):
-            raise part
-        return part
-
-    def close(self) -> None:
-        """Ends the job if it has not ended yet."""
-        self._gone.cancel()
-        self._line.leave(self._job)
+async def _parts(job: Job, receive: Receive) -> AsyncIterator[AnswerPart]:
+    """Yields the parts of an answer. The job ends when the client or the reader goes away."""
+    gone = asyncio.create_task(_departure(receive))
+    gone.add_done_callback(lambda _: job.leave())
+    try:
+        while (part := await job.news.get()) is not None:
+            if isinstance(part, Refusal):
+                raise part
+            yield part
+    finally:
+        gone.cancel()
 
 
 async def _departure(receive: Receive) -> None:
@@ -70,42 +51,26 @@ async def _departure(receive: Receive) -> None:
         pass
 
 
-class Stream(Response):
-    """Sends an answer as server-sent events while it is written."""
-
-    def __init__(self, first: AnswerPart | None, listening: Listening, reply: Answer) -> None:
-        super().__init__(media_type="text/event-stream")
-        del self.headers["content-length"]
-        self._first, self._listening, self._reply = first, listening, reply
-
-    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        """Sends events until the answer ends or the client disconnects."""
+async def _events(
+    parts: AsyncIterator[AnswerPart], first: AnswerPart | None, reply: Answer
+) -> AsyncIterator[bytes]:
+    """Yields the server-sent events of an answer while it is written."""
+    part = first
+    async with aclosing(parts):  # type: ignore[type-var]
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            part, reply = self._first, self._reply
-            try:
-                while part is not None:
-                    for chunk in reply.chunks(part):
-                        await self._send(send, chunk)
-                    part = await self._listening.next()
-                if (last := reply.last()) is not None:
-                    await self._send(send, last)
-            except Refusal as refusal:
-                await self._send(send, refusal.content)
-            await _event(send, b"data: [DONE]")
-            await send({"type": "http.response.body", "body": b""})
-        except (Gone, OSError):
-            pass
-        finally:
-            self._listening.close()
-
-    async def _send(self, send: Send, content: dict[str, Any]) -> None:
-        await _event(send, b"data: " + _dumped(content))
+            while part is not None:
+                for chunk in reply.chunks(part):
+                    yield _event(chunk)
+                part = await anext(parts, None)
+            if (last := reply.last()) is not None:
+                yield _event(last)
+        except Refusal as refusal:
+            yield _event(refusal.content)
+        yield b"data: [DONE]\n\n"
 
 
-async def _event(send: Send, lines: bytes) -> None:
-    body = lines + b"\n\n"
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: " + _dumped(content) + b"\n\n"
 
 
 def _dumped(content: Any) -> bytes:
@@ -162,24 +127,15 @@ class Routes:
         reply = await asyncio.to_thread(parse, body)
         if isinstance(reply, Response):
             return reply
-        generation = reply.request
-        job = self.line.join(generation, partial(run, self.served), shares(self.served, generation))
-        listening = Listening(self.line, job, request.receive)
-        stream = None
-        try:
-            first = await listening.next()
-            if generation.body.stream:
-                stream = Stream(first, listening, reply)
-                return stream
-            while first is not None:
-                reply.note(first)
-                first = await listening.next()
-            return Response(_dumped(reply.whole()), media_type="application/json")
-        except Gone:
-            return Response(status_code=499)
-        finally:
-            if stream is None:
-                listening.close()
+        job = self.line.join(reply.request, partial(run, self.served))
+        parts = _parts(job, request.receive)
+        first = await anext(parts, None)  # a refusal before it gets its own status
+        if reply.request.body.stream:
+            return StreamingResponse(_events(parts, first, reply), media_type="text/event-stream")
+        while first is not None:
+            reply.note(first)
+            first = await anext(parts, None)
+        return Response(_dumped(reply.whole()), media_type="application/json")
 
 
 async def _refused(_: Request, refusal: Any) -> Response:

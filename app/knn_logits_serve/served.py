@@ -12,7 +12,6 @@ import torch
 
 from knn_logits import Datastore, Memory, text_ids
 from knn_logits.errors import ConfigError
-from knn_logits.hosting import pair_tokenizer
 from knn_logits_app.decoding import context_of, end_tokens
 from knn_logits_app.library import Reopening, by_name
 from knn_logits_app.padding import pad_rows
@@ -21,7 +20,6 @@ from knn_logits_serve.grammar import Grammars
 from knn_logits_serve.messages import Chat, Message, ordered
 from knn_logits_serve.refusals import Refusal, too_long
 from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
-from knn_logits_serve.shared_passes import SharedPasses
 
 # The number of tokens that a completion writes by default, as with OpenAI.
 _COMPLETION_TOKENS = 16
@@ -37,7 +35,6 @@ class Served:
         chat: Turns chats into text.
         ends: The tokens that end a text.
         silent: The tokens that are not shown as text.
-        passes: The model's passes, which texts of several requests share.
     """
 
     def __init__(
@@ -55,6 +52,11 @@ class Served:
     ) -> None:
         if not stores:
             raise ConfigError("no datastore given: pass at least one")
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise ConfigError(
+                "the server continues texts, and this is an encoder-decoder model: use `knn-logits "
+                "generate`, or `knn-logits app`"
+            )
         if any(hasattr(part, "_torchdynamo_orig_callable") for part in model.modules()) or any(
             getattr(part, "_compiled_call_impl", None) for part in model.modules()
         ):
@@ -75,7 +77,6 @@ class Served:
         }
         self.chat = Chat(tokenizer, chat_template)
         self.asks = asks
-        self._pairs = pair_tokenizer(model, tokenizer, next(iter(self.stores.values())))
         self.context = context_of(model)
         self._chat_tokens, self._new_tokens = chat_tokens, new_tokens
         self._cutting = threading.Lock()
@@ -83,20 +84,14 @@ class Served:
         # Special tokens are not part of the text.
         self.grammars = Grammars(tokenizer, self.ends, self.words)
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
-        self.passes = SharedPasses(model)
         # Each datastore's index is read now, so that the first request does not wait for it.
         for store in self.stores.values():
             self.memory.over(store)
 
     @property
-    def reads_sources(self) -> bool:
-        """Whether the model reads prompts as sources, as an encoder-decoder model does."""
-        return self._pairs is not None
-
-    @property
     def notice(self) -> str | None:
-        """What the one who starts the server should know of the model."""
-        if not self.chat.plain or self.reads_sources:
+        """A line about the model for the person who starts the server."""
+        if not self.chat.plain:
             return None
         return (
             "the tokenizer has no chat template, so the model continues the last message of a chat "
@@ -108,7 +103,7 @@ class Served:
         """Arguments of `generate()` that this model always needs."""
         pad = self.tokenizer.pad_token_id
         pad = pad if pad is not None else min(self.ends, default=0)
-        return {**(self._pairs.settings if self._pairs else {}), "pad_token_id": pad}
+        return {"pad_token_id": pad}
 
     @property
     def words(self) -> int:
@@ -126,12 +121,6 @@ class Served:
         contents: Any = body.prompt
         if isinstance(contents, str) or isinstance(contents[0], int):
             contents = [contents]
-        if self._pairs and body.echo:
-            raise Refusal(
-                "this model reads its prompt as a source, so there is nothing to echo: leave echo "
-                "out",
-                param="echo",
-            )
         new_tokens = body.max_tokens if body.max_tokens is not None else _COMPLETION_TOKENS
         prompts = tuple(self._prompt(prompt, new_tokens) for prompt in contents)
         if new_tokens == 0 and not body.echo:
@@ -146,27 +135,19 @@ class Served:
         requested = requested if requested is not None else body.max_tokens
         if requested == 0:
             raise Refusal("max_tokens is 0: ask for a token", param="max_tokens")
-        if self._pairs:
-            texts = [message.text for message in messages if message.role == "user"]
-            texts = [text for text in texts if text.strip()]
-            if not texts:
-                raise Refusal("there is no message to answer: send one", param="messages")
-            text: str | list[int] = texts[-1]
-        else:
-            room = None
-            if self.context is not None:
-                usual = min(self._chat_tokens, self._new_tokens, self.context // 2)
-                room = self.context - (requested or usual)
-            with self._cutting:
-                text = self.chat.prompt(messages, room)
+        room = None
+        if self.context is not None:
+            usual = min(self._chat_tokens, self._new_tokens, self.context // 2)
+            room = self.context - (requested or usual)
+        with self._cutting:
+            text = self.chat.prompt(messages, room)
         prompt = self._prompt(text, requested or 1)
         last = messages[-1]
         if last.role != "assistant":
-            words = None if self.chat.plain or self._pairs else last.text
+            words = None if self.chat.plain else last.text
             prompt = replace(prompt, message=words, opens=True)
         if requested is None:
-            written = 1 if self._pairs else prompt.tokens
-            room = self._chat_tokens if self.context is None else self.context - written
+            room = self._chat_tokens if self.context is None else self.context - prompt.tokens
             requested = min(self._chat_tokens, self._new_tokens, room)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         request = self._request(body, (prompt,), requested, chat=True, logprobs=logprobs)
@@ -177,7 +158,7 @@ class Served:
     ) -> GenerationRequest:
         """Asks the documents, where the request or the server says so and where it is possible."""
         *before, last = messages
-        can = bool(request.stores) and last.role == "user" and not self.reads_sources
+        can = bool(request.stores) and last.role == "user"
         can = can and request.n == 1 and request.logprobs is None
         if body.ask and not can:
             raise Refusal(
@@ -260,23 +241,12 @@ class Served:
             top_p = top_p if top_p is not None else getattr(defaults, "top_p", None)
             top_k = top_k if top_k is not None else getattr(defaults, "top_k", None)
             min_p = min_p if min_p is not None else getattr(defaults, "min_p", None)
-        bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
-        words = self.words
-        if any(token >= words for token in bias):
-            raise Refusal(
-                f"logit_bias has a token id that is too large: the model has {words:,} tokens",
-                param="logit_bias",
-            )
         return Sampling(
             temperature,
             top_p if top_p is not None else 1.0,
             max(0, top_k or 0),
             min_p or 0.0,
-            body.repetition_penalty or 1.0,
             random.SystemRandom().getrandbits(62) if body.seed is None else body.seed,
-            body.presence_penalty or 0.0,
-            body.frequency_penalty or 0.0,
-            bias,
         )
 
     def _prompt(self, content: str | list[int], new_tokens: int) -> Prompt:
@@ -286,8 +256,6 @@ class Served:
                 f"{self._new_tokens:,} at most: ask for fewer",
                 "max_tokens",
             )
-        if self._pairs:
-            return self._source(content, new_tokens)
         if isinstance(content, str):
             ids = self._cut(content)
             text = content
@@ -306,28 +274,6 @@ class Served:
         tensor = torch.tensor([ids], device=self.model.device)
         inputs = {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
         return Prompt(inputs, ids, len(ids), text)
-
-    def _source(self, content: str | list[int], new_tokens: int) -> Prompt:
-        """Makes the prompt of an encoder-decoder model."""
-        assert self._pairs is not None
-        if not isinstance(content, str):
-            raise Refusal(
-                "this model cannot read a prompt of tokens: give it as text", param="prompt"
-            )
-        if not content.strip():
-            raise Refusal("the prompt is empty: write something first", param="prompt")
-        tokens = len(self._cut(self._pairs.source_prefix + content))
-        limit = self._pairs.source_limit
-        if limit is not None and tokens > limit:
-            raise too_long(
-                f"the text has {tokens:,} tokens, but the model reads only {limit:,}: shorten it",
-                "prompt",
-            )
-        opening = list(self._pairs.opening)
-        self._check_room(len(opening), new_tokens)
-        with self._cutting:
-            inputs = self._pairs.inputs([content], self.model.device)
-        return Prompt(inputs, opening[:1], tokens, content, opens=True)
 
     def trace(self, body: TraceBody) -> dict[str, Any]:
         """The longest spans of a text in each datastore, without the model."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 
 from knn_logits.errors import ConfigError
@@ -38,14 +39,14 @@ from knn_logits_serve.routes import build_app
 from knn_logits_serve.served import Served
 
 # These paths need no key.
-_OPEN = ("/health",)
+_OPEN_PATHS = ("/health",)
 # The body of a refused request is read and thrown away, up to these limits. A client that is still
 # sending when the connection closes would never read the answer.
 _DRAINED_BYTES, _DRAINED_SECONDS, _PAUSE_SECONDS = 64_000_000, 10.0, 0.3
 
 
 class Guard:
-    """The ASGI middleware that checks every request."""
+    """The ASGI middleware that checks every request, and answers what it refuses."""
 
     def __init__(
         self,
@@ -60,42 +61,47 @@ class Guard:
         self._key = None if key is None else key.encode()
         self._names = Names(names, host)
         self._body_bytes = body_bytes
+        # Only pages of sites that `_check_names` lets pass get here.
+        self._with_cors = CORSMiddleware(
+            self._with_key, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"]
+        )
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
-            return
-        if scope["type"] != "http":
+        elif scope["type"] != "http":
             await self._app(scope, receive, send)
-            return
-        begun = is_read = welcome = False
-        origin = next(iter(header(scope, b"origin")), None)
+        else:
+            await self._refusing(self._with_names, scope, receive, send)
+
+    async def _with_names(self, scope: Message, receive: Receive, send: Send) -> None:
+        self._check_names(scope)
+        await self._with_cors(scope, receive, send)
+
+    async def _with_key(self, scope: Message, receive: Receive, send: Send) -> None:
+        await self._refusing(self._with_body, scope, receive, send)
+
+    async def _with_body(self, scope: Message, receive: Receive, send: Send) -> None:
+        self._check_key(scope)
+        if scope["method"] == "POST":
+            body = await read_body(
+                scope, receive, self._body_bytes, lambda status, line: Refusal(line, status)
+            )
+            receive = again(body, receive)
+        scope["is_read"] = True
+        await self._app(scope, receive, send)
+
+    async def _refusing(self, app: Any, scope: Message, receive: Receive, send: Send) -> None:
+        begun = False
 
         async def sending(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                headers = [*message.get("headers", []), *_HEADERS]
-                if origin is not None and welcome:
-                    headers += _cors(origin)
-                message = {**message, "headers": headers}
             await send(message)
 
         try:
-            self._check(scope)
-            welcome = True
-            if scope["method"] == "OPTIONS" and origin is not None:
-                await sending({"type": "http.response.start", "status": 204})
-                await sending({"type": "http.response.body"})
-                return
-            self._check_key(scope)
-            if scope["method"] == "POST":
-                body = await read_body(
-                    scope, receive, self._body_bytes, lambda status, line: Refusal(line, status)
-                )
-                receive = again(body, receive)
-            is_read = True
-            await self._app(scope, receive, sending)
+            await app(scope, receive, sending)
         except Exception as error:
             if not isinstance(error, Refusal):
                 log_failure(error)
@@ -103,13 +109,12 @@ class Guard:
                 return
             refusal = refusal_of(error)
             headers = refusal.headers
-            if not is_read:
+            if not scope.get("is_read"):
                 await _drain(receive)
                 headers = {**headers, "connection": "close"}
-            answer = JSONResponse(refusal.content, refusal.status, headers)
-            await answer(scope, receive, sending)
+            await JSONResponse(refusal.content, refusal.status, headers)(scope, receive, sending)
 
-    def _check(self, scope: Message) -> None:
+    def _check_names(self, scope: Message) -> None:
         if has_two_lengths(scope):
             raise Refusal(TWO_LENGTHS)
         if self._key is not None:
@@ -128,7 +133,7 @@ class Guard:
         raise Refusal(f"{refused}, or set an API key", 403)
 
     def _check_key(self, scope: Message) -> None:
-        if self._key is None or scope["path"] in _OPEN:
+        if self._key is None or scope["path"] in _OPEN_PATHS:
             return
         for value in header(scope, b"authorization"):
             kind, _, credentials = value.partition(" ")
@@ -141,23 +146,6 @@ class Guard:
             401,
             code="invalid_api_key",
         )
-
-
-_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"referrer-policy", b"no-referrer"),
-]
-
-
-def _cors(origin: str) -> list[tuple[bytes, bytes]]:
-    return [
-        (b"access-control-allow-origin", origin.encode("latin-1", "replace")),
-        (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
-        (b"access-control-allow-headers", b"authorization, content-type"),
-        (b"access-control-max-age", b"600"),
-        (b"vary", b"Origin"),
-    ]
 
 
 async def _drain(receive: Receive) -> None:
@@ -180,8 +168,7 @@ class Settings:
     key: str | None = None  # that clients have to send
     names: tuple[str, ...] = ()  # further names under which the server answers
     at_once: int = 2  # requests that run at the same time
-    together: int = 8  # requests that share forward passes, and count as one of these
-    waiting: int = 64  # requests
+    waiting: int = 64  # further requests, which are queued
     seconds: float = 300.0  # that one request may run
     patience: float = 10.0  # seconds that running requests get when the server ends
     body_bytes: int = 4_000_000
@@ -199,7 +186,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, served: Served, settings: Settings) -> None:
         self._settings = settings
-        self.line = Line(settings.at_once, settings.waiting, settings.seconds, settings.together)
+        self.line = Line(settings.at_once, settings.waiting, settings.seconds)
         guard = Guard(
             build_app(served, self.line),
             key=settings.key,

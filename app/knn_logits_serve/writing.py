@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -22,7 +21,7 @@ from knn_logits_app.decoding import TokenStream
 from knn_logits_serve.answers import AnswerPart, End, Piece, Token
 from knn_logits_serve.bodies import ChatBody
 from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
-from knn_logits_serve.line import Turn
+from knn_logits_serve.line import Job
 from knn_logits_serve.messages import NOTE
 from knn_logits_serve.request import GenerationRequest, Prompt
 from knn_logits_serve.served import Served
@@ -32,8 +31,6 @@ Tell: TypeAlias = Callable[[AnswerPart], None]
 LEAST_SHARE = 0.05
 # The most passages that are kept for a token, and the most of the likeliest tokens in its place.
 PASSAGES, CANDIDATES = 3, 5
-# Longer texts together would take much memory, and are not much faster than one after another.
-LONGEST = 1024
 
 
 class AnswerWriter:
@@ -53,9 +50,6 @@ class AnswerWriter:
         self._served, self._request, self._prompt = served, request, prompt
         self._choice, self._tell, self._overheard = choice, tell, overheard
         self._pieces = Pieces(served.tokenizer, prompt.ids)
-        # Where nobody reads the text before its end, it is decoded once.
-        self._is_late = not request.body.stream and not request.body.stops and overheard is None
-        self._late: list[int] = []
         self._texts: list[str] = []
         self._unsure: list[Token] = []
         self._held: list[Piece] = []
@@ -68,9 +62,6 @@ class AnswerWriter:
         position = len(self._prompt.ids) + self.written
         self.written += 1
         if token in self._served.silent:
-            return
-        if self._is_late:
-            self._late.append(token)
             return
         text = self._text(self._pieces.add(token))
         piece = Token(text)
@@ -110,8 +101,6 @@ class AnswerWriter:
         return End(self._choice, reason, self.written, text, trace, offset)
 
     def flush(self) -> None:
-        if self._late:
-            self._say(self._text(self._pieces.add_all(self._late)), ())
         self._release(sum(len(token.text) for token in self._unsure))
         if self._held:
             tokens = tuple(token for piece in self._held for token in piece.tokens)
@@ -138,7 +127,7 @@ class AnswerWriter:
     def _say(self, text: str, tokens: tuple[Token, ...]) -> None:
         piece = Piece(self._choice, text, tokens)
         # At each piece this thread and the event loop take turns, which costs more than the piece.
-        # So only a stream is told of each.
+        # So only a stream gets each.
         if (text or tokens) and self._request.body.stream:
             self._tell(piece)
         elif text or tokens:
@@ -151,58 +140,58 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)
 
 
-def run(served: Served, turn: Turn) -> None:
+def run(served: Served, job: Job, deadline: Deadline) -> None:
     """Writes all answers of a request, one after another."""
-    request, tell, deadline = turn.request, turn.tell, turn.deadline
+    request = job.request
     # Settings that do not fit are refused before a word is written.
     memory = served.memory_of(request) if request.stores else None
     if memory is not None and request.question is not None:
-        tell(_ask(served, turn, memory))
+        job.tell(_ask(served, job, deadline, memory))
         return
     with _attached(served, request, memory if request.new_tokens else None) as knn:
         for number, prompt in enumerate(request.prompts):
             echoed = echo_of(served, request, prompt, memory) if request.echo else None
             for choice in range(number * request.n, (number + 1) * request.n):
                 if echoed is not None:
-                    tell(Piece(choice, prompt.text, echoed))
+                    job.tell(Piece(choice, prompt.text, echoed))
                 if not request.new_tokens:
-                    tell(End(choice, "length", 0, ""))
+                    job.tell(End(choice, "length", 0, ""))
                     continue
                 if deadline.cancelled:
                     return
-                tell(_write_text(served, turn, prompt, choice, knn))
+                job.tell(_write_text(served, job, deadline, prompt, choice, knn))
 
 
-def _ask(served: Served, turn: Turn, memory: Memory) -> End:
-    """Answers a question from the documents. What a model writes is told while it is written."""
-    request, tell = turn.request, turn.tell
+def _ask(served: Served, job: Job, deadline: Deadline, memory: Memory) -> End:
+    """Answers a question from the documents. Generated words are told one by one."""
+    request = job.request
     prompt = request.prompts[0]
-    writer = AnswerWriter(served, request, prompt, 0, tell)
+    writer = AnswerWriter(served, request, prompt, 0, job.tell)
     outside = request.body.outside if isinstance(request.body, ChatBody) else "decline"
     config, mask = AskConfig(outside=outside, max_new_tokens=request.new_tokens), None
     if request.schema is not None:
         # A quotation is no JSON, and neither is a line that says that no passage answers.
         config = replace(config, words="write", outside="model")
-        mask = served.grammars.mask(request.schema, turn.deadline)
+        mask = served.grammars.mask(request.schema, deadline)
     asking = Asking(served.model, served.tokenizer, memory, config)
     answer = asking.answer(
         request.question or "",
         request.history,
         TokenStream(writer.add),
         logits_processor=processors(request.sampling, 0, [], mask),
-        stopping_criteria=[_End(writer, turn.deadline)],
+        stopping_criteria=[_End(writer, deadline)],
     )
     if request.schema is not None and not writer.written:
         # No document says the answer, for which the model is not asked; but JSON was promised.
         with _attached(served, request, memory) as knn:
-            return _write_text(served, turn, prompt, 0, knn)
+            return _write_text(served, job, deadline, prompt, 0, knn)
     noted = answer.note and request.schema is None
     text = f"{answer.text}{NOTE}{answer.note})" if noted else answer.text
     if writer.written:
         writer.flush()
     rest = text[len(answer.text) :] if writer.written else text
     if rest:
-        tell(Piece(0, rest, (), None if writer.written else answer))
+        job.tell(Piece(0, rest, (), None if writer.written else answer))
     full = writer.written >= request.new_tokens
     tokens = writer.written or len(answer.tokens)
     return End(0, "length" if full else "stop", tokens, text, answer=answer)
@@ -234,18 +223,20 @@ class _End(StoppingCriteria):
 
 
 def _write_text(
-    served: Served, turn: Turn, prompt: Prompt, choice: int, knn: KNNLogitsProcessor | None
+    served: Served,
+    job: Job,
+    deadline: Deadline,
+    prompt: Prompt,
+    choice: int,
+    knn: KNNLogitsProcessor | None,
 ) -> End:
-    request, deadline = turn.request, turn.deadline
+    request = job.request
     overheard = Overheard() if request.logprobs is not None else None
-    writer = AnswerWriter(served, request, prompt, choice, turn.tell, overheard, knn)
+    writer = AnswerWriter(served, request, prompt, choice, job.tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
-    mask = None if request.schema is None else served.grammars.mask(request.schema, turn.deadline)
-    is_shared = shares(served, request)
-    generate = served.passes.generate if is_shared else served.model.generate
-    if knn is not None:
-        # Passages are drafted, which gives the same text in fewer forward passes.
-        generate = partial(knn.generate, passes=served.passes.row if is_shared else None)
+    mask = None if request.schema is None else served.grammars.mask(request.schema, deadline)
+    # A processor drafts passages, which gives the same text in fewer forward passes.
+    generate = served.model.generate if knn is None else knn.generate
     output = generate(
         **prompt.inputs,
         **served.generation,
@@ -257,9 +248,3 @@ def _write_text(
         streamer=TokenStream(writer.add),
     )
     return writer.end(output, cancelled=deadline.cancelled)
-
-
-def shares(served: Served, request: GenerationRequest) -> bool:
-    """Whether a request shares the model's passes with others, whatever their settings."""
-    longest = max(len(prompt.ids) for prompt in request.prompts) + request.new_tokens
-    return served.passes.possible and request.question is None and longest <= LONGEST

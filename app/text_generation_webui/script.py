@@ -104,7 +104,7 @@ class Answer:
 
 
 class OnModel(NamedTuple):
-    """What is stored on a model: the processor of its answers, with what its memory depends on.
+    """An attribute of a model: the processor of its answers, and the settings of its memory.
 
     So it goes away when the host unloads the model. The processor is never closed, since the host
     may still write an answer that it has given up; its hooks go when nothing refers to it.

@@ -1,4 +1,9 @@
-"""Makes answers by hand, and reads them where they are drawn."""
+"""Makes answers by hand, and reads them where they are drawn: in Node.js, or in a browser."""
+
+import json
+import subprocess
+
+import pytest
 
 from knn_logits import Trace
 from knn_logits.evidence.trace import (
@@ -9,6 +14,7 @@ from knn_logits.evidence.trace import (
     SequenceTrace,
     TokenTrace,
 )
+from knn_logits_app import bundle, views
 from knn_logits_app.session import Answer, Piece
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&`${alert(1)}{{value}}"
@@ -55,3 +61,56 @@ def words(page):
 
 def shown(page, place="#answer"):
     return page.locator(place).inner_text()
+
+
+# What the scripts ask a browser for when they are loaded.
+BROWSER = """
+globalThis.window = globalThis;
+globalThis.addEventListener = () => {};
+globalThis.location = { search: "" };
+globalThis.document = { addEventListener: () => {}, createElement: (name) => ({
+  name, parts: [], append(...all) { this.parts.push(...all); }, setAttribute() {},
+}) };
+globalThis.Node = Object;
+globalThis.plain = (one) => (Array.isArray(one) ? one.map(plain).join("")
+  : one.name ? `<${one.name}>${one.parts.map(plain).join("")}</>` : one);
+"""
+
+
+class Node:
+    """Runs the page's scripts without a browser, in the Node.js that Playwright brings."""
+
+    def __init__(self, originals=""):
+        self._originals = originals
+
+    def evaluate(self, function, *given):
+        script = bundle.script(self._originals)
+        program = f"{BROWSER}\n{script}\nconst call = {function};\n"
+        program += 'const given = JSON.parse(require("fs").readFileSync(0, "utf-8"));\n'
+        program += "console.log(JSON.stringify(call(...given)));"
+        node, _ = pytest.importorskip("playwright._impl._driver").compute_driver_executable()
+        done = subprocess.run(
+            [node, "-e", program], input=json.dumps(given), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+DRAWN = """(frame) => {
+  const data = JSON.parse(frame), side = Object.values(data.sides).at(-1);
+  const known = knnLogits.read(side);
+  const shown = known.words.filter((one) => one.text);
+  return {
+    words: shown.map((one) => [one.text, knnLogits.look(one), knnLogits.hint(one)]),
+    spans: known.spans.map((one) => one.words.map((each) => each.whole).join("").trim()),
+    headline: side.trace ? plain(knnLogits.headline(data, known)).replace(/<.*?>/g, "") : null,
+  };
+}"""
+
+
+def drawn(*tokens, kind="write", **given):
+    """What the scripts make of an answer: its words with their classes, spans and headline."""
+    one = tokens[0] if isinstance(tokens[0], Answer) else answer(*tokens, **given)
+    return Node().evaluate(
+        DRAWN, views.frame({"text" if kind == "explain" else "knn": one}, {}, kind=kind)
+    )

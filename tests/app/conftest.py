@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,7 @@ EXAMPLES = (
     ("manual", "The right position of K-5750 is"),
 )
 ATTACH = "[data-testid=Attach-upload-button]"
-HOSTILE_SOURCE = "<img src=x onerror=window.pwned=1> A sign."
+
 
 # Whoever runs other tests only need not import gradio, which takes seconds.
 if find_spec("gradio") is None:
@@ -98,43 +99,6 @@ def served(library):
 
 
 @pytest.fixture(scope="package")
-def pair_memory(marian, pair_tokenizer, tmp_path_factory):
-    """An encoder-decoder model with a datastore of `PAIRS`. One more source contains a script."""
-    from conftest import pair_documents
-
-    from knn_logits import Document, build_datastore
-    from knn_logits_app.library import Library
-
-    hostile = Document("Das Schild ist leer.", "sign", title="The sign", source=HOSTILE_SOURCE)
-    store = build_datastore(
-        marian,
-        pair_tokenizer,
-        [*pair_documents(), hostile],
-        tmp_path_factory.mktemp("pairs") / "crane",
-        k=4,
-        lmbda=0.95,
-        temperature=0.01,
-    )
-    return Library.of("marian", marian, pair_tokenizer, [store])
-
-
-@pytest.fixture(scope="package")
-def pair_session(pair_memory):
-    """The encoder-decoder model without a server."""
-    from knn_logits.limits import Limits
-    from knn_logits_app.session import Session
-
-    return Session(pair_memory, Limits(prompt_tokens=80, new_tokens=80, seconds=600))
-
-
-@pytest.fixture(scope="package")
-def pair_url(pair_memory):
-    """The address of the encoder-decoder model's page."""
-    with serving(pair_memory) as (url, _):
-        yield url
-
-
-@pytest.fixture(scope="package")
 def url(served):
     """The address of the page."""
     return served[0]
@@ -162,6 +126,15 @@ def eventually(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def stop_heard(server, monkeypatch):
+    """Waits at the end until the server has handled a stop, which its queue only passes on."""
+    stop, heard = server.visitors.stop, threading.Event()
+    monkeypatch.setattr(server.visitors, "stop", lambda *given: (stop(*given), heard.set()))
+    yield
+    assert heard.wait(PATIENCE)
 
 
 def expect(what):

@@ -39,14 +39,6 @@ def test_documents_are_opened_without_a_build(run, launched, model_folder, tmp_p
     assert f"`knn-logits build {model_folder} {tmp_path} --out STORE` keeps them" in done.err
 
 
-def test_documents_without_pairs_are_refused_for_an_encoder_decoder(
-    run, launched, marian_folder, tmp_path
-):
-    (tmp_path / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
-    assert "pairs" in run.refused("app", marian_folder, tmp_path).line
-    assert launched == []
-
-
 def test_examples_come_from_a_file(run, launched, model_folder, store, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("The first of them\n\n  The second <b>\n", encoding="utf-8")
@@ -66,13 +58,6 @@ def test_a_file_of_examples_that_is_none_is_one_line(
     done = run.refused("app", model_folder, store.folder, "--examples", file)
     assert "prompts.txt" in done.line
     assert launched == []
-
-
-def test_an_encoder_decoder_model_is_served(run, launched, marian_folder, pair_store):
-    run.good("app", marian_folder, pair_store.folder)
-    ((library, _),) = launched
-    assert library.name == "marian"
-    assert library.reader.sources
 
 
 def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder, store):

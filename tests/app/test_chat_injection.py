@@ -5,12 +5,9 @@ import html
 import json
 import re
 from dataclasses import replace
-from urllib.parse import urlencode
 
 import office_files as office
 import pytest
-import torch
-from transformers import LogitsProcessor
 
 from app.chatting import OPEN_ALL, Chat
 from app.conftest import expect, serving
@@ -46,22 +43,6 @@ BECAME = """() => {
   return within.filter(strange).map((one) => one.outerHTML);
 }"""
 FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-
-
-class Says(LogitsProcessor):
-    """Lets a model write a text, whatever it would write."""
-
-    def __init__(self, ids, end):
-        self._ids, self._end, self._prompt = ids, end, None
-
-    def __call__(self, input_ids, scores):
-        if self._prompt is None:
-            self._prompt = input_ids.shape[1]
-        place = input_ids.shape[1] - self._prompt
-        token = self._ids[place] if place < len(self._ids) else self._end
-        scores = torch.full_like(scores, float("-inf"))
-        scores[:, token] = 0
-        return scores
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -183,33 +164,3 @@ def test_questions_and_names_with_markup_are_text_also_after_a_reload(chat, payl
     expect(chat.log.locator("> li")).to_have_count(len(payloads))
     expect(chat.log).to_contain_text(payloads[0])
     is_text(page)
-
-
-@pytest.mark.parametrize("payloads", EACH)
-def test_markup_that_a_model_writes_is_text(chat, tokenizer, monkeypatch, payloads):
-    page, answer = chat.page, Asking.answer
-    texts = iter(payloads)
-
-    def says(self, question, history, streamer, **settings):
-        ids = tokenizer(next(texts), add_special_tokens=False)["input_ids"]
-        spoken = [Says(ids, self.tokenizer.eos_token_id)]
-        return answer(self, question, history, streamer, logits_processor=spoken, **settings)
-
-    monkeypatch.setattr(Asking, "answer", says)
-    page.get_by_label("Answer in the model’s own words").check()
-    for payload in payloads:
-        number = PAYLOADS.index(payload)
-        reply = chat.ask(f"What does the quarzine{number} read?")
-        expect(reply.locator("p.kl-said")).to_contain_text(payload)
-        for words in reply.locator(".kl-says").all()[:2]:
-            words.hover()
-        is_text(page)
-
-
-def test_a_link_with_markup_asks_a_question(visit, url):
-    for payload in PAYLOADS[::10]:
-        query = {"ask": f"{payload} quarzine3 ", "store": NAMED, "model": payload}
-        chat = Chat(visit(url=f"{url}/?{urlencode(query)}"))
-        expect(chat.turn().locator(".kl-question")).to_contain_text(payload)
-        expect(chat.log).to_have_attribute("aria-busy", "false")
-        is_text(chat.page)

@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import shutil
-import subprocess
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from conftest import TEXTS
 from gate_cases import random_adaptive
 from tuned import write_settings
 
+from app.answers import Node
 from app.conftest import expect, serving
 from app.test_journeys import slide
 from knn_logits import Datastore, Memory, explain
@@ -25,9 +25,8 @@ from knn_logits.mixture.vote import (
     mix,
 )
 from knn_logits.search.neighbors import Neighbors
-from knn_logits_app import bundle
 from knn_logits_app.library import Library
-from knn_logits_app.live import MOST_NEIGHBORS, Live
+from knn_logits_app.live import Live
 
 VOCABULARY, ROWS, K = 40, 12, 24
 
@@ -61,34 +60,6 @@ def nearest(neighbors, number, metric):
     return neighbors.columns(order)
 
 
-# What the scripts ask a browser for when they are loaded.
-BROWSER = """
-globalThis.window = globalThis;
-globalThis.addEventListener = () => {};
-globalThis.location = { search: "" };
-globalThis.document = { addEventListener: () => {} };
-"""
-
-
-class Node:
-    """Runs the page's scripts without a browser, in the Node.js that Playwright brings."""
-
-    def __init__(self, originals=""):
-        self._originals = originals
-
-    def evaluate(self, function, *given):
-        script = bundle.script(self._originals)
-        program = f"{BROWSER}\n{script}\nconst call = {function};\n"
-        program += 'const given = JSON.parse(require("fs").readFileSync(0, "utf-8"));\n'
-        program += "console.log(JSON.stringify(call(...given)));"
-        node, _ = pytest.importorskip("playwright._impl._driver").compute_driver_executable()
-        done = subprocess.run(
-            [node, "-e", program], input=json.dumps(given), capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def page():
     """The scripts, and nothing else."""
@@ -117,22 +88,6 @@ MIXED = """([content, ids, ...several]) => {
     return { ...found, documents: [...found.documents] };
   }));
 }"""
-
-QUOTED = """([content, id, lmbda]) => {
-  const rival = { token: " the passage's", p: 0.01, document: 0, entry: 5 };
-  const settings = { lmbda, k: 24, temperature: 5 };
-  const found = knnLogits.mixed(knnLogits.unpackLive(content), 0, { id, rival }, settings);
-  return [found.meaning === "contradicted", found.rival?.token];
-}"""
-
-
-def test_what_a_quoted_passage_says_stays_under_other_settings(page, steps):
-    _, _, _, tokens, content, _ = steps
-    asked = [content, int(tokens[0])]
-    assert page.evaluate(QUOTED, [*asked, 0.1]) == [True, " the passage's"]
-    assert page.evaluate(QUOTED, [*asked, 0.9]) == [True, " the passage's"]
-    assert page.evaluate(QUOTED, [*asked, 0.0])[0] is False
-
 
 ALL = list(itertools.product([K, 3, 1], [0.05, 5.0, 300.0], [0.0, 0.3, 0.95, 1.0]))
 
@@ -321,9 +276,3 @@ def test_what_is_moved_does_not_count_in_a_text_for_which_a_gate_set_lambda(
         slide(one.page, 0.3)
         expect(note).to_contain_text("Colours and bars show λ 0.3")
         one.check()
-
-
-def test_too_many_neighbors_are_not_sent(model, store):
-    live = Live(Memory(model, store, check=False))
-    live.neighbors = MOST_NEIGHBORS + 1
-    assert live.packed(str) is None

@@ -20,7 +20,7 @@ from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits_app.page import card
 from knn_logits_app.page_parts import values_of
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
-from knn_logits_app.tab_evaluate import measured_html, verdict
+from knn_logits_app.tab_evaluate import measured_html
 from knn_logits_app.visitors import YOUR_TEXT, Visitors
 from knn_logits_app.your_text import build_steps, documents_of
 
@@ -92,15 +92,6 @@ def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
     assert sources[0].title == "Pasted text"
     both = Lookup((YOUR_TEXT, "manual"))
     assert session.explain(TEXT, both, private=own).trace[0].tokens
-
-
-def test_nobody_else_sees_it(session, visitors):
-    build(session, visitors)
-    assert visitors.stores("two") == {}
-    assert visitors.stores(None) == {}
-    wanted = writing_of("The lighthouse", Lookup((YOUR_TEXT,)), new_tokens=2)
-    with pytest.raises(RequestError, match="datastore is not available"):
-        list(session.write(wanted, Deadline(60), visitors.stores("two")))
 
 
 def test_it_is_deleted_with_the_page_and_when_another_takes_its_place(session, visitors):
@@ -178,22 +169,6 @@ def flooded_pdf(characters):
     )
     numbered = (b"%d 0 obj\n" % n + one + b"\nendobj\n" for n, one in enumerate(objects, start=1))
     return b"%PDF-1.4\n" + b"".join(numbered) + b"trailer\n<</Root 1 0 R>>\nstartxref\n0\n%%EOF"
-
-
-def test_a_build_nobody_waits_for_ends(session, visitors):
-    deadline = Deadline(60)
-    documents = [Document(TEXT * 100, "long")]
-    steps = steps_of(session, visitors, "one", documents, deadline)
-    next(steps)
-    steps.close()
-    assert deadline.cancelled
-    eventually(lambda: not list(visitors.by_session["one"].folder.iterdir()))
-
-
-def test_a_build_ends_when_its_time_is_up(session, visitors):
-    with pytest.raises(LimitError, match="exceeded the time limit"):
-        build(session, visitors, text=TEXT * 50, deadline=Deadline(0.0))
-    assert visitors.stores("one") == {}
 
 
 def test_stopping_reaches_the_visitors_own_work_only(visitors):
@@ -283,14 +258,3 @@ def test_a_text_is_measured(session):
         measured_html(session, MEASURED, Lookup(("manual",)), Deadline(0.0))
     with pytest.raises(LimitError, match="the limit is 40,000"):
         measured_html(session, "x" * 90_000, Lookup(("manual",)), Deadline(60))
-
-
-@pytest.mark.parametrize(
-    ("mixed", "kind", "words"),
-    [(5.0, "kl-done", "lowers"), (30.2, "kl-worse", "raises"), (10.0, "kl-note", "neither")],
-)
-def test_a_verdict_looks_like_what_it_says(mixed, kind, words):
-    line = verdict(10.0, mixed)
-    assert kind in line
-    assert words in line
-    assert verdict(None, mixed) == ""

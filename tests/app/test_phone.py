@@ -82,13 +82,6 @@ def test_every_tab_is_there_and_settings_and_documents_are_sheets(phone):
     expect(side).to_be_hidden()
 
 
-def test_between_a_phone_and_a_desk_nothing_is_cut(visit):
-    page = visit(900).page
-    page.locator(WORD).first.click()
-    expect(page.locator("#answers .kl-panel")).to_be_in_viewport()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 900
-
-
 def test_the_page_says_what_it_is_to_those_who_link_to_it(url):
     # Sites that preview a link read the HTML, and run no script.
     head = httpx.get(url).text

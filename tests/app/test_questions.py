@@ -11,12 +11,11 @@ from conftest import TEXTS
 
 from app.conftest import eventually
 from knn_logits import Asking, Datastore
-from knn_logits.ask.answer import PassageEffect
 from knn_logits.errors import LimitError
 from knn_logits.limits import Deadline, Limits
 from knn_logits_app.decoding import TokenStream
 from knn_logits_app.library import Library
-from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, marked, question_of
+from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import YOUR_TEXT
@@ -153,26 +152,3 @@ def test_a_question_is_checked(asked, name):
         list(steps(asked, "word " * 200, stores=[name]))
     with pytest.raises(RequestError, match="datastore is not available"):
         list(steps(asked, stores=["none"]))
-
-
-def test_an_encoder_decoder_model_is_not_asked(pair_session):
-    replies = steps(pair_session, stores=list(pair_session.library.stores))
-    with pytest.raises(RequestError, match="only translates"):
-        next(replies)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence", "pieces"),
-    [
-        ("One. Two\n  three. Four.", "Two three.", ["One. ", "Two\n  three.", " Four."]),
-        ("Two three.", "Two three.", ["Two three."]),
-        ("One.", "Two.", ["One."]),
-        ("a.b (c*", "a.b (c*", ["a.b (c*"]),
-        ("One.", "", ["One."]),
-    ],
-)
-def test_a_sentence_is_marked_however_its_lines_are_broken(text, sentence, pieces):
-    passage = PassageEffect("a", "b", "c", None, None, text, sentence, False, None, (0, 1))
-    found = marked(passage)
-    assert [piece for piece, _ in found] == pieces
-    assert any(is_marked for _, is_marked in found) == bool(sentence and sentence != "Two.")

@@ -1,21 +1,15 @@
 """From a request to text and trace, without a page."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
-import torch
 
-from knn_logits import KNNLogitsProcessor, Trace, build_datastore, explain, remove_documents
-from knn_logits.engine.pieces import Pieces
+from knn_logits import KNNLogitsProcessor, build_datastore, explain, remove_documents
 from knn_logits.errors import ConfigError, LimitError
-from knn_logits.evidence.trace import Candidate, SequenceTrace, TokenTrace
 from knn_logits.limits import Deadline, Limits
-from knn_logits_app.decoding import samplers
 from knn_logits_app.library import Library, sentences
 from knn_logits_app.requests import Lookup, RequestError, friendly, lookup_of, writing_of
-from knn_logits_app.session import END, Session, words_only
-from knn_logits_app.tab_evaluate import measured_html
+from knn_logits_app.session import Session
 
 MANUAL = Lookup(("manual",))
 PROMPT = "The right position of K-5750 is"
@@ -57,19 +51,6 @@ def test_the_answer_and_its_shares_are_the_librarys(session, library):
     assert named == {"manual"}
 
 
-def test_candidates_hold_both_probabilities_of_the_chosen_token(session):
-    found = run(session)["knn"]
-    assert len(found.trace[0].tokens) == found.tokens
-    for token in found.trace[0].tokens:
-        candidates = token.candidates
-        mine = next(one for one in candidates if one.token_id == token.token_id)
-        assert mine.p == pytest.approx(token.p, abs=1e-4)
-        assert mine.p_lm == pytest.approx(token.p_lm, abs=1e-4)
-        assert mine.p_knn == pytest.approx(token.p_knn, abs=1e-3)
-        assert sum(one.p for one in candidates) <= 1.0 + 1e-5
-        assert [one.p for one in candidates] == sorted((one.p for one in candidates), reverse=True)
-
-
 def test_comparing_writes_what_each_alone_writes(session):
     both = run(session, compare=True)
     assert both["lm"].text == run(session, lookup=None)["lm"].text
@@ -105,25 +86,6 @@ def test_a_seed_means_the_same_text_whoever_else_writes(session):
     assert len(set(together.values())) > 1
 
 
-def test_traces_of_many_visitors_are_not_mixed(session):
-    prompts = [f"{words} E{number}" for words in ("For", "To clear", "After") for number in
-               (272, 728, 176)]  # fmt: skip
-    alone = {prompt: run(session, prompt)["knn"] for prompt in prompts}
-    with ThreadPoolExecutor(len(prompts)) as threads:
-        found = {prompt: threads.submit(run, session, prompt) for prompt in prompts}
-    for prompt in prompts:
-        assert found[prompt].result()["knn"].trace.to_dict() == alone[prompt].trace.to_dict()
-
-
-def test_noise_draws_from_the_tokens_of_top_p():
-    scores = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])) + 3.0
-    *warpers, sampler = samplers(1, 1.0, 0.7)
-    for warper in warpers:
-        scores = warper(None, scores)
-    drawn = {int(sampler(torch.zeros(1, place), scores).argmax()) for place in range(500)}
-    assert drawn == {0, 1}
-
-
 def test_a_stopped_text_keeps_its_sources(session, library):
     deadline = Deadline(60)
     wanted = writing_of("The", MANUAL, new_tokens=120)
@@ -149,27 +111,6 @@ def test_nobody_reading_on_ends_the_writing(session, library):
     next(frames)
     frames.close()
     assert deadline.cancelled
-
-
-def test_one_sentence_is_enough_where_it_is_wanted(session):
-    text = run(session, new_tokens=40, sentence=True)["knn"].text
-    assert text.endswith(".")
-    assert text.count(".") == 1
-
-
-def test_pieces_never_cut_a_character(library):
-    text = "Grüße, 你好 👍🏽."
-    ids = library.tokenizer(text)["input_ids"]
-    pieces = Pieces(library.tokenizer, ids[:1])
-    shown = library.tokenizer.decode(ids[:1]) + "".join(pieces.add(one) for one in ids[1:])
-    assert shown == text
-    assert "\ufffd" not in shown
-
-
-def test_the_model_is_as_it_was(session, library):
-    run(session, compare=True)
-    assert not library.model._forward_pre_hooks
-    assert not any(one._forward_pre_hooks or one._forward_hooks for one in library.model.modules())
 
 
 @pytest.mark.parametrize(
@@ -205,66 +146,15 @@ def test_datastores_that_make_no_sense_are_refused(stores):
         lookup_of(stores, {})
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"k": 0}, "k must be an integer"), ({"k": 10**9}, "k must be an integer"),
-        ({"k": "many"}, "k must be a number"), ({"lmbda": 1.01}, "λ must lie between 0 and 1"),
-        ({"temperature": 0}, "τ must be above 0"), ({"temperature": float("inf")}, "τ must be"),
-    ],
-)  # fmt: skip
-def test_a_setting_that_makes_no_sense_is_refused(settings, line):
-    with pytest.raises(RequestError) as caught:
-        lookup_of(["a"], settings)
-    assert friendly(caught.value).startswith(line)
-
-
-def test_only_datastores_that_are_there_are_found(session):
-    for name in ("../../etc", "/etc/passwd", "Manual", "your text"):
-        with pytest.raises(RequestError, match="datastore is not available"):
-            run(session, lookup=Lookup((name,)))
-
-
 def test_an_unexpected_error_tells_nothing():
     assert "secret" not in friendly(RuntimeError("secret"))
     assert "/srv" not in friendly(ConfigError("the folder /srv/store is bad"))
-
-
-def test_a_memory_of_any_model_names_its_datastores(library):
-    store = library.stores["manual"]
-    made = Library.of("mine", library.model, library.tokenizer, [store, store])
-    assert list(made.stores) == [store.name, f"{store.name} 2"]
-    assert made.context == 256
-    assert made.examples[0].prompt
-    with pytest.raises(ConfigError):
-        Library.of("mine", library.model, library.tokenizer, [])
 
 
 def test_a_prompt_and_its_answer_must_fit_the_model(library):
     wide = Session(library, Limits(prompt_tokens=256, new_tokens=200))
     with pytest.raises(LimitError, match="context of 256"):
         run(wide, "word " * 100, new_tokens=200)
-
-
-def test_ten_answers_open_no_index_again(session, library, monkeypatch):
-    run(session)
-    opened = []
-    monkeypatch.setattr("knn_logits.index.opening.open_index", lambda *_, **__: opened.append(1))
-    for number in range(10):
-        run(session, f"For E{number}")
-    text = "The remedy for E272 is to test the main fuse."
-    session.explain(text, MANUAL)
-    measured_html(session, text, MANUAL, Deadline(60))
-    assert not opened
-
-
-def test_the_end_of_a_text_is_a_candidate_that_can_be_read():
-    end = Candidate("<|endoftext|>", 0, 0.7, 0.8, 0.1)
-    token = TokenTrace(" on", 5, 0.2, 0.1, 0.3, 0.5, 0.4, candidates=[end])
-    last = replace(token, token="<|endoftext|>", token_id=0)
-    found = words_only(Trace([SequenceTrace("", [token, last])]), {0})
-    assert [one.token for one in found[0].tokens] == [" on"]
-    assert [one.token for one in found[0].tokens[0].candidates] == [END]
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,6 @@ def test_a_made_space_has_its_own_readme_and_starts_alone(tmp_path):
     assert all(Path(name).is_relative_to(folder) for name in last.split())
 
 
-def test_the_entry_finds_its_packages_by_itself(monkeypatch):
-    monkeypatch.setattr(sys, "path", [one for one in sys.path if not one.startswith(str(ROOT))])
-    space = runpy.run_path(str(ROOT / "app" / "app.py"))
-    assert space["Library"].__module__ == "knn_logits_app.library"
-    assert str(ROOT) in sys.path
-
-
 def pinned():
     """The names of the distributions that requirements.txt installs."""
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()

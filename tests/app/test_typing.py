@@ -71,39 +71,3 @@ def test_settings_follow_the_datastores_at_once_and_never_what_is_moved_next(vis
     one.fresh("#answers", ".kl-foot span")
     assert prompt.input_value() == "What helps"
     assert number.input_value() == "0.45"
-
-
-def test_all_fields_are_there_and_keys_open_tabs_and_write(visit):
-    one = visit()
-    page = one.page
-    places = ("prompt", "explain-text", "evaluate-text")
-    fields = [page.locator(f"#{place} textarea") for place in places]
-    assert [field.count() for field in fields] == [1, 1, 1]
-    assert [field.is_visible() for field in fields] == [True, False, False]
-    assert page.get_by_label("number input for Maximum new tokens").count() == 1
-    first = page.get_by_role("tab", name="Generate")
-    assert page.get_by_role("tab").count() == 5
-    first.focus()
-    for key, name in (
-        ("ArrowRight", "Chat"), ("End", "About"), ("ArrowRight", "Generate"),
-        ("ArrowLeft", "About"), ("Home", "Generate"),
-    ):  # fmt: skip
-        page.keyboard.press(key)
-        tab = page.get_by_role("tab", name=name)
-        expect(tab).to_be_focused()
-        expect(tab).to_have_attribute("aria-selected", "true")
-        expect(page.get_by_role("tabpanel", name=name)).to_be_visible()
-        assert page.get_by_role("tabpanel").filter(visible=True).count() == 1
-    # Enter writes, and Shift+Enter breaks the line.
-    prompt = page.locator("#prompt textarea")
-    prompt.fill("The fault that")
-    prompt.press("Shift+Enter")
-    prompt.type("raises")
-    expect(prompt).to_have_value("The fault that\nraises")
-    prompt.fill("The fault that raises E976 is called")
-    one.mark("#answers")
-    prompt.press("Enter")
-    one.fresh("#answers", ".kl-foot span")
-    shown = page.locator("#answers .kl-side-knn .kl-prompt")
-    expect(shown).to_have_text("The fault that raises E976 is called")
-    expect(prompt).to_have_value("The fault that raises E976 is called")

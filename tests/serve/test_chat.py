@@ -1,21 +1,14 @@
 """Chats: templates, streams, probabilities, and models that answer a source."""
 
 import copy
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from knn_logits import KNNLogitsProcessor
-from knn_logits.engine.compatibility import pair_tokenizer as pairs_of
 from knn_logits.errors import ConfigError
-from knn_logits.limits import Deadline
 from knn_logits_serve import Served
-from knn_logits_serve.answers import Piece
 from knn_logits_serve.bodies import ChatBody
-from knn_logits_serve.line import Turn
-from knn_logits_serve.messages import Message, plain_text, turns_of
+from knn_logits_serve.messages import Message, turns_of
 from knn_logits_serve.refusals import Refusal
-from knn_logits_serve.writing import run
 from serve.conftest import PROMPT, serving
 
 MODEL = "tiny+texts"
@@ -45,17 +38,11 @@ def test_a_chat_without_a_template_goes_on_with_its_text(client, by_library):
     assert again.choices[0].message.content == found.choices[0].message.content
 
 
-def test_the_plain_template_makes_paragraphs():
-    chat = [Message(role="system", content="Short."), Message(role="user", content="The crane")]
-    chat += [Message(role="assistant", content="lifts."), Message(role="user", content="Then")]
-    assert plain_text(turns_of(chat)) == "Short.\n\nThe crane lifts.\n\nThen"
-
-
 TOOLS = [
     {"role": "user", "content": "Where?"},
     {"role": "assistant", "content": None, "tool_calls": [
         {"id": "a", "type": "function", "function": {"name": "find", "arguments": '{"x": 1}'}},
-        {"id": "b", "type": "custom", "custom": {"name": "look", "input": "up"}}]},
+        {"id": "b", "type": "function", "function": {"name": "look", "arguments": "up"}}]},
     {"role": "tool", "tool_call_id": "a", "content": "There."},
     {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "Here."}]},
 ]  # fmt: skip
@@ -68,19 +55,6 @@ def test_calls_of_tools_and_what_they_return_are_turns_that_every_template_knows
         {"role": "assistant", "content": 'find({"x": 1})\nlook(up)'},
         {"role": "user", "content": "find: There.\nlook: Here.\nAnd?"},
     ]
-    older = {"role": "function", "name": "find", "content": "There."}
-    call = {"role": "assistant", "function_call": {"name": "find", "arguments": "{}"}}
-    assert turns_of([Message.model_validate(call), Message.model_validate(older)]) == [
-        {"role": "assistant", "content": "find({})"},
-        {"role": "user", "content": "find: There."},
-    ]
-
-
-def test_a_history_with_tools_is_answered(model, tokenizer, store, openai, by_library):
-    with serving(templated(model, tokenizer, store)) as running, running.client() as client:
-        found = client.chat.completions.create(model=MODEL, messages=TOOLS, max_tokens=8)
-    text = '<user>Where?\n<assistant>find({"x": 1})\nlook(up)\n<user>find: There.\nlook: Here.\n'
-    assert found.choices[0].message.content == by_library(f"{text}<assistant>", 8)[0].lstrip()
 
 
 def test_a_streamed_chat_is_the_whole_one(client):
@@ -140,42 +114,6 @@ def test_the_words_of_a_stream_come_with_their_documents(client):
         # A span has the mean over its words, each with the share in its weakest token.
         shares = [part["share"] for part in inside]
         assert min(shares) - 1e-3 <= span["document"]["share"] <= max(shares) + 1e-3
-
-
-def test_answers_that_share_passes_have_the_documents_of_one_alone(served):
-    strong = {"lmbda": 0.95, "k": 4, "temperature": 0.05}
-
-    def write(words):
-        body = {"model": MODEL, "messages": said(words), "max_tokens": 8, "stream": True}
-        request = served.conversation(ChatBody.model_validate({**body, "knn": strong}))
-        parts = []
-        run(served, Turn(request, parts.append, Deadline(60)))
-        return parts
-
-    def documents(parts):
-        return [
-            (token.text, token.document and token.document.document)
-            for part in parts
-            if isinstance(part, Piece)
-            for token in part.tokens
-        ]
-
-    prompts = [PROMPT, "The harbour crane lifts", "Each morning the crew"]
-    with ThreadPoolExecutor(len(prompts)) as threads:
-        together = [threads.submit(write, prompt) for prompt in prompts]
-    for prompt, future in zip(prompts, together, strict=True):
-        parts = future.result()
-        assert documents(parts) == documents(write(prompt))
-        assert any(name for _, name in documents(parts))
-
-
-def test_chats_and_completions_have_the_same_probabilities(client):
-    chat = client.chat.completions.create(
-        model=MODEL, messages=said(PROMPT), max_tokens=6, logprobs=True, top_logprobs=1
-    ).choices[0]
-    text = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6, logprobs=1)
-    logprobs = text.choices[0].logprobs.token_logprobs
-    assert [one.logprob for one in chat.logprobs.content] == logprobs
 
 
 def test_an_answer_without_a_number_of_tokens_fits(model, tokenizer, store):
@@ -256,29 +194,3 @@ def test_a_template_that_says_no_is_told_in_one_line(model, tokenizer, store):
         served.conversation(ChatBody(**body))
     with pytest.raises(ConfigError, match="chat template"):
         Served("tiny", model, tokenizer, [store], chat_template="{% if %}")
-
-
-def test_a_model_that_reads_sources_answers_the_last_message(
-    marian, pair_tokenizer, pair_store, openai
-):
-    served = Served("marian", marian, pair_tokenizer, {"pairs": pair_store})
-    pairs = pairs_of(marian, pair_tokenizer, pair_store)
-    source = "The winch is blocked."
-    with KNNLogitsProcessor(marian, pair_store) as knn:
-        output = marian.generate(
-            **pairs.inputs([source], marian.device), **pairs.settings,
-            max_new_tokens=8, do_sample=False, logits_processor=[knn],
-        )  # fmt: skip
-    wanted = pairs.texts(output)[0]
-    with serving(served) as running, running.client() as client:
-        chat = said("Something else.", "Ja.", source)
-        found = client.chat.completions.create(model="marian+pairs", messages=chat, max_tokens=8)
-        assert found.choices[0].message.content.rstrip("\ufffd") == wanted.rstrip("\ufffd")
-        text = client.completions.create(model="marian+pairs", prompt=source, max_tokens=8)
-        assert text.choices[0].text == found.choices[0].message.content
-        for span in text.choices[0].sources["spans"]:
-            assert text.choices[0].text[span["start"] : span["end"]] == span["text"]
-        with pytest.raises(openai.BadRequestError, match="nothing to echo"):
-            client.completions.create(model="marian", prompt=source, echo=True)
-        with pytest.raises(openai.BadRequestError, match="shorten"):
-            client.completions.create(model="marian", prompt="winch " * 100)

@@ -9,7 +9,6 @@ from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
 from knn_logits import explain
 from knn_logits.mixture.presets import resolve_settings
-from knn_logits_app.decoding import PositionSampler
 from knn_logits_serve import Served
 from knn_logits_serve.bodies import CompletionBody
 from knn_logits_serve.decoding import echo_of
@@ -111,13 +110,6 @@ def test_the_probabilities_are_the_mixtures(client, by_library):
     assert client.completions.create(model=MODEL, prompt=PROMPT).choices[0].logprobs is None
 
 
-def test_the_probabilities_of_a_drawn_text_are_those_before_the_drawing(client, by_library):
-    asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1, "logprobs": 2}
-    greedy = client.completions.create(**asked, temperature=0).choices[0].logprobs
-    drawn = client.completions.create(**asked, temperature=3, seed=1).choices[0].logprobs
-    assert drawn.top_logprobs == greedy.top_logprobs
-
-
 @pytest.mark.parametrize("name", ["tiny+texts", "tiny"])
 def test_an_echo_has_the_prompts_probabilities(client, model, tokenizer, store, name):
     """What evaluation harnesses ask for: the prompt scored, one token written or none."""
@@ -162,33 +154,6 @@ def test_a_text_ends_before_a_stop(client, by_library, stream):
             assert found[span["start"] : span["end"]] == span["text"]
     assert found == text[: text.index(stop)]
     assert reason == "stop"
-
-
-def test_penalties_and_bias_change_the_text(client, by_library):
-    asked = {"model": "tiny", "prompt": PROMPT, "max_tokens": 10, "logprobs": 0}
-    plain = client.completions.create(**asked).choices[0]
-    first = by_library(knn=False)[1][0]
-    banned = client.completions.create(**asked, logit_bias={str(first): -100}).choices[0]
-    assert banned.logprobs.tokens[0] != plain.logprobs.tokens[0]
-    varied = client.completions.create(**asked, presence_penalty=2, frequency_penalty=2)
-    repeated = len(plain.logprobs.tokens) - len(set(plain.logprobs.tokens))
-    tokens = varied.choices[0].logprobs.tokens
-    assert len(tokens) - len(set(tokens)) <= repeated
-
-
-def test_the_noise_of_a_position_draws_from_the_distribution():
-    """4,000 draws over three tokens come out as their probabilities."""
-    p = torch.tensor([0.6, 0.3, 0.1])
-    found = torch.zeros(3)
-    for seed in range(500):
-        sampler = PositionSampler(seed)
-        for position in range(8):
-            row = sampler(torch.zeros(1, position, dtype=torch.int64), p.log()[None])
-            found[row.argmax()] += 1
-    assert found.sum() == 4000
-    assert torch.allclose(found / 4000, p, atol=0.03)
-    twice = [PositionSampler(3)(torch.zeros(1, 5), p.log()[None]) for _ in range(2)]
-    assert torch.equal(*twice)
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny+texts"])

@@ -50,3 +50,8 @@ def test_a_model_in_half_precision_sees_few_numbers_of_rows(monkeypatch):
         for text, logits in zip(texts, before, strict=True):
             torch.testing.assert_close(half(text).logits, logits, rtol=0.05, atol=0.05)
     assert len(seen) <= 16 + 4 * 8 + 1
+
+
+def test_an_encoder_decoder_model_is_refused_in_one_line(marian, pair_tokenizer, pair_store):
+    with pytest.raises(ConfigError, match="is an encoder-decoder model"):
+        Served("marian", marian, pair_tokenizer, [pair_store])

@@ -9,7 +9,6 @@ import pytest
 from forked import Fork, command
 
 import knn_logits_serve.server
-from knn_logits.cli.serve import _name_of
 from knn_logits_serve.server import Settings, listen
 
 
@@ -73,14 +72,6 @@ def test_a_chat_template_comes_from_a_file(run, started, model_folder, store, tm
     assert done.err == ""
     done = run("serve", model_folder, store.folder, "--chat-template", tmp_path / "none")
     assert (done.code, len(done.err.splitlines())) == (1, 1)
-
-
-def test_a_file_or_a_folder_is_served_under_its_own_name(tmp_path):
-    file = tmp_path / "small.Q4_1.gguf"
-    file.touch()
-    assert _name_of(str(file)) == "small.Q4_1"
-    assert _name_of(str(tmp_path)) == tmp_path.name
-    assert _name_of("org/model") == "org/model"
 
 
 def test_what_cannot_be_served_is_one_line(run, started, model_folder, store, monkeypatch):

@@ -121,7 +121,6 @@ const drawer = (element, props, watch) => {
       h("div", { class: "kl-head" }, h("h3", {}, found.title), marks.length ? null : link(found.uri), closer()),
       h("div", { class: "kl-places" }, told, marks.length > 1
         ? [button("previous place", () => go(at - 1), { class: "kl-link" }), button("next place", () => go(at + 1), { class: "kl-link" })] : null),
-      found.source ? sourceRead(found.source) : null,
       h("div", { class: "kl-body", dir: "auto", tabindex: "0" }, cut(found.cut[0]), h("div", { class: "kl-whole" }, parts), cut(found.cut[1])),
     ).querySelector(".kl-close").focus();
     if (marks.length) go(at);

@@ -1,7 +1,7 @@
 // Draws the panel of a word: its documents with their passages, the other candidates, and buttons
 // that write the answer again in another way.
 
-const BEFORE = 140, AFTER = 80, SOURCE = 300, SOURCES = 3, CHARTS = 8;
+const BEFORE = 140, AFTER = 80, SOURCES = 3, CHARTS = 8;
 
 // Shortens the text before a word so that it begins with a whole word.
 const fromAWord = (before, most = BEFORE) => {
@@ -86,13 +86,6 @@ const quote = (word, { passage, marked, span }) => {
   return h("blockquote", { dir: "auto" }, rendered(fromAWord(passage.before)), space, h("mark", {}, inner), rendered(after));
 };
 
-const sourceRead = (source) => {
-  if (!source) return null;
-  const cut = source.slice(0, SOURCE);
-  const shown = source.length <= SOURCE ? source : `${cut.slice(0, cut.lastIndexOf(" "))} …`;
-  return h("p", { class: "kl-read", dir: "auto" }, h("span", {}, "source"), ` ${shown}`);
-};
-
 const sourceItem = (word, one, view) => {
   const { trace } = view.known.side;
   const document = documentOf(trace, one.number);
@@ -107,7 +100,7 @@ const sourceItem = (word, one, view) => {
   if (view.asks)
     parts.push(button("Write without it", () => view.without(document),
       { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }));
-  return h("li", {}, documentLine(one.number, found?.passage, place, view), found && quote(word, found), found && sourceRead(found.passage.source),
+  return h("li", {}, documentLine(one.number, found?.passage, place, view), found && quote(word, found),
     h("div", { class: "kl-nums" }, parts));
 };
 
