@@ -108,12 +108,7 @@ def _controls(server: Server) -> Controls:
     )
     controls = Controls(stores, settings)
     for event in (reset.click, stores.input):
-        event(
-            inputs=[stores],
-            outputs=list(settings.values()),
-            js="(chosen) => knnLogits.own(chosen)",
-            **INSTANT,
-        )
+        page_parts.own_settings(event, controls)
     return controls
 
 

@@ -90,6 +90,16 @@ def setting_control(declared: Setting, value: Any, useful: int | None = None) ->
     return slider
 
 
+def own_settings(event: Any, controls: Controls) -> None:
+    """Makes an event set the controls to the settings of the first datastore that is chosen."""
+    event(
+        inputs=[controls.stores],
+        outputs=list(controls.settings.values()),
+        js="(chosen) => knnLogits.own(chosen)",
+        **INSTANT,
+    )
+
+
 def values_of(store: Datastore) -> dict[str, Any]:
     """A datastore's own settings, which the controls show."""
     record = store.manifest.settings

@@ -24,15 +24,68 @@ _PHASES = {"documents": "reading", "keys": "computing keys", "index": "building 
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
     library = server.session.library
+    openings = {name: opening(store) for name, store in library.stores.items()}
     output = page_parts.place(
         'knnLogits.chat(element, props, trigger, watch, ["ask", "read", "forget"]);',
-        views.json_text({"openings": {name: opening(s) for name, s in library.stores.items()},
-                         "questions": library.questions}),
+        views.json_text({"openings": openings, "questions": library.questions}),
         kind="kl-out kl-chat",
         elem_id="chat",
-    )  # fmt: skip
+    )
     example = page_parts.place('knnLogits.example(element, trigger, ["read"]);', elem_id="example")
-    # The browser reads the question, and triggers the event "ask" of the place of answers.
+    attach, stop, own_words = _form()
+
+    def on_ask(request: gr.Request, event: gr.EventData, *values: Any) -> Iterator[str]:
+        content = event._data if isinstance(event._data, dict) else {}
+        turn: dict[str, Any] = {}
+        try:
+            turn = {"turn": whole(content.get("turn"), "A turn", 0, 2**31)}
+            for frame in replies(server, values, content, request):
+                yield views.json_text({**turn, **frame})
+        except Exception as error:
+            yield views.json_text({**turn, "done": True, "message": friendly(error)})
+
+    def on_attach(files: Any, request: gr.Request) -> Iterator[tuple[str, Any]]:
+        paths = [str(path) for path in files or []]
+        try:
+            for frame in attached(server, paths, request):
+                chosen = choices(server, request, YOUR_TEXT) if frame.get("now") else gr.skip()
+                yield views.json_text(frame), chosen
+        except Exception as error:
+            yield views.json_text({"attached": friendly(error), "done": True}), gr.skip()
+        finally:
+            for path in paths:
+                Path(path).unlink(missing_ok=True)
+
+    def on_forget(request: gr.Request) -> tuple[str, Any]:
+        server.visitors.forget(request.session_hash)
+        line = {"attached": "Your documents are deleted.", "gone": True, "done": True}
+        return views.json_text(line), choices(server, request)
+
+    # A new question replaces the one before it, and a build the build before it.
+    replacing: dict[str, Any] = {"trigger_mode": "multiple", **page_parts.MODEL}
+    asking = output.ask(
+        on_ask,
+        [*controls.lookup, own_words],
+        [output],
+        validator=page_parts.stopping_first(server, "ask"),
+        **replacing,
+    )
+    # In gradio a refused request triggers the second of these alone, and every other one the first.
+    for ended in (asking.then, asking.failure):
+        ended(js="() => { knnLogits.asked(); }", **page_parts.INSTANT)
+    places = [output, controls.stores]
+    validator = page_parts.stopping_first(server, "build")
+    for changing in (
+        attach.upload(on_attach, [attach], places, validator=validator, **replacing),
+        output.forget(on_forget, None, places, **page_parts.LIGHT),
+    ):
+        page_parts.own_settings(changing.then, controls)
+    stop.click(page_parts.stopping(server, "ask", "build"), **page_parts.LIGHT)
+    return [output, example]
+
+
+def _form() -> tuple[Any, Any, Any]:
+    """Adds the form. The browser reads the question, and triggers the event "ask"."""
     with gr.Column(elem_id="chat-form"):
         with gr.Row(elem_id="chat-line"):
             attach = gr.UploadButton(
@@ -66,62 +119,7 @@ def build(server: Server, controls: Controls) -> Any:
                 min_width=220,
                 elem_id="chat-own-words",
             )
-
-    def on_ask(request: gr.Request, event: gr.EventData, *values: Any) -> Iterator[str]:
-        content = event._data if isinstance(event._data, dict) else {}
-        turn: dict[str, Any] = {}
-        try:
-            turn = {"turn": whole(content.get("turn"), "A turn", 0, 2**31)}
-            for frame in replies(server, values, content, request):
-                yield views.json_text({**turn, **frame})
-        except Exception as error:
-            yield views.json_text({**turn, "done": True, "message": friendly(error)})
-
-    def on_attach(files: Any, request: gr.Request) -> Iterator[tuple[str, Any]]:
-        paths = [str(path) for path in files or []]
-        try:
-            for frame in attached(server, paths, request):
-                chosen = choices(server, request, YOUR_TEXT) if frame.get("now") else gr.skip()
-                yield views.json_text(frame), chosen
-        except Exception as error:
-            yield views.json_text({"attached": friendly(error), "done": True}), gr.skip()
-        finally:
-            for path in paths:
-                Path(path).unlink(missing_ok=True)
-
-    def on_forget(request: gr.Request) -> tuple[str, Any]:
-        server.visitors.forget(request.session_hash)
-        line = {"attached": "Your documents are deleted.", "gone": True, "done": True}
-        return views.json_text(line), choices(server, request)
-
-    asking = output.ask(
-        on_ask,
-        [*controls.lookup, own_words],
-        [output],
-        # A new question replaces the one that is being answered, before it waits in the queue.
-        validator=page_parts.stopping_first(server, "ask"),
-        trigger_mode="multiple",
-        **page_parts.MODEL,
-    )
-    # In gradio a refused request triggers the second of these alone, and every other one the first.
-    for ended in (asking.then, asking.failure):
-        ended(js="() => { knnLogits.asked(); }", **page_parts.INSTANT)
-    stores = controls.stores
-    own: dict[str, Any] = {
-        "inputs": [stores], "outputs": list(controls.settings.values()),
-        "js": "(chosen) => knnLogits.own(chosen)", **page_parts.INSTANT,
-    }  # fmt: skip
-    attach.upload(
-        on_attach,
-        [attach],
-        [output, stores],
-        validator=page_parts.stopping_first(server, "build"),
-        trigger_mode="multiple",
-        **page_parts.MODEL,
-    ).then(**own)
-    output.forget(on_forget, None, [output, stores], **page_parts.LIGHT).then(**own)
-    stop.click(page_parts.stopping(server, "ask", "build"), **page_parts.LIGHT)
-    return [output, example]
+    return attach, stop, own_words
 
 
 def replies(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ _ENDPOINTS = "POST /v1/chat/completions, /v1/completions and /v1/trace, GET /v1/
 OPEN_WEBUI = "/open-webui"
 
 
-async def _parts(job: Job, receive: Receive) -> AsyncIterator[AnswerPart]:
+async def _parts(job: Job, receive: Receive) -> AsyncGenerator[AnswerPart, None]:
     """Yields the parts of an answer. The job ends when the client or the reader goes away."""
     gone = asyncio.create_task(_departure(receive))
     gone.add_done_callback(lambda _: job.leave())
@@ -52,11 +52,11 @@ async def _departure(receive: Receive) -> None:
 
 
 async def _events(
-    parts: AsyncIterator[AnswerPart], first: AnswerPart | None, reply: Answer
-) -> AsyncIterator[bytes]:
+    parts: AsyncGenerator[AnswerPart, None], first: AnswerPart | None, reply: Answer
+) -> AsyncGenerator[bytes, None]:
     """Yields the server-sent events of an answer while it is written."""
     part = first
-    async with aclosing(parts):  # type: ignore[type-var]
+    async with aclosing(parts):
         try:
             while part is not None:
                 for chunk in reply.chunks(part):

@@ -15,7 +15,6 @@ from app.answers import Node
 from app.conftest import expect, serving
 from app.test_journeys import slide
 from knn_logits import Datastore, Memory, explain
-from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.mixture.vote import (
     Vote,
     drop_impossible,
@@ -209,32 +208,6 @@ def test_shared_tokens_count_in_the_browser_when_a_text_is_explained(
         expected = explain(model, tokenizer, other, TEXTS[1])[0].tokens
         found = under(page, content, tokens, **({"temperature": own} | settings))
         assert found == pytest.approx([one.p for one in expected], rel=1e-3, abs=1e-6)
-
-
-@pytest.mark.parametrize("sharper", [1.0, 0.3, 0.02, 4.0])
-def test_shared_tokens_count_in_the_browser_when_a_text_is_written(
-    page, model, tokenizer, weighed, sharper
-):
-    memory = Memory(model, weighed, **ASKED)
-    own = memory.config.temperature
-    assert memory.config.suffix_weight == 3.0
-    live = Live(memory)
-    ids = tokenizer(TEXTS[1], return_tensors="pt")["input_ids"]
-    states, logits = key_states_and_logits(
-        model, memory.location, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    )
-    log_p_lm = torch.log_softmax(logits[0, :-1], -1)
-    tokens = ids[0, 1:].tolist()
-
-    def vote(memory):
-        return memory.vote(memory.neighbors(states[:, :-1], ids[:, :-1]), log_p_lm)
-
-    live.add(vote(memory), tokens)
-    content, _ = live.packed(str)
-    other = vote(memory.asked(temperature=sharper * own))
-    expected = other.log_p.gather(-1, torch.tensor(tokens)[:, None])[:, 0].exp()
-    found = under(page, content, tokens, temperature=sharper * own)
-    assert found == pytest.approx(expected.tolist(), rel=2e-3, abs=1e-6)
 
 
 def test_a_page_says_what_it_shows_and_what_it_cannot(visit, model, tokenizer, weighed):

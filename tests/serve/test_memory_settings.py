@@ -40,12 +40,6 @@ def test_settings_of_a_request_are_the_librarys(client, by_library):
     assert ask(client, weighed).text != ask(client, {"temperature": 100.0}).text
 
 
-def test_a_request_changes_nothing_for_the_next_one(client, by_library):
-    mixed = by_library()[0]
-    ask(client, {"lmbda": 0.9, "k": 2, "exclude": ["1"]})
-    assert ask(client, True).text == mixed
-
-
 def test_an_excluded_document_is_no_source(client):
     def documents(found):
         return [one["document"] for one in found.sources["documents"]]
