@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from knn_logits.ask.answer import PassageEffect as PassageEffect
-from knn_logits.engine.compatibility import pair_tokenizer as pair_tokenizer
 from knn_logits.engine.forward import use_fastest_dtype as use_fastest_dtype
 from knn_logits.engine.pieces import Pieces as Pieces
 from knn_logits.engine.tokens import chat_ids as chat_ids

@@ -95,3 +95,7 @@ def test_a_page_without_requests_rests(library):
     assert "asyncio.sleep(self.sleep_when_free)" in waiting
     # gradio's own pause of 0.001 takes 7% of a core.
     assert page._queue.sleep_when_free == 0.02
+
+
+def test_an_encoder_decoder_model_is_refused(run, marian_folder, pair_store):
+    assert "encoder-decoder" in run.refused("app", marian_folder, pair_store.folder).line
