@@ -71,7 +71,8 @@ def test_a_client_that_goes_away_ends_its_request(served, held, stream, phase):
     asked = body(stream=stream, max_tokens=200)
     with serving(served, at_once=1, waiting=5) as running:
         first = sent(running, asked)
-        until(lambda: held.rows == [1])
+        until(lambda: held.rows == [1] and running.line.running == 1)
+        (job,) = running.line.jobs
         if phase == "waiting":
             line = sent(running, asked)
             until(lambda: running.line.waiting == 1)
@@ -83,7 +84,7 @@ def test_a_client_that_goes_away_ends_its_request(served, held, stream, phase):
             if stream:
                 assert first.recv(20)
         first.close()
-        until(lambda: all(job.cancelled for job in running.line.jobs))
+        until(lambda: job.deadline.cancelled)
         held.go()
         until(lambda: running.line.running == 0)
         assert httpx.post(f"{running.url}/v1/completions", json=body()).status_code == 200
