@@ -34,13 +34,11 @@ NUMBERS = {
 _ATTACHED, _ANSWER = "_knn_logits_attached", "_knn_logits_answer"
 # Number of passages of each token, and of the latest steps that are compared with the text.
 _PASSAGES, _STEPS = 3, 64
-# The host's loaders that run no PyTorch model, by the class of their models.
-_LOADERS = {
-    "LlamaServer": (
-        "runs llama.cpp in another process, which gives no hidden states. Run the GGUF file by "
-        "`knn-logits serve FILE.gguf DATASTORE` instead of this program"
-    )
-}
+# Advice for the host's loaders that run no PyTorch model.
+_LLAMA_CPP = (
+    "runs llama.cpp in another process, which gives no hidden states. Run the GGUF file by "
+    "`knn-logits serve FILE.gguf DATASTORE` instead of this program"
+)
 _OTHER_LOADER = "gives no hidden states. Load the model with the Transformers loader"
 # Packages that the extension needs beside those of the host.
 _PACKAGES = ("knn_logits", "knn_logits_app", "faiss", "pyarrow", "filelock", "pydantic")
@@ -194,10 +192,7 @@ class Attached:
         answer = self._answer()
         if answer is None:
             return "<p>No answer was written with kNN yet.</p>"
-        try:
-            page = answer.page()
-        except Exception as error:
-            return f"<p>The sources are not known: {html.escape(_reason(error))}</p>"
+        page = answer.page()
         if page is None:
             return "<p>The sources of this answer are not known: write another answer.</p>"
         return (
@@ -223,7 +218,7 @@ def _refusal(model: Any) -> str:
     kind = type(_bare(model))
     # Hosts that have only llama.cpp come without transformers, which is not imported for them.
     if kind.__module__.startswith("modules."):
-        reason = _LOADERS.get(kind.__name__, _OTHER_LOADER)
+        reason = _LLAMA_CPP if kind.__name__ == "LlamaServer" else _OTHER_LOADER
         return f"kNN is off: the loader of this model ({kind.__name__}) {reason}"
     if not str(params["datastore"]).strip():
         return "kNN is off: name a datastore, a folder or org/name on the Hub"
