@@ -224,8 +224,7 @@ def body_of(kind: type[Body], data: bytes) -> Body:
             "the request contains half a character, or is nested too deeply: send valid, flat JSON"
         ) from None
     for name, number in _UNSUPPORTED.items():
-        value = content.get(name)
-        if value is True or value not in (*_NOTHING, number):
+        if content.get(name) not in (*_NOTHING, number):
             do = "use response_format" if name in _SCHEMAS else "leave it out"
             raise Refusal(f"{name} is not supported here: {do}", param=name)
     try:
