@@ -97,5 +97,5 @@ def test_a_page_without_requests_rests(library):
     assert page._queue.sleep_when_free == 0.02
 
 
-def test_an_encoder_decoder_model_is_refused(run, marian_folder, pair_store):
+def test_an_encoder_decoder_model_is_refused(run, launched, marian_folder, pair_store):
     assert "encoder-decoder" in run.refused("app", marian_folder, pair_store.folder).line

@@ -374,7 +374,7 @@ def test_documents_of_ones_own_are_attached_asked_private_and_deleted(visit, ser
     page.get_by_label("Your question").fill("Which colour has the lighthouse of Orrin Bay?")
     page.keyboard.press("Enter")
     expect(page.locator("#chat .kl-reply")).to_contain_text("painted blue.")
-    # Of the passage that was read only the quoted sentence is marked.
+    # Only the quoted sentence of the passage is marked.
     page.locator("#chat .kl-reply summary").first.click()
     page.locator("#chat .kl-reply").get_by_role("button", name="Read the document").click()
     drawer = page.get_by_role("dialog")

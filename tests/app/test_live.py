@@ -54,7 +54,7 @@ def random_steps(store, metric, seed=0):
 
 
 def nearest(neighbors, number, metric):
-    """The neighbors of which so many are nearest, as a search for fewer gives them."""
+    """The nearest `number` of the neighbors, as a search for fewer gives them."""
     order = neighbors.nearness.argsort(dim=-1, descending=True, stable=True)[:, :number]
     return neighbors.columns(order)
 

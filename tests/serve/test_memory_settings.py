@@ -139,6 +139,6 @@ def test_a_running_server_answers_from_documents_that_are_there_now(model, token
         assert "c" in sources(client)
         compact(folder)
         assert "c" in sources(client)
-        # What is no datastore any more is not opened, and the latest one that was goes on.
+        # A folder that is no datastore any more is not opened, and the last memory stays.
         (folder / "datastore.json").write_text("{}")
         assert "c" in sources(client)
