@@ -80,7 +80,7 @@ def explain(
             content: dict[str, Any] = {
                 "text": text,
                 "first": sequence.prompt,
-                "near": sequence.near,
+                "alone": sequence.alone,
             }
             content |= {"unchecked": list(sequence.unchecked)}
             print_json(content | {"tokens": [token_dict(token) for token in sequence.tokens]})

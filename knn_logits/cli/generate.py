@@ -196,6 +196,5 @@ def _as_json(
     content["passes"] = knn.passes
     if knn.gate is not None:
         content["gate"] = gate_name(knn.gate)
-    content |= {"near": sequence.near, "alone": sequence.alone}
-    content |= {"unknown": list(sequence.unknown)}
+    content["alone"] = sequence.alone
     return content | {"tokens": [token_dict(token) for token in sequence.tokens]}

@@ -143,7 +143,6 @@ class Recording:
     steps: dict[int, Step] = field(default_factory=dict)
     open: list[Step] = field(default_factory=list)  # of the latest pass, not chosen from yet
     bytes: int = 0
-    states: Tensor | None = None  # [rows, places, dim], at the prompt's end, without the last one
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from knn_logits.errors import TraceError
-from knn_logits.evidence.familiarity import Familiarity
 
 _FORMAT = "knn-logits trace"
 _VERSION = 1
@@ -159,8 +158,6 @@ class TokenTrace:
             quotes but for these, or else the neighbors' likeliest token, if it is another one.
         candidates: The likeliest tokens at this position in the mixture, and the model's own
             favourite, if they were asked for. The likeliest comes first.
-        near: Whether the nearest neighbor was as near as neighbors within the datastore are. None
-            if the datastore does not know what is near.
         verbatim: Whether the text stands in a document here: a passage has this token after the
             same six words or pieces of words, or among them, whatever the vote says. Only a text
             that is explained is compared with passages.
@@ -181,7 +178,6 @@ class TokenTrace:
     by_model: Rival | None = None
     by_memory: Rival | None = None
     candidates: list[Candidate] = field(default_factory=list)
-    near: bool | None = None
     special: bool = False
     verbatim: bool = False
 
@@ -226,22 +222,13 @@ class SequenceTrace:
     Attributes:
         prompt: The text that was given.
         tokens: The traced tokens after the prompt.
-        familiarity: How well the memory knows the prompt. None if the datastore does not know what
-            text like its own finds in it.
-        unknown: Names in the prompt that stand nowhere in the datastores (`evidence.naming`).
-        widespread: Short words of the text that stand in many documents, and alone name none.
         unchecked: Numbers of an explained text that stand in no passage with the words around them,
             so that nothing confirms or contradicts them.
-        written: Whether the text was written with the memory; otherwise it existed before.
         apart: Whether the model read other tokens between the prompt and the text, as in a chat.
     """
 
     prompt: str
     tokens: list[TokenTrace]
-    familiarity: Familiarity | None = None
-    unknown: tuple[str, ...] = ()
-    widespread: tuple[str, ...] = ()
-    written: bool = False
     apart: bool = False
     unchecked: tuple[str, ...] = ()
 
@@ -252,26 +239,9 @@ class SequenceTrace:
 
     @property
     def alone(self) -> bool:
-        """Whether the model wrote the text alone: the memory has less than 5% of each word."""
+        """Whether the memory has no part in the text: less than 5% of each word, as with λ 0."""
         words = [token for token in self.tokens if not token.special and token.p is not None]
-        return self.written and all(token.influence < LEAST_INFLUENCE for token in words)
-
-    @property
-    def near(self) -> bool | None:
-        """Whether the memory has anything like the prompt; None if that is not known.
-
-        A memory that had no part in the answer has nothing near.
-        """
-        if self.alone:
-            return False
-        return None if self.familiarity is None else self.familiarity.near
-
-    @property
-    def unknown_line(self) -> str:
-        """Says which names of the prompt stand in no document; empty if none is unknown."""
-        names = " and ".join(f"“{name}”" for name in self.unknown)
-        verb = "stands" if len(self.unknown) == 1 else "stand"
-        return f"{names} {verb} in no document" if names else ""
+        return all(token.influence < LEAST_INFLUENCE for token in words)
 
     @property
     def documents(self) -> list[DocumentShare]:
@@ -339,14 +309,9 @@ class Trace:
         """Returns the trace as plain values, as `save` writes it."""
         from knn_logits.evidence.trace_json import token_dict
 
-        plain, lists = (
-            ("prompt", "text", "written", "apart"),
-            ("unknown", "widespread", "unchecked"),
-        )
         sequences = [
-            {name: getattr(sequence, name) for name in plain}
-            | {name: list(getattr(sequence, name)) for name in lists}
-            | {"familiarity": sequence.familiarity and asdict(sequence.familiarity)}
+            {name: getattr(sequence, name) for name in ("prompt", "text", "apart")}
+            | {"unchecked": list(sequence.unchecked)}
             | {"tokens": [token_dict(token) for token in sequence.tokens]}
             for sequence in self.sequences
         ]

@@ -41,8 +41,6 @@ _NO_PASS = (
     "these tokens in this thread. Call generate() of the very model that it was made with, not of "
     "a copy, in evaluation mode, and run by PyTorch itself"
 )
-# Number of positions at the end of a prompt that decide whether the memory has anything near.
-_PROMPT_PLACES = 32
 
 
 class KNNLogitsProcessor(LogitsProcessor):
@@ -254,9 +252,6 @@ class KNNLogitsProcessor(LogitsProcessor):
         mixed = vote.log_p
         if self._record:
             recording = self._recording(input_ids, is_first=is_first)
-            if recording.states is None:
-                first = max(1, position - _PROMPT_PLACES)
-                recording.states = self._capture.states(window, first)[:, : position - first]
             recording.add(input_ids, vote, call.going_on, self._candidates)
         return mixed
 
@@ -366,8 +361,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             tokenizer: The model's tokenizer.
             max_neighbors: The most passages to keep for each token.
             prompt: What a person wrote, if the model read more, such as the words of a chat's
-                template. The trace has this prompt, and says of its names and its wording alone
-                what the memory knows. Without it a trace is of all that the model read.
+                template. The trace has this prompt; without it, all that the model read.
             pad_token_id: The padding token, if `generate()` was given another one than the model's
                 or the tokenizer's. Padding is not traced.
             rows: The sequences of the output to trace, or a single one; None for all.

@@ -41,7 +41,7 @@ from knn_logits.search.combined import (
 )
 from knn_logits.search.experts import Finder, open_experts
 from knn_logits.search.matches import Matches
-from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
+from knn_logits.search.neighbors import Neighbors, with_occurrences
 from knn_logits.search.occurrences import Occurrences, Prefixes, without_padding
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig, check_threads
@@ -297,7 +297,7 @@ class Memory:
             votes, lmbda = second_vote(votes, lmbda, occurrence_votes, part.shares)
         if occurrences:
             neighbors = with_occurrences(neighbors)
-        return Vote(neighbors, votes, lmbda, log_p_lm, near_within=self.near_within)
+        return Vote(neighbors, votes, lmbda, log_p_lm)
 
     def step(self, state: Tensor, ids: Tensor, log_p_lm: Tensor) -> tuple[Neighbors, Vote]:
         """Searches and votes for the next token of a batch of texts.
@@ -326,7 +326,7 @@ class Memory:
         every = Neighbors(
             entries, nearness, values, self.retriever.metric, matched=matched if found else None
         )
-        vote = Vote(every, weights, lmbda, log_p_lm, log_p, near_within=self.near_within)
+        vote = Vote(every, weights, lmbda, log_p_lm, log_p)
         k = entries.shape[1] - sum(part.ids.shape[1] for part in found)
         alone = Neighbors(entries[:, :k], nearness[:, :k], values[:, :k], every.metric)
         return replace(alone, occurrences=tuple(found)), vote
@@ -391,37 +391,3 @@ class Memory:
         return next(
             name for opened, name in zip(self.stores, self.names, strict=True) if opened is store
         )
-
-    @cached_property
-    def near_within(self) -> float | None:
-        """The nearness from which on a neighbor counts as near, by the datastores that know it.
-
-        A small datastore does not know it, and takes what others know. None if none does.
-        """
-        records = [store.manifest.near for store in self.stores]
-        metric = self.retriever.metric
-        return min((record.nearness(metric) for record in records if record), default=None)
-
-    @property
-    def expected_hits(self) -> float | None:
-        """How often text like the datastores' has a hit in them; None if none knows it.
-
-        It is unknown beside keys on demand, where `hits` could not search.
-        """
-        if any(store.manifest.on_demand is not None for store in self.stores):
-            return None
-        records = [store.manifest.near for store in self.stores]
-        return min((record.hits for record in records if record), default=None)
-
-    def hits(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Searches whether one of the nearest entries of each state has the token that follows.
-
-        Args:
-            states: [rows, dim], the states.
-            tokens: int64 [rows], the tokens that follow them.
-
-        Returns:
-            bool [rows], on the CPU.
-        """
-        config = replace(self.config, k=NEAREST, retomaton=False, refine=False)
-        return hits(self._open_retriever(config).search(states), tokens).cpu()

@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 
 from app.answers import answer, neighbor, shown, token, words
-from knn_logits import Trace
-from knn_logits.evidence.familiarity import Familiarity
 from knn_logits.evidence.trace import DocumentShare
 from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
@@ -65,34 +63,6 @@ def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it(dr
         .get_attribute("aria-description")
         .startswith("the memory makes it less likely: 30%")
     )
-
-
-@pytest.mark.parametrize(
-    ("near", "whole", "matched", "far"),
-    [
-        (True, None, None, False),
-        (None, None, None, False),
-        (False, None, None, True),
-        (True, False, None, True),  # nothing is near the text, and its end is near to what it says
-        (False, True, 6, False),  # what was found word for word is near
-    ],
-)
-def test_what_comes_from_afar_is_not_green(drawing, near, whole, matched, far):
-    one = token(" cover", 0.98, [neighbor(matched=matched)], changed=True, near=near)
-    known = answer(one)
-    familiarity = None if whole is None else Familiarity(9 * whole, 9, 0.9)
-    sequence = replace(known.trace[0], familiarity=familiarity)
-    page = drawing(views.frame({"knn": replace(known, trace=Trace([sequence]))}, {}))
-    green = "getComputedStyle(document.querySelector('.kl-l4')).backgroundColor"
-    amber = "rgb(247, 238, 221)"
-    assert (page.evaluate(green) == amber) is far
-    assert ("not near" in words(page).get_attribute("aria-description")) is far
-    assert ("a passage that is not near" in shown(page, ".kl-legend")) is far
-    # The warning stands above the answer.
-    warns = page.locator(".kl-far")
-    assert warns.count() == int(whole is False)
-    if warns.count():
-        assert warns.bounding_box()["y"] < page.locator(".kl-grid").bounding_box()["y"]
 
 
 def test_the_answer_without_knn_has_no_buttons(drawing):

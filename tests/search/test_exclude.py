@@ -10,7 +10,6 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits import KNNLogitsProcessor, explain
 from knn_logits.errors import ConfigError
-from knn_logits.evidence.prompt_words import unknown_names
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig
@@ -146,12 +145,3 @@ def test_a_name_in_several_datastores(model, tokenizer, titled, tmp_path):
     explain(model, tokenizer, third, TEXTS[0], exclude=["Same"], **EVERY)
     with pytest.raises(ConfigError, match="'Same' is a document's id in one datastore and"):
         explain(model, tokenizer, [store, third], TEXTS[0], exclude=["Same"], **EVERY)
-
-
-def test_what_is_left_out_by_its_title_knows_no_name(model, tokenizer, tmp_path):
-    texts, ids = ["The Zanzibar speaks.", "Nobody.", "Some text."], ["g0", "g1", "g2"]
-    store = build_titled(model, tokenizer, tmp_path / "s", texts, ids, ["g1", None, None])
-    store = knn_logits.remove_documents(store, ["g1"])
-    prompt = "What does Zanzibar say?"
-    assert unknown_names(tokenizer, prompt, [store]) == ()
-    assert unknown_names(tokenizer, prompt, [store], exclude=["g1"]) == ("Zanzibar",)

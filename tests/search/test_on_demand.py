@@ -21,7 +21,6 @@ from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.on_demand import OnDemandRetriever, PassageKeys, Passages
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import IndexConfig, KNNConfig
-from knn_logits.store.records import NearRecord
 
 SETTINGS = {"k": 16, "lmbda": 0.4, "temperature": 5.0}
 PROMPT = "When error code E42 appears, open the"
@@ -57,15 +56,11 @@ def written(model, tokenizer, memory, prompts=(PROMPT,), **settings):
 
 def test_it_writes_beside_a_datastore_with_keys(model, tokenizer, bare, tmp_path):
     whole = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "whole", calibrate=False)
-    near = NearRecord(distance=1.0, hits=0.5)
-    whole.manifest = whole.manifest.model_copy(update={"near": near})
     for stores in ([whole, bare], [bare, whole]):
         assert not Memory(model, stores).config.retomaton
         assert written(model, tokenizer, stores)[0].shape[1] > 12
     with pytest.raises(ConfigError, match="remove --retomaton"):
         Memory(model, [whole, bare], retomaton=True)
-    assert Memory(model, whole).expected_hits == 0.5
-    assert Memory(model, [whole, bare]).expected_hits is None
     assert Memory(model, whole, retomaton=True).config.retomaton
 
 

@@ -166,7 +166,6 @@ def test_the_mixture_that_a_memory_makes(case, knn, match):
     memory.config, memory.gate = None, gate
     memory.weighing = type("W", (), {"log_weights": staticmethod(lambda _: weights)})
     memory.config = type("C", (), {"lmbda": 0.0})
-    memory.__dict__["near_within"] = None
     vote = memory.vote(neighbors, log_p_lm)
     got = mix(log_p_lm, vote.log_weights, vote.neighbors.values, vote.lmbdas).exp()
     for number, (row, (tokens, _, _)) in enumerate(zip(rows, matches, strict=True)):
