@@ -23,7 +23,7 @@ from knn_logits.metrics import COMPARISONS
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.manifest import Manifest
-from knn_logits.store.records import KeyRecord, ModelRecord, TokenizerRecord
+from knn_logits.store.records import ModelRecord, TokenizerRecord
 
 logger = logging.getLogger(__name__)
 
@@ -200,18 +200,9 @@ def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None
         )
 
 
-def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> KeyLocation:
+def locate_key(model: nn.Module, store: Datastore) -> KeyLocation:
     """Finds the place in a model that a datastore's keys were taken from."""
-    record: KeyRecord = store.manifest.key
-    location = find_key(model, record.name)
-    if key is not None:
-        requested = find_key(model, key)
-        if (requested.module, requested.side) != (location.module, location.side):
-            raise MismatchError(
-                f"{store.folder} contains keys of {location} ({record.name}), not of "
-                f"{requested}; remove --key, or build another datastore with it"
-            )
-    return location
+    return find_key(model, store.manifest.key.name)
 
 
 def pair_tokenizer(

@@ -273,7 +273,7 @@ def describe(bench: Bench) -> dict[str, Any]:
         }
         names = ["k", "lmbda", "temperature", "nprobe", "refine", "retomaton"]
         if config.retomaton:
-            names += ["min_knns", "max_knns", "pointer_weight", "pointer_distances"]
+            names += ["min_knns", "max_knns", "pointer_weight"]
         settings |= {name: getattr(config, name) for name in names}
         settings["nprobe"] = getattr(getattr(memory.retriever, "index", None), "nprobe", None)
         if memory.gate is not None:

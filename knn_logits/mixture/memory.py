@@ -50,7 +50,7 @@ from knn_logits.store.datastore import Datastore
 _T = TypeVar("_T")
 # Maximum number of distances of a step that is replayed as a graph, which keeps its memory.
 _MAX_DISTANCES = 64 << 20
-_OPENING = ("key", "device", "threads", "check", "indexes")
+_OPENING = ("device", "threads", "check", "indexes")
 
 
 class Memory:
@@ -68,7 +68,6 @@ class Memory:
         model: A causal or encoder-decoder language model of transformers.
         datastore: One or several datastores or their folders. Several are searched as one. This
             model must have built each of them. The keys of a mapping are their names in a trace.
-        key: The place of the key; None takes the datastore's. Another place is refused.
         device: The device to search on. None takes the model's device if the index supports it.
         threads: OpenMP threads for searches; None takes one for small batches.
         check: Compute the keys of a short text and compare them with the datastore's.
@@ -107,7 +106,6 @@ class Memory:
         model: nn.Module,
         datastore: Stores,
         *,
-        key: str | None = None,
         device: torch.device | str | None = None,
         threads: int | None = None,
         check: bool = True,
@@ -119,7 +117,7 @@ class Memory:
         self.stores, self._store_names = open_stores(datastore), names_of(datastore)
         # Wrong settings are refused before the model computes anything.
         resolve(self.stores, settings)
-        self.location = locate_key(model, self.stores[0], key)
+        self.location = locate_key(model, self.stores[0])
         if check:
             for store in self.stores:
                 check_model(model, store, self.location)

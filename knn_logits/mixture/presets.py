@@ -32,7 +32,6 @@ class MixtureSettings(SearchSettings, total=False):
 class MemorySettings(MixtureSettings, total=False):
     """Keyword arguments for opening and asking a memory. `Memory` explains each of them."""
 
-    key: str | None
     device: torch.device | str | None
     threads: int | None
     check: bool

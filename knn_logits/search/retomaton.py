@@ -110,14 +110,12 @@ class RetomatonRetriever(Retriever):
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
         needs_text(store.manifest, store.folder, "RetoMaton")
         super().__init__(store, config, **settings)
-        self._from_index = config.pointer_distances == "index"
-        if not self._from_index and store.offers_keys:
-            store.fetch_keys()
-        elif not self._from_index:
+        if not store.offers_keys:
             raise DatastoreError(
-                f"{store.folder} has no keys to compare pointers with; use --pointer-distances "
-                "index, or remove --retomaton"
+                f"{store.folder} has no keys to compare pointers with: remove --retomaton, or "
+                "fetch the keys with `knn-logits pull --keys`"
             )
+        store.fetch_keys()
         self._pointers = self.indexes.once(
             store,
             ("pointers", config.exclude, config.max_knns),
@@ -270,8 +268,6 @@ class RetomatonRetriever(Retriever):
 
     def _vectors(self, ids: Array) -> Tensor:
         """Returns the keys of entries, float32 [entries, dim]. The next call overwrites them."""
-        if self._from_index:
-            return self.index.reconstruct(ids)
         keys = torch.from_numpy(self.store.keys(ids))
         if len(keys) > _KEYS_CACHED or keys.dtype == torch.float32:
             return keys.float()
