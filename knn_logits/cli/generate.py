@@ -184,7 +184,7 @@ def generate(
 def _as_json(
     knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request, sequence: Any
 ) -> dict[str, Any]:
-    from knn_logits.evidence.trace_json import token_dict
+    from knn_logits.evidence.trace import token_dict
     from knn_logits.mixture.gates.gate import gate_name
 
     left_out = memory.settings.get("exclude")

@@ -21,16 +21,16 @@ from knn_logits.engine.pieces import (
 )
 from knn_logits.engine.tokens import special_ids
 from knn_logits.evidence.recording import Chosen, Recording
-from knn_logits.evidence.token_documents import DocumentVotes, passages_of, votes_by_document, where
-from knn_logits.evidence.trace import (
+from knn_logits.evidence.records import (
     Candidate,
     DocumentShare,
     NeighborTrace,
     Rival,
     SequenceTrace,
     TokenTrace,
-    Trace,
 )
+from knn_logits.evidence.token_documents import DocumentVotes, passages_of, votes_by_document, where
+from knn_logits.evidence.trace import Trace
 from knn_logits.locks import cached_property
 from knn_logits.metrics import as_distance
 from knn_logits.mixture.memory import Memory

@@ -23,7 +23,8 @@ from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evidence.assemble import AROUND, MAX_NEIGHBORS, Mixed, Tracer
 from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.recording import Chosen
-from knn_logits.evidence.trace import DocumentShare, Rival, SequenceTrace, TokenTrace, Trace
+from knn_logits.evidence.records import DocumentShare, Rival, SequenceTrace, TokenTrace
+from knn_logits.evidence.trace import Trace
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.mixture.vote import Vote

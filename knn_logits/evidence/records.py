@@ -1,18 +1,11 @@
-"""`Trace` holds, for each token, its probabilities and the passages that caused it."""
+"""The parts of a trace: for each token, its probabilities and the passages that caused it."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from knn_logits.errors import TraceError
-
-_FORMAT = "knn-logits trace"
-_VERSION = 1
 # A document with a smaller share in a token's probability is not a source of it.
 LEAST_INFLUENCE = 0.05
 # The neighbors outvote a token only if more than this share of their vote is for one other.
@@ -266,88 +259,3 @@ def summed(shares: Iterable[DocumentShare]) -> list[DocumentShare]:
         total = document.share + (before.share if before else 0.0)
         sums[document.store, document.document] = replace(document, share=total)
     return sorted(sums.values(), key=lambda document: -document.share)
-
-
-@dataclass(frozen=True)
-class Trace:
-    """The sequences of one `generate()`, or one explained text.
-
-    Attributes:
-        sequences: The traced sequences.
-        stores: The names of the datastores that were searched. What is shown of a trace names the
-            datastore of each document if there are several.
-    """
-
-    sequences: list[SequenceTrace]
-    stores: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.sequences)
-
-    def __getitem__(self, number: int) -> SequenceTrace:
-        return self.sequences[number]
-
-    def __iter__(self) -> Iterator[SequenceTrace]:
-        return iter(self.sequences)
-
-    def show(self, sources: int = 8) -> None:
-        """Prints the text in the colours of its influence, and the main sources below it.
-
-        Args:
-            sources: The most passages to list for each sequence.
-        """
-        from knn_logits.evidence.render import show
-
-        show(self, sources)
-
-    def _repr_html_(self) -> str:
-        from knn_logits.evidence.render import to_html
-
-        return to_html(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the trace as plain values, as `save` writes it."""
-        from knn_logits.evidence.trace_json import token_dict
-
-        sequences = [
-            {name: getattr(sequence, name) for name in ("prompt", "text", "apart")}
-            | {"unchecked": list(sequence.unchecked)}
-            | {"tokens": [token_dict(token) for token in sequence.tokens]}
-            for sequence in self.sequences
-        ]
-        stores = list(self.stores)
-        return {"format": _FORMAT, "version": _VERSION, "stores": stores, "sequences": sequences}
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the trace as JSON."""
-        from knn_logits.evidence.trace_json import write_whole
-
-        write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
-
-    def save_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes the trace as an HTML page that needs no other files."""
-        from knn_logits.evidence.render import to_page
-        from knn_logits.evidence.trace_json import write_whole
-
-        write_whole(path, to_page(self))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Reads a trace that `save` wrote.
-
-        Raises:
-            TraceError: when the file is not a trace.
-        """
-        from knn_logits.evidence.trace_json import read_sequence
-
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content["format"] != _FORMAT or content["version"] != _VERSION:
-                raise ValueError("another format or version")
-            sequences = [read_sequence(row) for row in content["sequences"]]
-            return cls(sequences, tuple(map(str, content.get("stores", ()))))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = " ".join(str(error).split())
-            raise TraceError(
-                f"{path} is not a trace ({reason:.200}); use a file written by Trace.save()"
-            ) from error

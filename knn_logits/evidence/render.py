@@ -6,11 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
+from knn_logits.evidence.records import LEAST_INFLUENCE, Rival, SequenceTrace, TokenTrace
 from knn_logits.evidence.sources import (
     Source,
     contradiction,
@@ -19,8 +20,10 @@ from knn_logits.evidence.sources import (
     word_sources,
     words_of,
 )
-from knn_logits.evidence.trace import LEAST_INFLUENCE, Rival, SequenceTrace, TokenTrace, Trace
 from knn_logits.printable import Encoded, one_line, printable
+
+if TYPE_CHECKING:
+    from knn_logits.evidence.trace import Trace
 
 # The colour and the kind of underline both show the level, so that either is enough.
 _LEVELS = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from knn_logits.evidence.trace import (
+from knn_logits.evidence.records import (
     LEAST_INFLUENCE,
     DocumentShare,
     Meaning,

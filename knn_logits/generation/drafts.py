@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.engine.protocol import rounds_by_pass
-from knn_logits.evidence.trace import LEAST_INFLUENCE
+from knn_logits.evidence.records import LEAST_INFLUENCE
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.vote import Vote
