@@ -12,7 +12,7 @@ import knn_logits
 from knn_logits import KNNLogitsError, Trace
 from knn_logits.cli import bars as module
 from knn_logits.errors import ConfigError, MissingDependencyError
-from knn_logits.evidence.trace import NeighborTrace, SequenceTrace, TokenTrace
+from knn_logits.evidence.records import NeighborTrace, SequenceTrace, TokenTrace
 from knn_logits.printable import Encoded, json_line, one_line, printable
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"

@@ -1,7 +1,7 @@
 """Makes answers by hand, and reads them where they are drawn."""
 
 from knn_logits import Trace
-from knn_logits.evidence.trace import (
+from knn_logits.evidence.records import (
     Candidate,
     DocumentShare,
     NeighborTrace,

@@ -4,7 +4,7 @@ import pytest
 
 from app.answers import HOSTILE, answer, neighbor, shown, token, words
 from app.test_live import Node
-from knn_logits.evidence.trace import Candidate, DocumentShare, Rival
+from knn_logits.evidence.records import Candidate, DocumentShare, Rival
 from knn_logits_app import views
 
 

@@ -9,7 +9,7 @@ import torch
 from knn_logits import KNNLogitsProcessor, Trace, build_datastore, explain, remove_documents
 from knn_logits.engine.pieces import Pieces
 from knn_logits.errors import ConfigError, LimitError
-from knn_logits.evidence.trace import Candidate, SequenceTrace, TokenTrace
+from knn_logits.evidence.records import Candidate, SequenceTrace, TokenTrace
 from knn_logits.limits import Deadline, Limits
 from knn_logits_app.decoding import samplers
 from knn_logits_app.library import Library, sentences

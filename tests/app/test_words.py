@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.answers import answer, neighbor, shown, token, words
-from knn_logits.evidence.trace import DocumentShare
+from knn_logits.evidence.records import DocumentShare
 from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
 

@@ -1,5 +1,4 @@
 import copy
-import json
 import logging
 
 import numpy as np
@@ -7,7 +6,6 @@ import pytest
 import torch
 from conftest import TEXTS, make_gpt2, trained_bpe
 from model_table import LLAMA
-from tokenizers import Tokenizer
 
 import knn_logits
 from knn_logits.engine.compatibility import (
@@ -180,21 +178,10 @@ def test_the_record_of_a_model():
 # The key
 
 
-def test_the_key_of_the_datastore(model, store):
-    location = find_key(model)
-    for key in (None, "ffn_input", f"{location.module}:input"):
-        assert locate_key(model, store, key).module == location.module
-
-
 @pytest.mark.parametrize(
     "key", ["layer_output", "transformer.h.0.mlp:input", "transformer.h.1.mlp:output"]
 )
 def test_another_key(model, store, key):
-    with pytest.raises(MismatchError) as caught:
-        locate_key(model, store, key)
-    text = str(caught.value)
-    assert "transformer.h.1.mlp:input" in text
-    assert str(find_key(model, key)) in text
     with pytest.raises(MismatchError):
         check_model(model, store, find_key(model, key))
 
@@ -213,12 +200,6 @@ def test_a_padding_token_that_was_added(tokenizer, store):
     assert len(other) == len(tokenizer) + 1
     other.padding_side = "left"
     other.model_max_length = 5
-    check_tokenizer(other, store)
-
-
-def test_what_was_cut_before_does_not_matter(tokenizer, store):
-    other = copy.deepcopy(tokenizer)
-    other(["a", "a longer text"], padding=True, truncation=True, max_length=4)
     check_tokenizer(other, store)
 
 
@@ -242,21 +223,6 @@ def test_another_tokenizer(store, texts, vocabulary, prefix_space):
     with pytest.raises(MismatchError, match="a different tokenizer") as caught:
         check_tokenizer(other, store)
     assert "\n" not in str(caught.value)
-
-
-def test_the_same_words_under_other_numbers(store):
-    same = bpe(TEXTS * 4, 384)
-    check_tokenizer(same, store)
-    swapped = copy.deepcopy(same)
-    text = swapped.backend_tokenizer.to_str()
-    content = json.loads(text)
-    words = content["model"]["vocab"]
-    words["a"], words["b"] = words["b"], words["a"]
-    from transformers import PreTrainedTokenizerFast
-
-    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content)))
-    with pytest.raises(MismatchError):
-        check_tokenizer(other, store)
 
 
 def test_the_record_of_a_tokenizer(tokenizer):

@@ -196,13 +196,3 @@ def test_continuous_batching_is_refused_while_attached(mine, store, ids):
     assert "generate_batch" not in vars(mine)
     assert mine.generate_batch.__func__ is type(mine).generate_batch
     assert snapshot(mine) == before
-
-
-def test_a_replaced_generate_batch_comes_back(mine, store):
-    def replacement():
-        return "mine"
-
-    mine.generate_batch = replacement
-    with attach(mine, store), pytest.raises(ModelError):
-        mine.generate_batch()
-    assert mine.generate_batch is replacement

@@ -5,9 +5,15 @@ from dataclasses import replace
 import pytest
 
 from knn_logits import Trace
-from knn_logits.evidence.render import documents_line, to_html
+from knn_logits.evidence.records import (
+    DocumentShare,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+)
+from knn_logits.evidence.render import to_html
 from knn_logits.evidence.sources import main_sources, words_of
-from knn_logits.evidence.trace import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace
 
 
 def token(text, influence=0.0, document=None):
@@ -31,14 +37,6 @@ def token(text, influence=0.0, document=None):
 def test_tokens_are_grouped_into_words(tokens, expected):
     words = words_of([token(one) for one in tokens])
     assert ["".join(one.token for one in word) for word in words] == expected
-
-
-def test_a_token_without_probability_is_nobodys():
-    certain = replace(shared(" sea", a=1.0), p=1.0, p_lm=0.2, p_knn=1.0, lmbda=1.0)
-    never = replace(token(" hill"), p=0.0, p_lm=0.3, p_knn=0.0, lmbda=1.0)
-    found = SequenceTrace("", [certain, never])
-    assert [one.share for one in found.documents] == [1.0]
-    assert documents_line(found) == "documents: 100% a; the model itself 0%"
 
 
 @pytest.mark.parametrize("stores", [("s",), ("s", "t")])
@@ -93,12 +91,6 @@ def test_a_passage_that_says_another_word_is_not_shown():
     )
     (source,) = main_sources(SequenceTrace("", [first, shared("1111", a=0.9)]), 5)
     assert (source.words, source.document.document, source.neighbor) == (" K-1111", "a", None)
-
-
-def test_words_that_the_mixture_made_less_likely_have_no_source():
-    tokens = [replace(shared(" x", a=0.3), p=0.2, p_lm=0.4)]
-    assert main_sources(SequenceTrace("", tokens), 5) == []
-    assert tokens[0].meaning == "own"
 
 
 def shared(text, **shares):

@@ -102,15 +102,6 @@ def test_explain_agrees_with_generation(traced, model, tokenizer, store):
         assert [n.entry for n in one.neighbors] == [n.entry for n in other.neighbors]
 
 
-def test_explain_covers_a_text_longer_than_a_window(model, tokenizer, store):
-    text = " ".join(TEXTS)
-    ids = tokenizer(text)["input_ids"]
-    assert len(ids) > store.manifest.windows.window
-    trace = explain(model, tokenizer, store, text)
-    assert len(trace[0].tokens) == len(ids) - 1
-    assert trace[0].prompt + trace[0].text == text
-
-
 def test_explain_refuses_what_it_cannot_explain(explain, store):
     with pytest.raises(Exception, match="two tokens"):
         explain(store, "a")
@@ -254,14 +245,6 @@ def test_a_second_turn_is_a_trace_of_its_own(model, tokenizer, store):
             trace = knn.trace(output, tokenizer)
             assert trace[0].prompt == tokenizer.decode(prompt[0])
             assert len(trace[0].tokens) == 6
-
-
-def test_a_prompt_that_begins_like_an_earlier_one(model, tokenizer, store):
-    with KNNLogitsProcessor(model, store) as knn:
-        for text in ("The quick", "The quick red cat sat", "The"):
-            ids = tokenizer(text, return_tensors="pt")["input_ids"]
-            trace = knn.trace(generated(model, knn, ids), tokenizer)
-            assert trace[0].prompt == text
 
 
 def test_a_resumed_cache_is_a_trace_of_its_own(model, tokenizer, store):

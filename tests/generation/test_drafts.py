@@ -183,12 +183,6 @@ def test_a_string_stops_a_text_within_a_draft(tokenizer, knn, inputs):
     assert passes == most
 
 
-def test_a_string_without_a_tokenizer_is_refused_as_without_drafts(knn, inputs):
-    for draft in (False, True):
-        with pytest.raises(ValueError, match="tokenizer"):
-            written(knn, inputs, draft=draft, stop_strings=["pump"])
-
-
 def test_a_seed_draws_the_same_text_with_drafts(knn, inputs):
     total = 0
     for seed in range(12):
@@ -202,17 +196,6 @@ def test_a_seed_draws_the_same_text_with_drafts(knn, inputs):
         total += passes
         assert torch.equal(*texts)
     assert total < 12 * 15
-
-
-def test_other_processors_stand_behind(knn, inputs):
-    seen = []
-
-    def note(input_ids, scores):
-        seen.append(input_ids.shape[1])
-        return scores
-
-    output, _ = written(knn, inputs, draft=True, logits_processor=[knn, note])
-    assert seen == list(range(inputs["input_ids"].shape[1], output.shape[1]))
 
 
 @pytest.mark.parametrize(
@@ -237,15 +220,6 @@ def test_what_cannot_be_drafted_is_written_as_without(model, tokenizer, knn, inp
         written(knn, batch, draft=False, pad_token_id=0)[0],
         written(knn, batch, draft=True, pad_token_id=0)[0],
     )
-
-
-def test_passes_are_counted_after_embeddings_too(model, knn, inputs):
-    embeds = model.get_input_embeddings()(inputs["input_ids"])
-    settings = {"max_new_tokens": 8, "min_new_tokens": 8}
-    knn.generate(**inputs, draft=False, **settings)
-    assert knn.passes == 7
-    knn.generate(inputs_embeds=embeds, attention_mask=inputs["attention_mask"], **settings)
-    assert knn.passes == 7
 
 
 def test_drafts_that_are_always_wrong_change_nothing(knn, inputs, monkeypatch):

@@ -4,7 +4,6 @@ import copy
 import html
 import json
 import re
-import sys
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -223,12 +222,3 @@ def test_a_lora_is_the_model_inside_it_and_is_checked_anew(on, host, loaded, tok
     assert answer(on, host)[1] == 0
     assert "other weights" in host.lines[-1]
     assert "without the LoRA" in host.lines[-1]
-
-
-def test_a_missing_package_is_named_with_the_command_that_installs_it(on, host, monkeypatch):
-    monkeypatch.setitem(sys.modules, "knn_logits", None)
-    written, count = answer(on, host)
-    assert (len(written), count) == (12, 0)
-    (line,) = host.lines
-    assert line.startswith("kNN is off: knn_logits is not installed")
-    assert f'"{sys.executable}" -m pip install "' in line

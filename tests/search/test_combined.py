@@ -9,26 +9,20 @@ import torch
 from conftest import TEXTS, make_gpt2
 from distances import weighing
 from handmade import make_store
-from hypothesis import given
-from hypothesis import strategies as st
 
 from knn_logits import (
     Datastore,
     Document,
-    IndexConfig,
     KNNConfig,
     KNNLogitsProcessor,
     Memory,
     WindowConfig,
     build_datastore,
-    build_index,
     explain,
     remove_documents,
 )
 from knn_logits.errors import ConfigError, MismatchError
-from knn_logits.mixture.vote import shared_weights
 from knn_logits.search.combined import (
-    CombinedRetriever,
     distinct_names,
     open_retriever,
     open_stores,
@@ -82,18 +76,6 @@ def test_an_entry_is_found_in_its_own_datastore(tmp_path):
         assert store.passage(number).token == value == whole.passage(entry).token
 
 
-def test_one_datastore_is_searched_as_ever(tmp_path):
-    parts, _ = three(tmp_path)
-    assert type(open_retriever(parts[:1], KNNConfig())) is Retriever
-    assert type(open_retriever(parts, KNNConfig())) is CombinedRetriever
-
-
-def test_shares_are_those_of_the_largest_floats_as_well(tmp_path):
-    parts, _ = three(tmp_path)
-    retriever = open_retriever(parts, KNNConfig(k=10), weights=[1e308, 1e308, 0.0])
-    assert retriever.weights == [0.5, 0.5, 0.0]
-
-
 def test_with_weights_each_datastore_has_its_share(tmp_path):
     parts, _ = three(tmp_path)
     config = KNNConfig(k=50, temperature=2.0)
@@ -108,22 +90,6 @@ def test_with_weights_each_datastore_has_its_share(tmp_path):
         part = slice(32 * number, 32 * number + alone.k)
         torch.testing.assert_close(weights[:, part], expected)
         assert weights[:, 32 * number : 32 * number + 32].sum(-1).allclose(torch.tensor(share))
-
-
-@given(
-    st.lists(st.lists(st.floats(-50, 0), max_size=5), min_size=1, max_size=4),
-    st.lists(st.floats(0, 1), min_size=4, max_size=4),
-)
-def test_shares_sum_to_one_wherever_something_was_found(rows, shares):
-    shares = shares[: len(rows)]
-    if sum(shares) <= 0.01:
-        shares = [1.0] * len(rows)
-    shares = [one / sum(shares) for one in shares]
-    parts = [torch.log_softmax(torch.tensor([row], dtype=torch.float64), -1) for row in rows]
-    weights = shared_weights(parts, shares).exp()
-    there = sum(share for row, share in zip(rows, shares, strict=True) if row)
-    total = float(weights.sum())
-    assert total == pytest.approx(1.0 if there > 0 else 0.0, abs=1e-6)
 
 
 def test_a_datastore_that_finds_nothing_leaves_its_share_to_the_others(tmp_path):
@@ -231,14 +197,6 @@ def test_each_datastore_has_to_be_the_models(model, tokenizer, halves, tmp_path)
     )
     with pytest.raises(MismatchError, match="another model"):
         KNNLogitsProcessor(model, [halves[0], foreign])
-
-
-def test_kinds_of_index_may_differ(model, tokenizer, halves, tmp_path):
-    shutil.copytree(halves[1].folder, tmp_path / "second")
-    indexed = build_index(Datastore(tmp_path / "second"), IndexConfig("IVF4,Flat", nprobe=4))
-    exact, _ = generated(model, tokenizer, halves)
-    mixed, _ = generated(model, tokenizer, [halves[0], indexed])
-    assert exact.tolist() == mixed.tolist()
 
 
 def test_a_share_of_nothing_is_no_vote(tmp_path, model, tokenizer):

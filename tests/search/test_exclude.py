@@ -66,12 +66,6 @@ def test_what_is_left_out_is_found_again_by_the_next(both):
     assert hidden <= set(everything.ids.flatten().tolist())
 
 
-def test_all_documents_of_an_id_in_all_datastores(model, store, both):
-    with KNNLogitsProcessor(model, [store, both[0]], exclude=["3"]) as knn:
-        for retriever in knn.memory.retriever.retrievers:
-            assert len(retriever.without) == len(retriever.store.entries_of(["3"]))
-
-
 def test_a_document_that_is_not_there_is_named(model, tokenizer, store):
     with pytest.raises(
         ConfigError,

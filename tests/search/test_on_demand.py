@@ -1,13 +1,11 @@
 """A datastore without keys: its answers are those of a datastore with keys, as far as it looks."""
 
-import copy
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from conftest import TEXTS, make_gpt2
+from conftest import TEXTS
 from folders import change, hashes, one_line, read_content
 from mixture_reference import assert_shares, encode
 
@@ -118,7 +116,7 @@ def test_the_search_is_exact_over_the_passages_that_are_found(model, tokenizer, 
 
 def vectors(parts):
     """float32 [entries, dim], the keys of some passages."""
-    return torch.cat([one.reconstruct(np.arange(one.size)) for one in parts])
+    return torch.cat([one._keys + one._mean for one in parts])
 
 
 def test_keys_are_those_that_a_build_stores(model, store, bare):
@@ -133,18 +131,6 @@ def test_keys_are_those_that_a_build_stores(model, store, bare):
         vectors(keys.of((3, 1))), torch.cat([vectors(keys.of((n,))) for n in (3, 1)])
     )
     assert keys.computed == len(every)
-
-
-def test_keys_that_are_kept_are_bounded(model, bare):
-    passages = Passages(bare.contexts, 4, 8)
-    source = KeySource(model, locate_key(model, bare))
-    few = PassageKeys(bare, passages, source, most_bytes=3 * 4 * 32 * 4)
-    one = vectors(few.of((0, 1, 2)))
-    few.of((3, 4, 5))
-    assert torch.equal(vectors(few.of((0, 1, 2))), one)
-    assert few.computed == 9
-    few.of((2,))
-    assert few.computed == 9
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"prompt_lookup_num_tokens": 3}])
@@ -178,31 +164,6 @@ def test_a_written_text_has_the_probabilities_that_its_explanation_has(model, to
         assert [n.entry for n in one.neighbors] == [n.entry for n in other.neighbors]
 
 
-def test_drafts_write_the_same(model, tokenizer, bare):
-    inputs = tokenizer(PROMPT, return_tensors="pt")
-    with KNNLogitsProcessor(model, bare) as knn:
-        drafted, plain = (
-            knn.generate(**inputs, max_new_tokens=24, do_sample=False, draft=draft)
-            for draft in (True, False)
-        )
-    assert torch.equal(drafted, plain)
-
-
-def test_threads_get_what_one_alone_gets(model, tokenizer, bare):
-    prompts = [PROMPT, "Queen Maira founded", "The pump needs oil", "Each morning the keeper"]
-    expected = [written(model, tokenizer, Memory(model, bare), [one])[0] for one in prompts]
-    memory = Memory(model, bare)
-    # A fast tokenizer refuses two threads at a time.
-    own = [copy.deepcopy(tokenizer) for _ in prompts]
-    with ThreadPoolExecutor(4) as threads:
-        found = [
-            threads.submit(written, model, mine, memory, [prompt])
-            for mine, prompt in zip(own, prompts, strict=True)
-        ]
-    for one, alone in zip(found, expected, strict=True):
-        assert torch.equal(one.result()[0], alone)
-
-
 def test_documents_that_are_left_out_or_removed_are_not_found(model, tokenizer, folder):
     text = TEXTS[1]
     memory = Memory(model, folder, **SETTINGS)
@@ -233,15 +194,6 @@ def test_new_documents_are_found_at_once(model, tokenizer, folder):
     texts = [Document(one, str(number)) for number, one in enumerate(TEXTS[:3])]
     done = knn_logits.sync_documents(model, tokenizer, folder, texts)
     assert set(done.removed) == {"3", "4", "5", "6", "7", "ferry"}
-
-
-def test_several_datastores_with_keys_and_without(model, tokenizer, store, bare):
-    memory = Memory(model, [store, bare], **SETTINGS)
-    assert memory.retriever.reads_text
-    trace = explain(model, tokenizer, memory, TEXTS[3])
-    assert len({n.store for token in trace[0].tokens for n in token.neighbors}) >= 1
-    result = knn_logits.evaluate(model, tokenizer, memory, TEXTS[:2], samples=0)
-    assert result.total.perplexity.interpolated > 0
 
 
 def test_it_is_evaluated_and_tuned(tune, evaluate, bare):
@@ -311,32 +263,6 @@ def test_a_model_is_needed(bare):
     with pytest.raises(DatastoreError, match=r"Memory\(model, datastore\)") as one:
         OnDemandRetriever(bare, KNNConfig())
     one_line(one)
-
-
-def test_a_search_needs_the_text(model, bare):
-    retriever = Memory(model, bare).retriever
-    with pytest.raises(ConfigError, match="needs the text before each query"):
-        retriever.search(torch.zeros(1, 32))
-    nothing = Prefixes(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
-    assert retriever.search(torch.zeros(1, 32), nothing).k == 0
-
-
-def test_an_index_is_refused(model, tokenizer, tmp_path):
-    for index in (IndexConfig("IVF4,Flat"), IndexConfig(nprobe=3)):
-        with pytest.raises(ConfigError, match="without keys there is no index") as one:
-            built(model, tokenizer, tmp_path / "s", store_keys=False, index=index)
-        one_line(one)
-    assert not (tmp_path / "s").exists()
-
-
-def test_pairs_are_refused(marian, pair_tokenizer, tmp_path):
-    with pytest.raises(ConfigError, match="need a causal model"):
-        built(marian, pair_tokenizer, tmp_path / "s", [], store_keys=False)
-
-
-def test_another_model_is_refused(bare):
-    with pytest.raises(MismatchError, match="built by another model"):
-        Memory(make_gpt2(seed=1), bare)
 
 
 def test_passages_longer_than_the_model_reads_are_refused(model, tokenizer, folder):

@@ -1,8 +1,5 @@
 """RetoMaton's steps against a derivation of the paper's sections 3 and 4 with sets and loops."""
 
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import torch
@@ -11,10 +8,9 @@ from distances import weighing
 from handmade import make_store, naive_entries
 
 from knn_logits import IndexConfig, KNNConfig, build_index, cluster, remove_documents
-from knn_logits.errors import ConfigError, DatastoreError
+from knn_logits.errors import DatastoreError
 from knn_logits.mixture.vote import log_p_knn_of
-from knn_logits.search.retomaton import Pointers, RetomatonRetriever
-from knn_logits.search.retriever import Retriever
+from knn_logits.search.retomaton import RetomatonRetriever
 from knn_logits.store.datastore import Datastore
 
 DIM, VOCABULARY = 6, 12
@@ -179,71 +175,9 @@ def test_removed_entries_are_not_pointed_to(tmp_path):
         assert not own & gone
 
 
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8"])
-def test_distances_from_the_index(tmp_path, factory):
-    store = build_index(make(tmp_path / "s"), IndexConfig(factory, nprobe=8))
-    ids = np.array([3, 5, 8, 200])
-    opened = Retriever(store, KNNConfig()).index
-    keys, vectors = store.keys(ids).astype(np.float32), opened.reconstruct(ids).numpy()
-    exact = factory in ("exact", "Flat", "IVF8,Flat")
-    assert np.abs(keys - vectors).max() < (1e-5 if exact else 3.0)
-    settings = {"k": 20, "retomaton": True, "temperature": 2.0}
-    by_keys = RetomatonRetriever(store, KNNConfig(**settings))
-    by_index = RetomatonRetriever(store, KNNConfig(**settings, pointer_distances="index"))
-    states, tokens = walk(store, 40, seed=2)
-    texts = torch.tensor([[0, *tokens]])[:, :40]
-    one, other = (each.search_steps(states[None, :40], texts) for each in (by_keys, by_index))
-    assert one.searched.tolist() == other.searched.tolist() or not exact
-    if exact:
-        for row in range(40):
-            assert set(one.ids[row].tolist()) == set(other.ids[row].tolist())
-
-
-def test_without_keys_distances_come_from_the_index(tmp_path):
+def test_pointers_need_the_stored_keys(tmp_path):
     store = build_index(make(tmp_path / "s"), IndexConfig("IVF8,Flat", nprobe=8))
     files = tuple(one for one in store.manifest.files if not one.name.startswith("keys"))
     bare = Datastore.unfinished(store.folder, store.manifest.model_copy(update={"files": files}))
-    with pytest.raises(DatastoreError, match="pointer-distances index"):
+    with pytest.raises(DatastoreError, match="remove --retomaton"):
         RetomatonRetriever(bare, KNNConfig(retomaton=True))
-    config = KNNConfig(k=5, retomaton=True, pointer_distances="index")
-    states, tokens = walk(store, 10, seed=0)
-    found = RetomatonRetriever(bare, config).search_steps(
-        states[None, :10], torch.tensor([[0, *tokens[:9]]])
-    )
-    assert found.rows == 10
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"min_knns": 0},
-        {"max_knns": 0},
-        {"pointer_weight": 0.0},
-        {"pointer_weight": "20"},
-        {"pointer_distances": "both"},
-        {"retomaton": 1},
-    ],
-)
-def test_settings_out_of_range(settings):
-    with pytest.raises(ConfigError):
-        KNNConfig(**settings)
-
-
-def test_threads_do_not_disturb_one_another(tmp_path):
-    store = make(tmp_path / "s", clusters=9)
-    pointers = Pointers(store, 300)
-    random = np.random.default_rng(0)
-    asked = [random.permutation(len(store))[: random.integers(1, 80)] for _ in range(400)]
-    expected = [pointers.extended(one).tolist() for one in asked]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            parts = [list(range(start, 400, 4)) * 5 for start in range(4)]
-            found = pool.map(
-                lambda part: [pointers.extended(asked[one]).tolist() for one in part], parts
-            )
-            for part, answers in zip(parts, found, strict=True):
-                assert answers == [expected[one] for one in part]
-    finally:
-        sys.setswitchinterval(interval)

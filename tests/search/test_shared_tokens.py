@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, explain
-from knn_logits.building.settings_choice import choose_settings
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.measure import perplexity
 from knn_logits.measure.likelihood import Grid, p_knn_table
@@ -151,7 +150,7 @@ def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns
     inputs = tokenizer(TEXTS[1][:40], return_tensors="pt")
     with KNNLogitsProcessor(model, alike, pointer_weight=1.0, **settings) as knn:
         output = knn.generate(**inputs, do_sample=False, max_new_tokens=6, draft=False)
-        steps = knn._recordings.fitting(output, None, None).steps
+        steps = knn._recorder.fitting(output, None).steps
     documents = [tokenizer(text)["input_ids"] for text in ALIKE]
     assert len(steps) == 6
     for position, step in steps.items():
@@ -159,33 +158,6 @@ def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns
         ids = step.neighbors.ids[0].tolist()
         shared = [by_hand(documents, entry, text) for entry in ids]
         assert step.neighbors.shared[0].tolist() == shared
-
-
-def test_a_build_chooses_the_weight_that_predicts_better(model, alike):
-    memory = Memory(model, alike)
-    index = memory.retriever.index
-    chosen = choose_settings(model, memory.location, alike, index)
-    assert chosen.calibrated
-    # The text that follows shared words is nearly always the same here.
-    assert chosen.suffix_weight == 4.0
-
-
-def test_a_large_weight_can_be_tuned_with(evaluate, tune, alike):
-    texts = [f"{TEXTS[place]} {TEXTS[place + 1]}" for place in range(4)]
-    settings = {"suffix_weight": 1e8, "samples": 0, "allow_overlap": True, "k": K}
-    found = tune(alike, texts, **settings)
-    assert np.isfinite(found.perplexities).all()
-    # Fewer neighbors than all that are equally near would be chosen by chance.
-    _, middle, last = (one // 2 for one in found.perplexities.shape)
-    given = {"temperature": found.grid.temperatures[middle], "lmbda": found.grid.lmbdas[last]}
-    again = evaluate(alike, texts, **settings, **given)
-    parts = (
-        (found.chosen_on.tokens, found.perplexities[-1, middle, last]),
-        (found.held_out.tokens, found.held_out_perplexities[-1, middle, last]),
-    )
-    total = sum(tokens for tokens, _ in parts)
-    both = math.exp(sum(tokens * math.log(one) for tokens, one in parts) / total)
-    assert again.total.perplexity.interpolated == pytest.approx(both, rel=1e-4)
 
 
 def test_a_far_neighbor_with_all_the_weight_is_counted():
@@ -238,16 +210,3 @@ def test_marks_before_texts_of_several_sources_stay():
     ids = torch.tensor([[-11, 0, 0, 7], [-12, 0, 5, 0]])
     config = SimpleNamespace(pad_token_id=0, eos_token_id=None)
     assert without_padding(ids, config).tolist() == [[-11, -1, -1, 7], [-12, -1, 5, 0]]
-
-
-def test_settings_that_are_given_decide_which_weight_holds(model, alike):
-    settings = alike.manifest.settings
-    own = {"k": settings.k, "lmbda": settings.lmbda, "temperature": settings.temperature}
-    assert settings.suffix_weight == 4.0
-    assert Memory(model, alike).config.suffix_weight == 4.0
-    assert Memory(model, alike, **own).config.suffix_weight == 4.0
-    assert Memory(model, alike, preset="paper").config.suffix_weight == 1.0
-    given = Memory(model, alike, **own, suffix_weight=2.0)
-    assert given.config.suffix_weight == 2.0
-    other = Memory(model, alike, temperature=2 * settings.temperature)
-    assert other.config.suffix_weight == 4.0

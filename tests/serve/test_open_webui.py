@@ -10,7 +10,7 @@ import pytest
 
 from knn_logits import Source
 from knn_logits.ask.answer import PassageEffect
-from knn_logits.evidence.trace import DocumentShare, NeighborTrace, SequenceTrace, TokenTrace
+from knn_logits.evidence.records import DocumentShare, NeighborTrace, SequenceTrace, TokenTrace
 from knn_logits_app.requests import is_web
 from knn_logits_app.views import chat_page as frame
 from knn_logits_serve.answers import Span
