@@ -17,7 +17,7 @@ from transformers import LogitsProcessorList
 _CALL = LogitsProcessorList.__call__.__code__
 # The method by which every candidate generator of assisted decoding makes its drafts.
 _DRAFT = "get_candidates"
-# A local variable of the loops that pad ended rows: 1 for a row that goes on, 0 for an ended one.
+# A local variable of the loops that pad ended rows: 1 for a row that continues, 0 for an ended row.
 _GOING_ON = "unfinished_sequences"
 
 

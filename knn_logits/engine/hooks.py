@@ -1,4 +1,4 @@
-"""Takes the states during `generate()`, and finds the one that a processor's call is about.
+"""Takes the states during `generate()`, and finds the state that a processor's call is about.
 
 The latest state may be of another pass: candidates, guidance, an assistant, another processor. So a
 call is answered by the pass that has its ids, in its depth (`calls`).

@@ -23,7 +23,7 @@ def gguf_file(name: str) -> Path | None:
             return None
         if len(files) > 1:
             raise ConfigError(
-                f"{name} contains {len(files)} GGUF files: pass one of them, such as {files[0]}"
+                f"{name} contains {len(files)} GGUF files: pass a file, such as {files[0]}"
             )
         return files[0]
     if path.suffix.lower() != SUFFIX:

@@ -39,7 +39,7 @@ from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
 MAX_NEIGHBORS = 5
-# As many tokens before and after a token say how it is spelt, and which passage goes on alike.
+# Number of tokens before and after a token that decide its spelling and the passage that is shown.
 AROUND = 64
 # As many tokens follow the word of a passage.
 _AFTER = 11

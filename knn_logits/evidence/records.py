@@ -146,15 +146,15 @@ class TokenTrace:
             step before, or not at all ("skipped").
         documents: All documents that voted for the token, the strongest first. Their shares sum
             to `influence`.
-        by_model: The model's likeliest token, if it is another one and is known.
+        by_model: The model's likeliest token, if it is known and is not this token.
         by_memory: What the memory says in place of the token: the words of a passage that the text
-            quotes but for these, or else the neighbors' likeliest token, if it is another one.
+            quotes but for these, or else the neighbors' likeliest token, if it is not this token.
         candidates: The likeliest tokens at this position in the mixture, and the model's own
             favourite, if they were asked for. The likeliest comes first.
         verbatim: Whether the text stands in a document here: a passage has this token after the
             same six words or pieces of words, or among them, whatever the vote says. Only a text
             that is explained is compared with passages.
-        special: Whether it is a token of the tokenizer's own, such as the one that ends a text. It
+        special: Whether it is a token of the tokenizer's own, such as the end of a text. It
             belongs to no word, and has no part in a text's documents.
     """
 
@@ -182,7 +182,7 @@ class TokenTrace:
         "outvoted": most of the neighbors' vote is for one other token, and the memory supports that
             token more than the mixture supports this one. The text may still say the same in other
             words. A token with a source, or that a passage has after the same words, is neither.
-        "changed": the memory brought this token. The model alone would have chosen another one.
+        "changed": the memory brought this token. The model alone would have chosen another token.
         "agreed": the memory supports this token. The model alone would have chosen it as well.
         "own": the token is the model's own.
         """

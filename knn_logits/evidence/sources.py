@@ -64,7 +64,7 @@ class Source:
 # Signs that end a word and do not belong to it.
 PUNCTUATION = ".,;:!?)]}»”\"'"
 # Words of so few letters are as likely in any document.
-_SHORT = 3
+_SHORT_WORD_LENGTH = 3
 _AROUND_WORD = string.whitespace + "\u00a0([{«“`*_" + PUNCTUATION
 
 
@@ -148,7 +148,7 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
     listed = [
         source
         for source, word in zip(sources, words, strict=True)
-        if any(map(str.isalnum, word)) and not (word.islower() and len(word) <= _SHORT)
+        if any(map(str.isalnum, word)) and not (word.islower() and len(word) <= _SHORT_WORD_LENGTH)
     ]
     strongest = sorted(listed, key=lambda source: -source.document.share * len(source.tokens))
     shown = {id(source) for source in strongest[:number]}

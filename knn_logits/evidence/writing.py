@@ -16,7 +16,7 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
     try:
         for number in (1, 2):
             if _is_open_as(where, number):
-                # Others write to it, too, and each goes on where the one before ended.
+                # Other programs write to it, too, each behind the text of the program before.
                 with os.fdopen(os.dup(number), "w", encoding="utf-8") as stream:
                     stream.write(text)
                 return

@@ -94,7 +94,7 @@ class LoopEnd:
         ends = self._ends(scores.shape[-1])
         ended = torch.full_like(scores[looping], float("-inf"))
         ended[:, ends] = scores[looping][:, ends]
-        # A text that may not end yet, or never does, goes on.
+        # A text that may not end yet, or never does, continues.
         can = (ended > torch.finfo(scores.dtype).min).any(dim=-1, keepdim=True)
         result = scores.clone()
         result[looping] = torch.where(can, ended, scores[looping])

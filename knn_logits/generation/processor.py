@@ -316,8 +316,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             max_neighbors: The most passages to keep for each token.
             prompt: What a person wrote, if the model read more, such as the words of a chat's
                 template. The trace has this prompt; without it, all that the model read.
-            pad_token_id: The padding token, if `generate()` was given another one than the model's
-                or the tokenizer's. Padding is not traced.
+            pad_token_id: The padding token, if `generate()` was given one that is neither the
+                model's nor the tokenizer's. Padding is not traced.
             rows: The sequences of the output to trace, or a single one; None for all.
 
         Returns:

@@ -251,10 +251,10 @@ class Memory:
         Returns:
             The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
-        texts = self._read(ids) if self.experts or self.retriever.reads_text else ids
-        read = texts if self.retriever.reads_text else ids
-        neighbors = self.retriever.search_steps(states, read)
-        return self.with_occurrences(neighbors, Prefixes.of_steps(texts, states.shape[1]))
+        read = self._read(ids) if self.experts or self.retriever.reads_text else ids
+        texts = Prefixes.of_steps(read, states.shape[1])
+        queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
+        return self.with_occurrences(self.retriever.search(queries, texts), texts)
 
     def _read(self, ids: Tensor) -> Tensor:
         """The texts without padding, for experts and retrievers that read them."""

@@ -51,29 +51,6 @@ def test_a_run_of_one_token_is_told_apart_by_the_cache(mine, capture):
     assert close(found(capture, text[:, :14]), states[:, 13])
 
 
-def test_a_guidance_pass_of_the_same_length_is_not_taken(mine, capture):
-    # Both caches hold eight tokens, and both passes read the same ninth.
-    text, other = some_ids(1, 9), some_ids(1, 9, seed=1)
-    other[:, 8] = text[:, 8]
-    states = all_states(mine, text)
-    cache, guidance = DynamicCache(config=mine.config), DynamicCache(config=mine.config)
-    for part in (slice(0, 8), slice(8, 9)):
-        run(mine, text[:, part], cache)
-        run(mine, other[:, part], guidance)
-        assert close(found(capture, text[:, : part.stop]), states[:, part.stop - 1])
-
-
-def test_an_earlier_pass_that_nobody_asked_about_is_not_taken(mine, capture):
-    # The last token that was generated without the processor stands where the prompt ends.
-    other, prompt = some_ids(1, 9), some_ids(1, 9, seed=1)
-    prompt[:, 8] = other[:, 8]
-    cache = DynamicCache(config=mine.config)
-    run(mine, other[:, :8], cache)
-    run(mine, other[:, 8:], cache)
-    run(mine, prompt, DynamicCache(config=mine.config))
-    assert close(found(capture, prompt), all_states(mine, prompt)[:, 8])
-
-
 def test_an_earlier_pass_over_the_same_ids_is_not_taken(mine, capture):
     # The mask differs, and with it the states.
     ids = some_ids(2, 6)

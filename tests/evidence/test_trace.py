@@ -180,15 +180,6 @@ def test_a_token_that_another_processor_forces_has_no_influence(model, tokenizer
     assert "NaN" not in (tmp_path / "t.json").read_text()
 
 
-def test_beams_need_the_whole_output(model, tokenizer, store):
-    inputs = tokenizer("The harbour crane", return_tensors="pt")
-    with KNNLogitsProcessor(model, store) as knn:
-        settings = {"num_beams": 3, "max_new_tokens": 8, "do_sample": False}
-        output = model.generate(**inputs, **settings, logits_processor=[knn])
-        with pytest.raises(TraceError, match="return_dict_in_generate"):
-            knn.trace(output, tokenizer)
-
-
 def test_another_tokenizer_is_refused(traced, tokenizer):
     from transformers import PreTrainedTokenizerFast
 
@@ -245,16 +236,6 @@ def test_a_second_turn_is_a_trace_of_its_own(model, tokenizer, store):
             trace = knn.trace(output, tokenizer)
             assert trace[0].prompt == tokenizer.decode(prompt[0])
             assert len(trace[0].tokens) == 6
-
-
-def test_a_resumed_cache_is_a_trace_of_its_own(model, tokenizer, store):
-    with KNNLogitsProcessor(model, store) as knn:
-        ids = tokenizer("The harbour crane", return_tensors="pt")["input_ids"]
-        one = generated(model, knn, ids, return_dict_in_generate=True)
-        more = tokenizer(" The keeper", return_tensors="pt")["input_ids"]
-        second = torch.cat([one.sequences, more], -1)
-        two = generated(model, knn, second, past_key_values=one.past_key_values)
-        assert knn.trace(two, tokenizer)[0].prompt == tokenizer.decode(second[0])
 
 
 def test_padding_before_a_prompt_is_no_part_where_only_the_tokenizer_knows_it(

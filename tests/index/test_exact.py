@@ -45,15 +45,6 @@ def test_neighbors_are_those_of_all_distances(metric, k):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_no_keys_and_no_queries(metric):
-    distances, ids = by_distance(ExactIndex(torch.empty(0, 4), metric), torch.zeros(5, 4), 3)
-    assert distances.shape == ids.shape == (5, 0)
-    assert ids.dtype == torch.int64
-    distances, ids = by_distance(ExactIndex(vectors(9, 4), metric), torch.empty(0, 4), 3)
-    assert len(distances) == len(ids) == 0
-
-
-@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
 def test_a_query_that_is_not_finite_finds_nothing(metric, broken):
     keys, queries = vectors(20), vectors(4, seed=1)

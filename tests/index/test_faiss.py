@@ -1,10 +1,8 @@
-import sys
-
 import pytest
 import torch
 from distances import by_distance
 
-from knn_logits.errors import ConfigError, MissingDependencyError
+from knn_logits.errors import ConfigError
 from knn_logits.index import faiss_library
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
@@ -223,12 +221,6 @@ def test_nprobe_does_not_exceed_the_lists(factory):
         assert index.nprobe == found
     assert FaissIndex(index.raw, "l2", nprobe=5).nprobe == 5
     assert int(index.list_sizes().sum()) == 600
-
-
-def test_without_faiss_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(MissingDependencyError, match="pip install faiss-cpu"):
-        faiss_module()
 
 
 def test_without_a_gpu_the_index_stays_where_it_is():

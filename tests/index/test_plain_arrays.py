@@ -13,26 +13,15 @@ FLAT = ["Flat"]
 LISTS = [
     "IVF16,Flat",
     "IVF16,SQ8",
-    "IVF16,SQ6",
-    "IVF16,SQ4",
-    "IVF16,SQfp16",
-    "IVF16,SQbf16",
     "IVF16,PQ4x4",
-    "IVF16,PQ16x4",
     "IVF16,RaBitQ",
 ]
 NO_PLAIN_FORM = [
     "HNSW8",
     "SQ8",
-    "PQ4x4",
-    "LSH",
     "IVF16,PQ4x4fs",
     "IVF16_HNSW8,Flat",
-    "IVF16,Flat,RFlat",
-    "L2norm,IVF16,Flat",
-    "ITQ16,IVF16,Flat",
     "PCA8,IVF16,SQ8",
-    "OPQ4,IVF16,PQ4x4",
 ]
 DIM, SIZE = 16, 500
 
@@ -94,7 +83,7 @@ def damaged(factory, arrays, metric="l2", size=SIZE, dim=DIM, **settings):
     return text
 
 
-KINDS = ["Flat", "IVF16,Flat", "IVF16,SQ8", "IVF16,PQ4x4", "IVF16,SQ4", "IVF16,RaBitQ"]
+KINDS = ["Flat", "IVF16,Flat", "IVF16,SQ8", "IVF16,PQ4x4", "IVF16,RaBitQ"]
 
 
 def names(factory):

@@ -4,13 +4,11 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from papers import cases, mixture, paper_mixture, paper_votes, paper_weights
 
-from knn_logits.metrics import equivalent_temperature
 from knn_logits.mixture.vote import (
     influences,
     log_p_knn_of,
@@ -116,25 +114,3 @@ def test_the_mixture_of_one_token_is_that_of_all(case):
         log_p_knn = log_p_knn_of(weights.double(), neighbors.values, chosen)
         one = mix_row(log_p_lm[:, token].double(), log_p_knn, share)
         torch.testing.assert_close(one, mixed[:, token].double(), rtol=1e-5, atol=2e-6)
-
-
-@given(st.integers(0, 10_000), st.sampled_from(["l2", "ip", "cosine"]), st.floats(0.5, 50.0))
-def test_equivalent_temperatures_give_equal_weights_at_equal_lengths(seed, metric, temperature):
-    rng = np.random.default_rng(seed)
-    vectors = rng.standard_normal((9, 6))
-    vectors *= 3.0 / np.linalg.norm(vectors, axis=-1, keepdims=True)
-    query, keys = vectors[0], vectors[1:]
-    distance = {
-        "l2": ((keys - query) ** 2).sum(-1),
-        "ip": keys @ query,
-        "cosine": keys @ query / 9.0,
-    }
-
-    def weights(name, tau):
-        scores = (-1 if name == "l2" else 1) * distance[name] / tau
-        return np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
-
-    other = equivalent_temperature(temperature, "l2", metric, mean_square=9.0)
-    np.testing.assert_allclose(weights("l2", temperature), weights(metric, other), rtol=1e-9)
-    back = equivalent_temperature(other, metric, "l2", mean_square=9.0)
-    assert back == pytest.approx(temperature)

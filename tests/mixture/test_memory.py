@@ -11,7 +11,6 @@ from conftest import TEXTS, make_gpt2
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, explain
-from knn_logits.engine import model_changes
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index import opening
 from knn_logits.index.opening import Indexes
@@ -73,14 +72,6 @@ def test_a_memory_serves_other_datastores_of_its_model(model, tokenizer, store, 
     assert both.stores == [store, other]
     assert opened == [store, other]
     assert written(model, tokenizer, both) == written(model, tokenizer, [store, other])
-
-
-def test_documents_that_are_left_out_have_an_index_of_their_own(model, tokenizer, store, opened):
-    memory = Memory(model, store)
-    for exclude in (["1"], ["2"], ["1"], ["2"]):
-        written(model, tokenizer, memory, exclude=exclude)
-    assert len(opened) == 3
-    assert written(model, tokenizer, memory) == written(model, tokenizer, store)
 
 
 def test_a_datastore_that_nobody_has_any_more_closes_its_index(build, tmp_path):
@@ -199,14 +190,3 @@ def test_hooks_of_others_are_noticed(mine, tokenizer, store):
         written(mine, tokenizer, memory)
     handle.remove()
     assert written(mine, tokenizer, memory)[0] == expected
-
-
-def test_a_model_that_did_not_change_is_not_computed_again(mine, tokenizer, store, monkeypatch):
-    memory, passes = Memory(mine, store), []
-    monkeypatch.setattr(model_changes, "check_model", lambda *args: passes.append(args))
-    written(mine, tokenizer, memory)
-    assert not passes
-    mine.double()
-    for _ in range(3):
-        memory.asked().check_again()
-    assert len(passes) == 1

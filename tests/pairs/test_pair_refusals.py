@@ -1,16 +1,15 @@
 """Datastores of pairs that are wrong, and what belongs to another kind of model."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from conftest import PAIRS, make_marian, pair_documents
+from conftest import PAIRS, pair_documents
 from folders import change, one_line, refit
 
 import knn_logits
 from knn_logits import KNNLogitsError
-from knn_logits.errors import DamagedError, DatastoreError, MismatchError
+from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.store import layout
 from knn_logits.store.manifest import read_manifest
 from knn_logits.store.verification import damage
@@ -62,20 +61,6 @@ def test_a_manifest_whose_pairs_were_edited(pair_copy, wrong):
     with pytest.raises(KNNLogitsError) as caught:
         knn_logits.Datastore(pair_copy)
     one_line(caught)
-
-
-def test_models_and_stores_of_other_kinds(
-    model, tokenizer, marian, pair_tokenizer, store, pair_copy
-):
-    causal = shutil.copytree(store.folder, pair_copy.parent / "causal")
-    for one, cutter, folder in ((model, tokenizer, pair_copy), (marian, pair_tokenizer, causal)):
-        with pytest.raises(KNNLogitsError) as caught:
-            knn_logits.add_documents(one, cutter, folder, pair_documents())
-        one_line(caught)
-        with pytest.raises(MismatchError):
-            knn_logits.explain(one, cutter, folder, "a b", source="a")
-    with pytest.raises(MismatchError):
-        knn_logits.explain(make_marian(seed=4), pair_tokenizer, pair_copy, "a b", source="a")
 
 
 def test_a_store_without_sources_generates_and_does_not_grow(

@@ -15,7 +15,6 @@ import knn_logits
 from knn_logits import Document, WindowConfig
 from knn_logits.cli.results_table import plain_translations
 from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
-from knn_logits.measure.translation import scores
 
 # What the datastore does not hold: sources that it has, and others.
 HELD_OUT = [
@@ -177,19 +176,6 @@ def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_
         assert all(0 <= value <= 1 for value in one.p_value.values())
     assert found[2].knn["bleu"].score == pytest.approx(100.0)
     assert "with kNN" in plain_translations(found)
-
-
-def test_scores_of_one_system_of_one_pair_and_of_equal_systems():
-    one, chance = scores({"lm": ["a b c d"]}, ["a b c d"])
-    assert one["lm"]["bleu"].score == pytest.approx(100.0)
-    assert one["lm"]["bleu"].interval is chance is None
-    same = ["a b c d e", "f g h i j"]
-    both, chance = scores({"lm": same, "knn": same}, ["a b c d x", "f g h i j"], samples=20)
-    assert both["lm"] == both["knn"]
-    assert both["lm"]["bleu"].signature.startswith("BLEU|nrefs:1|bs:20|seed:")
-    assert chance == {"bleu": 1.0, "chrf": 1.0}
-    empty, _ = scores({"lm": ["", ""]}, ["a", "b"], samples=20)
-    assert empty["lm"]["bleu"].score == 0.0
 
 
 def test_without_sacrebleu_one_line_says_what_to_install(

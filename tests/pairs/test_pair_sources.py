@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import PAIRS, make_marian, pair_documents
+from conftest import PAIRS, pair_documents
 from gate_cases import Curve
 from languages import model_of, nllb
 from pair_mixtures import LMBDA, SOURCES, TEMPERATURE, K, ended, mixtures
@@ -16,16 +16,6 @@ GREEDY = {"max_new_tokens": 8, "return_dict_in_generate": True, "do_sample": Fal
 BEAMS = GREEDY | {"num_beams": 4}
 RETOMATON = {"retomaton": True, "min_knns": 2}
 CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
-
-
-@pytest.fixture(scope="module")
-def alike(pair_tokenizer, tmp_path_factory):
-    """A model to which all sources are nearly the same, and its datastore."""
-    model = make_marian(init_std=0.05)
-    folder = tmp_path_factory.mktemp("alike") / "store"
-    return model, knn_logits.build_datastore(
-        model, pair_tokenizer, pair_documents(), folder, **SETTINGS
-    )
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +59,6 @@ def check_same(found, expected):
             assert {near.document for near in mine.neighbors if near.weight > 1e-3} == {
                 near.document for near in theirs.neighbors if near.weight > 1e-3
             }
-
-
-@pytest.mark.parametrize("search", [{}, RETOMATON], ids=["search", "retomaton"])
-def test_sources_that_a_model_hardly_tells_apart(alike, pair_tokenizer, search):
-    model, store = alike
-    check_alone(model, pair_tokenizer, store, SOURCES[:4], search, BEAMS)
 
 
 @pytest.mark.parametrize("decoding", [GREEDY, BEAMS], ids=["greedy", "beams"])

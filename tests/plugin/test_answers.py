@@ -192,21 +192,6 @@ def test_the_page_waits_for_the_end_of_an_answer(on, host, loaded, tokenizer):
     assert memory.answers == 1
 
 
-def test_the_panel_says_at_once_whether_a_setting_fits(on, host, loaded, tokenizer, store):
-    memory = on.memory
-    memory.open(loaded)
-    assert "kNN is on: texts, k 4, λ 0.95" in memory.status(loaded)
-    on.params["lmbda"] = "2"
-    memory.changed()
-    memory.open(loaded)
-    assert "lmbda must lie between 0 and 1" in memory.status(loaded)
-    assert not host.lines
-    on.params.update(lmbda="", datastore=f" {store.folder} ,{store.folder}")
-    memory.changed()
-    memory.open(loaded)
-    assert "kNN is on: texts" in memory.status(loaded)
-
-
 def test_a_lora_is_the_model_inside_it_and_is_checked_anew(on, host, loaded, tokenizer, store):
     alone = answer(on, host)[0]
     wrapped = types.SimpleNamespace(

@@ -4,15 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from conftest import TEXTS
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, explain
 from knn_logits.errors import ConfigError
 from knn_logits.measure.overlap import OverlapCheck
-from knn_logits.search.retriever import Retriever
-from knn_logits.settings.config import KNNConfig
 
 LEFT_OUT = ("1", "5")
 
@@ -53,17 +50,6 @@ def test_a_text_is_written_as_if_the_documents_had_been_removed(model, tokenizer
         texts.append(output.tolist())
     assert texts[0] == texts[1]
     assert texts[0] != texts[2]
-
-
-def test_what_is_left_out_is_found_again_by_the_next(both):
-    store, _ = both
-    queries = torch.from_numpy(store.keys(np.arange(8)).astype(np.float32))
-    without = Retriever(store, KNNConfig(k=len(store), exclude="0"))
-    hidden = set(store.entries_of(["0"]).tolist())
-    assert hidden
-    assert not hidden & set(without.search(queries).ids.flatten().tolist())
-    everything = Retriever(store, KNNConfig(k=len(store))).search(queries)
-    assert hidden <= set(everything.ids.flatten().tolist())
 
 
 def test_a_document_that_is_not_there_is_named(model, tokenizer, store):

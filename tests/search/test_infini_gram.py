@@ -277,15 +277,6 @@ def test_evaluated_as_it_is_explained(explain, evaluate, texts):
     assert one.total.perplexity.interpolated == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"prompt_lookup_num_tokens": 3}])
-def test_ways_of_decoding(model, tokenizer, texts, settings):
-    memory = Memory(model, texts)
-    output, trace = written(model, tokenizer, memory, **settings)
-    assert len(trace[0].tokens) == 10
-    if not settings.get("num_beams"):
-        assert torch.equal(output.sequences, written(model, tokenizer, memory)[0].sequences)
-
-
 def test_a_batch_with_padding_is_written_as_each_alone(model, tokenizer, texts):
     memory = Memory(model, texts)
     prompts = (PROMPT, "In 1312")
@@ -295,17 +286,6 @@ def test_a_batch_with_padding_is_written_as_each_alone(model, tokenizer, texts):
         assert together[number].text == alone.text
         for one, other in zip(together[number].tokens, alone.tokens, strict=True):
             assert one.p == pytest.approx(other.p, rel=1e-3)
-
-
-def test_drafts_change_nothing(model, tokenizer, texts):
-    memory = Memory(model, texts, infini_gram=0.5)
-    inputs = tokenizer(PROMPT, return_tensors="pt")
-    with KNNLogitsProcessor(model, memory) as knn:
-        outputs = [
-            knn.generate(**inputs, max_new_tokens=12, draft=draft, do_sample=False)
-            for draft in (False, True)
-        ]
-    assert torch.equal(*outputs)
 
 
 def test_translations(marian, pair_tokenizer, pair_store, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
+from distances import search_steps
 from folders import change, hashes, one_line, read_content
 from mixture_reference import assert_shares, encode
 
@@ -16,9 +17,8 @@ from knn_logits.engine.compatibility import locate_key
 from knn_logits.engine.keys import KeySource
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.search.occurrences import Prefixes
-from knn_logits.search.on_demand import OnDemandRetriever, PassageKeys, Passages
-from knn_logits.search.retriever import Retriever
-from knn_logits.settings.config import IndexConfig, KNNConfig
+from knn_logits.search.on_demand import PassageKeys, Passages
+from knn_logits.settings.config import IndexConfig
 
 SETTINGS = {"k": 16, "lmbda": 0.4, "temperature": 5.0}
 PROMPT = "When error code E42 appears, open the"
@@ -74,24 +74,11 @@ def test_what_needs_stored_keys_says_how_to_get_them(folder, call, what):
         call(folder)
 
 
-def test_the_folder_holds_text_and_its_index_alone(bare):
-    manifest = bare.manifest
-    assert sorted(one.name for one in manifest.files) == [
-        "checks.safetensors",
-        "documents.jsonl",
-        "suffixes.npy",
-        "tokens.npy",
-    ]
-    assert manifest.index.factory == "on-demand"
-    assert not bare.has_keys
-    Datastore(bare.folder, full=True)
-
-
 def test_the_search_is_exact_over_the_passages_that_are_found(model, tokenizer, store, bare):
     retriever = Memory(model, bare, k=5).retriever
     ids = torch.tensor([tokenizer(TEXTS[1] + " " + TEXTS[2])["input_ids"][:60]])
     states = torch.randn(1, 60, 32, generator=torch.Generator().manual_seed(0))
-    found = retriever.search_steps(states, ids)
+    found = search_steps(retriever, states, ids)
     texts = Prefixes.of_steps(ids, 60)
     passages = retriever._finder.find(texts)
     assert len(set(passages)) > 2
@@ -253,15 +240,6 @@ def test_what_needs_stored_keys_is_refused(model, bare, settings):
         ConfigError, match=f"stores no keys, which --{next(iter(settings))} needs"
     ) as one:
         Memory(model, bare, **settings)
-    one_line(one)
-
-
-def test_a_model_is_needed(bare):
-    with pytest.raises(DatastoreError, match=r"Memory\(model, datastore\)") as one:
-        Retriever(bare, KNNConfig())
-    one_line(one)
-    with pytest.raises(DatastoreError, match=r"Memory\(model, datastore\)") as one:
-        OnDemandRetriever(bare, KNNConfig())
     one_line(one)
 
 

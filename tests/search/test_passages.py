@@ -68,12 +68,3 @@ def test_passages_that_share_more_and_rarer_ends_come_first(finder):
     # Nothing longer than [3] occurs, and all three passages have it; [6] is the third's.
     assert finder(found=1).find(after([6, 3])) == [(2,)]
     assert finder(found=3).find(after([5, 3])) == [(0, 1, 2)]
-
-
-def test_a_text_gets_the_same_alone_and_among_others(finder):
-    rng = np.random.default_rng(0)
-    texts = [rng.integers(0, 10, rng.integers(1, 40)) for _ in range(60)]
-    together = finder(kept=3).find(after(*texts))
-    assert together == [finder(kept=3).find(after(one))[0] for one in texts[:8]] + together[8:]
-    once = finder(kept=3)
-    assert together == [once.find(after(one))[0] for one in texts]

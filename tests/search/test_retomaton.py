@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from automaton import ByTheBook
-from distances import weighing
+from distances import search_steps, weighing
 from handmade import make_store, naive_entries
 
 from knn_logits import IndexConfig, KNNConfig, build_index, cluster, remove_documents
@@ -59,7 +59,7 @@ def test_steps_are_those_of_the_automaton(tmp_path, metric, concatenate, setting
     ids = torch.tensor([[0, *tokens]])
     searches = 0
     for step in range(100):
-        found = retriever.search_steps(states[None, step : step + 1], ids[:, : step + 1])
+        found = search_steps(retriever, states[None, step : step + 1], ids[:, : step + 1])
         expected = book.step(states[step], int(ids[0, step]))
         own = found.ids[0][found.ids[0] >= 0].tolist()
         assert len(own) == len(set(own))
@@ -88,12 +88,12 @@ def test_rows_and_positions_at_once_are_rows_and_positions_alone(tmp_path):
     walks = [walk(store, 60, seed=seed) for seed in range(5)]
     states = torch.stack([one for one, _ in walks])[:, :60]
     ids = torch.tensor([[7, *tokens] for _, tokens in walks])
-    whole = RetomatonRetriever(store, config).search_steps(states, ids[:, :60])
+    whole = search_steps(RetomatonRetriever(store, config), states, ids[:, :60])
     for row in range(5):
         alone = RetomatonRetriever(store, config)
         for step in range(60):
-            one = alone.search_steps(
-                states[row : row + 1, step : step + 1], ids[row : row + 1, : step + 1]
+            one = search_steps(
+                alone, states[row : row + 1, step : step + 1], ids[row : row + 1, : step + 1]
             )
             place = step * 5 + row
             ids_alone, far_alone = by_id(one.ids[0], one.distances[0])
@@ -112,9 +112,9 @@ def test_beams_that_change_places_take_their_pointers_along(tmp_path):
     straight, moved = (RetomatonRetriever(store, config) for _ in range(2))
     random = np.random.default_rng(0)
     for step in range(30):
-        expected = straight.search_steps(states[:, step : step + 1], ids[:, : step + 1])
+        expected = search_steps(straight, states[:, step : step + 1], ids[:, : step + 1])
         rows = torch.from_numpy(random.permutation(4))
-        found = moved.search_steps(states[rows, step : step + 1], ids[rows, : step + 1])
+        found = search_steps(moved, states[rows, step : step + 1], ids[rows, : step + 1])
         for place, row in enumerate(rows.tolist()):
             assert set(found.ids[place].tolist()) == set(expected.ids[row].tolist())
             assert bool(found.searched[place]) == bool(expected.searched[row])
@@ -128,22 +128,11 @@ def test_a_beam_that_was_doubled_goes_on_twice(tmp_path):
     retriever = RetomatonRetriever(store, KNNConfig(k=20, retomaton=True))
     for step in range(5):
         texts = torch.cat([ids[:, : step + 1], other[:, : step + 1]])
-        retriever.search_steps(states[None, step : step + 1].expand(2, -1, -1), texts)
+        search_steps(retriever, states[None, step : step + 1].expand(2, -1, -1), texts)
     twice = ids[:, :6].expand(2, -1)
-    found = retriever.search_steps(states[None, 5:6].expand(2, -1, -1), twice)
+    found = search_steps(retriever, states[None, 5:6].expand(2, -1, -1), twice)
     assert found.ids[0].tolist() == found.ids[1].tolist()
     assert found.searched.tolist() == [False, False]
-
-
-def test_a_text_that_goes_on_from_nothing_searches(tmp_path):
-    store = make(tmp_path / "s")
-    retriever = RetomatonRetriever(store, KNNConfig(k=20, retomaton=True))
-    states, tokens = walk(store, 10, seed=0)
-    first = retriever.search_steps(states[None, :5], torch.tensor([[0, *tokens[:4]]]))
-    assert bool(first.searched[0])
-    assert not first.searched.all()
-    other = retriever.search_steps(states[None, 5:6], torch.tensor([[1, *tokens[:5]]]))
-    assert other.searched.all()
 
 
 def test_a_rejected_draft_leaves_no_pointers(tmp_path):
@@ -153,11 +142,11 @@ def test_a_rejected_draft_leaves_no_pointers(tmp_path):
     ids = torch.tensor([[0, *tokens]])
     plain, drafted = (RetomatonRetriever(store, config) for _ in range(2))
     for step in range(6):
-        last = plain.search_steps(states[None, step : step + 1], ids[:, : step + 1])
+        last = search_steps(plain, states[None, step : step + 1], ids[:, : step + 1])
     wrong = torch.cat([ids[:, :3], torch.tensor([[97, 98]])], dim=-1)
-    drafted.search_steps(states[None, :5], wrong)
+    search_steps(drafted, states[None, :5], wrong)
     for step in range(3, 6):
-        found = drafted.search_steps(states[None, step : step + 1], ids[:, : step + 1])
+        found = search_steps(drafted, states[None, step : step + 1], ids[:, : step + 1])
     assert set(found.ids[0].tolist()) == set(last.ids[0].tolist())
 
 
@@ -169,7 +158,7 @@ def test_removed_entries_are_not_pointed_to(tmp_path):
     ids = torch.tensor([[0, *tokens]])
     gone = set(store.removed_entries.tolist())
     for step in range(100):
-        found = retriever.search_steps(states[None, step : step + 1], ids[:, : step + 1])
+        found = search_steps(retriever, states[None, step : step + 1], ids[:, : step + 1])
         own = set(found.ids[0].tolist()) - {-1}
         assert own == set(book.step(states[step], int(ids[0, step])))
         assert not own & gone

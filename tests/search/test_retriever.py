@@ -55,8 +55,9 @@ def nearest(asked, metric, k):
 # Searching
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF4,Flat"])
+@pytest.mark.parametrize(
+    ("factory", "metric"), [("exact", "l2"), ("Flat", "ip"), ("IVF4,Flat", "cosine")]
+)
 def test_neighbors_are_the_nearest_entries_and_their_tokens(tmp_path, metric, factory):
     store = make(tmp_path / "s", metric, factory)
     retriever = Retriever(store, KNNConfig(k=10, nprobe=4))
@@ -146,8 +147,9 @@ def test_the_training_sample(tmp_path):
     np.testing.assert_array_equal(training_sample(store, 10**6, 0), KEYS.astype(np.float32))
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF4,Flat", "IVF4,SQ8", "IVF4,PQ4x4"])
+@pytest.mark.parametrize(
+    ("factory", "metric"), [("exact", "l2"), ("IVF4,Flat", "ip"), ("IVF4,SQ8", "cosine")]
+)
 def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, caplog):
     store = make(tmp_path / "s", metric, factory)
     kind = ExactIndex if factory == "exact" else FaissIndex
@@ -167,7 +169,7 @@ def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, cap
     assert torch.equal(one[0], other[0])
 
 
-@pytest.mark.parametrize("factory", ["HNSW8", "HNSW8,SQ8"])
+@pytest.mark.parametrize("factory", ["HNSW8"])
 def test_an_index_without_a_plain_form_is_built_from_the_keys_with_a_warning(
     tmp_path, factory, caplog
 ):
@@ -208,7 +210,7 @@ def test_an_index_file_suffices_for_a_search(tmp_path):
     assert torch.equal(found.values, expected.values)
 
 
-@pytest.mark.parametrize("factory", ["IVF8,SQ8", "IVF4,Flat", "Flat", "HNSW8", "nonsense"])
+@pytest.mark.parametrize("factory", ["IVF8,SQ8", "Flat", "nonsense"])
 def test_an_index_file_of_another_kind(tmp_path, factory):
     store = make(tmp_path / "s", "l2", "IVF4,SQ8")
     record = store.manifest.index.model_copy(update={"factory": factory})

@@ -14,10 +14,8 @@ import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, explain
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.measure import perplexity
-from knn_logits.measure.likelihood import Grid, p_knn_table
-from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Prefixes, without_padding
-from knn_logits.search.shared_tokens import LONGEST, SharedTokens
+from knn_logits.search.shared_tokens import MAX_SHARED_TOKENS, SharedTokens
 
 # Documents that repeat each other word for word, so that shared ends have many lengths.
 ALIKE = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
@@ -39,7 +37,7 @@ def by_hand(documents, entry, text):
             break
         place -= len(document) - 1
     before, shared = document[: place + 1], 0
-    while shared < min(len(before), len(text), LONGEST):
+    while shared < min(len(before), len(text), MAX_SHARED_TOKENS):
         if before[-1 - shared] != text[-1 - shared]:
             break
         shared += 1
@@ -74,14 +72,6 @@ def test_shared_tokens_are_those_of_a_plain_count(documents, texts, data):
         for row, text in zip(ids.tolist(), texts, strict=True)
     ]
     assert found.tolist() == expected
-
-
-def test_documents_in_one_stream_share_nothing_across_their_borders():
-    tokens, first = np.array([1, 2, 3, 1, 2, 3]), np.array([0, 3])
-    text = Prefixes(np.array([2, 3, 1, 2]), np.array([0]), np.array([4]))
-    # The stream's first token alone is no entry: the entries have the tokens 2, 3, 1, 2, 3.
-    found = SharedTokens(tokens, first, first[:1]).count(torch.tensor([[0, 1, 2, 3, 4]]), text)
-    assert found.tolist() == [[0, 2, 0, 0, 2]]
 
 
 def mixture(model, tokenizer, store, ids, weight):
@@ -142,37 +132,6 @@ def test_evaluation_counts_them_and_two_halves_are_one_whole(
     ]
     both = knn_logits.evaluate(model, tokenizer, halves, [TEXTS[2]], **settings)
     assert both.total.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("min_knns", [1, 10_000])
-def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns):
-    settings = {"k": 5, "retomaton": True, "min_knns": min_knns, "suffix_weight": WEIGHT}
-    inputs = tokenizer(TEXTS[1][:40], return_tensors="pt")
-    with KNNLogitsProcessor(model, alike, pointer_weight=1.0, **settings) as knn:
-        output = knn.generate(**inputs, do_sample=False, max_new_tokens=6, draft=False)
-        steps = knn._recorder.fitting(output, None).steps
-    documents = [tokenizer(text)["input_ids"] for text in ALIKE]
-    assert len(steps) == 6
-    for position, step in steps.items():
-        text = output[0, :position].tolist()
-        ids = step.neighbors.ids[0].tolist()
-        shared = [by_hand(documents, entry, text) for entry in ids]
-        assert step.neighbors.shared[0].tolist() == shared
-
-
-def test_a_far_neighbor_with_all_the_weight_is_counted():
-    distances = torch.tensor([[1.0, 300.0, 301.0, math.inf]])
-    bonus = torch.tensor([[0.0, 147.0, 147.0, 0.0]])
-    ids, values = torch.tensor([[0, 1, 2, -1]]), torch.tensor([[5, 6, 7, 0]])
-    grid = Grid((1, 2, 4), (0.5, 2.0, 4.0))
-    for token in (5, 6, 7, 8):
-        neighbors = Neighbors.from_distances(ids, distances, values)
-        found = p_knn_table(neighbors, torch.tensor([token]), grid, bonus)[0]
-        for row, k in enumerate(grid.ks):
-            for column, temperature in enumerate(grid.temperatures):
-                logits = -distances[0, :k].double() / temperature + bonus[0, :k].double()
-                expected = float((torch.softmax(logits, 0) * (values[0, :k] == token)).sum())
-                assert float(found[row, column]) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("stride", [8, 24])

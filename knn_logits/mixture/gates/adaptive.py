@@ -120,7 +120,7 @@ def shares_of(logits: Tensor) -> Tensor:
 class AdaptiveGate(FittedGate):
     """Computes λ for the neighbors and s for the verbatim match, from `FEATURES`.
 
-    Both are 0 where the model's likeliest token is a control token, such as the one that ends a
+    Both are 0 where the model's likeliest token is a control token, such as the end of a
     text, and at most 0.999. λ is 0 without neighbors, and s without a match.
 
     Args:

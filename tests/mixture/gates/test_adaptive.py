@@ -14,7 +14,7 @@ from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate, Ballots, shares_of
 from knn_logits.mixture.gates.adaptive_fitting import (
     CORPUS,
-    OWN,
+    OWN_TEXT,
     PASSAGE,
     GateTokens,
     fit_adaptive_gate,
@@ -221,7 +221,7 @@ def test_a_fit_follows_near_neighbors_and_leaves_the_models_own_text_alone():
             drawn(CORPUS, 800, 1, near=-1.0, right_knn=0.9),
             drawn(CORPUS, 800, 2, near=-9.0, right_knn=0.05),
             drawn(PASSAGE, 300, 3, near=0.0, right_knn=1.0, right_match=1.0),
-            drawn(OWN, 600, 4, near=-9.0, right_knn=0.0),
+            drawn(OWN_TEXT, 600, 4, near=-9.0, right_knn=0.0),
         ]
     )
     gate = fit_adaptive_gate(tokens, "l2")

@@ -119,19 +119,3 @@ def test_explain(model, tokenizer, explain, memory, gated):
     assert clear.mean() > 0.7
     found = np.array([(token.lmbda, np.log(token.p)) for token in tokens])[clear]
     np.testing.assert_allclose(found, np.stack([lmbdas, log_p], -1)[clear], atol=1e-4)
-
-
-def test_a_level_gate_is_a_number(model, tokenizer, store):
-    inputs = encode(tokenizer, PROMPTS)
-    found = []
-    for lmbda in (0.4, Curve("l2", [1.0], [0.4])):
-        with KNNLogitsProcessor(model, store, k=K, lmbda=lmbda, temperature=TEMPERATURE) as knn:
-            output = model.generate(**inputs, **SETTINGS, num_beams=2, logits_processor=[knn])
-            found.append((output, knn.trace(output, tokenizer)))
-    (number, number_trace), (gate, gate_trace) = found
-    assert torch.equal(number.sequences, gate.sequences)
-    for one, other in zip(number.scores, gate.scores, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-    assert [t.lmbda for s in gate_trace for t in s.tokens] == pytest.approx(
-        [t.lmbda for s in number_trace for t in s.tokens]
-    )
