@@ -124,6 +124,15 @@ def test_a_short_word_is_a_source_within_others_only():
     assert source.words == " for one"
 
 
+@pytest.mark.parametrize(("share", "alone"), [(0.0, True), (0.04, True), (0.06, False)])
+def test_a_text_in_which_the_memory_has_no_part_has_nothing_near(share, alone, capsys):
+    sequence = SequenceTrace("", [shared(" winch", a=share), shared(" cover", a=0.0)])
+    assert sequence.alone is alone
+    Trace([sequence]).show()
+    assert ("nothing near: no passage has a part" in capsys.readouterr().out) is alone
+    assert ("nothing near" in to_html(Trace([sequence]))) is alone
+
+
 def test_what_the_memory_has_to_do_with_a_word():
     brought = replace(shared(" x", a=0.8), by_model=Rival(" y", 0.3))
     assert brought.meaning == "changed"
