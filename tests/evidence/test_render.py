@@ -52,7 +52,8 @@ def test_the_terminal_shows_words_and_sources(traced):
 
 def hostile(text):
     neighbor = NeighborTrace(text, text, text, text, text, text, text, 0, 0.5, 1.0, 0.9)
-    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor])
+    share = DocumentShare(text, text, text, text, 0.9)
+    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor], documents=[share])
     return Trace([SequenceTrace(text, [token])])
 
 

@@ -160,7 +160,9 @@ def voted(text, *votes):
         NeighborTrace("", text, "", "0", None, None, store, 0, share, 0.0, share)
         for store, share in votes
     ]
-    return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, sum(share for _, share in votes), neighbors)
+    documents = [DocumentShare(store, "0", None, None, share) for store, share in votes]
+    total = sum(share for _, share in votes)
+    return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, total, neighbors, documents=documents)
 
 
 def test_documents_of_two_datastores_with_one_id_are_two(capsys):

@@ -196,7 +196,7 @@ def test_words_that_run_on_under_another_heading_name_both():
 
     def token(text, title, after):
         row = NeighborTrace("", text, after, "d", title, None, "s", 1, 0.9, 0.1, 0.9)
-        return TokenTrace(text, 1, 0.9, 0.1, 1.0, 0.9, 0.9, [row])
+        return TokenTrace(text, 1, 0.9, 0.1, 1.0, 0.9, 0.9, [row], documents=[share])
 
     tokens = [
         token(" One", "d, A", " two.\nThree"),
