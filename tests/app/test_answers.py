@@ -228,8 +228,10 @@ def test_bars_are_of_the_mixture_first_and_say_what_it_is(drawing):
 
 
 def test_nothing_near_is_said(drawing):
-    page = drawing(views.frame({"knn": answer(token(" cover", 0.0, lmbda=0.0))}, {}))
+    far = token(" cover", 0.0, [neighbor()], lmbda=0.0)
+    page = drawing(views.frame({"knn": answer(far)}, {}))
     assert "Nothing near. The memory has no part in these words." in shown(page, ".kl-far")
+    assert "The nearest passage is:" in shown(page, ".kl-nearest")
     words(page).click()
     assert "λ is 0 here, so the memory has no part." in shown(page, ".kl-panel")
     page = drawing(views.frame({"knn": answer(token(" cover"))}, {}))
