@@ -176,6 +176,6 @@ def test_documents_of_two_datastores_with_one_id_are_two(capsys):
 
 
 def test_words_from_two_datastores_are_no_passage():
-    one, other = voted("har", ("a", 0.9)), voted(" har", ("b", 0.9))
-    one.neighbors[0] = replace(one.neighbors[0], after=" har")
+    one, other = voted("harp", ("a", 0.9)), voted(" harp", ("b", 0.9))
+    one.neighbors[0] = replace(one.neighbors[0], after=" harp")
     assert len(main_sources(SequenceTrace("", [one, other]), 5)) == 2
