@@ -19,8 +19,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.copies import Copies
 from knn_logits.metrics import Metric, check_metric
-from knn_logits.mixture.gates.fitted import FittedGate
-from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
+from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate
 from knn_logits.mixture.gates.network import Network
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Occurrences
