@@ -41,7 +41,7 @@ from knn_logits.store.datastore import Datastore
 MAX_NEIGHBORS = 5
 # Number of tokens before and after a token that decide its spelling and the passage that is shown.
 AROUND = 64
-# As many tokens follow the word of a passage.
+# Number of tokens after the word of a passage.
 _AFTER = 11
 # log p_kNN of a token beyond which no other token can have a larger vote.
 _MAJORITY = math.log(0.501)
@@ -263,8 +263,8 @@ class Tracer:
             start = next((place for place, token in enumerate(ids[:first]) if token not in pads), 0)
             sequence = self.sequence(ids[start:], first - start, chosen)
             if prompt is not None:
-                _, found, rest = sequence.prompt.rpartition(prompt.strip())
-                apart = bool(found) and bool(rest.strip())
+                text, read = prompt.strip(), sequence.prompt.rstrip()
+                apart = text in read and not read.endswith(text)
                 sequence = replace(sequence, prompt=prompt, apart=apart)
             traced.append(sequence)
         return Trace(traced, self.memory.names)

@@ -63,7 +63,7 @@ class Source:
 
 # Signs that end a word and do not belong to it.
 PUNCTUATION = ".,;:!?)]}»”\"'"
-# Words of so few letters are as likely in any document.
+# Maximum length of a lower-case word that says nothing about its document, such as "the".
 _SHORT_WORD_LENGTH = 3
 _AROUND_WORD = string.whitespace + "\u00a0([{«“`*_" + PUNCTUATION
 
