@@ -274,3 +274,17 @@ def test_threads_that_came_and_went_leave_their_traces(model, tokenizer, store):
             with ThreadPoolExecutor(1) as thread:
                 outputs.append(thread.submit(generated, model, knn, ids).result())
         assert [knn.trace(output, tokenizer)[0].prompt for output in outputs] == prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "apart"),
+    [("harbour crane", True), ("crane lifts ", False), ("a sea", False), ("", False)],
+)
+def test_a_prompt_is_apart_from_the_answer_where_other_text_follows_it(
+    model, tokenizer, store, prompt, apart
+):
+    inputs = tokenizer("The harbour crane lifts", return_tensors="pt")
+    with KNNLogitsProcessor(model, store) as knn:
+        output = knn.generate(**inputs, max_new_tokens=2, do_sample=False)
+        (sequence,) = knn.trace(output, tokenizer, prompt=prompt)
+    assert (sequence.prompt, sequence.apart) == (prompt, apart)
