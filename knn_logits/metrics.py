@@ -5,7 +5,6 @@ No torch is imported here, since commands read the names at their start.
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -39,7 +38,6 @@ class InnerProduct:
     unit_length: bool = False  # vectors are scaled to length 1
     centered: bool = False  # vectors may be moved together, which loses less to rounding
     perfect: float | None = None  # nearness of a vector to itself; None if others may be nearer
-    limits: tuple[float, float] = (-math.inf, math.inf)  # of nearness, with room for rounding
 
     def prepared(self, vectors: Tensor) -> Tensor:
         """Returns vectors, [rows, dim], as they are compared. A zero vector stays zero."""
@@ -87,7 +85,6 @@ class SquaredDistance(InnerProduct):
     sign = -1
     centered = True
     perfect = 0.0
-    limits = (-math.inf, 0.0)
 
     def norms(self, keys: Tensor) -> Tensor | None:
         """See `InnerProduct.norms`."""
@@ -130,7 +127,6 @@ class Cosine(InnerProduct):
 
     unit_length = True
     perfect = 1.0
-    limits = (-1.01, 1.01)
 
     def squared_distance(self, nearness: Tensor) -> Tensor | None:
         """See `InnerProduct.squared_distance`: |q - k|^2 = 2 - 2qk."""

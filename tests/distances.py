@@ -1,6 +1,7 @@
 """Distances in place of nearness, and weights of what a retriever finds."""
 
 from knn_logits.mixture.vote import Weighing
+from knn_logits.search.occurrences import Prefixes
 
 
 def by_distance(index, queries, k):
@@ -12,3 +13,9 @@ def by_distance(index, queries, k):
 def weighing(retriever):
     """How a memory with this retriever weighs neighbors."""
     return Weighing.of(retriever.config, retriever.weights)
+
+
+def search_steps(retriever, states, ids):
+    """The neighbors at the last positions of texts: states [rows, positions, dim]."""
+    queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
+    return retriever.search(queries, Prefixes.of_steps(ids, states.shape[1]))

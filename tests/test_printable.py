@@ -12,7 +12,7 @@ import knn_logits
 from knn_logits import KNNLogitsError, Trace
 from knn_logits.cli import bars as module
 from knn_logits.errors import ConfigError, MissingDependencyError
-from knn_logits.evidence.trace import NeighborTrace, SequenceTrace, TokenTrace
+from knn_logits.evidence.records import DocumentShare, NeighborTrace, SequenceTrace, TokenTrace
 from knn_logits.printable import Encoded, json_line, one_line, printable
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
@@ -69,7 +69,8 @@ def test_a_stream_takes_characters_that_its_encoding_lacks():
 def hostile():
     text = f"word{CLIPBOARD}\u202e\x9b2J"
     neighbor = NeighborTrace(text, text, text, text, text, text, text, 0, 0.5, 1.0, 0.9, text)
-    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor])
+    share = DocumentShare(text, text, text, text, 0.9)
+    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor], documents=[share])
     return Trace([SequenceTrace(text, [token])])
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from knn_logits import Datastore, KNNLogitsProcessor, Memory, Trace, explain
-from knn_logits.hosting import Deadline, Limits, Pieces, Vote
+from knn_logits.hosting import Deadline, Limits, Pieces
 from knn_logits_app.decoding import SentenceEnd, TokenStream, samplers
 from knn_logits_app.library import Library
 from knn_logits_app.live import Live, Shown
@@ -40,7 +40,6 @@ class Piece(NamedTuple):
     text: str
     share: float
     changed: bool = False
-    far: bool = False  # whether no neighbor was near
 
 
 @dataclass(frozen=True)
@@ -163,14 +162,13 @@ def _write(
             nonlocal last
             if token in reader.silent:
                 return
-            share, changed, far = 0.0, False, False
+            share, changed = 0.0, False
             vote = knn.vote if knn else None
             if vote is not None and live is not None:
                 share = vote.influence(0, token)
                 changed = int(vote.log_p_lm[0].argmax()) != token
-                far = is_far(vote)
                 live.add(vote, [token])
-            words.append(Piece(pieces.add(token), share, changed, far))
+            words.append(Piece(pieces.add(token), share, changed))
             now = time.monotonic()
             if now - last >= FRAME_SECONDS:
                 last = now
@@ -193,13 +191,6 @@ def _write(
             trace, packed = _for_page(trace, live, library)
             answer = replace(answer, trace=trace, live=packed)
         emit((side, replace(answer, done=True)))
-
-
-def is_far(vote: Vote) -> bool:
-    """Whether a step's neighbors are known to be far, and none was found word for word."""
-    matched = vote.neighbors.matched
-    near = vote.near is None or bool(vote.near[0])
-    return not near and (matched is None or not bool((matched[0] > 0).any()))
 
 
 def _generate(

@@ -72,9 +72,7 @@ def _side(answer: Answer) -> dict[str, Any]:
     content = {name: getattr(answer, name) for name in names}
     content["seconds"] = round(answer.seconds, 3)
     if answer.trace is None:
-        pieces = [
-            [piece.text, round(piece.share, 3), piece.changed, piece.far] for piece in answer.words
-        ]
+        pieces = [[piece.text, round(piece.share, 3), piece.changed] for piece in answer.words]
         return {**content, "words": pieces}
     live, documents = answer.live or (None, [])
     trace = {**packed(answer.trace[0], documents), "stores": list(answer.trace.stores)}
@@ -114,7 +112,6 @@ def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str
     tokens = list(map(packed_token, sequence.tokens))
     return {
         **asdict(replace(sequence, tokens=[])),
-        "near": sequence.near,
         "alone": sequence.alone,
         "tokens": tokens,
         "documents": [[row.store, row.document, row.title, row.uri] for row in rows],

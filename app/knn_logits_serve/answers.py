@@ -126,8 +126,7 @@ def sources_json(end: End) -> dict[str, Any] | None:
         )
     documents = sequence.documents[:_MAX_DOCUMENTS] if sequence.tokens else []
     listed = [_document(document) for document in documents if document.share >= _MIN_SHARE]
-    nearness = {"near": sequence.near, "alone": sequence.alone}
-    return {**nearness, "spans": spans, "documents": listed}
+    return {"alone": sequence.alone, "spans": spans, "documents": listed}
 
 
 def asked_json(answer: Asked) -> dict[str, Any]:

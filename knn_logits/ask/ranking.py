@@ -130,7 +130,8 @@ class Ranking:
             for vectors in self._vectors
             for at in range(0, len(vectors), _ROWS_AT_ONCE)
         ]
-        return np.nan_to_num(np.concatenate(parts), nan=-1.0, posinf=-1.0, neginf=-1.0)
+        similarities: Array = np.concatenate(parts)
+        return np.where(np.isfinite(similarities), similarities, -1.0)
 
 
 @lru_cache(maxsize=16)

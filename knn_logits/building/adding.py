@@ -17,7 +17,6 @@ from torch import nn
 from knn_logits.arrays import Array
 from knn_logits.building.encoding import vectors_of_growth
 from knn_logits.building.indexing import automatic_factory, same_kind, write_index, write_suffixes
-from knn_logits.building.nearness import near_record, nearness_of
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.steps import Cut, Steps, cut_documents
@@ -256,9 +255,7 @@ def finish_growth(
         return
     index, record = extended_index(store, grown, threads, steps.progress)
     write_index(job, grown, index, record, store.checks)
-    nearness = nearness_of(grown, index, record.seed)
-    near = near_record(grown, nearness)
-    job.commit(manifest, index=record, near=near, encoder=encoder)
+    job.commit(manifest, index=record, encoder=encoder)
 
 
 def extended_index(

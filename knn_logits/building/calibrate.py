@@ -1,20 +1,18 @@
-"""`calibrate` fits a new datastore to its own text: its settings, its gate, and what is near."""
+"""`calibrate` fits a new datastore to its own text: its settings and its gate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from knn_logits.building.gate_fitting import write_gate
-from knn_logits.building.nearness import near_record, nearness_of, unrepeated_ngram
+from knn_logits.building.nearness import unrepeated_ngram
 from knn_logits.building.on_demand import choose_on_demand
 from knn_logits.building.planning import BuildPlan
 from knn_logits.building.settings_choice import choose_settings, warn_of_repeats
 from knn_logits.building.steps import Steps
 from knn_logits.index.base import Index
-from knn_logits.progress import while_running
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.records import GateRecord, NearRecord, SettingsRecord
+from knn_logits.store.records import GateRecord, SettingsRecord
 
 
 @dataclass(frozen=True)
@@ -23,15 +21,11 @@ class Calibration:
 
     settings: SettingsRecord
     gate: GateRecord | None  # of the gate, which is in the job's folder
-    near: NearRecord | None
 
 
 def calibrate(steps: Steps, plan: BuildPlan, store: Datastore, index: Index | None) -> Calibration:
     """Calibrates what a build's plan leaves open; `index` is None for keys on demand."""
-    settings, seed, nearness, gate = store.manifest.settings, plan.index.seed, None, None
-    if index is not None:
-        search = partial(nearness_of, store, index, seed)
-        nearness = while_running(steps.progress, "settings", search)
+    settings, seed, gate = store.manifest.settings, plan.index.seed, None
     if plan.calibrate:
         warn_of_repeats(store, seed)
         if index is None:
@@ -52,4 +46,4 @@ def calibrate(steps: Steps, plan: BuildPlan, store: Datastore, index: Index | No
             settings = settings.model_copy(update={"no_repeat_ngram_size": ngram})
     if plan.fits_gate and index is not None:
         gate = write_gate(steps, plan, store, settings, index)
-    return Calibration(settings, gate, near_record(store, nearness))
+    return Calibration(settings, gate)

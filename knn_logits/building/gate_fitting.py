@@ -31,7 +31,7 @@ from knn_logits.measure.text_pass import TokenScores
 from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate
 from knn_logits.mixture.gates.adaptive_fitting import (
     CORPUS,
-    OWN,
+    OWN_TEXT,
     PASSAGE,
     GateTokens,
     fit_adaptive_gate,
@@ -213,7 +213,7 @@ def _texts(
     for ids, given in own:
         if len(ids) > max(given, 2):
             # The state after the first token may be an attention sink.
-            yield (OWN, _NO_PART, _NO_PART), np.array(ids, tokens.dtype), max(given - 1, 1)
+            yield (OWN_TEXT, _NO_PART, _NO_PART), np.array(ids, tokens.dtype), max(given - 1, 1)
 
 
 def _beginnings(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.nearness import like_temperature, near_record, nearness_of
+from knn_logits.building.nearness import like_temperature
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.index.backend import Backend
@@ -72,7 +72,6 @@ def build_index(
         # The index is built under the manifest's metric, so the manifest in memory changes first.
         store.manifest = old.model_copy(update={"metric": metric})
         built, record = make_index(store, index, threads=threads, progress=progress)
-        nearness = nearness_of(store, built, index.seed)
         settings, gate = _settings_after(store, old), old.gate
         gone: list[layout.Kind] = ["index"]
         if metric != old.metric:
@@ -85,7 +84,6 @@ def build_index(
             index=record,
             settings=settings,
             gate=gate,
-            near=near_record(store, nearness),
         )
     return Datastore(store.folder)
 

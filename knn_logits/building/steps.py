@@ -16,7 +16,7 @@ from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
     CANARY_TOKENS,
-    SAME,
+    SAME_KEYS,
     canary_keys,
     canary_tokens,
     check_causal,
@@ -62,7 +62,7 @@ class Steps:
         if job.file("checks") is not None:
             saved = read_arrays(job.path("checks"))[0]
             before = saved.get(CANARY_KEYS)
-            if before is not None and relative_error(computed, before) <= SAME:
+            if before is not None and relative_error(computed, before) <= SAME_KEYS:
                 return {CANARY_TOKENS: saved[CANARY_TOKENS], CANARY_KEYS: before}
             if not job.overwrite:
                 raise MismatchError(
@@ -162,7 +162,7 @@ def computes_canary(
 ) -> bool:
     """Whether a model gives the canary's keys to the last bit; other keys are refused."""
     keys = canary_keys(model, location, canary[CANARY_TOKENS])
-    if relative_error(keys, canary[CANARY_KEYS]) > SAME:
+    if relative_error(keys, canary[CANARY_KEYS]) > SAME_KEYS:
         raise MismatchError(refusal)
     return bool(np.array_equal(keys, canary[CANARY_KEYS]))
 

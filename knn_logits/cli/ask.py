@@ -22,7 +22,7 @@ from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
     from knn_logits.ask.answer import Answer, AnswerToken
-    from knn_logits.evidence.trace import SequenceTrace
+    from knn_logits.evidence.records import SequenceTrace
 
 # Maximum number of characters that are shown of a passage, and of those before the quotation.
 _SHOWN, _BEFORE = 400, 120

@@ -131,7 +131,7 @@ class Chat:
     def _continue(self, prompt: str) -> None:
         import transformers
 
-        from knn_logits.evidence.render import nearness_line
+        from knn_logits.evidence.render import ALONE
         from knn_logits.generation.processor import KNNLogitsProcessor
 
         self.reply = None
@@ -148,9 +148,8 @@ class Chat:
                 streamer = Printed(self.console, self.tokenizer, knn)
                 output = knn.generate(**settings, draft=self.draft, streamer=streamer)
                 self.trace = knn.trace(output, self.tokenizer, prompt=prompt)
-            if line := nearness_line(self.trace[0]):
-                style = "dim" if self.trace[0].alone else "yellow"
-                self.console.print(line, style=style, markup=False)
+            if self.trace[0].alone:
+                self.console.print(ALONE, style="dim", markup=False)
         if self._templated:
             new = output[0, settings["input_ids"].shape[1] :]
             text = self.tokenizer.decode(new, skip_special_tokens=True)

@@ -68,7 +68,7 @@ def explain(
     loaded, tokenizer = run.load(model)
     from knn_logits.evidence.explanation import explain as explain_text
     from knn_logits.evidence.render import show
-    from knn_logits.evidence.trace_json import token_dict
+    from knn_logits.evidence.trace import token_dict
 
     doing("looking for passages")
     with interruptible("nothing was written"), opened.searching():
@@ -80,7 +80,7 @@ def explain(
             content: dict[str, Any] = {
                 "text": text,
                 "first": sequence.prompt,
-                "near": sequence.near,
+                "alone": sequence.alone,
             }
             content |= {"unchecked": list(sequence.unchecked)}
             print_json(content | {"tokens": [token_dict(token) for token in sequence.tokens]})

@@ -184,7 +184,7 @@ def generate(
 def _as_json(
     knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request, sequence: Any
 ) -> dict[str, Any]:
-    from knn_logits.evidence.trace_json import token_dict
+    from knn_logits.evidence.trace import token_dict
     from knn_logits.mixture.gates.gate import gate_name
 
     left_out = memory.settings.get("exclude")
@@ -196,6 +196,5 @@ def _as_json(
     content["passes"] = knn.passes
     if knn.gate is not None:
         content["gate"] = gate_name(knn.gate)
-    content |= {"near": sequence.near, "alone": sequence.alone}
-    content |= {"unknown": list(sequence.unknown)}
+    content["alone"] = sequence.alone
     return content | {"tokens": [token_dict(token) for token in sequence.tokens]}

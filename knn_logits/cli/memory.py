@@ -41,7 +41,7 @@ class ClusterOptions:
 
 
 # Settings of the pointers that RetoMaton follows.
-_POINTING = ("min_knns", "max_knns", "pointer_weight", "pointer_distances")
+_POINTING = ("min_knns", "max_knns", "pointer_weight")
 # The cluster that builds, and not one that searches.
 Ray = Annotated[ClusterOptions, Without(("shards",))]
 

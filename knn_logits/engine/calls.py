@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
 _CALL = LogitsProcessorList.__call__.__code__
 # The method by which every candidate generator of assisted decoding makes its drafts.
 _DRAFT = "get_candidates"
-# A local variable of the loops that pad ended rows: 1 for a row that goes on, 0 for an ended one.
+# A local variable of the loops that pad ended rows: 1 for a row that continues, 0 for an ended row.
 _GOING_ON = "unfinished_sequences"
 
 
@@ -88,11 +89,20 @@ class Course:
     """The calls that one generation has made so far."""
 
     def __init__(self, call: Call, length: int, whole: bool) -> None:
-        self._processors = _reference(call.processors)
+        self._processors = None if call.processors is None else weakref.ref(call.processors)
         self.start = self._first = self._longest = length
         self._cached = not whole
-        self.sources: Tensor | None = None
+        self.sources: Tensor | None = (
+            None  # int64 [rows], a number for what each row's encoder read
+        )
         self.recording: Any = None
+
+    def texts(self, input_ids: Tensor) -> Tensor:
+        """The ids of texts, with a number for their encoder inputs before them."""
+        if self.sources is None or len(self.sources) != len(input_ids):
+            return input_ids
+        # Rows with different encoder inputs are different texts. No token is negative.
+        return torch.cat([-1 - self.sources.unsqueeze(1), input_ids], dim=-1)
 
     def has(self, call: Call) -> bool:
         """Whether this generation's list of processors makes a call."""
@@ -118,21 +128,30 @@ class Course:
         self._longest = length
 
 
-def course_of(
-    courses: Sequence[Course], call: Call, length: int, *, whole: bool, again: bool
-) -> Course | None:
-    """Finds the generation of a call, and notes the call; None if a generation begins."""
-    if courses and again:
-        course = next((course for course in courses if course.has(call)), courses[0])
-        course.note(length)
-        return course
-    return next((course for course in courses if course.goes_on(call, length, whole=whole)), None)
+class Courses(threading.local):
+    """The generations of one thread, the latest first. One may be made within another."""
 
+    def __init__(self) -> None:
+        self._courses: list[Course] = []
 
-def with_course(courses: Sequence[Course], course: Course) -> list[Course]:
-    """Puts a generation first. Those that it may have been made within stay."""
-    return [course, *(other for other in courses if other is not course and not other.ended)]
+    @property
+    def latest(self) -> Course | None:
+        """The generation of this thread's latest call."""
+        return next(iter(self._courses), None)
 
+    def follow(self, call: Call, length: int, *, whole: bool, again: bool) -> tuple[Course, bool]:
+        """The generation of a call, which is noted there, and whether it begins with the call.
 
-def _reference(processors: Any) -> weakref.ref[Any] | None:
-    return None if processors is None else weakref.ref(processors)
+        `again` says whether the call's forward pass has answered a call before.
+        """
+        courses = self._courses
+        if courses and again:
+            course = next((course for course in courses if course.has(call)), courses[0])
+            course.note(length)
+            found: Course | None = course
+        else:
+            found = next((one for one in courses if one.goes_on(call, length, whole=whole)), None)
+        course = found or Course(call, length, whole)
+        others = (other for other in courses if other is not course and not other.ended)
+        self._courses = [course, *others]
+        return course, found is None

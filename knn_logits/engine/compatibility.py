@@ -23,7 +23,7 @@ from knn_logits.metrics import COMPARISONS
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.manifest import Manifest
-from knn_logits.store.records import KeyRecord, ModelRecord, TokenizerRecord
+from knn_logits.store.records import ModelRecord, TokenizerRecord
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,12 @@ CANARY_LENGTH = 32
 # Limits of the relative distance between a model's keys and the canary's. Rounding in the same
 # precision stays far below the first. The same weights in another precision stay below the second,
 # and another model is above it.
-SAME = 1e-3
+SAME_KEYS = 1e-3
 SAME_WEIGHTS = 0.05
 
 # Keys of another engine or of quantised weights are compared by their neighbors: the share that
 # must be the same, and the number of neighbors of each sampled entry.
-LEAST_SHARED = 0.6
+MIN_NEIGHBOR_SHARE = 0.6
 NEIGHBORS = 64
 _SAMPLE = 20_000
 
@@ -191,7 +191,7 @@ def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None
     short = canary_keys(model, location, tokens[:half], tokens)
     long = canary_keys(model, location, tokens, tokens)[:half]
     exact = model_record(model).dtype in ("float32", "float64")
-    tolerance = SAME if exact else SAME_WEIGHTS
+    tolerance = SAME_KEYS if exact else SAME_WEIGHTS
     # Keys that are not finite say nothing about this. They are refused elsewhere.
     if np.linalg.norm(short - long) > tolerance * np.linalg.norm(long):
         raise ModelError(
@@ -200,18 +200,9 @@ def check_causal(model: nn.Module, location: KeyLocation, tokens: Array) -> None
         )
 
 
-def locate_key(model: nn.Module, store: Datastore, key: str | None = None) -> KeyLocation:
+def locate_key(model: nn.Module, store: Datastore) -> KeyLocation:
     """Finds the place in a model that a datastore's keys were taken from."""
-    record: KeyRecord = store.manifest.key
-    location = find_key(model, record.name)
-    if key is not None:
-        requested = find_key(model, key)
-        if (requested.module, requested.side) != (location.module, location.side):
-            raise MismatchError(
-                f"{store.folder} contains keys of {location} ({record.name}), not of "
-                f"{requested}; remove --key, or build another datastore with it"
-            )
-    return location
+    return find_key(model, store.manifest.key.name)
 
 
 def pair_tokenizer(
@@ -278,7 +269,7 @@ def check_model(
         )
     error = relative_error(keys, expected)
     mine, theirs = model_record(model), manifest.model
-    if error > SAME and {mine.engine, theirs.engine} != {TRANSFORMERS} and store.has_keys:
+    if error > SAME_KEYS and {mine.engine, theirs.engine} != {TRANSFORMERS} and store.has_keys:
         if adds:
             raise MismatchError(
                 f"{store.folder} has keys of {theirs.id} ({theirs.engine}, {theirs.dtype}), and "
@@ -292,7 +283,7 @@ def check_model(
             f"{store.folder} was built by another model ({_difference(model, manifest)}; its keys "
             f"differ by {error:.0%}): load {manifest.model.named}, which built it"
         )
-    if error > SAME:
+    if error > SAME_KEYS:
         logger.warning(
             "the model's keys differ by %.1f%% from those of %s (precision %s there, %s here), "
             "so its neighbors may differ slightly; set the precision with --dtype",
@@ -312,15 +303,15 @@ def _check_neighbors(model: nn.Module, store: Datastore, keys: Array, expected: 
         f"keys of {mine.id} ({engine}) share {share:.0%} of their {NEIGHBORS} neighbors with those "
         f"of {store.folder} ({stored_engine})"
     )
-    if share < LEAST_SHARED:
+    if share < MIN_NEIGHBOR_SHARE:
         cause = (
             "its quantisation is too coarse"
             if mine.type == theirs.type or _is_quantised(mine.dtype)
             else f"it is another model ({_difference(model, store.manifest)})"
         )
         raise MismatchError(
-            f"{message}, and {LEAST_SHARED:.0%} are needed: either this is not {theirs.id}, or "
-            f"{cause}; build a datastore with this model"
+            f"{message}, and {MIN_NEIGHBOR_SHARE:.0%} are needed: either this is not {theirs.id}, "
+            f"or {cause}; build a datastore with this model"
         )
     logger.warning("%s", message)
 

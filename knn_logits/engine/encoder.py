@@ -91,7 +91,7 @@ class Encoder:
 
     @property
     def record(self) -> EncoderRecord:
-        """What a manifest says of it."""
+        """The record of the encoder in a manifest."""
         return EncoderRecord(id=self.id, sha256=self.sha256, dim=self.dim)
 
     @property

@@ -1,4 +1,4 @@
-"""Takes the states during `generate()`, and finds the one that a processor's call is about.
+"""Takes the states during `generate()`, and finds the state that a processor's call is about.
 
 The latest state may be of another pass: candidates, guidance, an assistant, another processor. So a
 call is answered by the pass that has its ids, in its depth (`calls`).
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,54 +34,9 @@ from knn_logits.engine.location import (
     first_tensor,
     is_encoder_decoder,
 )
-from knn_logits.errors import ModelError
+from knn_logits.engine.paging import allow_paged, refuse_paged
 
-_NAME = "generate_batch"
 _Hook = TypeVar("_Hook", bound=Callable[..., None])
-
-
-class _Refusal:
-    """Replaces a model's `generate_batch`, and counts the processors that asked for this."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.attached = 0
-        self.model = weakref.ref(model)
-        self.replaced = vars(model).get(_NAME)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # If a model is copied while a processor is attached, no processor is attached to the copy.
-        return getattr, (self.model(), _NAME)
-
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        raise ModelError(
-            'continuous batching (cache_implementation="paged", generate_batch) ignores logits '
-            "processors, so kNN would have no effect: disable it, or close() the "
-            "KNNLogitsProcessor"
-        )
-
-
-def refuse_paged(model: nn.Module) -> None:
-    """Makes the model's continuous batching raise `ModelError` until `allow_paged`."""
-    if not hasattr(model, _NAME):
-        return
-    refusal = vars(model).get(_NAME)
-    if not isinstance(refusal, _Refusal):
-        refusal = _Refusal(model)
-        setattr(model, _NAME, refusal)
-    refusal.attached += 1
-
-
-def allow_paged(model: nn.Module) -> None:
-    """Undoes one call of `refuse_paged`."""
-    refusal = vars(model).get(_NAME)
-    if isinstance(refusal, _Refusal):
-        refusal.attached -= 1
-        if refusal.attached <= 0:
-            delattr(model, _NAME)
-            if refusal.replaced is not None:
-                setattr(model, _NAME, refusal.replaced)
-
-
 # Windows kept for each depth: one for the call, one for a guidance pass, and one to spare.
 _MOST_WINDOWS = 3
 # The argument that holds the cache: the usual name, and the name in models without attention.

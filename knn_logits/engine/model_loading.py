@@ -23,7 +23,7 @@ def gguf_file(name: str) -> Path | None:
             return None
         if len(files) > 1:
             raise ConfigError(
-                f"{name} contains {len(files)} GGUF files: pass one of them, such as {files[0]}"
+                f"{name} contains {len(files)} GGUF files: pass a file, such as {files[0]}"
             )
         return files[0]
     if path.suffix.lower() != SUFFIX:
@@ -33,10 +33,10 @@ def gguf_file(name: str) -> Path | None:
 
 def open_gguf(path: Path) -> tuple[Any, Any]:
     """Opens a GGUF file: model and tokenizer; without llama.cpp, transformers reads it."""
-    from knn_logits.engine.llama_cpp.passes import GGUFPasses
+    from knn_logits.engine.llama_cpp.model import GGUFModel
 
     try:
-        model = GGUFPasses(path)
+        model = GGUFModel(path)
     except MissingDependencyError:
         if importlib.util.find_spec("gguf") is None:
             raise

@@ -15,14 +15,14 @@ from knn_logits.engine.tokens import control_ids
 from knn_logits.store.blocks import HEADINGS, TokenBlock
 from knn_logits.store.datastore import Datastore
 
-# A passage grows to so many tokens block by block. A longer block is a passage of its own, and is
-# cut at the ends of sentences beyond the second number.
+# Number of tokens to which a passage grows block by block. A longer block is a passage of its own,
+# and is cut at the ends of sentences beyond the second number.
 PASSAGE_TOKENS, MAX_TOKENS = 160, 320
 # A longer sentence is cut between two words, a longer block of code between two lines.
 MAX_CHARACTERS = 800
 QUESTION_MARKS = ("?", "\uff1f", "\u061f")
-_LONG = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\s+|$)|(.{{{MAX_CHARACTERS}}})")
-_LINES = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\n|$)|(.{{{MAX_CHARACTERS}}})")
+_SENTENCE_CUT = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\s+|$)|(.{{{MAX_CHARACTERS}}})")
+_CODE_CUT = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\n|$)|(.{{{MAX_CHARACTERS}}})")
 _MARKER = re.compile(r"\s*(?:[-*+•▪◦●–>]|\(?\d{1,3}[.)]|[a-z]\)|[QA]:)\s+")
 _CLOSING = re.compile(r"\s#+$")
 _ENDS = re.compile("[.!?\u3002\uff01\uff1f\u0964\n]" + r"[\"'”’)\]]*\s*$")
@@ -200,7 +200,7 @@ def cut_sentences(text: str, kind: str, language: str) -> Iterator[str]:
     """Yields the sentences of a block, without the marker of a list."""
     if kind == "pre":
         long = len(text) > MAX_CHARACTERS
-        parts = [match[1] or match[2] for match in _LINES.finditer(text)] if long else [text]
+        parts = [match[1] or match[2] for match in _CODE_CUT.finditer(text)] if long else [text]
         parts = [part.strip("\n") for part in parts]
     elif kind in ("tr", "th"):
         parts = [" ".join(text.split())]
@@ -212,6 +212,6 @@ def cut_sentences(text: str, kind: str, language: str) -> Iterator[str]:
         parts = [part.strip() for part in sentencex.segment(language, plain)] if plain else []
     for part in parts:
         if len(part) > MAX_CHARACTERS:
-            yield from (match[1] or match[2] for match in _LONG.finditer(part))
+            yield from (match[1] or match[2] for match in _SENTENCE_CUT.finditer(part))
         elif any(map(str.isalnum, part)):
             yield part

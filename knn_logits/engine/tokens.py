@@ -19,7 +19,7 @@ from knn_logits.corpus.documents import Document
 # A character for private use stands behind the first letter of a control token that a message
 # spells. So neither the template nor the tokenizer takes it for one.
 _MARK = "\ue0f0"
-# A control token may appear where another one was marked.
+# A mark may part the text so that a second control token appears.
 _MOST_ROUNDS = 8
 
 
@@ -31,7 +31,7 @@ _TURNS = [("system", "a"), ("user", "b"), ("assistant", "c"), ("user", "d")]
 def control_ids(tokenizer: Any, template: str | None = None) -> frozenset[int]:
     """Returns the tokens that control a model.
 
-    These are the special tokens, such as the one that ends a text, and every added token that the
+    These are the special tokens, such as the end of a text, and every added token that the
     chat template writes. `template` takes the place of the tokenizer's own.
     """
     added = getattr(tokenizer, "added_tokens_decoder", {})
@@ -260,7 +260,7 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Returns the tokens of a tokenizer's own, such as the one that ends a text."""
+    """Returns the tokens of a tokenizer's own, such as the end of a text."""
     return set(getattr(tokenizer, "all_special_ids", ()))
 
 

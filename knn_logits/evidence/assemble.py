@@ -14,26 +14,23 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.engine.pieces import (
     TextAfter,
-    decoded,
     parts_of,
     rest_of_word,
     token_texts,
     whole_characters,
 )
 from knn_logits.engine.tokens import special_ids
-from knn_logits.evidence.familiarity import Familiarity
-from knn_logits.evidence.prompt_words import names_alike, unknown_names, widespread_words
 from knn_logits.evidence.recording import Chosen, Recording
-from knn_logits.evidence.token_documents import DocumentVotes, passages_of, votes_by_document, where
-from knn_logits.evidence.trace import (
+from knn_logits.evidence.records import (
     Candidate,
     DocumentShare,
     NeighborTrace,
     Rival,
     SequenceTrace,
     TokenTrace,
-    Trace,
 )
+from knn_logits.evidence.token_documents import DocumentVotes, passages_of, votes_by_document, where
+from knn_logits.evidence.trace import Trace
 from knn_logits.locks import cached_property
 from knn_logits.metrics import as_distance
 from knn_logits.mixture.memory import Memory
@@ -42,12 +39,10 @@ from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
 MAX_NEIGHBORS = 5
-# As many tokens before and after a token say how it is spelt, and which passage goes on alike.
+# Number of tokens before and after a token that decide its spelling and the passage that is shown.
 AROUND = 64
-# As many tokens follow the word of a passage.
+# Number of tokens after the word of a passage.
 _AFTER = 11
-# With a larger share than this the memory wrote a word, and not the model.
-_MEMORY_SHARE = 0.5
 # log p_kNN of a token beyond which no other token can have a larger vote.
 _MAJORITY = math.log(0.501)
 
@@ -128,7 +123,7 @@ class Tracer:
         by_model = None
         if chosen.likeliest is not None and chosen.likeliest[0] != token:
             by_model = Rival(text_after(chosen.likeliest[0]), math.exp(chosen.likeliest[1]))
-        limit, nearness = self.memory.near_within, neighbors.nearness[0].cpu().numpy()
+        nearness = neighbors.nearness[0].cpu().numpy()
         matched = None if neighbors.matched is None else neighbors.matched[0].cpu().numpy()
         return TokenTrace(
             token=word,
@@ -153,7 +148,6 @@ class Tracer:
             by_model=by_model,
             by_memory=self._by_memory(token, neighbors, mixed, text_after),
             candidates=[Candidate(text_after(votes), votes, *p) for votes, *p in chosen.candidates],
-            near=None if limit is None else bool((nearness >= np.float32(limit)).any()),
         )
 
     def _share(self, votes: DocumentVotes) -> DocumentShare:
@@ -234,15 +228,7 @@ class Tracer:
         ]
         # A prompt that only starts a decoder has no text.
         read = not self._special.issuperset(ids[:first])
-        return self.completed("".join(words[:first]) if read else "", tokens)
-
-    def completed(
-        self, prompt: str, tokens: list[TokenTrace], familiarity: Familiarity | None = None
-    ) -> SequenceTrace:
-        """The trace of a text, with its special tokens marked and its widespread words listed."""
-        text = "".join(token.token for token in tokens)
-        words = widespread_words(self.tokenizer, text, self.memory.voting)
-        return SequenceTrace(prompt, self.marked(tokens), familiarity, widespread=words)
+        return SequenceTrace("".join(words[:first]) if read else "", self.marked(tokens))
 
     def marked(self, tokens: list[TokenTrace]) -> list[TokenTrace]:
         """Marks the special tokens among tokens."""
@@ -276,59 +262,12 @@ class Tracer:
             chosen = recording.chosen(ids, at, alike, next(iter(pads), None))
             start = next((place for place, token in enumerate(ids[:first]) if token not in pads), 0)
             sequence = self.sequence(ids[start:], first - start, chosen)
-            # Nothing precedes a row's first token, and padding does not belong to its prompt.
-            begin, end = start + 2, first
             if prompt is not None:
-                begin, end = (start + place for place in self._span(ids[start:first], prompt))
-                sequence = replace(sequence, prompt=prompt, apart=end < first)
-            row = int((recording.prompt == sequences[number, :first]).all(dim=-1).nonzero()[0, 0])
-            familiar = self._familiarity(recording, row, begin, end)
-            if familiar is not None:
-                familiar = replace(familiar, named=self._names_alike(sequence, chosen))
-            unknown = unknown_names(
-                self.tokenizer, sequence.prompt, self.memory.voting, self.memory.config.exclude
-            )
-            traced.append(replace(sequence, familiarity=familiar, unknown=unknown, written=True))
-        trace = Trace(traced, self.memory.names)
-        return trace if self.memory.gate is None else with_trust(trace)
-
-    def _span(self, ids: Sequence[int], text: str) -> tuple[int, int]:
-        """Finds the tokens after the first of the last place where a text stands, if any."""
-        ends = np.cumsum([len(part) for part in token_texts(self.tokenizer, ids)])
-        start = decoded(self.tokenizer, ids).rfind(text.strip())
-        if start < 0 or not text.strip():
-            return len(ids), len(ids)
-        last = start + len(text.strip()) - 1
-        first, end = np.searchsorted(ends, [start, last], side="right").tolist()
-        return first + 1, end + 1
-
-    def _familiarity(
-        self, recording: Recording, row: int, first: int, last: int
-    ) -> Familiarity | None:
-        """Measures how well the memory knows some tokens at the end of a row's prompt."""
-        expected, states = self.memory.expected_hits, recording.states
-        if expected is None or states is None:
-            return None
-        # Each state predicts the next token.
-        before = recording.prompt.shape[1] - states.shape[1]
-        first = max(first, before)
-        if first >= last:
-            return None
-        states = states[row, first - before : last - before]
-        hits = self.memory.hits(states, recording.prompt[row, first:last])
-        return Familiarity(int(hits.sum()), len(states), expected)
-
-    def _names_alike(self, sequence: SequenceTrace, chosen: Sequence[Chosen]) -> bool:
-        """Whether the memory's first word is from a near passage that names what is asked for."""
-        for token, choice in zip(sequence.tokens, chosen, strict=True):
-            if token.influence >= _MEMORY_SHARE and not token.special:
-                if not token.near:
-                    return False
-                voted = choice.neighbors.values[0] == choice.token
-                best = int(choice.log_weights[0].masked_fill(~voted, -math.inf).argmax())
-                store, entry = self.memory.retriever.locate(int(choice.neighbors.ids[0, best]))
-                return names_alike(self.tokenizer, sequence.prompt, store, entry)
-        return False
+                text, read = prompt.strip(), sequence.prompt.rstrip()
+                apart = text in read and not read.endswith(text)
+                sequence = replace(sequence, prompt=prompt, apart=apart)
+            traced.append(sequence)
+        return Trace(traced, self.memory.names)
 
 
 def documents_behind(memory: Memory, vote: Vote, row: int, token: int) -> list[DocumentShare]:
@@ -350,18 +289,6 @@ def shares_by_document(memory: Memory, entries: Tensor, shares: Tensor) -> list[
 def _share_of(memory: Memory, votes: DocumentVotes) -> DocumentShare:
     document, name = votes.store.documents[votes.number], memory.name_of(votes.store)
     return DocumentShare(name, document.id, document.title, document.uri, votes.share)
-
-
-def with_trust(trace: Trace) -> Trace:
-    """Notes where a gate gave the memory most of a word, which shows that it knows the prompt."""
-    sequences = []
-    for sequence in trace:
-        trusted = any(
-            token.influence >= _MEMORY_SHARE and not token.special for token in sequence.tokens
-        )
-        familiarity = sequence.familiarity and replace(sequence.familiarity, trusted=trusted)
-        sequences.append(replace(sequence, familiarity=familiarity))
-    return replace(trace, sequences=sequences)
 
 
 def _retrieval(neighbors: Neighbors) -> str:

@@ -21,15 +21,14 @@ from knn_logits.engine.tokens import text_ids
 from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evidence.assemble import AROUND, MAX_NEIGHBORS, Mixed, Tracer
-from knn_logits.evidence.familiarity import Familiarity
 from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.recording import Chosen
-from knn_logits.evidence.trace import DocumentShare, Rival, SequenceTrace, TokenTrace, Trace
+from knn_logits.evidence.records import DocumentShare, Rival, SequenceTrace, TokenTrace
+from knn_logits.evidence.trace import Trace
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.mixture.vote import Vote
 from knn_logits.search.combined import Stores
-from knn_logits.search.neighbors import hits
 from knn_logits.settings.config import whole_number
 
 # Called with the votes at some places of a text, and the tokens that stand there.
@@ -134,7 +133,6 @@ class _Reading:
         self._candidates, self._on_vote = candidates, on_vote
         self._words = token_texts(tracer.tokenizer, ids)
         self._tokens: list[TokenTrace] = []
-        self._hits: list[bool] = []
         self.quotations: Quotations | None = None
 
     def add(self, states: Tensor, log_p_lm: Tensor) -> None:
@@ -147,9 +145,6 @@ class _Reading:
             begin, end = first + start, first + start + len(scores)
             neighbors = memory.neighbors(queries, text[:, : end - 1])
             targets = text[0, begin:end].to(scores.device)
-            hit = hits(neighbors, targets).cpu()
-            searched = neighbors.searched
-            self._hits += (hit if searched is None else hit[searched]).tolist()
             vote = memory.vote(neighbors, scores)
             if self._on_vote is not None:
                 self._on_vote(vote, targets.tolist())
@@ -186,12 +181,8 @@ class _Reading:
         unchecked: tuple[str, ...] = ()
         if self.quotations is not None:
             unchecked = self._compare(tokens, self.quotations)
-        expected, familiarity = self._tracer.memory.expected_hits, None
-        if expected is not None:
-            familiarity = Familiarity(sum(self._hits), len(self._hits), expected)
         prompt = self._words[0] if opening else ""
-        sequence = self._tracer.completed(prompt, tokens, familiarity)
-        return replace(sequence, unchecked=unchecked)
+        return SequenceTrace(prompt, self._tracer.marked(tokens), unchecked=unchecked)
 
     def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> tuple[str, ...]:
         """Notes verbatim and contradicted words; returns numbers that no passage can confirm."""

@@ -19,16 +19,16 @@ from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
 # A passage is compared with the text where this many tokens are the same.
-_LEAST = 6
+_MIN_SHARED = 6
 # The text and the passage must agree again within this many tokens, for at least three tokens or up
 # to an end of the text.
 _FURTHEST, _AGAIN = 8, 3
 # The most passages that are compared at one position, and the most tokens on each side.
-_PASSAGES, _LONGEST = 8, 48
-# What is the same around the difference must have so many words. Lines such as "Status: Final" are
-# the same in many documents, so that words which begin with a capital do not count.
+_PASSAGES, _REACH = 8, 48
+# Minimum number of words that are the same around a difference. Capitalized words do not count,
+# since lines such as "Status: Final" are the same in many documents.
 _WORDS = 4
-# Of the sentence around the difference, the words that are the same are this many times the others.
+# Minimum ratio of the words that are the same, in the sentence around a difference, to its others.
 # A paraphrase has a few words in a row with its passage, too.
 _MOSTLY = 2
 # A sign between two digits tells numbers apart, but for one that groups thousands.
@@ -81,11 +81,11 @@ class Quotations:
         """Compares the text before a token with the text before its neighbors."""
         entries, values = neighbors.ids[0].numpy(), neighbors.values[0].numpy()
         self._votes[place] = values, weights[0].numpy()
-        # What has no share in the vote says nothing, as entries of a datastore whose weight is 0.
+        # Entries without a share in the vote do not count, as in a datastore of weight 0.
         voting = (entries >= 0) & (weights[0].numpy() > -np.inf)
         if neighbors.shared is not None:
             # The search has counted up to more than these.
-            voting &= neighbors.shared[0].numpy() >= _LEAST
+            voting &= neighbors.shared[0].numpy() >= _MIN_SHARED
         entries = entries[voting]
         matches: list[_Match] = []
         for number, store in enumerate(self._stores):
@@ -161,7 +161,7 @@ class Quotations:
             for match in matches:
                 differences += self._all_after(ids, place, match)
                 start = (match.store, place - match.length, match.position - match.length)
-                if match.length == longest < min(place, _LONGEST) and start not in compared:
+                if match.length == longest < min(place, _REACH) and start not in compared:
                     compared.add(start)
                     differences.append(self._before(ids, place, match, text))
         return [gap for gap in differences if gap is not None]
@@ -175,7 +175,7 @@ class Quotations:
             if gap is None:
                 break
             differences.append(gap)
-            if gap.after >= _LONGEST:
+            if gap.after >= _REACH:
                 break
             place = gap.last + gap.after
             match = _Match(match.store, gap.end + gap.after, gap.same)
@@ -184,8 +184,8 @@ class Quotations:
     def _after(self, ids: Array, place: int, match: _Match) -> Difference | None:
         """Looks for the place where the text and the passage agree again after a difference."""
         tokens, _, end = self._document(match)
-        rest = ids[place : place + _FURTHEST + _LONGEST]
-        passage = tokens[match.position : min(end, match.position + _FURTHEST + _LONGEST)]
+        rest = ids[place : place + _FURTHEST + _REACH]
+        passage = tokens[match.position : min(end, match.position + _FURTHEST + _REACH)]
         again = _again(rest, passage, place + len(rest) == len(ids))
         if again is None:
             return None
@@ -201,14 +201,18 @@ class Quotations:
         tokens, first, end = self._document(match)
         last, begin = place - match.length, match.position - match.length
         # Another passage may have the words of the text before this one.
-        later = (self._matches.get(matches) for matches in range(last + _LEAST, place + _LONGEST))
+        later = (
+            self._matches.get(matches) for matches in range(last + _MIN_SHARED, place + _REACH)
+        )
         reach = (
-            _LEAST + number - matches[0].length for number, matches in enumerate(later) if matches
+            _MIN_SHARED + number - matches[0].length
+            for number, matches in enumerate(later)
+            if matches
         )
         if min(reach, default=0) < 0:
             return None
-        low = max(0, last - _FURTHEST - _LONGEST)
-        passage = tokens[max(first, begin - _FURTHEST - _LONGEST) : begin]
+        low = max(0, last - _FURTHEST - _REACH)
+        passage = tokens[max(first, begin - _FURTHEST - _REACH) : begin]
         if low == 0 and _bare(text(passage)).endswith(_bare(text(ids[:last]))):
             return None  # a text's first word is cut otherwise, since no space is before it
         if low == 0 and (opening := _bare(text(ids[:1]))):
@@ -277,20 +281,20 @@ class Quotations:
 def _alike(
     tokens: Array, documents: Array, positions: Array, before: Array
 ) -> list[tuple[int, int]]:
-    """The positions that share at least `_LEAST` tokens before them with a text, and how many."""
-    if len(before) < _LEAST:
+    """The positions with at least `_MIN_SHARED` tokens of a text before them, and how many."""
+    if len(before) < _MIN_SHARED:
         return []
-    positions = positions[positions >= _LEAST]
+    positions = positions[positions >= _MIN_SHARED]
     # Most neighbors have another token before them, and need no closer look.
-    for back in range(1, _LEAST + 1):
+    for back in range(1, _MIN_SHARED + 1):
         positions = positions[tokens[positions - back] == before[-back]]
         if not len(positions):
             return []
     first = documents[documents.searchsorted(positions, side="right") - 1]
-    inside = positions - _LEAST >= first
+    inside = positions - _MIN_SHARED >= first
     positions, first = positions[inside], first[inside]
-    lengths, active = np.full(len(positions), _LEAST), np.arange(len(positions))
-    for back in range(_LEAST + 1, min(len(before), _LONGEST) + 1):
+    lengths, active = np.full(len(positions), _MIN_SHARED), np.arange(len(positions))
+    for back in range(_MIN_SHARED + 1, min(len(before), _REACH) + 1):
         active = active[positions[active] - back >= first[active]]
         active = active[tokens[positions[active] - back] == before[-back]]
         if not len(active):
@@ -320,8 +324,8 @@ def words_in(parts: Sequence[str]) -> list[_Word]:
 
 
 def _run(text: Array, passage: Array) -> int:
-    """Counts the tokens at the beginning of two texts that are the same, at most `_LONGEST`."""
-    size = min(len(text), len(passage), _LONGEST)
+    """Counts the tokens at the beginning of two texts that are the same, at most `_REACH`."""
+    size = min(len(text), len(passage), _REACH)
     differ = np.flatnonzero(text[:size] != passage[:size])
     return int(differ[0]) if len(differ) else size
 
@@ -359,18 +363,18 @@ def _unlike(gap: Difference, ids: Array, text: InnerText, before: str, after: st
     """Counts the words of the sentence around a difference that the passage does not have."""
     last = gap.last + gap.after
     count = len(_every_word(_opening(gap, ids, text, before)))
-    if gap.after < _LONGEST and not _SENTENCE.search(after + " "):
-        count += len(_every_word(_SENTENCE.split(text(ids[last : last + _LONGEST]))[0]))
+    if gap.after < _REACH and not _SENTENCE.search(after + " "):
+        count += len(_every_word(_SENTENCE.split(text(ids[last : last + _REACH]))[0]))
     return count
 
 
 def _opening(gap: Difference, ids: Array, text: InnerText, before: str) -> str:
     """The beginning of the sentence around a difference, as far as the passage does not have it."""
-    # What lies further than the comparison reached is not known to be unlike.
-    if gap.before >= _LONGEST or _SENTENCE.search(before):
+    # The words beyond the compared tokens are not known to be unlike.
+    if gap.before >= _REACH or _SENTENCE.search(before):
         return ""
     first = gap.first - gap.before
-    return _SENTENCE.split(text(ids[max(0, first - _LONGEST) : first]))[-1]
+    return _SENTENCE.split(text(ids[max(0, first - _REACH) : first]))[-1]
 
 
 def _every_word(text: str) -> list[str]:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from knn_logits.copies import Copies
+from knn_logits.engine.calls import Course
+from knn_logits.errors import TraceError
 from knn_logits.locks import cached_property, new_lock
 from knn_logits.mixture.vote import Candidates, Vote
 from knn_logits.search.neighbors import Neighbors
@@ -18,6 +20,10 @@ from knn_logits.search.neighbors import Neighbors
 # The most generations that stay recorded, and their most bytes.
 _MOST_RECORDINGS = 32
 _MOST_BYTES = 32 << 20
+NO_RECORD = (
+    "this processor has no record of that generation: pass the whole output of a recent "
+    "generate() with record=True; beam search needs return_dict_in_generate=True"
+)
 
 
 @dataclass(frozen=True)
@@ -124,13 +130,9 @@ def sources_of(encoded: Tensor | None) -> Tensor | None:
     return torch.tensor([int.from_bytes(digest, "big") for digest in digests])
 
 
-def inputs_of(prompt: Tensor, sources: Tensor | None = None) -> Tensor:
+def inputs_of(prompt: Tensor) -> Tensor:
     """Numbers the inputs that rows continue, int64 [rows]. Beams of a prompt have one input."""
-    same = (prompt.unsqueeze(1) == prompt.unsqueeze(0)).all(dim=-1)
-    if sources is not None:
-        sources = sources.to(prompt.device)
-        same &= sources.unsqueeze(1) == sources.unsqueeze(0)
-    return same.int().argmax(dim=-1)
+    return (prompt.unsqueeze(1) == prompt.unsqueeze(0)).all(dim=-1).int().argmax(dim=-1)
 
 
 @dataclass
@@ -143,7 +145,6 @@ class Recording:
     steps: dict[int, Step] = field(default_factory=dict)
     open: list[Step] = field(default_factory=list)  # of the latest pass, not chosen from yet
     bytes: int = 0
-    states: Tensor | None = None  # [rows, places, dim], at the prompt's end, without the last one
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
@@ -246,14 +247,31 @@ class Recording:
             self.bytes += 24 * vote.neighbors.ids.numel() + 8 * step.end_log_p_lm.numel()
 
 
-class Recordings:
-    """The latest recordings of a processor."""
+class Recorder:
+    """Records the generations of a processor, and keeps the latest.
 
-    def __init__(self) -> None:
+    Args:
+        ends: The model's tokens that end a text.
+        candidates: How many of the likeliest tokens of each step are kept.
+    """
+
+    def __init__(self, ends: list[int], candidates: int) -> None:
+        self._ends, self._candidates = ends, candidates
         self._recordings: list[Recording] = []
         self._lock = new_lock(self)
 
-    def add(self, recording: Recording) -> None:
+    def add(
+        self, course: Course, input_ids: Tensor, vote: Vote, going_on: Tensor | None, *, first: bool
+    ) -> None:
+        """Adds a step; `first` says whether it is the first call about its forward pass."""
+        recording: Recording | None = course.recording
+        if recording is None or (first and not recording.goes_on(input_ids)):
+            inputs = inputs_of(course.texts(input_ids))
+            recording = course.recording = Recording(input_ids, inputs, self._ends)
+            self._keep(recording)
+        recording.add(input_ids, vote, going_on, self._candidates)
+
+    def _keep(self, recording: Recording) -> None:
         """Adds a recording, and drops the oldest where there are too many."""
         with self._lock:
             recordings = self._recordings
@@ -264,9 +282,14 @@ class Recordings:
                 del recordings[0]
 
     def fitting(
-        self, sequences: Tensor, beam_indices: Tensor | None, latest: Recording | None
-    ) -> Recording | None:
-        """The recording of an output of `generate()`. The latest is looked at first."""
+        self, sequences: Tensor, beam_indices: Tensor | None, course: Course | None = None
+    ) -> Recording:
+        """The recording of an output of `generate()`. That of `course` is looked at first.
+
+        Raises:
+            TraceError: when there is none.
+        """
+        latest = None if course is None else course.recording
         with self._lock:
             recordings = self._recordings[::-1]
         for recording in sorted(recordings, key=lambda recording: recording is not latest):
@@ -274,7 +297,7 @@ class Recordings:
             beams = None if beam_indices is None else beam_indices.to(device)
             if recording.fits(sequences.to(device), beams):
                 return recording
-        return None
+        raise TraceError(NO_RECORD)
 
 
 def _has_beams(

@@ -6,22 +6,24 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
+from knn_logits.evidence.records import LEAST_INFLUENCE, Rival, SequenceTrace, TokenTrace
 from knn_logits.evidence.sources import (
     Source,
     contradiction,
-    documents_of,
     main_sources,
     share_of,
     word_sources,
     words_of,
 )
-from knn_logits.evidence.trace import LEAST_INFLUENCE, Rival, SequenceTrace, TokenTrace, Trace
 from knn_logits.printable import Encoded, one_line, printable
+
+if TYPE_CHECKING:
+    from knn_logits.evidence.trace import Trace
 
 # The colour and the kind of underline both show the level, so that either is enough.
 _LEVELS = (
@@ -30,11 +32,7 @@ _LEVELS = (
     (0.25, "underline yellow4", "#f5ecb3", "dashed"),
     (0.05, "underline grey58", "#eeeeee", "dotted"),
 )
-UNFAMILIAR = (
-    "nothing near was found: the datastore's text is unlike this one, so what it says may be about "
-    "something else"
-)
-ALONE = "nothing near: the model alone wrote this, and no passage has a part in it"
+ALONE = "nothing near: no passage has a part in these words"
 _AGREED, _CONTRADICTED, _OUTVOTED = "underline", "bold underline red", "italic"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 
@@ -87,26 +85,17 @@ def _legend() -> Text:
     return line.append_text(Text("  ").join(Text(*part) for part in levels + meanings))
 
 
-def nearness_line(sequence: SequenceTrace) -> str:
-    """Says that nothing is near, and what that means for a text; empty if something may be."""
+def _notes(sequence: SequenceTrace) -> Iterator[str]:
+    """Yields what holds for a text as a whole."""
     if sequence.alone:
-        return ALONE
-    return UNFAMILIAR if sequence.near is False else ""
-
-
-def _notes(sequence: SequenceTrace) -> Iterator[tuple[str, bool]]:
-    """Yields what holds for a text as a whole, and whether it is a warning."""
-    if line := nearness_line(sequence):
-        yield line, not sequence.alone
-    if sequence.unknown:
-        yield sequence.unknown_line, True
+        yield ALONE
     if sequence.unchecked:
         rest = len(sequence.unchecked) - _NUMBERS
         numbers = ", ".join(map(one_line, sequence.unchecked[:_NUMBERS]))
         suffix = f" and {rest} more" if rest > 0 else ""
-        yield f"not checked, since no passage has the words around: {numbers}{suffix}", False
+        yield f"not checked, since no passage has the words around: {numbers}{suffix}"
     if line := documents_line(sequence):
-        yield line, False
+        yield line
 
 
 def show(trace: Trace, sources: int, console: Console | None = None) -> None:
@@ -121,9 +110,8 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
         _print_sources(listed, console)
         for tokens in _objections(sequence):
             _print_contradiction(tokens, console)
-        for note, warns in _notes(sequence):
-            style = "yellow" if warns else "dim"
-            console.print(Text(printable(note), style=style))
+        for note in _notes(sequence):
+            console.print(Text(printable(note), style="dim"))
         console.print()
 
 
@@ -241,9 +229,7 @@ def documents_line(sequence: SequenceTrace) -> str:
 
 def with_store_names(trace: Trace) -> Trace:
     """Adds to each document's title the name of its datastore, if there are several."""
-    # Traces of earlier versions do not say which datastores were searched.
-    stores = {item.store for each in trace for token in each.tokens for item in token.documents}
-    if len(stores.union(trace.stores)) < 2:
+    if len(trace.stores) < 2:
         return trace
 
     def titled(item: Any) -> Any:
@@ -302,12 +288,8 @@ def to_html(trace: Trace) -> str:
             parts += [_token_html(token, tokens) for token in tokens]
         parts.append("</p>")
         parts += [_source_html(source) for source in main_sources(sequence, 8)]
-        for note, warns in _notes(sequence):
-            inner, style = _escaped(note), "font-size:.9em"
-            if warns:
-                parts.append(f'<p style="{style}"><b>{inner}</b></p>')
-            else:
-                parts.append(f'<p style="opacity:.7;{style}">{inner}</p>')
+        for note in _notes(sequence):
+            parts.append(f'<p style="opacity:.7;font-size:.9em">{_escaped(note)}</p>')
     parts.append("</div>")
     return "".join(parts)
 
@@ -352,9 +334,8 @@ def _token_html(token: TokenTrace, word: Sequence[TokenTrace]) -> str:
     if level is None or not meanings & {"changed", "agreed"}:
         return f"<span>{text}</span>"
     title = f"{share:.0%} from the neighbors"
-    documents = documents_of(token)
-    if documents:
-        title += f": {documents[0].title or documents[0].document}"
+    if token.documents:
+        title += f": {token.documents[0].title or token.documents[0].document}"
     if "changed" not in meanings:
         style = "border-bottom:1px solid #227744"
     else:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from knn_logits.evidence.trace import (
+from knn_logits.evidence.records import (
     LEAST_INFLUENCE,
     DocumentShare,
     Meaning,
@@ -15,7 +15,6 @@ from knn_logits.evidence.trace import (
     Rival,
     SequenceTrace,
     TokenTrace,
-    summed,
 )
 
 
@@ -64,6 +63,8 @@ class Source:
 
 # Signs that end a word and do not belong to it.
 PUNCTUATION = ".,;:!?)]}»”\"'"
+# Maximum length of a lower-case word that says nothing about its document, such as "the".
+_SHORT_WORD_LENGTH = 3
 _AROUND_WORD = string.whitespace + "\u00a0([{«“`*_" + PUNCTUATION
 
 
@@ -122,16 +123,6 @@ def contradiction(tokens: Sequence[TokenTrace], meaning: Meaning = "contradicted
     return next(rivals, None)
 
 
-def documents_of(token: TokenTrace) -> list[DocumentShare]:
-    """The documents behind a token. Traces of earlier versions have only passages."""
-    if token.documents:
-        return token.documents
-    return summed(
-        DocumentShare(item.store, item.document, item.title, item.uri, item.influence)
-        for item in token.neighbors
-    )
-
-
 def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
     """Returns the words with the largest shares of documents, in the order of the text.
 
@@ -152,12 +143,12 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
         last = source
         if source is not None:
             sources.append(source)
-    # Neither signs nor a short word that many documents have name a document by themselves.
-    words = [source.words.strip(_AROUND_WORD).casefold() for source in sources]
+    # Neither signs nor words such as "of" and "the" name a document by themselves.
+    words = [source.words.strip(_AROUND_WORD) for source in sources]
     listed = [
         source
         for source, word in zip(sources, words, strict=True)
-        if any(map(str.isalnum, word)) and word not in sequence.widespread
+        if any(map(str.isalnum, word)) and not (word.islower() and len(word) <= _SHORT_WORD_LENGTH)
     ]
     strongest = sorted(listed, key=lambda source: -source.document.share * len(source.tokens))
     shown = {id(source) for source in strongest[:number]}
@@ -182,7 +173,7 @@ def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
         The sources, the strongest first, as `Source` explains. A document behind only some of the
         tokens is left out.
     """
-    shares = [{_place(share): share for share in documents_of(token)} for token in tokens]
+    shares = [{_place(share): share for share in token.documents} for token in tokens]
     common = set(shares[0]).intersection(*shares[1:]) if shares else set()
     total = share_of(tokens)
     mean = {

@@ -4,298 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from knn_logits.errors import TraceError
-from knn_logits.evidence.familiarity import Familiarity
+from knn_logits.evidence.records import SequenceTrace, TokenTrace
+from knn_logits.evidence.render import show, to_html, to_page
+from knn_logits.evidence.writing import write_whole
 
-_FORMAT = "knn-logits trace"
-_VERSION = 1
-# A document with a smaller share in a token's probability is not a source of it.
-LEAST_INFLUENCE = 0.05
-# The neighbors outvote a token only if more than this share of their vote is for one other.
-_MAJORITY = 0.9
-
-Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "outvoted", "own"]
+_FORMAT, _VERSION = "knn-logits trace", 1
 
 
-@dataclass(frozen=True)
-class NeighborTrace:
-    """A passage that voted for a token.
-
-    Attributes:
-        before: Text before the word.
-        word: The text of the entry's token, which the passage voted for.
-        after: Text after the word.
-        document: The document's id.
-        title: The document's title, if there is one. If the passage's place is known, the title or
-            the id with the place, such as "handbook.pdf, page 12".
-        uri: The document's address, if there is one, with a fragment that leads to the place.
-        store: The datastore's name.
-        entry: The entry's number in the datastore.
-        weight: w_i, its share of p_kNN, in [0, 1].
-        distance: The squared distance for "l2", the similarity for "ip" and "cosine". None for an
-            occurrence of the text's end whose key was not among the nearest.
-        influence: lmbda * w_i / p, its share of the token's probability.
-        source: The source whose target the passage is, for an encoder-decoder model.
-        matched: For an occurrence that the ∞-gram found, the number of tokens before the word that
-            it shares with the text; None for a neighbor. An entry that was found both ways has
-            both numbers, and its weight and influence are those of both votes.
-    """
-
-    before: str
-    word: str
-    after: str
-    document: str
-    title: str | None
-    uri: str | None
-    store: str
-    entry: int
-    weight: float
-    distance: float | None
-    influence: float
-    source: str | None = None
-    matched: int | None = None
-
-    @property
-    def snippet(self) -> str:
-        """The passage as it is in its document."""
-        return self.before + self.word + self.after
+@cache
+def _sequences() -> TypeAdapter[SequenceTrace]:
+    return TypeAdapter(SequenceTrace)
 
 
-@dataclass(frozen=True)
-class DocumentShare:
-    """A document's share in a token's probability, or in a whole text.
-
-    Attributes:
-        store: The datastore's name.
-        document: The document's id.
-        title: The document's title, if there is one.
-        uri: The document's address, if there is one.
-        share: The document's share, in [0, 1].
-    """
-
-    store: str
-    document: str
-    title: str | None
-    uri: str | None
-    share: float
-
-
-@dataclass(frozen=True)
-class Rival:
-    """Another token than the one in the text, which the model or the neighbors prefer.
-
-    Attributes:
-        token: The text of the token. For a passage that the text quotes, the text of all words that
-            differ.
-        p: The probability of the token, or of the first of several, by the model alone or by the
-            neighbors alone.
-        document: For the neighbors' token, the document with the largest share of p. For a passage,
-            its document.
-        entry: The entry of the passage's first word that differs. None if this is not the text of a
-            passage.
-        passage: The passage with its words that differ, and the text around them.
-        length: Number of the passage's tokens that differ.
-    """
-
-    token: str
-    p: float
-    document: DocumentShare | None = None
-    entry: int | None = None
-    passage: NeighborTrace | None = None
-    length: int = 1
-
-    @property
-    def quoted(self) -> bool:
-        """Whether these are the words of a passage that has the words around them from the text."""
-        return self.entry is not None
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A token that might have been chosen in place of a token.
-
-    Attributes:
-        token: The text of the token.
-        token_id: The id of the token.
-        p: Its probability in the mixture.
-        p_lm: Its probability by the language model.
-        p_knn: Its probability by the neighbors.
-    """
-
-    token: str
-    token_id: int
-    p: float
-    p_lm: float
-    p_knn: float
-
-
-@dataclass(frozen=True)
-class TokenTrace:
-    """A token and the origins of its probability.
-
-    If no call of the processor chose the token, its probabilities are None.
-
-    Attributes:
-        token: The text of the token.
-        token_id: The id of the token.
-        p: Its probability in the mixture.
-        p_lm: Its probability by the language model.
-        p_knn: Its probability by the neighbors.
-        lmbda: The weight of the neighbors at this step; 0 if there were none.
-        influence: lmbda * p_knn / p, the neighbors' share of p. The rest is the model's share.
-        neighbors: Passages that voted for the token. First comes one passage of each of the
-            strongest documents, in their order, and then the strongest other passages.
-        retrieval: How the neighbors were found: by a "search", by following "pointers" from the
-            step before, or not at all ("skipped").
-        documents: All documents that voted for the token, the strongest first. Their shares sum
-            to `influence`.
-        by_model: The model's likeliest token, if it is another one and is known.
-        by_memory: What the memory says in place of the token: the words of a passage that the text
-            quotes but for these, or else the neighbors' likeliest token, if it is another one.
-        candidates: The likeliest tokens at this position in the mixture, and the model's own
-            favourite, if they were asked for. The likeliest comes first.
-        near: Whether the nearest neighbor was as near as neighbors within the datastore are. None
-            if the datastore does not know what is near.
-        verbatim: Whether the text stands in a document here: a passage has this token after the
-            same six words or pieces of words, or among them, whatever the vote says. Only a text
-            that is explained is compared with passages.
-        special: Whether it is a token of the tokenizer's own, such as the one that ends a text. It
-            belongs to no word, and has no part in a text's documents.
-    """
-
-    token: str
-    token_id: int
-    p: float | None
-    p_lm: float | None
-    p_knn: float | None
-    lmbda: float
-    influence: float
-    neighbors: list[NeighborTrace] = field(default_factory=list)
-    retrieval: str = "search"
-    documents: list[DocumentShare] = field(default_factory=list)
-    by_model: Rival | None = None
-    by_memory: Rival | None = None
-    candidates: list[Candidate] = field(default_factory=list)
-    near: bool | None = None
-    special: bool = False
-    verbatim: bool = False
-
-    @property
-    def meaning(self) -> Meaning:
-        """The effect of the memory on the token.
-
-        "contradicted": the text quotes a passage that has other words here.
-        "outvoted": most of the neighbors' vote is for one other token, and the memory supports that
-            token more than the mixture supports this one. The text may still say the same in other
-            words. A token with a source, or that a passage has after the same words, is neither.
-        "changed": the memory brought this token. The model alone would have chosen another one.
-        "agreed": the memory supports this token. The model alone would have chosen it as well.
-        "own": the token is the model's own.
-        """
-        if self.p is None or self.p_knn is None or self.p_lm is None:
-            return "own"
-        rival = self.by_memory
-        if rival is not None and rival.quoted and not self.verbatim:
-            return "contradicted"
-        # A memory that has no weight here contradicts nothing.
-        least = max(self.p, LEAST_INFLUENCE)
-        sharp = rival is not None and rival.p > _MAJORITY and self.lmbda * rival.p > least
-        supported = self.verbatim or self.influence >= LEAST_INFLUENCE
-        # White space and signs alone are no word.
-        if rival is not None and sharp and not supported and _is_word(self.token, rival.token):
-            return "outvoted"
-        if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
-            return "own"
-        return "agreed" if self.by_model is None else "changed"
-
-
-def _is_word(*texts: str) -> bool:
-    """Whether each of some texts has a letter or a digit."""
-    return all(any(map(str.isalnum, text)) for text in texts)
-
-
-@dataclass(frozen=True)
-class SequenceTrace:
-    """One traced sequence.
-
-    Attributes:
-        prompt: The text that was given.
-        tokens: The traced tokens after the prompt.
-        familiarity: How well the memory knows the prompt. None if the datastore does not know what
-            text like its own finds in it.
-        unknown: Names in the prompt that stand nowhere in the datastores (`evidence.naming`).
-        widespread: Short words of the text that stand in many documents, and alone name none.
-        unchecked: Numbers of an explained text that stand in no passage with the words around them,
-            so that nothing confirms or contradicts them.
-        written: Whether the text was written with the memory; otherwise it existed before.
-        apart: Whether the model read other tokens between the prompt and the text, as in a chat.
-    """
-
-    prompt: str
-    tokens: list[TokenTrace]
-    familiarity: Familiarity | None = None
-    unknown: tuple[str, ...] = ()
-    widespread: tuple[str, ...] = ()
-    written: bool = False
-    apart: bool = False
-    unchecked: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The traced text."""
-        return "".join(token.token for token in self.tokens)
-
-    @property
-    def alone(self) -> bool:
-        """Whether the model wrote the text alone: the memory has less than 5% of each word."""
-        words = [token for token in self.tokens if not token.special and token.p is not None]
-        return self.written and all(token.influence < LEAST_INFLUENCE for token in words)
-
-    @property
-    def near(self) -> bool | None:
-        """Whether the memory has anything like the prompt; None if that is not known.
-
-        A memory that had no part in the answer has nothing near.
-        """
-        if self.alone:
-            return False
-        return None if self.familiarity is None else self.familiarity.near
-
-    @property
-    def unknown_line(self) -> str:
-        """Says which names of the prompt stand in no document; empty if none is unknown."""
-        names = " and ".join(f"“{name}”" for name in self.unknown)
-        verb = "stands" if len(self.unknown) == 1 else "stand"
-        return f"{names} {verb} in no document" if names else ""
-
-    @property
-    def documents(self) -> list[DocumentShare]:
-        """Each document's share in the text, the mean over its tokens, the largest first.
-
-        Special tokens do not count, nor do those that the mixture gave no probability: nobody would
-        have written them.
-        """
-        tokens = [token for token in self.tokens if not token.special and token.p != 0.0]
-        return summed(
-            replace(document, share=document.share / len(tokens))
-            for token in tokens
-            for document in token.documents
-        )
-
-
-def summed(shares: Iterable[DocumentShare]) -> list[DocumentShare]:
-    """Sums shares by document, the largest first. Several datastores may use an id."""
-    sums: dict[tuple[str, str], DocumentShare] = {}
-    for document in shares:
-        before = sums.get((document.store, document.document))
-        total = document.share + (before.share if before else 0.0)
-        sums[document.store, document.document] = replace(document, share=total)
-    return sorted(sums.values(), key=lambda document: -document.share)
+def token_dict(token: TokenTrace) -> dict[str, Any]:
+    """A token as plain values. Each neighbor has its snippet as a whole and in parts."""
+    plain = asdict(token) | {"meaning": token.meaning}
+    for neighbor, passage in zip(plain["neighbors"], token.neighbors, strict=True):
+        neighbor["snippet"] = passage.snippet
+    return plain
 
 
 @dataclass(frozen=True)
@@ -326,27 +61,16 @@ class Trace:
         Args:
             sources: The most passages to list for each sequence.
         """
-        from knn_logits.evidence.render import show
-
         show(self, sources)
 
     def _repr_html_(self) -> str:
-        from knn_logits.evidence.render import to_html
-
         return to_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the trace as plain values, as `save` writes it."""
-        from knn_logits.evidence.trace_json import token_dict
-
-        plain, lists = (
-            ("prompt", "text", "written", "apart"),
-            ("unknown", "widespread", "unchecked"),
-        )
         sequences = [
-            {name: getattr(sequence, name) for name in plain}
-            | {name: list(getattr(sequence, name)) for name in lists}
-            | {"familiarity": sequence.familiarity and asdict(sequence.familiarity)}
+            {name: getattr(sequence, name) for name in ("prompt", "text", "apart")}
+            | {"unchecked": list(sequence.unchecked)}
             | {"tokens": [token_dict(token) for token in sequence.tokens]}
             for sequence in self.sequences
         ]
@@ -355,15 +79,10 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as JSON."""
-        from knn_logits.evidence.trace_json import write_whole
-
         write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as an HTML page that needs no other files."""
-        from knn_logits.evidence.render import to_page
-        from knn_logits.evidence.trace_json import write_whole
-
         write_whole(path, to_page(self))
 
     @classmethod
@@ -373,13 +92,11 @@ class Trace:
         Raises:
             TraceError: when the file is not a trace.
         """
-        from knn_logits.evidence.trace_json import read_sequence
-
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != _FORMAT or content["version"] != _VERSION:
                 raise ValueError("another format or version")
-            sequences = [read_sequence(row) for row in content["sequences"]]
+            sequences = [_sequences().validate_python(row) for row in content["sequences"]]
             return cls(sequences, tuple(map(str, content.get("stores", ()))))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             reason = " ".join(str(error).split())

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from knn_logits.engine.protocol import rounds_by_pass
-from knn_logits.evidence.trace import LEAST_INFLUENCE
+from knn_logits.evidence.records import LEAST_INFLUENCE
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.vote import Vote
 
 # The most tokens of a draft.
-MOST = 24
+MAX_DRAFT = 24
 # A draft ends where the chance that all its tokens are accepted falls below this.
 _LEAST_CHANCE = 0.35
 # The rate below which a source is asked once in a number of steps only, to see whether it has
@@ -58,8 +58,8 @@ class Source:
         if self.rate < _LEAST_RATE:
             return 2 if self._requests % _RARELY == 0 else 0
         if self.rate > 0.99:
-            return MOST
-        return max(1, min(MOST, int(math.log(_LEAST_CHANCE) / math.log(self.rate))))
+            return MAX_DRAFT
+        return max(1, min(MAX_DRAFT, int(math.log(_LEAST_CHANCE) / math.log(self.rate))))
 
     def learn(self, drafted: int, accepted: int) -> None:
         """Notes how successful a draft was."""
@@ -85,7 +85,7 @@ class Drafter:
         self._sources = {"memory": Source(0.7), "text": Source(0.4)}
         self._latest: tuple[Source, int] | None = None
 
-    def draft(self, ids: Sequence[int], vote: Vote | None, room: int = MOST) -> list[int]:
+    def draft(self, ids: Sequence[int], vote: Vote | None, room: int = MAX_DRAFT) -> list[int]:
         """Drafts the next tokens, at most `room`."""
         drafted: list[int] = []
         self._latest = None
@@ -95,7 +95,7 @@ class Drafter:
             most = source.length()
             if name == "memory" and vote is not None:
                 most = max(most, _matched(vote, ids[-1]))
-            most = min(most, room, MOST)
+            most = min(most, room, MAX_DRAFT)
             if most > 0:
                 if name == "text":
                     drafted = self.from_text(ids, most)
@@ -194,7 +194,6 @@ _ARGUMENTS = {
     "logits_to_keep",
     "past_key_values",
     "position_ids",
-    "token_type_ids",
     "use_cache",
 }
 
@@ -338,13 +337,12 @@ class _Passes:
         self._parameters = inspect.signature(model.forward).parameters
         self.possible = _ARGUMENTS.issuperset(settings) and settings.get("use_cache", True)
         self.cache = settings.get("past_key_values")
-        self._types: Tensor | None = settings.get("token_type_ids")
         self._positions: Tensor | None = settings.get("position_ids")
         if self._positions is None and "position_ids" in self._parameters:
             self._positions = torch.arange(self._length, device=prompt.device)[None]
-        self.plain = self._types is None and (
-            self._positions is not None and self._positions.tolist() == [list(range(self._length))]
-        )
+        self.plain = self._positions is not None and self._positions.tolist() == [
+            list(range(self._length))
+        ]
 
     def logits(self, fresh: Tensor, drafted: int) -> Tensor | None:
         """Reads tokens, and scores the last `1 + drafted` of them; None without a cache."""
@@ -356,9 +354,6 @@ class _Passes:
             steps = torch.arange(after - length + 1, after + 1, device=self._positions.device)
             positions = self._positions[..., -1:] + steps
             arguments["position_ids"] = positions if after else self._positions
-        if self._types is not None:
-            types = self._types[:, -1:].expand(-1, length)
-            arguments["token_type_ids"] = types if after else self._types
         if "logits_to_keep" in self._parameters:
             arguments["logits_to_keep"] = drafted + 1
         outputs = self._model(

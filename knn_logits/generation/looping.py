@@ -82,21 +82,19 @@ class LoopEnd:
                 found[row] = end
         return found if found and self._ends(sys.maxsize) else {}
 
-    def ended(
-        self, rounds: dict[int, list[int]], scores: Tensor, neighbors: Neighbors
-    ) -> Tensor | None:
-        """Returns the scores where a row loops; None where none does."""
+    def ended(self, rounds: dict[int, list[int]], scores: Tensor, neighbors: Neighbors) -> Tensor:
+        """Returns the scores, with only the tokens that end a text where a row loops."""
         looping = [
             row
             for row, end in rounds.items()
             if not any(self._follows(entry, end) for entry in neighbors.ids[row].tolist())
         ]
         if not looping:
-            return None
+            return scores
         ends = self._ends(scores.shape[-1])
         ended = torch.full_like(scores[looping], float("-inf"))
         ended[:, ends] = scores[looping][:, ends]
-        # A text that may not end yet, or never does, goes on.
+        # A text that may not end yet, or never does, continues.
         can = (ended > torch.finfo(scores.dtype).min).any(dim=-1, keepdim=True)
         result = scores.clone()
         result[looping] = torch.where(can, ended, scores[looping])

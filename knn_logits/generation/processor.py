@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor
 from typing_extensions import Unpack
 
-from knn_logits.engine.calls import Call, Course, course_of, with_course
+from knn_logits.engine.calls import Call, Course, Courses
 from knn_logits.engine.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.engine.hooks import StateCapture, Window
 from knn_logits.engine.tokens import end_tokens
 from knn_logits.errors import ConfigError, ModelError, TraceError
 from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer, documents_behind
-from knn_logits.evidence.recording import Recording, Recordings, inputs_of, sources_of
-from knn_logits.evidence.trace import DocumentShare, Trace
+from knn_logits.evidence.recording import NO_RECORD, Recorder, sources_of
+from knn_logits.evidence.records import DocumentShare
+from knn_logits.evidence.trace import Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.generation.drafts import DraftedDecoding, Drafter, Passes
 from knn_logits.generation.looping import LoopEnd
@@ -41,8 +42,6 @@ _NO_PASS = (
     "these tokens in this thread. Call generate() of the very model that it was made with, not of "
     "a copy, in evaluation mode, and run by PyTorch itself"
 )
-# Number of positions at the end of a prompt that decide whether the memory has anything near.
-_PROMPT_PLACES = 32
 
 
 class KNNLogitsProcessor(LogitsProcessor):
@@ -87,15 +86,14 @@ class KNNLogitsProcessor(LogitsProcessor):
         candidates: int = 0,
         **settings: Unpack[MemorySettings],
     ) -> None:
-        self._candidates = whole_number("candidates", candidates, 0)
+        candidates = whole_number("candidates", candidates, 0)
         self.memory = Memory.of(model, datastore, **settings)
         self.loop_size = self.memory.loop_size
-        self._record = record
         self._warned = self._closed = False
-        self._recordings = Recordings()
-        self._current = threading.local()
+        self._current, self._courses = threading.local(), Courses()
         self._model_config: Any = getattr(model, "generation_config", None) or model.config
         self._ends = end_tokens(self._model_config, vocabulary_size(model))
+        self._recorder = Recorder(self._ends, candidates) if record else None
         self._capture = StateCapture(model, self.memory.location)
 
     @property
@@ -247,65 +245,38 @@ class KNNLogitsProcessor(LogitsProcessor):
         self, call: Call, window: Window, position: int, input_ids: Tensor, scores: Tensor
     ) -> Tensor:
         """`__call__` for a pass that was found, and ids on the CPU."""
-        is_first = not window.answers
-        self._follow(call, window, input_ids)
-        vote = self._vote(window, position, input_ids, scores)
-        self._current.vote = vote
-        mixed = vote.log_p
-        if self._record:
-            recording = self._recording(input_ids, is_first=is_first)
-            if recording.states is None:
-                first = max(1, position - _PROMPT_PLACES)
-                recording.states = self._capture.states(window, first)[:, : position - first]
-            recording.add(input_ids, vote, call.going_on, self._candidates)
-        return mixed
+        first, length = not window.answers, input_ids.shape[1]
+        course, begins = self._courses.follow(call, length, whole=window.whole, again=not first)
+        if begins:
+            self.memory.check_again()
+            self.memory.retriever.begin_text()
+            if self._recorder is not None or self.memory.retriever.follows_text:
+                course.sources = sources_of(window.encoded)
+        vote = self._current.vote = self._vote(course, window, position, input_ids, scores)
+        if self._recorder is not None:
+            self._recorder.add(course, input_ids, vote, call.going_on, first=first)
+        return vote.log_p
 
-    def _follow(self, call: Call, window: Window, input_ids: Tensor) -> None:
-        """Notices where a generation begins. One may be made within another."""
-        courses, length = getattr(self._current, "courses", []), input_ids.shape[1]
-        course = course_of(courses, call, length, whole=window.whole, again=bool(window.answers))
-        self._current.courses = with_course(courses, course or self._begun(call, window, length))
-
-    def _begun(self, call: Call, window: Window, length: int) -> Course:
-        self.memory.check_again()
-        self.memory.retriever.begin_text()
-        course = Course(call, length, whole=window.whole)
-        if self._record or self.memory.retriever.follows_text:
-            course.sources = sources_of(window.encoded)
-        return course
-
-    @property
-    def _course(self) -> Course | None:
-        """The generation of this thread's latest call."""
-        return next(iter(getattr(self._current, "courses", ())), None)
-
-    def _vote(self, window: Window, position: int, input_ids: Tensor, scores: Tensor) -> Vote:
+    def _vote(
+        self, course: Course, window: Window, position: int, input_ids: Tensor, scores: Tensor
+    ) -> Vote:
+        memory, texts = self.memory, course.texts(input_ids)
         rounds: dict[int, list[int]] = {}
-        if self.loop_size is not None and self._course is not None:
-            end = LoopEnd(self.loop_size, self.memory.retriever.locate, self._ends)
-            rounds = end.rounds(input_ids, self._course.start)
+        if self.loop_size is not None:
+            end = LoopEnd(self.loop_size, memory.retriever.locate, self._ends)
+            rounds = end.rounds(input_ids, course.start)
         is_last = position + 1 == window.shape[1] and position not in window.answers
-        if is_last and not rounds and not self.memory.retriever.follows_text:
+        if is_last and not rounds and not memory.retriever.follows_text:
             state = self._capture.states(window, position)[:, 0]
             log_p_lm = torch.log_softmax(scores.float(), dim=-1)
-            texts = self._texts(input_ids)
-            window.answers[position], vote = self.memory.step(state, texts, log_p_lm)
+            window.answers[position], vote = memory.step(state, texts, log_p_lm)
             return vote
-        neighbors = self._neighbors(window, position, input_ids)
+        neighbors = self._neighbors(window, position, texts)
         if rounds:
-            ended = end.ended(rounds, scores, neighbors)
-            scores = scores if ended is None else ended
-        return self.memory.vote(neighbors, torch.log_softmax(scores.float(), dim=-1))
+            scores = end.ended(rounds, scores, neighbors)
+        return memory.vote(neighbors, torch.log_softmax(scores.float(), dim=-1))
 
-    def _texts(self, input_ids: Tensor) -> Tensor:
-        """The ids of texts, with a number for their encoder inputs before them."""
-        sources = self._sources(input_ids)
-        if sources is None:
-            return input_ids
-        # Rows with different encoder inputs are different texts. No token is negative.
-        return torch.cat([-1 - sources.unsqueeze(1), input_ids], dim=-1)
-
-    def _neighbors(self, window: Window, position: int, input_ids: Tensor) -> Neighbors:
+    def _neighbors(self, window: Window, position: int, texts: Tensor) -> Neighbors:
         if position not in window.answers:
             # Assisted decoding asks for the positions from here on one by one. They are searched
             # together.
@@ -313,7 +284,6 @@ class KNNLogitsProcessor(LogitsProcessor):
             if self.memory.retriever.follows_text:
                 states = states[:, :1]
             rows, positions, _ = states.shape
-            texts = self._texts(input_ids)
             if positions > 1 and window.on_host is not None:
                 texts = torch.cat([texts, window.on_host[:, position + 1 :]], dim=-1)
             neighbors = self.memory.neighbors(states, texts)
@@ -325,27 +295,6 @@ class KNNLogitsProcessor(LogitsProcessor):
                 window.answers[position + number] = neighbors[part]
         answer: Neighbors = window.answers[position]
         return answer
-
-    def _sources(self, input_ids: Tensor) -> Tensor | None:
-        """Numbers the sources that the rows read, int64 [rows], as `sources_of` explains."""
-        sources = self._course.sources if self._course is not None else None
-        if sources is None or len(sources) != len(input_ids):
-            return None
-        return sources
-
-    def _recording(self, input_ids: Tensor, *, is_first: bool) -> Recording:
-        """Returns the recording that a call belongs to. A new `generate()` gets a new one."""
-        course = self._course
-        assert course is not None
-        recording: Recording | None = course.recording
-        if recording is not None and not is_first:
-            return recording
-        if recording is None or not recording.goes_on(input_ids):
-            inputs = inputs_of(input_ids, self._sources(input_ids))
-            recording = Recording(input_ids, inputs, self._ends)
-            course.recording = recording
-            self._recordings.add(recording)
-        return recording
 
     def trace(
         self,
@@ -366,10 +315,9 @@ class KNNLogitsProcessor(LogitsProcessor):
             tokenizer: The model's tokenizer.
             max_neighbors: The most passages to keep for each token.
             prompt: What a person wrote, if the model read more, such as the words of a chat's
-                template. The trace has this prompt, and says of its names and its wording alone
-                what the memory knows. Without it a trace is of all that the model read.
-            pad_token_id: The padding token, if `generate()` was given another one than the model's
-                or the tokenizer's. Padding is not traced.
+                template. The trace has this prompt; without it, all that the model read.
+            pad_token_id: The padding token, if `generate()` was given one that is neither the
+                model's nor the tokenizer's. Padding is not traced.
             rows: The sequences of the output to trace, or a single one; None for all.
 
         Returns:
@@ -387,6 +335,9 @@ class KNNLogitsProcessor(LogitsProcessor):
         beam_indices = getattr(output, "beam_indices", None)
         if not is_ids(sequences):
             raise TraceError("trace() needs an output of generate()")
+        if self._recorder is None:
+            raise TraceError(NO_RECORD)
+        recording = self._recorder.fitting(sequences, beam_indices, self._courses.latest)
         pads = [pad_token_id]
         if pad_token_id is None:
             # A model without such a token pads ended rows with its end token, but a tokenizer has
@@ -394,13 +345,6 @@ class KNNLogitsProcessor(LogitsProcessor):
             model_pad = getattr(self._model_config, "pad_token_id", None)
             model_pads = self._ends[:1] if model_pad is None else [model_pad]
             pads = [*model_pads, tokenizer.pad_token_id]
-        latest = self._course.recording if self._course is not None else None
-        recording = self._recordings.fitting(sequences, beam_indices, latest)
-        if recording is None:
-            raise TraceError(
-                "this processor has no record of that generation: pass the whole output of a "
-                "recent generate() with record=True; beam search needs return_dict_in_generate=True"
-            )
         padding = [token for token in pads if token is not None]
         tracer = Tracer(self.memory, tokenizer, max_neighbors)
         return tracer.recorded(

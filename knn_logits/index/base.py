@@ -29,10 +29,6 @@ class Index(Protocol):
         """
         ...
 
-    def reconstruct(self, ids: Array) -> Tensor:
-        """Vectors as the index stores them, perhaps compressed, float32 [rows, dim]."""
-        ...
-
     def remove(self, ids: Array) -> None:
         """Removes vectors. The others keep their ids."""
         ...

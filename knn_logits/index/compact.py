@@ -107,10 +107,6 @@ class CompactIndex(TorchIndex):
             return lengths
         return self._comparison.norms(centered)
 
-    def _stored(self, rows: Tensor) -> Tensor:
-        keys = self._keys[rows].float()
-        return keys if self._scale is None else keys.mul_(self._scale).add_(self._mean)
-
     def _candidates(self, k: int) -> int:
         return min(self.size, _TIMES * k + _EXTRA)
 

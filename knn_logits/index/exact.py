@@ -39,20 +39,12 @@ class TorchIndex:
         """The device of the keys."""
         return self._keys.device
 
-    def _stored(self, rows: Tensor) -> Tensor:
-        """The keys in some rows, float32 [rows, dim]."""
-        raise NotImplementedError
-
     def _rows_at_once(self, k: int) -> int:
         raise NotImplementedError
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """`search` for that many queries."""
         raise NotImplementedError
-
-    def reconstruct(self, ids: Array) -> Tensor:
-        rows = torch.from_numpy(np.asarray(ids, np.int64)).to(self._keys.device)
-        return self._stored(rows if self._ids is None else torch.searchsorted(self._ids, rows))
 
     def remove(self, ids: Array) -> None:
         stays, remaining = kept_after(self._ids, self.size, ids)
@@ -125,9 +117,6 @@ class ExactIndex(TorchIndex):
             keys[first : first + len(batch)] = batch
             first += len(batch)
         return cls(torch.from_numpy(keys), metric, device)
-
-    def _stored(self, rows: Tensor) -> Tensor:
-        return self._keys[rows] + self._mean
 
     def _rows_at_once(self, k: int) -> int:
         return max(1, _BLOCK // self.size)

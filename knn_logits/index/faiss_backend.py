@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.errors import ConfigError, SearchError
+from knn_logits.errors import ConfigError
 from knn_logits.index.base import nearest_columns, prepared, wrong_shape
 from knn_logits.index.faiss_library import (
     faiss_for_torch,
@@ -72,7 +72,6 @@ class FaissIndex:
         self._ids: Array | None = None
         # Removed vectors that FAISS cannot delete. They are dropped from its results.
         self._hidden: Array | None = None
-        self._removed = False
         # The index on the processor that an index on a GPU is a copy of, for a larger k than this.
         self._home: FaissIndex | None = None
         self.largest_k = _MOST_ON_GPU
@@ -111,26 +110,8 @@ class FaissIndex:
         self._index.add(prepared(keys, self.metric))
         self.size = int(self._index.ntotal)
 
-    def reconstruct(self, ids: Array) -> Tensor:
-        """Does what `Index.reconstruct` says, on the CPU only."""
-        ids = np.ascontiguousarray(ids, np.int64)
-        if self._ids is not None:
-            ids = np.searchsorted(self._ids, ids)
-        try:
-            if self._ivf is not None and self._ivf.direct_map.type == self._faiss.DirectMap.NoMap:
-                # FAISS's table for this needs ids without gaps.
-                maps = self._faiss.DirectMap
-                self._ivf.set_direct_map_type(maps.Hashtable if self._removed else maps.Array)
-            return torch.from_numpy(self._index.reconstruct_batch(ids))
-        except RuntimeError as error:
-            raise SearchError(
-                f"this kind of index cannot return its vectors ({faiss_reason(error)}); use the "
-                "stored keys instead (--pointer-distances keys)"
-            ) from error
-
     def remove(self, ids: Array) -> None:
         """Does what `Index.remove` says, on the CPU only."""
-        self._removed = True
         ids = np.ascontiguousarray(ids, np.int64)
         total = int(self._index.ntotal)
         try:

@@ -1,4 +1,4 @@
-"""Reads FAISS's files of Flat, IVFFlat, IVFSQ and IVFPQ, of earlier systems, without FAISS.
+"""Reads FAISS's file of an IVFPQ index, which earlier systems wrote, without FAISS.
 
 FAISS's own reader trusts a file: some damaged ones answer wrongly, and a file may name others on
 the disk. Here every count is compared with the number of bytes, and `plain_arrays` checks the
@@ -21,7 +21,6 @@ from knn_logits.metrics import METRIC_OF_FAISS, Metric
 _MOST_LISTS = 1 << 24
 _MOST_DIM = 1 << 20
 _FLAT = ("IxF2", "IxFI", "IxFl")
-_QUANTISERS = {0: "SQ8", 1: "SQ4", 4: "SQfp16", 6: "SQ6"}
 
 
 @dataclass
@@ -33,7 +32,7 @@ class FaissFile:
     metric: Metric  # How vectors are compared
     dim: int  # Length of a vector
     size: int  # Number of vectors
-    nprobe: int | None = None  # Inverted lists visited for each query; None without inverted lists
+    nprobe: int  # Inverted lists visited for each query
 
 
 def read_faiss_file(path: Path) -> FaissFile:
@@ -47,7 +46,7 @@ def read_faiss_file(path: Path) -> FaissFile:
         return parsed
     except (ValueError, struct.error, KeyError, OverflowError, MemoryError) as error:
         raise DamagedError(
-            f"{path} cannot be read as a Flat, IVFFlat, IVFSQ or IVFPQ index ({error}); if the "
+            f"{path} cannot be read as an IVFPQ index ({error}); if the "
             "keys are available, build another index with --index"
         ) from error
     except OSError as error:
@@ -106,9 +105,7 @@ def _header(fields: _Fields) -> tuple[int, int, Metric]:
 
 def _index(fields: _Fields) -> FaissFile:
     kind = fields.code()
-    if kind in _FLAT:
-        return _flat(fields)
-    if kind not in ("IwFl", "IwSq", "IwPQ"):
+    if kind != "IwPQ":
         raise ValueError(f"its kind is {kind!r}")
     dim, size, metric = _header(fields)
     lists, nprobe = fields.number("Q"), fields.number("Q")
@@ -116,40 +113,24 @@ def _index(fields: _Fields) -> FaissFile:
         raise ValueError(f"{lists} lists")
     if fields.code() not in _FLAT:
         raise ValueError("its lists are found in another way than by a flat quantiser")
-    centroids = _flat(fields)
-    if (centroids.dim, centroids.size) != (dim, lists):
-        raise ValueError("its centroids are of another number or length")
+    centroids = _centroids(fields, dim, lists)
     if fields.number("B"):
         raise ValueError("it holds a direct map")
     fields.vector("<i8")
-    arrays = {"centroids": centroids.arrays["codes"]}
-    if kind == "IwFl":
-        name, code_size = "Flat", dim * 4
-    elif kind == "IwSq":
-        name, code_size = _scalar(fields, dim, arrays)
-    else:
-        name, code_size = _product(fields, dim, arrays)
+    arrays = {"centroids": centroids}
+    name, code_size = _product(fields, dim, arrays)
     arrays |= _lists(fields, lists, code_size, size)
     factory = f"IVF{lists},{name}"
     return FaissFile(arrays, factory, metric, dim, size, min(max(1, nprobe), lists))
 
 
-def _flat(fields: _Fields) -> FaissFile:
-    dim, size, metric = _header(fields)
+def _centroids(fields: _Fields, dim: int, lists: int) -> Array:
+    if _header(fields)[:2] != (dim, lists):
+        raise ValueError("its centroids are of another number or length")
     codes = fields.vector("u1", 4)
-    if codes.size != size * dim * 4:
-        raise ValueError("its vectors are of another number or length")
-    return FaissFile({"codes": codes}, "Flat", metric, dim, size)
-
-
-def _scalar(fields: _Fields, dim: int, arrays: dict[str, Array]) -> tuple[str, int]:
-    kind = fields.number("i")
-    fields.take(8)
-    length, code_size = fields.number("Q"), fields.number("Q")
-    arrays["trained"] = fields.vector("<f4")
-    if length != dim or fields.number("Q") != code_size or fields.number("B") != 1:
-        raise ValueError("a scalar quantiser of other vectors, or not of residuals")
-    return _QUANTISERS[kind], code_size
+    if codes.size != lists * dim * 4:
+        raise ValueError("its centroids are of another number or length")
+    return codes
 
 
 def _product(fields: _Fields, dim: int, arrays: dict[str, Array]) -> tuple[str, int]:

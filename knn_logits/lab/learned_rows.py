@@ -32,7 +32,7 @@ from knn_logits.mixture.vote import Weighing
 from knn_logits.progress import Progress
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.retriever import Retriever
-from knn_logits.search.shared_tokens import LONGEST
+from knn_logits.search.shared_tokens import MAX_SHARED_TOKENS
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
@@ -247,11 +247,11 @@ def _before(corpus: Datastore, entries: Ints) -> Prefixes:
     """The last tokens before each entry of a corpus, as many as are compared."""
     contexts = corpus.contexts
     context = np.searchsorted(contexts.first_entry, entries, side="right") - 1
-    places = (entries + 1 + context)[:, None] + np.arange(-LONGEST, 0)
+    places = (entries + 1 + context)[:, None] + np.arange(-MAX_SHARED_TOKENS, 0)
     inside = places >= contexts.first[context][:, None]
     tokens = np.where(inside, np.asarray(corpus.tokens[places.clip(min=0)], np.int64), -1)
-    first = np.arange(len(entries), dtype=np.int64) * LONGEST
-    return Prefixes(tokens.ravel(), first, first + LONGEST)
+    first = np.arange(len(entries), dtype=np.int64) * MAX_SHARED_TOKENS
+    return Prefixes(tokens.ravel(), first, first + MAX_SHARED_TOKENS)
 
 
 def _votes(weights: Tensor, numbers: Tensor, most: int) -> Tensor:

@@ -31,8 +31,9 @@ from knn_logits.mixture.vote import log_p_knn_of, mix_row
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
 from knn_logits.search.neighbors import Neighbors
+from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.retriever import Retriever
-from knn_logits.search.shared_tokens import LONGEST
+from knn_logits.search.shared_tokens import MAX_SHARED_TOKENS
 from knn_logits.settings.config import MOST_SEED, whole_number
 from knn_logits.settings.registry import changed_settings
 
@@ -211,13 +212,13 @@ def followed(retriever: Retriever, scored: TokenScores) -> Iterator[tuple[TokenS
     longest = int(lengths.max())
     # Each window becomes a text of its own: it starts with a number that no token has, and with the
     # tokens before its first target that entries are compared with.
-    before = LONGEST + 1
+    before = MAX_SHARED_TOKENS + 1
     ids = torch.full((len(lengths), before + longest), -1, dtype=torch.int64)
     ids[:, 0] = -1 - torch.arange(len(lengths))
     prefixes = scored.prefixes
     for row, (start, length) in enumerate(zip(starts.tolist(), scored.lengths, strict=True)):
         end = int(prefixes.end[start])
-        context = prefixes.tokens[max(int(prefixes.first[start]), end - LONGEST) : end]
+        context = prefixes.tokens[max(int(prefixes.first[start]), end - MAX_SHARED_TOKENS) : end]
         ids[row, before - len(context) : before] = torch.from_numpy(context)
         ids[row, before : before + length] = scored.targets[start : start + length]
     first = 0
@@ -226,9 +227,9 @@ def followed(retriever: Retriever, scored: TokenScores) -> Iterator[tuple[TokenS
         rows = torch.nonzero(lengths >= end)[:, 0]
         steps = torch.arange(first, end)
         places = (starts[rows].unsqueeze(0) + steps.unsqueeze(1)).reshape(-1)
-        rows_of_states = places.to(scored.states.device)
-        states = scored.states[rows_of_states].reshape(len(steps), len(rows), -1).transpose(0, 1)
-        yield scored[places], retriever.search_steps(states, ids[rows, : before + end - 1])
+        queries = scored.states[places.to(scored.states.device)]
+        texts = Prefixes.of_steps(ids[rows, : before + end - 1], len(steps))
+        yield scored[places], retriever.search(queries, texts)
         first = end
 
 
@@ -273,7 +274,7 @@ def describe(bench: Bench) -> dict[str, Any]:
         }
         names = ["k", "lmbda", "temperature", "nprobe", "refine", "retomaton"]
         if config.retomaton:
-            names += ["min_knns", "max_knns", "pointer_weight", "pointer_distances"]
+            names += ["min_knns", "max_knns", "pointer_weight"]
         settings |= {name: getattr(config, name) for name in names}
         settings["nprobe"] = getattr(getattr(memory.retriever, "index", None), "nprobe", None)
         if memory.gate is not None:

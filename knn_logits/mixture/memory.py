@@ -41,7 +41,7 @@ from knn_logits.search.combined import (
 )
 from knn_logits.search.experts import Finder, open_experts
 from knn_logits.search.matches import Matches
-from knn_logits.search.neighbors import NEAREST, Neighbors, hits, with_occurrences
+from knn_logits.search.neighbors import Neighbors, with_occurrences
 from knn_logits.search.occurrences import Occurrences, Prefixes, without_padding
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig, check_threads
@@ -50,7 +50,7 @@ from knn_logits.store.datastore import Datastore
 _T = TypeVar("_T")
 # Maximum number of distances of a step that is replayed as a graph, which keeps its memory.
 _MAX_DISTANCES = 64 << 20
-_OPENING = ("key", "device", "threads", "check", "indexes")
+_OPENING = ("device", "threads", "check", "indexes")
 
 
 class Memory:
@@ -68,7 +68,6 @@ class Memory:
         model: A causal or encoder-decoder language model of transformers.
         datastore: One or several datastores or their folders. Several are searched as one. This
             model must have built each of them. The keys of a mapping are their names in a trace.
-        key: The place of the key; None takes the datastore's. Another place is refused.
         device: The device to search on. None takes the model's device if the index supports it.
         threads: OpenMP threads for searches; None takes one for small batches.
         check: Compute the keys of a short text and compare them with the datastore's.
@@ -107,7 +106,6 @@ class Memory:
         model: nn.Module,
         datastore: Stores,
         *,
-        key: str | None = None,
         device: torch.device | str | None = None,
         threads: int | None = None,
         check: bool = True,
@@ -119,7 +117,7 @@ class Memory:
         self.stores, self._store_names = open_stores(datastore), names_of(datastore)
         # Wrong settings are refused before the model computes anything.
         resolve(self.stores, settings)
-        self.location = locate_key(model, self.stores[0], key)
+        self.location = locate_key(model, self.stores[0])
         if check:
             for store in self.stores:
                 check_model(model, store, self.location)
@@ -253,10 +251,10 @@ class Memory:
         Returns:
             The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
-        texts = self._read(ids) if self.experts or self.retriever.reads_text else ids
-        read = texts if self.retriever.reads_text else ids
-        neighbors = self.retriever.search_steps(states, read)
-        return self.with_occurrences(neighbors, Prefixes.of_steps(texts, states.shape[1]))
+        read = self._read(ids) if self.experts or self.retriever.reads_text else ids
+        texts = Prefixes.of_steps(read, states.shape[1])
+        queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
+        return self.with_occurrences(self.retriever.search(queries, texts), texts)
 
     def _read(self, ids: Tensor) -> Tensor:
         """The texts without padding, for experts and retrievers that read them."""
@@ -297,7 +295,7 @@ class Memory:
             votes, lmbda = second_vote(votes, lmbda, occurrence_votes, part.shares)
         if occurrences:
             neighbors = with_occurrences(neighbors)
-        return Vote(neighbors, votes, lmbda, log_p_lm, near_within=self.near_within)
+        return Vote(neighbors, votes, lmbda, log_p_lm)
 
     def step(self, state: Tensor, ids: Tensor, log_p_lm: Tensor) -> tuple[Neighbors, Vote]:
         """Searches and votes for the next token of a batch of texts.
@@ -326,7 +324,7 @@ class Memory:
         every = Neighbors(
             entries, nearness, values, self.retriever.metric, matched=matched if found else None
         )
-        vote = Vote(every, weights, lmbda, log_p_lm, log_p, near_within=self.near_within)
+        vote = Vote(every, weights, lmbda, log_p_lm, log_p)
         k = entries.shape[1] - sum(part.ids.shape[1] for part in found)
         alone = Neighbors(entries[:, :k], nearness[:, :k], values[:, :k], every.metric)
         return replace(alone, occurrences=tuple(found)), vote
@@ -391,37 +389,3 @@ class Memory:
         return next(
             name for opened, name in zip(self.stores, self.names, strict=True) if opened is store
         )
-
-    @cached_property
-    def near_within(self) -> float | None:
-        """The nearness from which on a neighbor counts as near, by the datastores that know it.
-
-        A small datastore does not know it, and takes what others know. None if none does.
-        """
-        records = [store.manifest.near for store in self.stores]
-        metric = self.retriever.metric
-        return min((record.nearness(metric) for record in records if record), default=None)
-
-    @property
-    def expected_hits(self) -> float | None:
-        """How often text like the datastores' has a hit in them; None if none knows it.
-
-        It is unknown beside keys on demand, where `hits` could not search.
-        """
-        if any(store.manifest.on_demand is not None for store in self.stores):
-            return None
-        records = [store.manifest.near for store in self.stores]
-        return min((record.hits for record in records if record), default=None)
-
-    def hits(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Searches whether one of the nearest entries of each state has the token that follows.
-
-        Args:
-            states: [rows, dim], the states.
-            tokens: int64 [rows], the tokens that follow them.
-
-        Returns:
-            bool [rows], on the CPU.
-        """
-        config = replace(self.config, k=NEAREST, retomaton=False, refine=False)
-        return hits(self._open_retriever(config).search(states), tokens).cpu()

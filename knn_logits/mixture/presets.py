@@ -32,7 +32,6 @@ class MixtureSettings(SearchSettings, total=False):
 class MemorySettings(MixtureSettings, total=False):
     """Keyword arguments for opening and asking a memory. `Memory` explains each of them."""
 
-    key: str | None
     device: torch.device | str | None
     threads: int | None
     check: bool
@@ -48,7 +47,7 @@ def resolve(
     check_shares(changes.pop("weights", None), len(stores))
     without_keys = any(store.manifest.on_demand is not None for store in stores)
     if without_keys and changes.get("retomaton") is None:
-        # Pointers need keys, which the first datastore may have and another one not.
+        # Pointers need keys, which some of the datastores do not store.
         changes["retomaton"] = False
     config, gate = resolve_settings(stores[0], **changes)
     for name in config.exclude:

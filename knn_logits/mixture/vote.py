@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.locks import cached_property
-from knn_logits.search.neighbors import Neighbors, nearest_nearness
+from knn_logits.search.neighbors import Neighbors
 from knn_logits.settings.config import KNNConfig
 
 NO_WEIGHT = -math.inf
@@ -212,7 +212,6 @@ class Vote:
         lmbda: The weight of the neighbors, if there are any: one number, or a tensor [rows].
         log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
         mixture: `log_p`, if it was computed already.
-        near_within: The nearness from which on a neighbor is near. None if that is not known.
     """
 
     neighbors: Neighbors
@@ -220,13 +219,6 @@ class Vote:
     lmbda: float | Tensor
     log_p_lm: Tensor
     mixture: Tensor | None = None
-    near_within: float | None = None
-
-    @cached_property
-    def near(self) -> Tensor | None:
-        """Whether a neighbor of each row is near, bool [rows]; None if that is not known."""
-        limit = self.near_within
-        return None if limit is None else nearest_nearness(self.neighbors) >= limit
 
     @cached_property
     def log_p(self) -> Tensor:

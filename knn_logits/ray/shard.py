@@ -52,10 +52,6 @@ class Shard:
         local = ids.numpy()
         return nearness.numpy(), np.where(local < 0, local, local + self.first)
 
-    def reconstruct(self, ids: Array) -> Array:
-        """Returns the vectors of some entries of the shard, float32 [rows, dim]."""
-        return np.asarray(self.index.reconstruct(ids - self.first).numpy())
-
 
 def _inside(entries: Array, first: int, last: int) -> Array:
     """Those of some entries that a range holds, numbered from its first one."""

@@ -79,22 +79,6 @@ class ShardedIndex:
             "not respond: check `ray status` and run the command again"
         )
 
-    def reconstruct(self, ids: Array) -> Tensor:
-        """See `Index.reconstruct`; raises UnreachableError when a shard does not answer."""
-        ids = np.asarray(ids, np.int64)
-        vectors = np.empty((len(ids), self.dim), np.float32)
-        calls = []
-        for number, (first, last) in enumerate(self._spans):
-            inside = (ids >= first) & (ids < last)
-            if inside.any():
-                calls.append((number, inside, self._ask(number, "reconstruct", ids[inside])))
-        for number, inside, answer in calls:
-            try:
-                vectors[inside] = answer(self._patience)
-            except (TimeoutError, UnreachableError):
-                raise self.unreachable(number) from None
-        return torch.from_numpy(vectors)
-
     def remove(self, ids: Array) -> None:
         """Not possible: a shard leaves documents out from its opening on."""
         raise ConfigError(

@@ -200,10 +200,6 @@ class CombinedRetriever(Retriever):
         """Searches the neighbors of queries [rows, dim]. Ids count through all datastores."""
         return self._merged([retriever.search(queries, texts) for retriever in self.retrievers])
 
-    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
-        """Does what `Retriever.search_steps` does; each datastore follows its own pointers."""
-        return self._merged([one.search_steps(states, ids) for one in self.retrievers])
-
     def _merged(self, results: list[Neighbors]) -> Neighbors:
         parts = [part.to(results[0].ids.device) for part in results]
         if self.weights is not None:

@@ -24,9 +24,6 @@ PADDING: dict[str, float] = {
     "matched": 0,
 }
 _BY_ROW = ("searched",)
-# How many of the nearest entries count for `hits`. Text like a datastore's has many hits, which
-# tells it from other text better than distances do (docs/research/evidence.md).
-NEAREST = 64
 
 
 @dataclass(frozen=True)
@@ -201,14 +198,6 @@ def nearest_nearness(neighbors: Neighbors) -> Tensor:
     if not neighbors.k:
         return neighbors.nearness.new_full((neighbors.rows,), -math.inf)
     return neighbors.nearness.amax(-1)
-
-
-def hits(neighbors: Neighbors, tokens: Tensor) -> Tensor:
-    """bool [rows]: whether one of the 64 nearest entries has the token that follows the query."""
-    if neighbors.k > NEAREST:
-        neighbors = neighbors.nearest(NEAREST)
-    same = neighbors.values == tokens.to(neighbors.values.device).unsqueeze(-1)
-    return (same & neighbors.mask).any(dim=-1)
 
 
 def powers_up_to(k: int, first: int = 1) -> tuple[int, ...]:

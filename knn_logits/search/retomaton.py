@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -110,14 +111,12 @@ class RetomatonRetriever(Retriever):
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
         needs_text(store.manifest, store.folder, "RetoMaton")
         super().__init__(store, config, **settings)
-        self._from_index = config.pointer_distances == "index"
-        if not self._from_index and store.offers_keys:
-            store.fetch_keys()
-        elif not self._from_index:
+        if not store.offers_keys:
             raise DatastoreError(
-                f"{store.folder} has no keys to compare pointers with; use --pointer-distances "
-                "index, or remove --retomaton"
+                f"{store.folder} has no keys to compare pointers with: remove --retomaton, or "
+                "fetch the keys with `knn-logits pull --keys`"
             )
+        store.fetch_keys()
         self._pointers = self.indexes.once(
             store,
             ("pointers", config.exclude, config.max_knns),
@@ -129,26 +128,29 @@ class RetomatonRetriever(Retriever):
         """Begins a new text. An earlier text may have contained the new text's prompt."""
         self._thread.steps = deque(maxlen=_STEPS_CACHED)
 
-    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
-        """`Retriever.search_steps` with the pointers of each text's last step."""
+    def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
+        """See `Retriever.search`; follows the pointers that each text's last step has left."""
         # Beams are reordered, doubled and dropped. So a row takes the pointers of the row that it
         # continues, or searches. An attention sink follows no pointers and leaves none.
-        positions = states.shape[1]
+        if texts is None:
+            return super().search(queries)
         if not hasattr(self._thread, "steps"):
             self.begin_text()
         steps: deque[_Step] = self._thread.steps
-        steps_neighbors = []
-        for position in range(positions):
-            length = ids.shape[1] - positions + 1 + position
-            prefixes_of_rows = ids[:, :length]
-            pointers = self._pointers_of(prefixes_of_rows, steps)
-            queries = states[:, position]
-            real = None if self._sink is None else (~self._sink.holds(queries)).tolist()
-            texts = Prefixes.of_steps(prefixes_of_rows, 1) if self.reads_text else None
-            neighbors, candidates = self._step(queries, pointers, real, texts)
-            steps.append(_Step(prefixes_of_rows, candidates))
-            steps_neighbors.append(neighbors)
-        return _stacked(steps_neighbors)
+        lengths = texts.end - texts.first
+        bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
+        found = []
+        for first, last in pairwise(bounds):
+            part, step_queries = texts[first:last], queries[first:last]
+            columns = part.first[:, None] + np.arange(lengths[first])
+            ids = torch.from_numpy(part.tokens[columns].astype(np.int64))
+            real = None if self._sink is None else (~self._sink.holds(step_queries)).tolist()
+            pointers = self._pointers_of(ids, steps)
+            shared = part if self.reads_text else None
+            neighbors, candidates = self._step(step_queries, pointers, real, shared)
+            steps.append(_Step(ids, candidates))
+            found.append(neighbors)
+        return _stacked(found)
 
     def _pointers_of(self, ids: Tensor, steps: Sequence[_Step]) -> list[Array]:
         """Returns the pointers that each row's own text left in the latest step."""
@@ -199,7 +201,7 @@ class RetomatonRetriever(Retriever):
         ids: list[Array] = list(followed)
         if searching:
             places = torch.tensor(searching, device=queries.device)
-            nearest = self.search(queries[places]).to("cpu")
+            nearest = super().search(queries[places]).to("cpu")
             nearest_ids, nearest_nearness = nearest.ids.numpy(), nearest.nearness.numpy()
             for place, row in enumerate(searching):
                 present = nearest_ids[place] >= 0
@@ -270,8 +272,6 @@ class RetomatonRetriever(Retriever):
 
     def _vectors(self, ids: Array) -> Tensor:
         """Returns the keys of entries, float32 [entries, dim]. The next call overwrites them."""
-        if self._from_index:
-            return self.index.reconstruct(ids)
         keys = torch.from_numpy(self.store.keys(ids))
         if len(keys) > _KEYS_CACHED or keys.dtype == torch.float32:
             return keys.float()

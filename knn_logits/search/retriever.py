@@ -118,26 +118,13 @@ class Retriever:
         """Returns the datastore of an entry that a search found, and the entry's number there."""
         return self.store, entry
 
-    def search_steps(self, states: Tensor, ids: Tensor) -> Neighbors:
-        """Finds the neighbors of one or several consecutive steps of a batch of texts.
-
-        Args:
-            states: [rows, positions, dim], the states at the last positions of the texts.
-            ids: int64 [rows, length], the texts up to the last of these positions.
-
-        Returns:
-            The neighbors of `rows * positions` queries. All rows of the first position come first.
-        """
-        queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
-        texts = Prefixes.of_steps(ids, states.shape[1]) if self.reads_text else None
-        return self.search(queries, texts)
-
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """Finds the neighbors of a batch of queries, in one search.
 
         Args:
             queries: [rows, dim], any floating type and device.
-            texts: The text before each query, where `reads_text` says that it is needed.
+            texts: The text before each query, where `reads_text` or `follows_text` says that it is
+                needed. Queries in a row whose texts have one length are one step.
 
         Returns:
             Neighbors with at most k columns, on the device of the index.

@@ -11,17 +11,17 @@ from knn_logits.copies import Copies
 from knn_logits.search.occurrences import Prefixes
 
 # More shared tokens than these count the same.
-LONGEST = 8
-_BACK = np.arange(0, -LONGEST, -1) - 1
+MAX_SHARED_TOKENS = 8
+_BACK = np.arange(0, -MAX_SHARED_TOKENS, -1) - 1
 
 
 class SharedTokens:
     """Counts for `documents` and `contexts`, the first tokens of each, int64, ascending."""
 
     def __init__(self, tokens: Array, documents: Array, contexts: Array) -> None:
-        before = np.full(len(tokens), LONGEST, np.uint8)
+        before = np.full(len(tokens), MAX_SHARED_TOKENS, np.uint8)
         # A document may end before the next number of tokens, so the nearest beginning comes last.
-        for number in reversed(range(LONGEST)):
+        for number in reversed(range(MAX_SHARED_TOKENS)):
             before[documents[documents < len(tokens) - number] + number] = number
         # How many tokens of its document stand before each entry, and the last of them. The tokens
         # before that are the last ones before earlier entries.
@@ -40,7 +40,7 @@ class SharedTokens:
         most, last = self._copies.at(ids.device, "most"), self._copies.at(ids.device, "last")
         if not len(last):
             return torch.zeros(ids.shape, device=ids.device)
-        back = torch.arange(LONGEST, device=ids.device)
+        back = torch.arange(MAX_SHARED_TOKENS, device=ids.device)
         preceding = last[(ids.unsqueeze(-1) - back).clamp_(min=0)]
         same = preceding == ends.unsqueeze(1)
         same &= most[ids.clamp(min=0)].unsqueeze(-1) > back

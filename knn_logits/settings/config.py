@@ -111,11 +111,6 @@ class KNNConfig:
         details="docs/research/retomaton.md has what the default brings.",
         above=0,
     )
-    pointer_distances: Literal["keys", "index"] = setting(
-        "keys",
-        "What pointer distances are computed from.",
-        details="The index needs no stored keys, and is as approximate as a search.",
-    )
     suffix_weight: float = setting(
         1.0,
         "Boost per token of left context shared with the query, up to 8 tokens; 1 turns it off.",
@@ -233,7 +228,6 @@ class SearchSettings(TypedDict, total=False):
     min_knns: int | None
     max_knns: int | None
     pointer_weight: float | None
-    pointer_distances: str | None
     suffix_weight: float | None
     exclude: Sequence[str] | None
     infini_gram: float | Literal["auto"] | None

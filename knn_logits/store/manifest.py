@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import FailFast, Field, ValidationError, model_validator
+from pydantic import FailFast, Field, ValidationError
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError, StorageError
-from knn_logits.metrics import COMPARISONS, DEFAULT_METRIC, Metric
+from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.store import layout
 from knn_logits.store.files import write_bytes
 from knn_logits.store.reading import map_array, open_file, regular_file
@@ -26,7 +26,6 @@ from knn_logits.store.records import (
     KeyRecord,
     LearnedRecord,
     ModelRecord,
-    NearRecord,
     OnDemandRecord,
     PairsRecord,
     Record,
@@ -46,7 +45,7 @@ _LONGEST_KEY = 1 << 16
 class Manifest(Record):
     """The whole of `datastore.json`."""
 
-    omitted = dict.fromkeys(("gate", "near", "encoder", "learned", "on_demand"))
+    omitted = dict.fromkeys(("gate", "encoder", "learned", "on_demand"))
     long = ("removed", "files")
 
     format: Literal["knn-logits datastore"] = FORMAT
@@ -70,21 +69,12 @@ class Manifest(Record):
     index: IndexRecord
     settings: SettingsRecord
     gate: GateRecord | None = None  # None where λ is a constant, or `tune` fitted the gate
-    near: NearRecord | None = None
     encoder: EncoderRecord | None = None  # of the sentences; None where questions have words alone
     learned: LearnedRecord | None = None  # None for a datastore of text
     on_demand: OnDemandRecord | None = None  # None where the keys are stored
     license: str | None = None
     source: str | None = None
     files: Annotated[tuple[FileRecord, ...], FailFast()] = Field(strict=False)
-
-    @model_validator(mode="after")
-    def _near_fits_the_metric(self) -> Manifest:
-        if self.near is not None:
-            least, most = COMPARISONS[self.metric].limits
-            if not least <= self.near.nearness(self.metric) <= most:
-                raise ValueError(f"near: no {self.metric} has the value {self.near.distance:g}")
-        return self
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
         return next((file for file in self.files if file.kind == kind), None)

@@ -13,7 +13,6 @@ from pydantic import (
     model_validator,
 )
 
-from knn_logits.metrics import Metric, as_distance
 from knn_logits.store import layout
 
 # No count in a manifest is larger, so that sums of counts do not wrap around.
@@ -177,17 +176,6 @@ class GateRecord(Record):
             f"{self.kept:.1%} of the model's own choices kept, {self.followed:.1%} of the tokens "
             "of repeated passages chosen"
         )
-
-
-class NearRecord(Record):
-    """The nearness of text like the datastore's. `building.nearness` measures it."""
-
-    distance: float = Field(allow_inf_nan=False)  # the limit for a neighbor to count as near
-    hits: Share  # how often one of the nearest entries has the token that follows
-
-    def nearness(self, metric: Metric) -> float:
-        """The limit as a nearness, which is larger for a nearer neighbor."""
-        return float(as_distance(self.distance, metric))
 
 
 class EncoderRecord(Record):

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from knn_logits import Trace
-from knn_logits.evidence.trace import (
+from knn_logits.evidence.records import (
     Candidate,
     DocumentShare,
     NeighborTrace,

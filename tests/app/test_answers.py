@@ -1,13 +1,9 @@
 """Answers as the browser draws them: nothing from outside is more than text."""
 
-from dataclasses import replace
-
 import pytest
 
 from app.answers import HOSTILE, Node, answer, neighbor, shown, token, words
-from knn_logits import Trace
-from knn_logits.evidence.familiarity import Familiarity
-from knn_logits.evidence.trace import Candidate, DocumentShare, Rival
+from knn_logits.evidence.records import Candidate, DocumentShare, Rival
 from knn_logits_app import views
 
 
@@ -157,25 +153,11 @@ def test_an_excerpt_that_ends_within_a_span_shows_the_word_that_was_clicked(draw
 
 
 def test_nothing_near_is_said(drawing):
-    one = answer(token(" cover"))
-    far = replace(one.trace[0], familiarity=Familiarity(0, 9, 0.6))
-    page = drawing(views.frame({"knn": replace(one, trace=Trace([far]))}, {}))
-    assert "its words may be about something else" in shown(page, ".kl-far")
-    without = answer(token(" cover", 0.0, lmbda=0.0))
-    far = Trace([replace(without.trace[0], familiarity=Familiarity(0, 9, 0.6))])
-    page = drawing(views.frame({"knn": replace(without, trace=far)}, {}))
-    assert "Nothing near." in shown(page, ".kl-far")
-    assert "it has no part in these words" in shown(page, ".kl-far")
-    alone = Trace([replace(without.trace[0], written=True)])
-    page = drawing(views.frame({"knn": replace(without, trace=alone)}, {}))
-    assert "Nothing near. The model alone wrote this" in shown(page, ".kl-far")
+    far = token(" cover", 0.0, [neighbor()], lmbda=0.0)
+    page = drawing(views.frame({"knn": answer(far)}, {}))
+    assert "Nothing near. The memory has no part in these words." in shown(page, ".kl-far")
+    assert "The nearest passage is:" in shown(page, ".kl-nearest")
     words(page).click()
     assert "λ is 0 here, so the memory has no part." in shown(page, ".kl-panel")
-    assert drawing(views.frame({"knn": one}, {})).locator(".kl-far, .kl-unknown").count() == 0
-
-
-def test_names_that_stand_nowhere_are_said(drawing):
-    one = answer(token(" cover"))
-    asked = replace(one, trace=Trace([replace(one.trace[0], unknown=("E<b>1", "Paris"))]))
-    page = drawing(views.frame({"knn": asked}, {}))
-    assert "“E<b>1” and “Paris” stand in no document" in shown(page, ".kl-unknown")
+    page = drawing(views.frame({"knn": answer(token(" cover"))}, {}))
+    assert page.locator(".kl-far").count() == 0

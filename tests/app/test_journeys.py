@@ -484,14 +484,6 @@ def test_a_text_is_measured_and_the_page_says_what_is_loaded(one, library):
     }  # fmt: skip
     for store in library.stores.values():
         expect(about).to_contain_text(f"{len(store):,} entries")
-    # Where nothing is near a text, the nearest passage is shown.
-    one.tab("Generate")
-    one.write("My neighbour's cat likes to sleep in the sun because the weather")
-    far = page.locator("#answers .kl-far")
-    expect(far).to_contain_text("Nothing near.")
-    expect(page.locator("#answers .kl-nearest")).to_contain_text("The nearest passage is:")
-    one.write(FIRST)
-    expect(far).to_have_count(0)
 
 
 def test_an_answer_survives_a_reload_and_a_link_runs_also_inside_another_page(visit, url):

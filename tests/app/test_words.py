@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.answers import Node, answer, drawn, neighbor, shown, token
-from knn_logits import Trace
-from knn_logits.evidence.familiarity import Familiarity
-from knn_logits.evidence.trace import DocumentShare, Rival
+from knn_logits.evidence.records import DocumentShare, Rival
 from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
 
@@ -61,26 +59,6 @@ def test_an_outvoted_word_and_one_beside_a_quoted_passage_are_marked():
     assert found["words"][1][1] == "kl-w kl-not"
     one = "1 difference in the 1 of 2 words that were compared with a passage."
     assert found["headline"] == one
-
-
-@pytest.mark.parametrize(
-    ("near", "whole", "matched", "far"),
-    [
-        (True, None, None, False),
-        (None, None, None, False),
-        (False, None, None, True),
-        (True, False, None, True),  # nothing is near the text, and its end is near to what it says
-        (False, True, 6, False),  # what was found word for word is near
-    ],
-)
-def test_what_comes_from_afar_is_not_green(near, whole, matched, far):
-    one = token(" cover", 0.98, [neighbor(matched=matched)], changed=True, near=near)
-    known = answer(one)
-    familiarity = None if whole is None else Familiarity(9 * whole, 9, 0.9)
-    sequence = replace(known.trace[0], familiarity=familiarity)
-    ((_, look, hint),) = drawn(replace(known, trace=Trace([sequence])))["words"]
-    assert ("kl-afar" in look) is far
-    assert ("not near" in hint) is far
 
 
 def test_an_answer_that_grows_has_colours_and_no_sources():

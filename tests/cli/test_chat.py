@@ -83,7 +83,7 @@ def test_settings_say_that_a_gate_decides(talk, chat_store, tmp_path):
     assert "lmbda by the gate 'adaptive'" in first
     assert "lmbda 0.25" in second
     # The memory has no part in the answer, which is said below it and by /why.
-    assert out.count("nothing near: the model alone wrote this") == 2
+    assert out.count("nothing near: no passage has a part in these words") == 2
     assert "by the neighbors" not in out
 
 

@@ -33,7 +33,6 @@ WRONG = {
     "--min-knns": ("0", "min_knns must be an integer"),
     "--max-knns": ("0", "max_knns must be an integer"),
     "--pointer-weight": ("0", "pointer_weight must be above 0"),
-    "--pointer-distances": ("words", "pointer_distances must be one of keys, index"),
     "--infini-gram": ("1.5", "infini_gram must lie between 0 and 1"),
     "--without": ("nothing.txt", "none of the datastores has a document"),
     "--window": ("1", "window must be an integer of at least 2"),

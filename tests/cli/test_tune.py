@@ -56,7 +56,7 @@ def test_what_followed_pointers_is_named(run, model_folder, copied, text, tmp_pa
     settings = found.json["settings"]
     assert (settings["retomaton"], settings["min_knns"], settings["max_knns"]) == (True, 1, 7)
     people = run(*command)
-    assert "min_knns 1, max_knns 7, pointer_weight 20.0, pointer_distances" in people.out
+    assert "min_knns 1, max_knns 7, pointer_weight 20.0" in people.out
     assert "has no clusters, so RetoMaton may predict worse" in people.err
     assert "no clusters" not in run(*command, "--min-knns", 8).err
     assert f"{found.json['searches_saved']:,} saved" in people.out

@@ -166,10 +166,8 @@ def number_of_the_manifest(folder, chance):
     write_content(folder, content)
     counted = chosen[0] in ("entries", "documents", "tokens", "dim", "removed", "files")
     negative = not value >= 0 or value == math.inf
-    # Another document may be the removed one, and an inner product may be any number.
-    possible = (chosen[0] == "removed" and value == 0) or (
-        chosen[0] == "near" and content["metric"] == "ip" and math.isfinite(value)
-    )
+    # Another document may be the removed one.
+    possible = chosen[0] == "removed" and value == 0
     return (chosen, value), (counted or negative) and not possible, "manifest"
 
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import PAIRS, TEXTS, pair_documents
+from conftest import TEXTS
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, WindowConfig
@@ -88,15 +88,4 @@ def test_all_that_changes_a_datastore_makes_the_same(
         return compact(folder).manifest
 
     one, other = other_default(changed)
-    assert one == other
-
-
-def test_pairs_are_read_and_translated_the_same(marian, pair_tokenizer, pair_store, other_default):
-    def seen():
-        parts = (marian, pair_tokenizer)
-        found = knn_logits.evaluate(*parts, pair_store, pair_documents())
-        sources = [source for source, _ in PAIRS[:3]]
-        return found.total, knn_logits.translate(*parts, sources, pair_store, max_new_tokens=4)
-
-    one, other = other_default(seen)
     assert one == other

@@ -79,15 +79,6 @@ def test_nothing_is_left_behind(mine, store, ids, end):
     assert snapshot(mine) == before
 
 
-def test_the_users_own_hooks_stay(mine, store):
-    calls = []
-    handle = mine.transformer.h[1].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
-    before = snapshot(mine)
-    attach(mine, store).close()
-    assert snapshot(mine) == before
-    handle.remove()
-
-
 @pytest.mark.parametrize("first_closed", [0, 1])
 def test_two_processors_close_in_either_order(mine, store, ids, first_closed):
     before = snapshot(mine)
@@ -167,16 +158,6 @@ def test_a_copy_made_while_attached_is_a_model_of_its_own(mine, store, ids):
     assert same(greedy(other, ids), plain)
 
 
-def test_a_copy_keeps_no_states(mine, store, ids):
-    with attach(mine, store):
-        other = copy.deepcopy(mine)
-    greedy(other, ids)
-    # A pre-hook of the decoder is a method of the object that holds the states.
-    (hook,) = other.transformer._forward_pre_hooks.values()
-    assert not hook.__self__.thread.windows
-    assert hook.__self__.thread.outer_ids is None
-
-
 # Continuous batching
 
 
@@ -196,13 +177,3 @@ def test_continuous_batching_is_refused_while_attached(mine, store, ids):
     assert "generate_batch" not in vars(mine)
     assert mine.generate_batch.__func__ is type(mine).generate_batch
     assert snapshot(mine) == before
-
-
-def test_a_replaced_generate_batch_comes_back(mine, store):
-    def replacement():
-        return "mine"
-
-    mine.generate_batch = replacement
-    with attach(mine, store), pytest.raises(ModelError):
-        mine.generate_batch()
-    assert mine.generate_batch is replacement

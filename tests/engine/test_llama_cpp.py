@@ -111,13 +111,6 @@ def test_control_tokens_come_from_the_template_alone(folder, tokenizer):
     assert cutter.decode(ids) == "<|endoftext|>user: a<|endoftext|>b\n<|endoftext|>assistant:"
 
 
-def test_a_token_begins_a_text_where_the_file_says_so(folder, tokenizer):
-    cutter = open_gguf(write_gguf(folder / "bos.gguf", tiny("llama"), tokenizer, begins=True))[1]
-    plain = cutter("The crane", add_special_tokens=False)["input_ids"]
-    assert cutter("The crane")["input_ids"] == [cutter.bos_token_id, *plain]
-    assert cutter("The crane").encodings[0].special_tokens_mask[:2] == [1, 0]
-
-
 def test_a_cache_is_cut_and_goes_on(pair):
     model, ids = pair[1], ids_of(pair[1].tokenizer)
     whole = model(ids).logits
@@ -137,21 +130,6 @@ def test_a_long_text_moves_to_a_larger_context(folder, tokenizer):
     cache = engine(ids[:, :500], use_cache=True).past_key_values
     rest = engine(ids[:, 500:], past_key_values=cache).logits
     assert (rest - whole[:, 500:]).abs().max() < 0.01
-
-
-def test_a_long_prompt_shows_all_its_states(pair):
-    """llama.cpp reads it in parts, and scores only the last."""
-    model = pair[1]
-    ids, location = ids_of(model.tokenizer, " ".join(TEXTS * 2))[:, :400], find_key(model)
-    states, logits = key_states_and_logits(model, location, {"input_ids": ids})
-    seen = []
-    tap = model.get_submodule(location.module)
-    hook = tap.register_forward_hook(lambda _, __, output: seen.append(output))
-    last = model(ids, logits_to_keep=1).logits
-    hook.remove()
-    assert last.shape[1] == 1
-    assert (last[0, 0] - logits[0, -1]).abs().max() < 0.01
-    assert torch.equal(torch.cat(seen, dim=1), states)
 
 
 @pytest.mark.parametrize("key", ["ffn_input", "layer_output", "attn_norm"])

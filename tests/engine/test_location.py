@@ -52,26 +52,6 @@ def test_the_default_is_the_input_of_the_feed_forward_network(model, ids):
     assert torch.equal(key_states(model, location, {"input_ids": ids}), norm)
 
 
-def test_layer_output(model, ids):
-    location = find_key(model, "layer_output")
-    assert (location.module, location.side) == ("transformer.h.1", "output")
-    states = key_states(model, location, {"input_ids": ids})
-    # The model's last hidden state is this output after the final norm.
-    with torch.no_grad():
-        normed = model.transformer.ln_f(states)
-    torch.testing.assert_close(normed, hidden_states(model, ids)[-1])
-
-
-def test_named_input_and_output(model, ids):
-    first, second = hidden_states(model, ids)[:2]
-    entering = find_key(model, "transformer.h.0:input")
-    leaving = find_key(model, "transformer.h.0:output")
-    assert entering == KeyLocation("transformer.h.0:input", "transformer.h.0", "input")
-    assert leaving == KeyLocation("transformer.h.0:output", "transformer.h.0", "output")
-    torch.testing.assert_close(key_states(model, entering, {"input_ids": ids}), first)
-    torch.testing.assert_close(key_states(model, leaving, {"input_ids": ids}), second)
-
-
 def test_a_module_that_layers_share_gives_its_first_run(model, ids):
     shared = copy.deepcopy(model)
     shared.transformer.h[1].mlp = shared.transformer.h[0].mlp
@@ -84,13 +64,10 @@ def test_a_module_that_layers_share_gives_its_first_run(model, ids):
     "name",
     [
         "",
-        "mlp",
         "FFN_INPUT",
         "transformer.h.1.mlp",
         "transformer.h.1.mlp:inputs",
         ":input",
-        ":",
-        "a:b",
     ],
 )
 def test_a_name_of_another_form_is_refused(model, name):
@@ -111,23 +88,10 @@ def test_an_unknown_module_is_refused_with_candidates(model):
         assert str(find_key(model, name)) == name
 
 
-def test_a_module_outside_the_decoder_is_refused(model):
-    # The head runs after the decoder, on the last position only.
-    with pytest.raises(ModelError, match="lm_head is not in the decoder of GPT2LMHeadModel"):
-        find_key(model, "lm_head:input")
-
-
 class Plain(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
-
-
-class NoLayers(Plain):
-    """A model with a decoder that is no stack of transformers' layers."""
-
-    def get_decoder(self):
-        return self
 
 
 @pytest.mark.parametrize(
@@ -147,18 +111,6 @@ def test_a_model_that_does_not_generate_is_refused(make):
     for name in ("ffn_input", "layer_output", "head_input"):
         with pytest.raises(ModelError, match=f"{type(other).__name__} has no decoder"):
             find_key(other, name)
-
-
-def test_what_is_no_model_is_refused():
-    with pytest.raises(ModelError, match="expected a transformers model, not str"):
-        find_key("gpt2")
-
-
-def test_a_decoder_without_a_known_list_of_layers_is_refused_with_candidates():
-    with pytest.raises(ModelError, match="has no known list of layers") as caught:
-        find_key(NoLayers())
-    assert "--key" in str(caught.value)
-    assert "layers.1:input" in str(caught.value)
 
 
 def test_a_model_that_the_rule_does_not_know_works_with_a_named_key(ids):

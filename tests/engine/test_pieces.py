@@ -1,7 +1,5 @@
 """The text of single tokens, of parts of a text, and of what might follow it."""
 
-import copy
-
 import pytest
 from byte_tokens import RARE, make_byte_fallback
 from hypothesis import HealthCheck, given, settings
@@ -143,12 +141,3 @@ def test_other_tokenizers_decode_by_themselves(tokenizer):
     upper = Upper(tokenizer_object=tokenizer.backend_tokenizer)
     assert byte_text(upper) is None
     assert decoded(upper, tokenizer("the winch")["input_ids"]) == "THE WINCH"
-
-
-def test_a_token_that_is_added_later_has_its_text(tokenizer):
-    own = type(tokenizer)(tokenizer_object=copy.deepcopy(tokenizer.backend_tokenizer))
-    assert byte_text(own) is not None
-    number = len(own)
-    assert decoded(own, [number]) == ""
-    own.add_tokens(["Größe 👍"])
-    assert decoded(own, [number]) == "Größe 👍"

@@ -1,18 +1,13 @@
 """The states that the hooks keep: each call finds the one that its scores came from."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from hooked import all_states, attach, close, found, run, some_ids
-from mixture_reference import make_assistant
 from transformers import (
     DynamicCache,
     LogitsProcessor,
     MiniMaxConfig,
     MiniMaxForCausalLM,
-    StaticCache,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -38,37 +33,6 @@ def test_a_call_before_any_forward_pass_has_no_states(mine, store, capture, ids)
         assert knn(ids, scores) is scores
 
 
-def test_a_call_with_other_ids_has_no_states(mine, capture):
-    text = some_ids(2, 6)
-    run(mine, text)
-    other = text.clone()
-    other[1, 2] += 1
-    assert capture.find(other) is None
-    assert capture.find(text[:1]) is None
-    assert close(found(capture, text), all_states(mine, text)[:, -1])
-
-
-def test_a_position_is_asked_for_once(mine, capture):
-    text = some_ids(1, 6)
-    run(mine, text)
-    assert capture.find(text[:, :5]) is not None
-    assert capture.find(text[:, :5]) is None
-    assert capture.find(text[:, :4]) is None
-    assert capture.find(text) is not None
-    assert capture.find(text) is None
-
-
-def test_several_calls_about_one_forward_pass(mine, capture):
-    text = some_ids(2, 12)
-    cache = DynamicCache(config=mine.config)
-    run(mine, text[:, :8], cache)
-    states = all_states(mine, text)
-    assert close(found(capture, text[:, :8]), states[:, 7])
-    run(mine, text[:, 8:], cache)
-    for length in (9, 10, 11, 12):
-        assert close(found(capture, text[:, :length]), states[:, length - 1])
-
-
 def test_a_run_of_one_token_is_told_apart_by_the_cache(mine, capture):
     text = torch.full((1, 14), 7)
     states = all_states(mine, text)
@@ -85,60 +49,6 @@ def test_a_run_of_one_token_is_told_apart_by_the_cache(mine, capture):
     run(mine, text[:, 10:14], cache)
     assert close(found(capture, text[:, :11]), states[:, 10])
     assert close(found(capture, text[:, :14]), states[:, 13])
-
-
-def test_a_static_cache_counts_in_place(mine, capture):
-    text = torch.full((1, 10), 7)
-    states = all_states(mine, text)
-    cache = StaticCache(config=mine.config, max_cache_len=16)
-    run(mine, text[:, :8], cache, cache_position=torch.arange(8))
-    assert close(found(capture, text[:, :8]), states[:, 7])
-    run(mine, text[:, 8:], cache, cache_position=torch.arange(8, 10))
-    assert close(found(capture, text[:, :9]), states[:, 8])
-    assert close(found(capture, text), states[:, 9])
-
-
-def test_without_a_cache_each_pass_reads_the_whole_text(mine, capture):
-    text = torch.full((1, 9), 7)
-    states = all_states(mine, text)
-    for length in (7, 8, 9):
-        run(mine, text[:, :length])
-        assert close(found(capture, text[:, :length]), states[:, length - 1])
-
-
-def test_a_guidance_pass_in_between_is_not_taken(mine, capture):
-    text, other = torch.full((1, 9), 7), torch.full((1, 4), 7)
-    states = all_states(mine, text)
-    cache, guidance = DynamicCache(config=mine.config), DynamicCache(config=mine.config)
-    run(mine, text[:, :8], cache)
-    run(mine, other[:, :1], guidance)
-    assert close(found(capture, text[:, :8]), states[:, 7])
-    run(mine, text[:, 8:], cache)
-    run(mine, other[:, 1:2], guidance)
-    assert close(found(capture, text), states[:, 8])
-
-
-def test_a_guidance_pass_of_the_same_length_is_not_taken(mine, capture):
-    # Both caches hold eight tokens, and both passes read the same ninth.
-    text, other = some_ids(1, 9), some_ids(1, 9, seed=1)
-    other[:, 8] = text[:, 8]
-    states = all_states(mine, text)
-    cache, guidance = DynamicCache(config=mine.config), DynamicCache(config=mine.config)
-    for part in (slice(0, 8), slice(8, 9)):
-        run(mine, text[:, part], cache)
-        run(mine, other[:, part], guidance)
-        assert close(found(capture, text[:, : part.stop]), states[:, part.stop - 1])
-
-
-def test_an_earlier_pass_that_nobody_asked_about_is_not_taken(mine, capture):
-    # The last token that was generated without the processor stands where the prompt ends.
-    other, prompt = some_ids(1, 9), some_ids(1, 9, seed=1)
-    prompt[:, 8] = other[:, 8]
-    cache = DynamicCache(config=mine.config)
-    run(mine, other[:, :8], cache)
-    run(mine, other[:, 8:], cache)
-    run(mine, prompt, DynamicCache(config=mine.config))
-    assert close(found(capture, prompt), all_states(mine, prompt)[:, 8])
 
 
 def test_an_earlier_pass_over_the_same_ids_is_not_taken(mine, capture):
@@ -195,44 +105,6 @@ class Check(LogitsProcessor):
             else:
                 self.wrong += 1
         return scores
-
-
-@pytest.mark.parametrize("text", ["When error code E42 appears, open. When error", "_" * 16])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"use_cache": False},
-        {"cache_implementation": "static"},
-        {"prefill_chunk_size": 5},
-        {"num_beams": 3},
-        {"do_sample": True, "num_return_sequences": 2},
-        {"prompt_lookup_num_tokens": 4},
-        {"assistant_model": None},
-        {"guidance_scale": 1.5},
-        {"guidance_scale": 1.5, "use_cache": False},
-    ],
-    ids=lambda settings: "-".join(settings) or "greedy",
-)
-def test_each_mode_finds_the_state_of_the_last_token(
-    mine, model, capture, tokenizer, settings, text
-):
-    settings = dict(settings)
-    if "assistant_model" in settings:
-        settings["assistant_model"] = make_assistant()
-    prompt = tokenizer(text, return_tensors="pt")
-    check = Check(model, capture)
-    torch.manual_seed(0)
-    output = mine.generate(
-        **prompt,
-        logits_processor=[check],
-        max_new_tokens=12,
-        eos_token_id=None,
-        pad_token_id=0,
-        **{"do_sample": False, **settings},
-    )
-    assert check.wrong == 0
-    assert check.right >= output.shape[1] - prompt["input_ids"].shape[1] == 12
 
 
 def test_a_first_layer_that_counts_no_tokens():
@@ -292,23 +164,3 @@ def test_states_are_kept_as_they_were(mine, capture):
 
 
 # Threads
-
-
-def test_states_stay_in_their_thread(mine, capture):
-    text = some_ids(1, 6)
-    ran, looked = threading.Event(), threading.Event()
-
-    def work():
-        run(mine, text)
-        before = capture.find(text[:, :5])
-        ran.set()
-        looked.wait()
-        return before, capture.find(text)
-
-    with ThreadPoolExecutor(1) as thread:
-        seen = thread.submit(work)
-        ran.wait()
-        here = capture.find(text)
-        looked.set()
-    assert here is None
-    assert None not in seen.result()

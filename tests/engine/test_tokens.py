@@ -51,13 +51,6 @@ TEXTS = [
 ]
 
 
-def test_texts_are_cut_as_the_tokenizer_cuts_them(tokenizer):
-    assert cut(tokenizer, TEXTS) == [
-        tokenizer(text, split_special_tokens=True)["input_ids"] for text in TEXTS
-    ]
-    assert cut(tokenizer, []) == []
-
-
 @pytest.mark.parametrize(
     "template",
     ["<|endoftext|> $A", "$A <|endoftext|>", "<|endoftext|> $A <|endoftext|>", "$A"],
@@ -97,15 +90,6 @@ def test_a_long_text_cut_in_parts_gives_the_same_tokens(tokenizer, text, part):
         parts = list(module._parts(text))
         assert "".join(parts) == text
         assert cut(tokenizer, [text, text]) == [tokenizer(text)["input_ids"]] * 2
-
-
-@given(st.lists(st.text("ab c\n", max_size=30), max_size=12), st.integers(1, 30))
-def test_documents_are_grouped_in_order(tokenizer, texts, characters):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PART", 8)
-        patch.setattr(module, "_PARTS_AT_ONCE", 2)
-        patch.setattr(module, "_CHARACTERS_AT_ONCE", characters)
-        assert cut(tokenizer, texts) == [tokenizer(text)["input_ids"] for text in texts]
 
 
 def test_documents_are_read_as_they_are_needed(tokenizer):
@@ -173,12 +157,6 @@ def test_a_word_of_the_model_itself_becomes_no_control_token(text):
     assert control_ids(tokenizer) == {1, 2}
     assert control_ids(tokenizer).isdisjoint(ids)
     assert tokenizer.decode(ids).replace(" ", "") == text.replace(" ", "")
-
-
-def test_other_text_is_cut_as_the_tokenizer_cuts_it():
-    tokenizer = unigram()
-    texts = ["a ferry", "< s >", "", "ein Öl"]
-    assert cut_texts(tokenizer, texts)[0] == tokenizer(texts)["input_ids"]
 
 
 def test_tokens_around_a_text_stay(tokenizer):

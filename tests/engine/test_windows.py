@@ -69,17 +69,6 @@ def test_batches_hold_all_windows_by_size_within_the_budget(sizes, budget):
         assert len(group) == 1 or len(group) * longest <= budget
 
 
-def test_what_a_model_gets_when_nothing_is_asked_for():
-    assert resolve(WindowConfig(), 256) == (256, 128)
-    assert resolve(WindowConfig(), 4096) == (1024, 512)
-    assert resolve(WindowConfig(), None) == (1024, 512)
-    assert resolve(WindowConfig(stride=3), 256) == (256, 3)
-    assert resolve(WindowConfig(window=9), 256) == (9, 4)
-    assert resolve(WindowConfig(window=9, stride=9), 256) == (9, 9)
-    assert resolve(WindowConfig(window=3000), None) == (3000, 1500)
-    assert resolve(WindowConfig(), 1) == (1, 1)
-
-
 def test_a_window_or_a_stride_beyond_the_model_is_refused():
     with pytest.raises(ConfigError, match=r"window 257 .* context of 256"):
         resolve(WindowConfig(window=257), 256)

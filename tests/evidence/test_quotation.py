@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 import knn_logits
 from knn_logits import Trace, explain
-from knn_logits.evidence.quotation import _LEAST, Quotations, _alike
+from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.render import show, to_html
 from knn_logits.evidence.sources import contradiction, words_of
 from knn_logits.search.neighbors import Neighbors
@@ -105,21 +103,6 @@ def test_words_that_were_left_out_or_put_in_are_found(objections):
     assert objections(left_out) == [("lights", "he lights", "7")]
     put_in = TEXTS[1].replace("clear the cable", "never clear the cable")
     assert objections(put_in) == [(one, "clear", "1") for one in ("never", "clear")]
-
-
-def test_words_side_by_side_are_one_difference(objections):
-    text = TEXTS[4].replace("the weather into a book", "a letter into a book")
-    assert objections(text) == [(one, "the weather", "4") for one in ("a", "letter")]
-
-
-def test_a_comparison_ends_with_the_document(objections):
-    text = TEXTS[4].replace("weather", "waves") + TEXTS[5].replace("The pump", " A pump", 1)
-    assert objections(text) == [("waves", "weather", "4")]
-
-
-def test_a_word_between_differences_that_is_the_same_is_no_difference(objections):
-    text = TEXTS[7].replace("lights the lamp", "paints the door")
-    assert objections(text) == [("paints", "lights", "7"), ("door", "lamp", "7")]
 
 
 def test_what_another_document_says_word_for_word_is_not_contradicted(build, objections, tmp_path):
@@ -262,16 +245,6 @@ def test_a_passage_goes_on_where_the_search_misses_it(store):
     assert quotations.verbatim([]) >= set(range(12, len(ids)))
 
 
-def test_each_of_several_datastores_is_compared(build, objections, tmp_path):
-    stores = [
-        build(texts, tmp_path / name, **EVERY)
-        for name, texts in (("first", TEXTS[:4]), ("second", TEXTS[4:]))
-    ]
-    text = TEXTS[2].replace("town", "harbour") + " " + TEXTS[6].replace("dredged", "painted")
-    assert objections(text, stores) == [("harbour", "town", "2"), ("painted", "dredged", "2")]
-    assert objections(text, stores[:1]) == [("harbour", "town", "2")]
-
-
 def test_a_memory_that_may_not_speak_contradicts_nothing(objections):
     text = TEXTS[4].replace("weather", "waves")
     assert objections(text, lmbda=0.0) == []
@@ -292,29 +265,6 @@ def test_the_trace_says_what_the_passage_has(model, tokenizer, store, tmp_path):
     assert said in unescape(to_html(trace))
     trace.save(tmp_path / "trace.json")
     assert Trace.load(tmp_path / "trace.json") == trace
-
-
-@given(st.data())
-def test_matches_are_those_of_a_plain_comparison(data):
-    letters = st.integers(0, 2)
-    tokens = np.array(data.draw(st.lists(letters, min_size=20, max_size=120)))
-    before = np.array(data.draw(st.lists(letters, max_size=60)), np.int64)
-    if data.draw(st.booleans()):
-        before = tokens[: len(tokens) // 2].copy()
-    first = data.draw(st.integers(0, 10))
-    positions = np.arange(first, len(tokens))
-
-    def alike(position):
-        number = 0
-        while (
-            number < min(len(before), position - first, 48)
-            and tokens[position - 1 - number] == before[-1 - number]
-        ):
-            number += 1
-        return number
-
-    expected = [(one, alike(one)) for one in positions.tolist() if alike(one) >= _LEAST]
-    assert _alike(tokens, np.array([first]), positions, before) == expected
 
 
 PRESS = (
@@ -344,10 +294,6 @@ def press(build, tmp_path_factory):
 )
 def test_a_whole_number_is_named(objections, press, old, new):
     assert objections(PRESS.replace(old, new), press) == [(new, old, "0")]
-
-
-def test_thousands_may_be_grouped_or_not(objections, press):
-    assert objections(PRESS.replace("3,420", "3420"), press) == []
 
 
 def test_a_number_near_the_beginning_of_a_text_is_compared(objections, press):

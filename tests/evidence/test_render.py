@@ -6,8 +6,14 @@ import pytest
 from rich.console import Console
 
 from knn_logits import Trace
-from knn_logits.evidence.render import show, to_html
-from knn_logits.evidence.trace import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace
+from knn_logits.evidence.records import (
+    DocumentShare,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+)
+from knn_logits.evidence.render import show
 
 
 def test_only_outvoted_numbers_and_names_are_listed():
@@ -46,15 +52,9 @@ def test_the_terminal_shows_words_and_sources(traced):
 
 def hostile(text):
     neighbor = NeighborTrace(text, text, text, text, text, text, text, 0, 0.5, 1.0, 0.9)
-    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor])
+    share = DocumentShare(text, text, text, text, 0.9)
+    token = TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, [neighbor], documents=[share])
     return Trace([SequenceTrace(text, [token])])
-
-
-def test_a_translation_begins_without_the_space_of_its_first_word(capsys):
-    tokens = [TokenTrace(text, 1, 0.5, 0.1, 0.9, 0.5, 0.9, []) for text in (" Ein", " Kran")]
-    for prompt, line in (("", "Ein Kran"), ("Das ist", "Das ist Ein Kran")):
-        show(Trace([SequenceTrace(prompt, tokens)]), 0)
-        assert capsys.readouterr().out.splitlines()[0] == line
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,3 @@ def test_markup_in_a_text_is_not_markup_in_the_terminal():
 def test_a_piped_trace_marks_the_words_in_their_passage(traced, capsys):
     traced[2].show()
     assert "»lifts twelve crates" in capsys.readouterr().out
-
-
-def test_html_colours_what_the_neighbors_caused(traced):
-    html = to_html(traced[2])
-    assert "background:#8fd19e" in html
-    assert "<mark>" in html

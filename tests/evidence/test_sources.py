@@ -5,9 +5,15 @@ from dataclasses import replace
 import pytest
 
 from knn_logits import Trace
-from knn_logits.evidence.render import documents_line, to_html
+from knn_logits.evidence.records import (
+    DocumentShare,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+)
+from knn_logits.evidence.render import to_html
 from knn_logits.evidence.sources import main_sources, words_of
-from knn_logits.evidence.trace import DocumentShare, NeighborTrace, Rival, SequenceTrace, TokenTrace
 
 
 def token(text, influence=0.0, document=None):
@@ -33,18 +39,10 @@ def test_tokens_are_grouped_into_words(tokens, expected):
     assert ["".join(one.token for one in word) for word in words] == expected
 
 
-def test_a_token_without_probability_is_nobodys():
-    certain = replace(shared(" sea", a=1.0), p=1.0, p_lm=0.2, p_knn=1.0, lmbda=1.0)
-    never = replace(token(" hill"), p=0.0, p_lm=0.3, p_knn=0.0, lmbda=1.0)
-    found = SequenceTrace("", [certain, never])
-    assert [one.share for one in found.documents] == [1.0]
-    assert documents_line(found) == "documents: 100% a; the model itself 0%"
-
-
 @pytest.mark.parametrize("stores", [("s",), ("s", "t")])
 def test_the_datastore_is_named_where_several_are_open(stores, capsys):
     """All documents may be of one of them."""
-    trace = Trace([SequenceTrace("", [shared(" sea", a=0.9)])], stores)
+    trace = Trace([SequenceTrace("", [shared(" winch", a=0.9)])], stores)
     trace.show()
     several = len(stores) > 1
     assert ("90% by a (s)" in capsys.readouterr().out) is several
@@ -95,12 +93,6 @@ def test_a_passage_that_says_another_word_is_not_shown():
     assert (source.words, source.document.document, source.neighbor) == (" K-1111", "a", None)
 
 
-def test_words_that_the_mixture_made_less_likely_have_no_source():
-    tokens = [replace(shared(" x", a=0.3), p=0.2, p_lm=0.4)]
-    assert main_sources(SequenceTrace("", tokens), 5) == []
-    assert tokens[0].meaning == "own"
-
-
 def shared(text, **shares):
     """A token that documents have shares in."""
     documents = [DocumentShare("s", name, None, None, share) for name, share in shares.items()]
@@ -120,9 +112,9 @@ def test_words_in_a_row_have_shares_of_one_kind():
     assert source.document.share == pytest.approx(source.total)
 
 
-def test_a_short_word_of_many_documents_is_a_source_within_others_only():
-    tokens = [shared(" (The", a=0.9), shared(" winch", b=0.9), shared(" for", c=0.9)]
-    sequence = SequenceTrace("", tokens, widespread=("for", "the"))
+def test_a_short_word_is_a_source_within_others_only():
+    tokens = [shared(" (the", a=0.9), shared(" winch", b=0.9), shared(" for", c=0.9)]
+    sequence = SequenceTrace("", tokens)
     assert [source.words for source in main_sources(sequence, 5)] == [" winch"]
     words = []
     for place, text in enumerate((" for", " one")):
@@ -130,6 +122,15 @@ def test_a_short_word_of_many_documents_is_a_source_within_others_only():
         words.append(replace(shared(text, a=0.9), neighbors=[near]))
     (source,) = main_sources(replace(sequence, tokens=words), 5)
     assert source.words == " for one"
+
+
+@pytest.mark.parametrize(("share", "alone"), [(0.0, True), (0.04, True), (0.06, False)])
+def test_a_text_in_which_the_memory_has_no_part_has_nothing_near(share, alone, capsys):
+    sequence = SequenceTrace("", [shared(" winch", a=share), shared(" cover", a=0.0)])
+    assert sequence.alone is alone
+    Trace([sequence]).show()
+    assert ("nothing near: no passage has a part" in capsys.readouterr().out) is alone
+    assert ("nothing near" in to_html(Trace([sequence]))) is alone
 
 
 def test_what_the_memory_has_to_do_with_a_word():
@@ -159,7 +160,9 @@ def voted(text, *votes):
         NeighborTrace("", text, "", "0", None, None, store, 0, share, 0.0, share)
         for store, share in votes
     ]
-    return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, sum(share for _, share in votes), neighbors)
+    documents = [DocumentShare(store, "0", None, None, share) for store, share in votes]
+    total = sum(share for _, share in votes)
+    return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, total, neighbors, documents=documents)
 
 
 def test_documents_of_two_datastores_with_one_id_are_two(capsys):
@@ -173,6 +176,6 @@ def test_documents_of_two_datastores_with_one_id_are_two(capsys):
 
 
 def test_words_from_two_datastores_are_no_passage():
-    one, other = voted("har", ("a", 0.9)), voted(" har", ("b", 0.9))
-    one.neighbors[0] = replace(one.neighbors[0], after=" har")
+    one, other = voted("harp", ("a", 0.9)), voted(" harp", ("b", 0.9))
+    one.neighbors[0] = replace(one.neighbors[0], after=" harp")
     assert len(main_sources(SequenceTrace("", [one, other]), 5)) == 2

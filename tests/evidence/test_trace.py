@@ -102,15 +102,6 @@ def test_explain_agrees_with_generation(traced, model, tokenizer, store):
         assert [n.entry for n in one.neighbors] == [n.entry for n in other.neighbors]
 
 
-def test_explain_covers_a_text_longer_than_a_window(model, tokenizer, store):
-    text = " ".join(TEXTS)
-    ids = tokenizer(text)["input_ids"]
-    assert len(ids) > store.manifest.windows.window
-    trace = explain(model, tokenizer, store, text)
-    assert len(trace[0].tokens) == len(ids) - 1
-    assert trace[0].prompt + trace[0].text == text
-
-
 def test_explain_refuses_what_it_cannot_explain(explain, store):
     with pytest.raises(Exception, match="two tokens"):
         explain(store, "a")
@@ -189,15 +180,6 @@ def test_a_token_that_another_processor_forces_has_no_influence(model, tokenizer
     assert "NaN" not in (tmp_path / "t.json").read_text()
 
 
-def test_beams_need_the_whole_output(model, tokenizer, store):
-    inputs = tokenizer("The harbour crane", return_tensors="pt")
-    with KNNLogitsProcessor(model, store) as knn:
-        settings = {"num_beams": 3, "max_new_tokens": 8, "do_sample": False}
-        output = model.generate(**inputs, **settings, logits_processor=[knn])
-        with pytest.raises(TraceError, match="return_dict_in_generate"):
-            knn.trace(output, tokenizer)
-
-
 def test_another_tokenizer_is_refused(traced, tokenizer):
     from transformers import PreTrainedTokenizerFast
 
@@ -256,24 +238,6 @@ def test_a_second_turn_is_a_trace_of_its_own(model, tokenizer, store):
             assert len(trace[0].tokens) == 6
 
 
-def test_a_prompt_that_begins_like_an_earlier_one(model, tokenizer, store):
-    with KNNLogitsProcessor(model, store) as knn:
-        for text in ("The quick", "The quick red cat sat", "The"):
-            ids = tokenizer(text, return_tensors="pt")["input_ids"]
-            trace = knn.trace(generated(model, knn, ids), tokenizer)
-            assert trace[0].prompt == text
-
-
-def test_a_resumed_cache_is_a_trace_of_its_own(model, tokenizer, store):
-    with KNNLogitsProcessor(model, store) as knn:
-        ids = tokenizer("The harbour crane", return_tensors="pt")["input_ids"]
-        one = generated(model, knn, ids, return_dict_in_generate=True)
-        more = tokenizer(" The keeper", return_tensors="pt")["input_ids"]
-        second = torch.cat([one.sequences, more], -1)
-        two = generated(model, knn, second, past_key_values=one.past_key_values)
-        assert knn.trace(two, tokenizer)[0].prompt == tokenizer.decode(second[0])
-
-
 def test_padding_before_a_prompt_is_no_part_where_only_the_tokenizer_knows_it(
     mine, tokenizer, store
 ):
@@ -310,3 +274,17 @@ def test_threads_that_came_and_went_leave_their_traces(model, tokenizer, store):
             with ThreadPoolExecutor(1) as thread:
                 outputs.append(thread.submit(generated, model, knn, ids).result())
         assert [knn.trace(output, tokenizer)[0].prompt for output in outputs] == prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "apart"),
+    [("harbour crane", True), ("crane lifts ", False), ("a sea", False), ("", False)],
+)
+def test_a_prompt_is_apart_from_the_answer_where_other_text_follows_it(
+    model, tokenizer, store, prompt, apart
+):
+    inputs = tokenizer("The harbour crane lifts", return_tensors="pt")
+    with KNNLogitsProcessor(model, store) as knn:
+        output = knn.generate(**inputs, max_new_tokens=2, do_sample=False)
+        (sequence,) = knn.trace(output, tokenizer, prompt=prompt)
+    assert (sequence.prompt, sequence.apart) == (prompt, apart)

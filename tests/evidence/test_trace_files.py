@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from knn_logits.errors import StorageError
-from knn_logits.evidence.trace_json import write_whole
+from knn_logits.evidence.writing import write_whole
 
-WRITE = "from knn_logits.evidence.trace_json import write_whole; write_whole({!r}, 'a trace\\n')"
+WRITE = "from knn_logits.evidence.writing import write_whole; write_whole({!r}, 'a trace\\n')"
 
 
 @pytest.fixture(scope="module")

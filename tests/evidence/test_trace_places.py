@@ -1,6 +1,5 @@
 """A source says where it stands: the page, the heading or the line of its passage."""
 
-import json
 import re
 
 import pytest
@@ -100,12 +99,6 @@ def test_a_line_is_counted_to_the_very_word(tokenizer, store):
     assert said > len(lines)
 
 
-def test_documents_without_places_are_as_they_were(model, tokenizer, store):
-    (one, *_) = sources(model, tokenizer, store, "No place at all, only a text.")
-    assert (one.document, one.title, one.uri) == ("plain", None, "plain.txt")
-    assert store.documents[3].metadata is None
-
-
 def test_what_is_shown_names_the_page(explain, store, capsys):
     trace = explain(store, "".join(PAGES), k=1, lmbda=0.9, temperature=1.0, exclude=["titled.pdf"])
     trace.show()
@@ -178,16 +171,6 @@ def test_a_store_gives_the_blocks_of_a_document_back(model, tokenizer, tmp_path)
     assert [lead.partition("\n")[0] for lead in leads[6:8]] == ["| Article | Price |"] * 2
     assert texts[6] == "| rope | 7 |"
     assert {lead for row, lead in enumerate(leads) if row not in (2, 3, 6, 7)} == {None}
-
-
-def test_a_document_cannot_bring_blocks_of_its_own(model, tokenizer, tmp_path):
-    row = {"text": "One.", "@blocks": [[0, "p", "page 7"]], "n": 1e999, "@id": "x"}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    documents = [*read_corpus([str(tmp_path / "a.jsonl")])]
-    assert documents[0].metadata == {"@id": "x"}
-    documents.append(Document("Two.", "two", metadata={"@blocks": [[0, "p", "page 7"]]}))
-    store = build(model, tokenizer, documents, tmp_path / "s")
-    assert [store.documents[n].place_at(0) for n in range(2)] == [None, None]
 
 
 def test_a_tokenizer_that_does_not_say_where_its_tokens_stand_gives_no_places(

@@ -44,13 +44,6 @@ def test_a_default_holds_where_nothing_is_given(model, given, holds):
     assert config is None or config.to_dict() == before
 
 
-def test_what_is_left_open_is_read_from_the_model(model, monkeypatch):
-    monkeypatch.setattr(model.generation_config, "num_beams", 4)
-    config = GenerationConfig(max_new_tokens=5)
-    assert settings_that_hold(model, {"generation_config": config})["num_beams"] == 4
-    assert settings_that_hold(model, {"num_beams": 1})["num_beams"] == 1
-
-
 def test_a_prompt_is_a_tensor_of_ids(model, tokenizer, store):
     inputs = tokenizer("The keeper reads", return_tensors="pt")
     with KNNLogitsProcessor(model, store) as knn:

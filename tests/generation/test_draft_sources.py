@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import KNNLogitsProcessor
-from knn_logits.generation.drafts import MOST, Drafter, Source, _agreed
+from knn_logits.generation.drafts import Drafter, _agreed
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 8))
@@ -33,18 +33,6 @@ def test_passages_go_on_as_most_of_their_weight_says():
     assert _agreed(passages, 2) == [1, 2]
     assert _agreed([(0.25, [one]) for one in range(4)], 8) == []
     assert _agreed([], 8) == []
-
-
-def test_a_source_that_fails_falls_silent_and_is_asked_again():
-    source = Source(0.7)
-    assert source.length() >= 2
-    for _ in range(20):
-        source.learn(4, 0)
-    lengths = [source.length() for _ in range(48)]
-    assert 2 <= sum(length > 0 for length in lengths) <= 6
-    for _ in range(30):
-        source.learn(8, 8)
-    assert source.length() == MOST
 
 
 @pytest.mark.parametrize("most", [1, 5])

@@ -88,12 +88,6 @@ def test_a_stopping_criterions_pass_is_never_taken(mine, tokenizer, knn, times):
     agree(found, expected)
 
 
-def test_a_pass_from_before_the_generation_is_never_taken(mine, tokenizer, knn):
-    expected = greedy(mine, tokenizer, knn)
-    OtherWeights(mine).run(tokenizer(PROMPT, return_tensors="pt")["input_ids"])
-    agree(greedy(mine, tokenizer, Contrasts(mine), knn), expected)
-
-
 def test_a_generation_inside_a_processor_has_states_of_its_own(mine, tokenizer, knn):
     class LooksAhead(LogitsProcessor):
         def __call__(self, input_ids, scores):
@@ -159,11 +153,6 @@ def test_a_copy_of_the_model_is_told(mine, tokenizer, knn, caplog):
     agree(found, plain)
     (warning,) = warnings_of(caplog)
     assert "not of a copy" in warning.getMessage()
-
-
-def test_a_copy_made_before_attaching_is_told(mine, model, tokenizer, knn, caplog):
-    greedy(model, tokenizer, knn)
-    assert len(warnings_of(caplog)) == 1
 
 
 def test_made_up_scores_are_told(knn, ids, caplog):

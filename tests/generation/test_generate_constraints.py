@@ -1,10 +1,7 @@
 """A token that another processor forbids stays forbidden, however the ban is written."""
 
-from itertools import pairwise
-
 import pytest
 import torch
-from conftest import TEXTS
 from transformers import LogitsProcessor
 
 from knn_logits import KNNLogitsProcessor
@@ -55,34 +52,6 @@ def test_bad_words(model, tokenizer, sure, removes, beams):
     wanted = int(greedy(model, tokenizer, sure).sequences[0, -1])
     settings = {"remove_invalid_values": removes, "num_beams": beams}
     output = greedy(model, tokenizer, sure, bad_words_ids=[[wanted]], **settings)
-    assert int(output.sequences[0, -1]) != wanted
-    assert is_forbidden(output, wanted)
-
-
-@pytest.mark.parametrize("removes", [False, True], ids=["", "remove_invalid_values"])
-def test_allowed_tokens(model, tokenizer, sure, removes):
-    wanted = int(greedy(model, tokenizer, sure).sequences[0, -1])
-    allowed = [one for one in (5, 6, 7, 8) if one != wanted]
-    output = greedy(
-        model,
-        tokenizer,
-        sure,
-        prefix_allowed_tokens_fn=lambda *_: allowed,
-        remove_invalid_values=removes,
-    )
-    assert int(output.sequences[0, -1]) in allowed
-    assert is_forbidden(output, wanted)
-
-
-@pytest.mark.parametrize("removes", [False, True], ids=["", "remove_invalid_values"])
-def test_no_repeated_ngram(model, tokenizer, sure, removes):
-    # The corpus goes on with " oil" once more.
-    text = TEXTS[5].partition(" oil of grade nine")[0]
-    free = greedy(model, tokenizer, sure, text=text).sequences[0].tolist()
-    last, wanted = free[-2:]
-    assert (last, wanted) in pairwise(free[:-1])
-    settings = {"no_repeat_ngram_size": 2, "remove_invalid_values": removes}
-    output = greedy(model, tokenizer, sure, text=text, **settings)
     assert int(output.sequences[0, -1]) != wanted
     assert is_forbidden(output, wanted)
 

@@ -120,13 +120,6 @@ def test_assistance_changes_nothing(model, tokenizer, memory):
     assert outputs[0] == outputs[1] == outputs[2]
 
 
-def test_explain_follows_the_text(explain, memory):
-    trace = explain(memory, TEXTS[3], **SETTINGS, retomaton=True)
-    ways = [token.retrieval for token in trace[0].tokens]
-    assert ways[0] == "search"
-    assert ways.count("pointers") > len(ways) / 2
-
-
 def test_several_datastores_each_follow_their_own(model, tokenizer, memory, store):
     inputs = tokenizer(PROMPTS[0], return_tensors="pt")
     with KNNLogitsProcessor(model, [memory, store], **SETTINGS, retomaton=True) as knn:

@@ -15,10 +15,6 @@ def test_few_entries_are_searched_exactly():
     assert choose_factory(EXACT_UP_TO + 1, 768, PLENTY) != "exact"
 
 
-def test_scalar_codes_where_memory_allows_them():
-    assert choose_factory(1_000_000, 768, PLENTY) == "IVF2048,SQ8"
-
-
 @pytest.mark.parametrize("codes", [64, 48, 32, 16, 8])
 def test_product_codes_are_the_largest_that_fit(codes):
     entries, dim = 1_000_000, 768
@@ -35,10 +31,6 @@ def test_product_codes_divide_the_keys_length():
 
 def test_one_bit_codes_where_nothing_else_fits():
     assert choose_factory(1_000_000, 768, 1000).endswith(",RaBitQ")
-
-
-def test_the_machines_memory_counts_when_none_is_given():
-    assert choose_factory(20_000, 8).endswith(",SQ8")
 
 
 def test_lists_grow_with_the_root_of_the_entries():

@@ -44,11 +44,10 @@ def make(keys, metric, form, device="cpu", **settings):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("block", [1 << 26, 4096])
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("form", FORMS)
-def test_it_finds_what_the_exact_index_finds(form, metric, block, device, monkeypatch):
-    monkeypatch.setattr(compact, "_BLOCK", block)
+def test_it_finds_what_the_exact_index_finds(form, metric, device, monkeypatch):
+    monkeypatch.setattr(compact, "_BLOCK", 4096)
     keys, queries = states(2000), states(40, seed=1)
     expected = by_distance(ExactIndex(keys, metric), queries, 100)
     index = make(keys, metric, form, device)
@@ -61,14 +60,6 @@ def test_it_finds_what_the_exact_index_finds(form, metric, block, device, monkey
     ]
     assert np.mean(same) >= 0.999
     assert torch.equal(distances.cpu(), distances.cpu().sort(descending=metric != "l2").values)
-
-
-def test_its_bytes_are_a_half_and_a_quarter_of_the_exact_index():
-    keys = states(500, dim=64)
-    exact = ExactIndex(keys, "ip").bytes
-    assert make(keys, "ip", "whole").bytes == exact / 2
-    assert make(keys, "ip", "bytes").bytes == exact / 4
-    assert make(keys, "ip", "float32").bytes == exact
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -84,10 +75,6 @@ def test_removed_vectors_are_not_found_and_others_keep_their_ids(form, metric):
     expected = by_distance(exact, queries, 400)
     torch.testing.assert_close(distances, expected[0], rtol=1e-3, atol=2e-3)
     assert set(ids[0].tolist()) == set(expected[1][0].tolist())
-    kept = np.array([2, 5, 299])
-    close = {"rtol": 0.02, "atol": 0.3} if form == "bytes" else {"rtol": 1e-5, "atol": 1e-5}
-    if metric != "cosine" or form == "whole":
-        torch.testing.assert_close(index.reconstruct(kept), keys[kept], **close)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -102,15 +89,6 @@ def test_queries_that_are_broken_empty_or_of_another_size(form):
     assert index.search(queries[:0], 5)[0].shape == (0, 0)
     with pytest.raises(SearchError, match="pass queries"):
         index.search(torch.zeros(1, 3), 5)
-
-
-def test_autocast_of_the_caller_changes_nothing():
-    index, queries = make(states(300), "l2", "whole"), states(20, seed=1)
-    expected = by_distance(index, queries, 20)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = by_distance(index, queries, 20)
-    assert torch.equal(found[0], expected[0])
-    assert torch.equal(found[1], expected[1])
 
 
 @given(

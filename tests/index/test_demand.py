@@ -85,12 +85,6 @@ def test_what_costs_far_more_than_its_keys_is_not_built(factory, dim, entries):
         check_building(factory, dim, entries)
 
 
-def test_a_train_size_of_the_manifest_counts():
-    check_building("IVF4,PQ64x8", 256, 100_000)
-    with pytest.raises(ValueError, match="too long to train"):
-        check_building("IVF4,PQ64x8", 256, 100_000, train_size=2**62)
-
-
 def test_codebooks_that_the_file_does_not_hold_are_not_made():
     learnt = 4 * 512 + (512 << 16)
     check_demand("IVF4,PQ4x16", 512, 4, learnt)

@@ -1,14 +1,12 @@
-import sys
-
 import pytest
 import torch
 from distances import by_distance
 
-from knn_logits.errors import ConfigError, MissingDependencyError, SearchError
+from knn_logits.errors import ConfigError
 from knn_logits.index import faiss_library
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
-from knn_logits.index.faiss_library import faiss_module, make_empty, openmp_threads
+from knn_logits.index.faiss_library import faiss_module, make_empty
 
 faiss = faiss_module()
 METRICS = ["l2", "ip", "cosine"]
@@ -187,17 +185,6 @@ def test_a_search_leaves_the_number_of_threads_as_it_was(rows, threads):
     assert seen == [threads or own] * 2
 
 
-def test_training_leaves_the_number_of_threads_as_it_was():
-    before = faiss.omp_get_max_threads()
-    build("IVF16,Flat", "l2", threads=3)
-    assert faiss.omp_get_max_threads() == before
-    with pytest.raises(ConfigError):
-        build("IVF512,Flat", "l2", threads=3)
-    assert faiss.omp_get_max_threads() == before
-    with openmp_threads(None):
-        assert faiss.omp_get_max_threads() == before
-
-
 @pytest.mark.parametrize(
     "factory",
     ["nonsense", "IVF16", "IVF16,SQ99", "IVF16,PQ5", "SQ8,IVF16", "IVF,Flat", "Flat Flat"],
@@ -234,28 +221,6 @@ def test_nprobe_does_not_exceed_the_lists(factory):
         assert index.nprobe == found
     assert FaissIndex(index.raw, "l2", nprobe=5).nprobe == 5
     assert int(index.list_sizes().sum()) == 600
-
-
-def test_queries_of_another_shape_are_refused():
-    with pytest.raises(SearchError, match=str(DIM)):
-        build("Flat", "l2").search(torch.zeros(2, DIM - 1), 2)
-
-
-def test_queries_are_not_changed_and_need_not_be_contiguous():
-    for metric in METRICS:
-        index = build("Flat", metric)
-        queries = vectors(12, seed=1)
-        before = queries.clone()
-        whole = by_distance(index, queries, 4)
-        assert torch.equal(queries, before)
-        assert torch.equal(index.search(queries.T.contiguous().T, 4)[1], whole[1])
-        assert torch.equal(index.search(queries.double(), 4)[1], whole[1])
-
-
-def test_without_faiss_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(MissingDependencyError, match="pip install faiss-cpu"):
-        faiss_module()
 
 
 def test_without_a_gpu_the_index_stays_where_it_is():

@@ -39,12 +39,8 @@ def make(vectors, factory, metric=1):
 
 @pytest.mark.parametrize(
     ("factory", "metric"),
-    [
-        ("Flat", 1), ("Flat", 0), ("IVF8,Flat", 1), ("IVF8,SQ8", 1), ("IVF8,SQ4", 1),
-        ("IVF8,SQ6", 1), ("IVF8,SQfp16", 1), ("IVF8,PQ4x6", 1), ("IVF8,PQ4x6", 0),
-        ("IVF800,Flat", 1),
-    ],
-)  # fmt: skip
+    [("IVF8,PQ4x6", 1), ("IVF8,PQ4x6", 0), ("IVF800,PQ4x6", 1)],
+)
 def test_the_same_answers(vectors, tmp_path, factory, metric):
     index = make(vectors, factory, metric)
     path = tmp_path / "an.index"
@@ -52,7 +48,7 @@ def test_the_same_answers(vectors, tmp_path, factory, metric):
     found = read_faiss_file(path)
     assert (found.dim, found.size) == (DIM, len(vectors))
     assert found.metric == ("l2" if metric else "ip")
-    assert found.nprobe == (3 if factory != "Flat" else None)
+    assert found.nprobe == 3
     mine = plain_arrays.from_arrays(
         found.arrays, found.factory, DIM, found.metric, found.size, nprobe=found.nprobe
     )
@@ -60,22 +56,21 @@ def test_the_same_answers(vectors, tmp_path, factory, metric):
     there, other = mine.raw.search(vectors[:20], 10)
     np.testing.assert_array_equal(ids, other)
     # FAISS adds up in another order where it keeps a table of its lists, which is not made here.
-    rounding = 1e-5 if "PQ" in factory else 0.0
-    np.testing.assert_allclose(distances, there, rtol=rounding)
+    np.testing.assert_allclose(distances, there, rtol=1e-5)
 
 
-@pytest.mark.parametrize("factory", ["HNSW8", "OPQ4,IVF8,PQ4x6", "PQ4x6", "IVF8_HNSW8,Flat", "LSH"])
+@pytest.mark.parametrize("factory", ["OPQ4,IVF8,PQ4x6", "PQ4x6", "IVF8_HNSW8,PQ4x6", "IVF8,SQ8"])
 def test_other_kinds_are_refused(vectors, tmp_path, factory):
     path = tmp_path / "an.index"
     faiss.write_index(make(vectors, factory), str(path))
-    with pytest.raises(DamagedError, match="cannot be read as a Flat"):
+    with pytest.raises(DamagedError, match="cannot be read as an IVFPQ index"):
         read_faiss_file(path)
 
 
 def test_ids_that_are_no_numbers_of_entries(vectors, tmp_path):
     path = tmp_path / "an.index"
     for ids in (np.arange(900) + 1, np.arange(900) // 2, np.arange(900) - 5):
-        index = faiss.index_factory(DIM, "IVF8,Flat")
+        index = faiss.index_factory(DIM, "IVF8,PQ4x4")
         index.train(vectors)
         index.add_with_ids(vectors, ids)
         faiss.write_index(index, str(path))
@@ -84,7 +79,7 @@ def test_ids_that_are_no_numbers_of_entries(vectors, tmp_path):
 
 
 def test_lists_in_another_file_are_not_followed(vectors, tmp_path):
-    index = make(vectors, "IVF8,Flat")
+    index = make(vectors, "IVF8,PQ4x6")
     lists = faiss.OnDiskInvertedLists(8, index.code_size, str(tmp_path / "lists"))
     lists.merge_from(index.invlists, 0) if hasattr(lists, "merge_from") else None
     index.replace_invlists(lists)
@@ -95,10 +90,9 @@ def test_lists_in_another_file_are_not_followed(vectors, tmp_path):
     index.replace_invlists(faiss.ArrayInvertedLists(8, index.code_size))
 
 
-@pytest.mark.parametrize("factory", ["IVF8,PQ4x6", "IVF8,SQ8", "Flat"])
-def test_damage_never_gives_an_index_that_crashes(vectors, tmp_path, factory):
+def test_damage_never_gives_an_index_that_crashes(vectors, tmp_path):
     path = tmp_path / "an.index"
-    faiss.write_index(make(vectors[:300], factory), str(path))
+    faiss.write_index(make(vectors[:300], "IVF8,PQ4x6"), str(path))
     whole = path.read_bytes()
     chance = random.Random(0)
     refused = 0

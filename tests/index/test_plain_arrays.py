@@ -1,4 +1,3 @@
-import copy
 import functools
 
 import numpy as np
@@ -14,26 +13,15 @@ FLAT = ["Flat"]
 LISTS = [
     "IVF16,Flat",
     "IVF16,SQ8",
-    "IVF16,SQ6",
-    "IVF16,SQ4",
-    "IVF16,SQfp16",
-    "IVF16,SQbf16",
     "IVF16,PQ4x4",
-    "IVF16,PQ16x4",
     "IVF16,RaBitQ",
 ]
 NO_PLAIN_FORM = [
     "HNSW8",
     "SQ8",
-    "PQ4x4",
-    "LSH",
     "IVF16,PQ4x4fs",
     "IVF16_HNSW8,Flat",
-    "IVF16,Flat,RFlat",
-    "L2norm,IVF16,Flat",
-    "ITQ16,IVF16,Flat",
     "PCA8,IVF16,SQ8",
-    "OPQ4,IVF16,PQ4x4",
 ]
 DIM, SIZE = 16, 500
 
@@ -75,19 +63,6 @@ def test_an_index_made_again_answers_bit_for_bit(factory, metric):
         assert array.dtype == arrays[name].dtype
 
 
-@pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat", "IVF16,SQ8", "IVF16,PQ4x4"])
-@pytest.mark.parametrize("rows", [0, 1, 3])
-def test_few_keys(factory, rows):
-    # An index trained on more keys than it holds, so that lists are empty.
-    index = build(factory, rows=rows)
-    arrays = to_arrays(index)
-    again = from_arrays(arrays, factory, DIM, "l2", rows)
-    queries = torch.from_numpy(vectors(4, seed=1))
-    found, expected = again.search(queries, 5), index.search(queries, 5)
-    assert torch.equal(found[1], expected[1])
-    assert torch.equal(found[0], expected[0])
-
-
 @pytest.mark.parametrize("factory", NO_PLAIN_FORM)
 def test_kinds_without_a_plain_form(factory):
     assert not has_plain_form(build(factory).raw)
@@ -108,7 +83,7 @@ def damaged(factory, arrays, metric="l2", size=SIZE, dim=DIM, **settings):
     return text
 
 
-KINDS = ["Flat", "IVF16,Flat", "IVF16,SQ8", "IVF16,PQ4x4", "IVF16,SQ4", "IVF16,RaBitQ"]
+KINDS = ["Flat", "IVF16,Flat", "IVF16,SQ8", "IVF16,PQ4x4", "IVF16,RaBitQ"]
 
 
 def names(factory):
@@ -153,13 +128,6 @@ def test_ids_out_of_range(number, kept):
     ids = arrays["ids"].copy()
     ids[7] = number
     assert "ids" in damaged("IVF16,SQ8", arrays | {"ids": ids}, retained=kept)
-
-
-def test_ids_that_are_there_twice():
-    arrays = to_arrays(build("IVF16,SQ8"))
-    ids = arrays["ids"].copy()
-    ids[7] = ids[8]
-    assert "twice" in damaged("IVF16,SQ8", arrays | {"ids": ids})
 
 
 NOT_FINITE = [
@@ -209,21 +177,6 @@ def test_list_sizes_that_do_not_add_up(kept):
     assert int(wrapped.sum()) == SIZE
     for one in (negative, more, wrapped, np.zeros_like(sizes)):
         assert "list sizes" in damaged("IVF16,SQ8", arrays | {"sizes": one}, retained=kept)
-
-
-def test_another_number_of_keys_or_another_dimension():
-    for factory in KINDS:
-        arrays = to_arrays(build(factory))
-        for size in (0, 1, SIZE - 1, SIZE + 1):
-            damaged(factory, arrays, size=size)
-        damaged(factory, arrays, dim=DIM * 2)
-
-
-def test_each_kind_takes_only_its_own_arrays():
-    for factory in KINDS:
-        for other in KINDS:
-            if factory != other:
-                damaged(other, copy.copy(to_arrays(build(factory))))
 
 
 # Some of the keys

@@ -25,7 +25,7 @@ def _index(kind, metric):
     return index
 
 
-@pytest.mark.parametrize("k", [1, 5, 10, 100, 200])
+@pytest.mark.parametrize("k", [1, 10, 200])
 @pytest.mark.parametrize("kind", ["exact", "compact", "Flat", "IVF8,Flat", "IVF8,SQ8", "HNSW32"])
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 def test_the_lowest_ids_are_found(kind, metric, k):

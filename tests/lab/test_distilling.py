@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
+from distances import search_steps
 
 import knn_logits
 from knn_logits.building.indexing import build_suffixes
@@ -217,7 +218,7 @@ def test_the_teacher_weighs_as_it_does_where_text_is_scored(model, build, tmp_pa
         text = torch.from_numpy(np.asarray(corpus.tokens[first:place], np.int64))[None]
         state = torch.from_numpy(corpus.keys(np.array([entry])).astype(np.float32))
         vote = torch.zeros(tokens)
-        found = memory.retriever.search_steps(state[None], text)
+        found = search_steps(memory.retriever, state[None], text)
         vote.index_add_(0, found.values[0], memory.weighing.log_weights(found)[0].exp())
         said = torch.zeros(tokens)
         own = torch.from_numpy(shares.tokens[entry]).long()

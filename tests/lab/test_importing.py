@@ -139,7 +139,7 @@ def test_the_end_that_was_never_written_is_left_out(model, tokenizer, old, tmp_p
     stem = f"gpt2_{len(values)}_{dim}"
     write_memmap(folder / f"dstore_{stem}_keys.npy", keys)
     write_memmap(folder / f"dstore_{stem}_vals.npy", values)
-    write_index(folder / f"index_{stem}.indexed", faiss_index(keys, "IVF4,SQ8"))
+    write_index(folder / f"index_{stem}.indexed", faiss_index(keys))
     done = imported(model, tokenizer, folder, tmp_path / "new")
     assert (done.unwritten, len(done.store)) == (spare, len(old))
     queries = torch.zeros(1, dim)

@@ -19,7 +19,7 @@ from papers import (
     same_bits,
 )
 
-from knn_logits.mixture.vote import drop_impossible, influences, log_p_knn_of, log_weights, mix
+from knn_logits.mixture.vote import influences, log_weights, mix
 from knn_logits.search.neighbors import Neighbors
 
 
@@ -64,25 +64,6 @@ def test_a_row_without_neighbors_is_exactly_the_models(case, data):
         assert same_bits(found[row], log_p_lm[row])
 
 
-@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
-@pytest.mark.parametrize("lmbda", [0.0, 0.3, 1.0, torch.tensor([0.0, 1.0])])
-def test_all_masked_and_no_columns(metric, lmbda):
-    log_p_lm = torch.log_softmax(torch.tensor([[1.0, -2.0, 0.5], [0.0, -INF, 3.0]]), dim=-1)
-    masked = make([[-1, -1]] * 2, [[FAR[metric]] * 2] * 2, [[0, 1]] * 2, metric=metric)
-    for neighbors in (masked, Neighbors.nothing(2)):
-        weights = log_weights(neighbors, 10.0)
-        assert weights.shape == neighbors.ids.shape
-        assert (weights == -INF).all()
-        assert same_bits(mixture(neighbors, log_p_lm, metric, 10.0, lmbda), log_p_lm)
-        chosen = torch.tensor([0, 2])
-        assert (log_p_knn_of(weights, neighbors.values, chosen) == -INF).all()
-        parts = influences(
-            weights, neighbors.values, chosen, log_p_lm[[0, 1], chosen], torch.zeros(2)
-        )
-        assert parts.shape == weights.shape
-        assert not parts.any()
-
-
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 @pytest.mark.parametrize("temperature", [5e-324, 1e-46, 1e-30, 1.0, 1e46, 1e300])
 @pytest.mark.parametrize(
@@ -103,16 +84,6 @@ def test_extreme_distances_and_temperatures(metric, temperature, distances):
     mixed = mix(torch.tensor([[0.5, 0.25, 0.25]]).log(), found, neighbors.values, 0.5)
     assert not mixed.isnan().any()
     assert float(mixed.exp().sum()) == pytest.approx(1.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e46, 1e300])
-@pytest.mark.parametrize("metric", ["l2", "ip"])
-def test_padding_has_no_weight_at_any_temperature(metric, temperature):
-    neighbors = make(
-        [[0, -1], [-1, -1]], [[2.0, FAR[metric]], [FAR[metric]] * 2], [[0, 0]] * 2, metric=metric
-    )
-    found = log_weights(neighbors, temperature)
-    assert found.tolist() == [[0.0, -INF], [-INF, -INF]]
 
 
 @given(
@@ -140,18 +111,6 @@ def test_tiny_probabilities_stay_finite(distances, scores, lmbda):
         )
         if expected > -1e4:
             assert found[token] == pytest.approx(expected, rel=1e-5, abs=1e-4)
-
-
-def test_votes_are_taken_only_where_a_token_is_forbidden():
-    neighbors = make([[0, 1], [2, 3]], [[0.0, 1.0]] * 2, [[0, 1], [0, 1]])
-    log_p_lm = torch.log_softmax(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=-1)
-    weights = log_weights(neighbors, 1.0)
-    found = drop_impossible(weights, neighbors.values, log_p_lm)
-    torch.testing.assert_close(found, weights)
-    log_p_lm[1] = torch.tensor([-INF, 0.0])
-    found = drop_impossible(weights, neighbors.values, log_p_lm)
-    torch.testing.assert_close(found[0], weights[0])
-    assert found[1].tolist() == [-INF, 0.0]
 
 
 def test_a_token_without_probability_owes_its_neighbors_nothing():

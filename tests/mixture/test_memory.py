@@ -11,12 +11,10 @@ from conftest import TEXTS, make_gpt2
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, explain
-from knn_logits.engine import model_changes
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index import opening
 from knn_logits.index.opening import Indexes
 from knn_logits.mixture.vote import log_p_knn_of
-from knn_logits.search import retomaton
 from knn_logits.settings.config import KNNConfig
 
 PROMPT = "When error code E42 appears, open"
@@ -65,14 +63,6 @@ def test_an_open_memory_answers_as_one_that_is_opened_for_it(model, tokenizer, s
     assert explain(model, tokenizer, Memory(model, store, **settings), TEXTS[2]) == text
 
 
-def test_settings_of_one_use_do_not_reach_another(model, store):
-    memory = Memory(model, store, k=7)
-    other = memory.asked(lmbda=0.125)
-    assert (other.config.k, other.config.lmbda) == (7, 0.125)
-    assert memory.config.lmbda != 0.125
-    assert memory.asked().config == memory.config
-
-
 def test_a_memory_serves_other_datastores_of_its_model(model, tokenizer, store, tmp_path, opened):
     other = knn_logits.build_datastore(
         model, tokenizer, TEXTS[:3], tmp_path / "other", k=4, calibrate=False
@@ -82,14 +72,6 @@ def test_a_memory_serves_other_datastores_of_its_model(model, tokenizer, store, 
     assert both.stores == [store, other]
     assert opened == [store, other]
     assert written(model, tokenizer, both) == written(model, tokenizer, [store, other])
-
-
-def test_documents_that_are_left_out_have_an_index_of_their_own(model, tokenizer, store, opened):
-    memory = Memory(model, store)
-    for exclude in (["1"], ["2"], ["1"], ["2"]):
-        written(model, tokenizer, memory, exclude=exclude)
-    assert len(opened) == 3
-    assert written(model, tokenizer, memory) == written(model, tokenizer, store)
 
 
 def test_a_datastore_that_nobody_has_any_more_closes_its_index(build, tmp_path):
@@ -112,8 +94,6 @@ def test_what_does_not_fit_an_open_memory_is_refused(model, store):
         memory.asked(lmbda=1.5)
     with pytest.raises(ConfigError, match="indexes must be an Indexes or None, not str"):
         Memory(model, store, indexes="x")
-    with pytest.raises(ConfigError, match="key 3: use 'ffn_input'"):
-        Memory(model, store, key=3)
     with pytest.raises(ConfigError, match="window must be a WindowConfig"):
         knn_logits.evaluate(model, None, store, TEXTS, window=5)
 
@@ -136,29 +116,6 @@ def test_the_vote_of_the_latest_step(model, tokenizer, store):
         assert one.p == pytest.approx(float(vote.log_p[0, one.token_id].exp()), abs=1e-6)
         assert one.p_lm == pytest.approx(float(vote.log_p_lm[0, one.token_id].exp()), abs=1e-6)
         assert one.p_knn == pytest.approx(float(by_neighbors[one.token_id].exp()), abs=1e-6)
-
-
-def test_pointers_are_made_once_for_all_who_follow_them(model, tokenizer, store, monkeypatch):
-    made, real = [], retomaton.Pointers
-
-    def counted(*args):
-        made.append(args)
-        return real(*args)
-
-    monkeypatch.setattr(retomaton, "Pointers", counted)
-    memory = Memory(model, store, k=8, lmbda=0.7, temperature=2.0, retomaton=True)
-    expected = written(model, tokenizer, memory)
-    for _ in range(3):
-        assert written(model, tokenizer, memory.over(store)) == expected
-    written(model, tokenizer, memory, exclude=["1"])
-    assert len(made) == 2
-
-
-def test_a_datastore_of_a_relative_folder_is_copied_from_anywhere(store, monkeypatch):
-    monkeypatch.chdir(store.folder.parent)
-    opened = knn_logits.Datastore(store.folder.name)
-    monkeypatch.chdir("/")
-    assert len(pickle.loads(pickle.dumps(opened))) == len(store)
 
 
 def test_a_datastore_is_copied_as_its_folder_and_a_memory_not_at_all(model, store):
@@ -233,14 +190,3 @@ def test_hooks_of_others_are_noticed(mine, tokenizer, store):
         written(mine, tokenizer, memory)
     handle.remove()
     assert written(mine, tokenizer, memory)[0] == expected
-
-
-def test_a_model_that_did_not_change_is_not_computed_again(mine, tokenizer, store, monkeypatch):
-    memory, passes = Memory(mine, store), []
-    monkeypatch.setattr(model_changes, "check_model", lambda *args: passes.append(args))
-    written(mine, tokenizer, memory)
-    assert not passes
-    mine.double()
-    for _ in range(3):
-        memory.asked().check_again()
-    assert len(passes) == 1

@@ -54,15 +54,6 @@ def test_what_is_given_holds_and_the_rest_is_the_datastores(own):
     assert resolve_settings(own, min_knns=7)[0].min_knns == 7
 
 
-@pytest.mark.parametrize("preset", [None, "default", "paper"])
-def test_a_value_that_is_the_stored_one_changes_nothing(own, preset):
-    stored, gate = resolve_settings(own, preset=preset)
-    again = resolve_settings(
-        own, preset=preset, k=stored.k, lmbda=stored.lmbda, temperature=stored.temperature
-    )
-    assert again == (stored, gate)
-
-
 def test_the_papers_knn_is_asked_for_by_name(gated, model):
     config, gate = resolve_settings(gated, preset="paper")
     assert (config.k, config.lmbda, config.temperature) == (1024, 0.25, 10.0)

@@ -139,24 +139,3 @@ def test_another_plan_or_text_is_refused_on_resume(build, monkeypatch, changed):
         build("s", **options, **SMALL)
     one_line(caught)
     assert len(build("s", **options, **SMALL, overwrite=True)) > 300
-
-
-def test_another_language_is_refused_on_resume(tmp_path, monkeypatch):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
-    make, english, german, _ = FAMILIES["nllb"]
-    tokenizer = make()
-    model = model_of(tokenizer)
-
-    def start(target, **options):
-        knn_logits.build_datastore(
-            model, tokenizer, MANY[:16], tmp_path / "s", source_lang=english, target_lang=target,
-            **SMALL, **options,
-        )  # fmt: skip
-
-    with pytest.raises(Stop):
-        start(german, progress=stopping(100))
-    with pytest.raises(MismatchError, match="target-lang"):
-        start("fra_Latn")
-    model.generation_config.decoder_start_token_id = 0
-    with pytest.raises(MismatchError, match="targets begin with"):
-        start(german)

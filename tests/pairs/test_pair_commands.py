@@ -174,12 +174,6 @@ def test_numbers_of_an_evaluation(good, marian_folder, folder, built, tmp_path):
     assert "BLEU" not in shown.out
 
 
-def test_tuning(good, marian_folder, folder, built):
-    pair = f"{folder / 'p.en'}::{folder / 'p.de'}"
-    found = good("tune", marian_folder, built, pair, "--json").json
-    assert 0 <= found["lmbda"] <= 1
-
-
 def test_languages(good, refused, nllb_folder, folder, tmp_path):
     build = ["build", nllb_folder, folder / "p.jsonl", "--out", tmp_path / "s", *QUICK]
     assert "--target-lang" in refused(*build)
@@ -227,27 +221,6 @@ def test_blank_lines_and_what_is_no_pair_are_named(good, refused, marian_folder,
 # What is refused
 
 
-def wrong(folder):
-    """Corpora that are none, and what the line says."""
-    return {
-        f"{folder}/p.en::{folder}/short.de": "short.de has only 5 lines",
-        f"{folder}/p.en::{folder}/none.de": "none.de' does not exist",
-        f"{folder}::{folder}/p.de": "is a folder",
-        f"{folder}/text.txt": "plain text without source and target",
-        f"{folder}/opus.jsonl": 'no "source"',
-        f"{folder}/none.jsonl": "does not exist",
-    }
-
-
-@pytest.mark.parametrize("number", range(6))
-def test_corpora_that_are_none(refused, marian_folder, folder, built, tmp_path, number):
-    corpus, says = list(wrong(folder).items())[number]
-    assert says in refused("build", marian_folder, corpus, "--out", tmp_path / "s", *QUICK)
-    assert not (tmp_path / "s").exists()
-    assert says in refused("eval", marian_folder, built, corpus, "--num-beams", "1")
-    assert says in refused("tune", marian_folder, built, corpus)
-
-
 def test_options_for_other_models(refused, marian_folder, folder, built, causal, tmp_path):
     model, corpus = causal
     out = ["--out", tmp_path / "s", *QUICK]
@@ -278,9 +251,3 @@ def test_a_causal_model_and_its_store(good, refused, marian_folder, built, causa
             ["add", one, store, corpus],
         ):
             assert re.search("(another|a different) (tokenizer|model)", refused(*command))
-
-
-def test_translations_that_cannot_be_written(refused, marian_folder, folder, built, tmp_path):
-    line = refused("eval", marian_folder, built, folder / "dev.jsonl", "--num-beams", "1",
-                   "--translations", tmp_path / "none" / "t.jsonl")  # fmt: skip
-    assert "cannot be written" in line

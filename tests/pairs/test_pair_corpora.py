@@ -104,11 +104,6 @@ def test_bytes_that_are_no_text_cost_their_line(tmp_path):
         read(f"{tmp_path}/s::{tmp_path}/t", strict=True)
 
 
-def test_a_path_that_holds_the_sign_is_a_path(tmp_path):
-    (tmp_path / "a::b.jsonl").write_text('{"source": "x", "target": "y"}\n')
-    assert pairs_of(read(tmp_path / "a::b.jsonl")) == [("x", "y")]
-
-
 ROWS = [
     {"id": "1", "translation": {"en": "a", "de": "b"}},
     {"id": "2", "translation": {"en": "c", "de": "d"}, "more": 1},
@@ -168,9 +163,3 @@ def test_datasets_of_the_hub(monkeypatch):
     assert pairs_of(found) == [("a", "b"), ("c", "d")]
     with pytest.raises(CorpusError, match='no column "source"'):
         read("hf:org/pairs")
-
-
-def test_one_field_cannot_be_both(tmp_path):
-    (tmp_path / "r.jsonl").write_text('{"a": "x"}\n')
-    with pytest.raises(CorpusError, match="use two different fields"):
-        read(tmp_path / "r.jsonl", pair_fields=("a", "a"))

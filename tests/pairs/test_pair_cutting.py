@@ -6,7 +6,6 @@ import logging
 import numpy as np
 import pytest
 import torch
-from conftest import PAIRS, make_marian
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import FAMILIES, model_of
@@ -60,15 +59,6 @@ def test_sources_are_the_texts_as_far_as_they_can_be_read(pair_tokenizer, texts,
         assert len(ids) == min(limit, len(whole))
         assert ids[-1] == 0
         assert ids[:-1].tolist() == whole[: len(ids) - 1]
-
-
-def test_many_are_cut_as_one_is(pairs):
-    many = [f"The crane lifts crate {number}." for number in range(2100)]
-    for cut in (pairs.sources, pairs.targets):
-        found = cut(many)
-        assert len(found) == 2100
-        for number in (0, 1023, 1024, 2099):
-            assert list(found[number]) == list(cut([many[number]])[0])
 
 
 def test_an_end_and_a_language_stay_where_a_source_is_cut(family, caplog):
@@ -142,34 +132,6 @@ def test_an_unknown_language_is_refused(family, option, language):
     for name in (language, unknown):
         with pytest.raises(ConfigError, match="the tokenizer has no language"):
             PairTokenizer(model, tokenizer, **{option: name})
-
-
-@pytest.mark.parametrize("option", ["source_lang", "target_lang"])
-def test_a_language_for_a_tokenizer_that_knows_none(marian, pair_tokenizer, option):
-    with pytest.raises(ConfigError, match=r"has no language codes: remove --\w+-lang"):
-        PairTokenizer(marian, pair_tokenizer, **{option: "en_XX"})
-
-
-def test_a_start_of_several_tokens(pair_tokenizer):
-    """BART's tokenizer puts <s> before a target, which the decoder reads after its start."""
-    tokenizer = copy.deepcopy(pair_tokenizer)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<pad> $A </s>", special_tokens=[("</s>", 0), ("<pad>", 1)]
-    )
-    pairs = PairTokenizer(make_marian(decoder_start_token_id=0), tokenizer)
-    assert pairs.opening == [0, 1]
-    (ids,) = pairs.targets([PAIRS[0][1]])
-    assert (ids[:2], ids[-1]) == ([0, 1], 0)
-
-
-def test_a_tokenizer_without_an_end(marian, pair_tokenizer):
-    from transformers import PreTrainedTokenizerFast
-
-    backend = pair_tokenizer.backend_tokenizer
-    plain = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>")
-    pairs = PairTokenizer(marian, plain)
-    assert pairs.opening == [1]
-    assert pairs.targets(["a"])[0][0] == 1
 
 
 def test_a_model_that_does_not_say_where_targets_begin(pair_tokenizer):

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 from building import MANY, SMALL, builder
 from conftest import PAIRS, pair_documents
@@ -10,7 +9,7 @@ from folders import contents
 from interrupted import Stop, stopping
 
 import knn_logits
-from knn_logits import Document, IndexConfig
+from knn_logits import Document
 from knn_logits.building.removing import compact
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.store.verification import damage
@@ -19,25 +18,6 @@ from knn_logits.store.verification import damage
 @pytest.fixture
 def build(marian, pair_tokenizer, tmp_path):
     return builder(marian, pair_tokenizer, tmp_path)
-
-
-def test_parts_one_after_another_are_one_build(marian, pair_tokenizer, build):
-    exact = {"index": IndexConfig("exact"), "batch_tokens": 1}
-    whole = build("whole/s", MANY[:24], **exact)
-    grown = build("parts/s", MANY[:7], **exact)
-    for part in (MANY[7:8], MANY[8:19], MANY[19:24]):
-        grown = knn_logits.add_documents(marian, pair_tokenizer, grown, part, batch_tokens=1)
-    assert grown.manifest.pairs == whole.manifest.pairs
-    assert grown.tokens.tolist() == whole.tokens.tolist()
-    every = np.arange(len(whole))
-    np.testing.assert_array_equal(grown.keys(every), whole.keys(every))
-    assert grown.documents.sources(range(24)) == [one.source for one in MANY[:24]]
-    traces = [
-        knn_logits.explain(marian, pair_tokenizer, store, PAIRS[0][1], source=PAIRS[4][0])
-        for store in (whole, grown)
-    ]
-    assert traces[0] == traces[1]
-    assert not damage(grown.folder, grown.manifest)
 
 
 def test_an_addition_that_was_stopped_goes_on(marian, pair_tokenizer, build, monkeypatch):

@@ -74,10 +74,3 @@ def test_clusters_are_followed_for_each_source(marian, pair_tokenizer, clustered
     result = knn_logits.evaluate(marian, pair_tokenizer, clustered, OTHERS, samples=0, **search)
     assert 0 < result.searches < result.total.tokens
     assert result.searches_saved == result.total.tokens - result.searches
-
-
-def test_one_pair_is_tuned_on_its_halves(marian, pair_tokenizer, clustered):
-    tuned = knn_logits.tune(marian, pair_tokenizer, clustered, OTHERS[:1])
-    assert tuned.chosen_on.tokens + tuned.held_out.tokens == len(
-        pair_tokenizer(OTHERS[0].text)["input_ids"]
-    )

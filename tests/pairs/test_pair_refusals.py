@@ -1,20 +1,16 @@
 """Datastores of pairs that are wrong, and what belongs to another kind of model."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from conftest import PAIRS, make_marian, pair_documents
-from folders import change, one_line, read_content, refit
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from conftest import PAIRS, pair_documents
+from folders import change, one_line, refit
 
 import knn_logits
 from knn_logits import KNNLogitsError
-from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
+from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.store import layout
-from knn_logits.store.documents import DocumentRecord, read_documents, write_documents
 from knn_logits.store.manifest import read_manifest
 from knn_logits.store.verification import damage
 
@@ -67,35 +63,6 @@ def test_a_manifest_whose_pairs_were_edited(pair_copy, wrong):
     one_line(caught)
 
 
-def test_pairs_in_one_stream_are_refused(pair_copy):
-    change(pair_copy, windows=read_content(pair_copy)["windows"] | {"concatenate": True})
-    with pytest.raises(KNNLogitsError):
-        knn_logits.Datastore(pair_copy)
-
-
-def test_models_and_stores_of_other_kinds(
-    model, tokenizer, marian, pair_tokenizer, store, pair_copy
-):
-    causal = shutil.copytree(store.folder, pair_copy.parent / "causal")
-    for one, cutter, folder in ((model, tokenizer, pair_copy), (marian, pair_tokenizer, causal)):
-        with pytest.raises(KNNLogitsError) as caught:
-            knn_logits.add_documents(one, cutter, folder, pair_documents())
-        one_line(caught)
-        with pytest.raises(MismatchError):
-            knn_logits.explain(one, cutter, folder, "a b", source="a")
-    with pytest.raises(MismatchError):
-        knn_logits.explain(make_marian(seed=4), pair_tokenizer, pair_copy, "a b", source="a")
-
-
-def test_a_source_for_a_causal_model_and_none_for_pairs(
-    explain, marian, pair_tokenizer, store, pair_store
-):
-    with pytest.raises(ConfigError, match="causal model has no source input"):
-        explain(store, "a b", source="a")
-    with pytest.raises(ConfigError, match="pass --source"):
-        knn_logits.explain(marian, pair_tokenizer, pair_store, "a b")
-
-
 def test_a_store_without_sources_generates_and_does_not_grow(
     marian, pair_tokenizer, pair_store, pair_copy
 ):
@@ -113,36 +80,3 @@ def test_a_store_without_sources_generates_and_does_not_grow(
         knn_logits.add_documents(marian, pair_tokenizer, pair_copy, pair_documents())
     one_line(caught)
     assert not damage(pair_copy, read_manifest(pair_copy))
-
-
-# The table
-
-
-RECORDS = st.lists(
-    st.tuples(
-        st.integers(1, 9),
-        st.text(st.characters(codec="utf-8"), max_size=20),
-        st.text(st.characters(codec="utf-8"), max_size=60),
-    ),
-    min_size=1,
-    max_size=12,
-)
-
-
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(rows=RECORDS, pairs=st.booleans())
-def test_the_table_is_read_as_it_was_written(tmp_path, rows, pairs):
-    first, records = 0, []
-    for length, name, source in rows:
-        records.append(DocumentRecord(first, length, name, source=source if pairs else None))
-        first += length
-    write_documents(tmp_path / "t", records)
-    found = read_documents(tmp_path / "t", len(rows), first, pairs=pairs)
-    assert [found[number] for number in range(len(rows))] == records
-    with pytest.raises(DamagedError):
-        read_documents(tmp_path / "t", len(rows), first, pairs=not pairs)
-    if pairs:
-        some = list(range(len(rows)))[::-1] * 2
-        assert found.sources(some) == [records[number].source for number in some]

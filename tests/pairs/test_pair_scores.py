@@ -6,18 +6,15 @@ import sys
 import numpy as np
 import pytest
 import sacrebleu
-import torch
-from building import MANY, SETTINGS
-from conftest import PAIRS, make_marian, pair_documents
+from building import SETTINGS
+from conftest import PAIRS, pair_documents
 from languages import FAMILIES, model_of
 from pair_mixtures import LMBDA, SOURCES, parts
 
 import knn_logits
 from knn_logits import Document, WindowConfig
-from knn_logits.building import settings_choice
 from knn_logits.cli.results_table import plain_translations
-from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError, ModelError
-from knn_logits.measure.translation import scores
+from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
 
 # What the datastore does not hold: sources that it has, and others.
 HELD_OUT = [
@@ -26,13 +23,6 @@ HELD_OUT = [
     Document("Ja.", "h2", source="The winch is blocked, and so is the crane of the town."),
 ]
 PREFIX = "translate English to German: "
-
-
-@pytest.fixture(scope="module")
-def big_store(marian, pair_tokenizer, tmp_path_factory):
-    """A calibrated datastore."""
-    folder = tmp_path_factory.mktemp("big") / "store"
-    return knn_logits.build_datastore(marian, pair_tokenizer, MANY, folder)
 
 
 def reference(model, tokenizer, store, documents, prefix=""):
@@ -126,58 +116,6 @@ def test_tuning_finds_the_best_of_the_reference(marian, pair_tokenizer, pair_sto
     assert after.perplexity.interpolated <= before.perplexity.interpolated * 1.001
 
 
-def test_calibration_leaves_a_pairs_own_entries_out(
-    marian, pair_tokenizer, big_store, tmp_path, monkeypatch
-):
-    assert big_store.manifest.settings.calibrated
-    seen = []
-    add = settings_choice.Choice.add
-
-    def watched(self, neighbors, scores):
-        seen.append((neighbors, scores.targets, scores.log_p_lm))
-        add(self, neighbors, scores)
-
-    monkeypatch.setattr(settings_choice.Choice, "add", watched)
-    places = []
-    entry_of = settings_choice.entry_of_places
-    monkeypatch.setattr(
-        settings_choice,
-        "entry_of_places",
-        lambda store, where: places.append(entry_of(store, where)) or places[-1],
-    )
-    store = knn_logits.build_datastore(marian, pair_tokenizer, MANY, tmp_path / "s")
-    assert store.manifest.settings == big_store.manifest.settings
-    entries = np.concatenate(places)
-    assert len(entries) > 300
-    row = 0
-    owners = np.repeat(np.arange(len(MANY)), store.documents.length - 1)
-    for neighbors, targets, log_p_lm in seen:
-        assert targets.tolist() == store.values[entries[row : row + len(targets)]].tolist()
-        for ids, mask in zip(neighbors.ids.numpy(), neighbors.mask.numpy(), strict=True):
-            assert owners[entries[row]] not in owners[ids[mask]]
-            row += 1
-        assert torch.isfinite(log_p_lm).all()
-    assert row == len(entries)
-    # The model read each target beside its own source.
-    expected = {
-        (entry, token): lm
-        for number in {int(owners[entry]) for entry in entries[:60]}
-        for entry, (token, lm) in enumerate(
-            zip(
-                pair_tokenizer(MANY[number].text)["input_ids"],
-                reference(marian, pair_tokenizer, store, [MANY[number]])[:, 0],
-                strict=True,
-            ),
-            start=int(np.flatnonzero(owners == number)[0]),
-        )
-    }
-    known = dict(
-        zip(entries.tolist(), torch.cat([one for _, _, one in seen]).tolist(), strict=True)
-    )
-    for (entry, _), lm in expected.items():
-        assert entry not in known or known[entry] == pytest.approx(lm, abs=1e-3)
-
-
 # Translations
 
 
@@ -200,21 +138,6 @@ def test_a_memory_of_the_pairs_writes_their_targets(marian, pair_tokenizer, pair
         marian, pair_tokenizer, [source for source, _ in PAIRS], pair_store, k=1, lmbda=1.0
     ) == [target for _, target in PAIRS]
     assert knn_logits.translate(marian, pair_tokenizer, [], pair_store) == []
-
-
-def test_more_than_the_model_reads_is_not_written(pair_tokenizer):
-    model = make_marian(max_position_embeddings=12)
-    (text,) = knn_logits.translate(model, pair_tokenizer, ["crane " * 50])
-    assert len(pair_tokenizer(text)["input_ids"]) <= 40
-    for wrong in ({"max_new_tokens": 0}, {"num_beams": 0}, {"batch_size": 0}):
-        with pytest.raises(ConfigError):
-            knn_logits.translate(model, pair_tokenizer, ["a"], **wrong)
-
-
-def test_a_causal_model_does_not_translate(model, tokenizer, store):
-    for datastore in (None, store):
-        with pytest.raises(ModelError, match="causal model has no source input"):
-            knn_logits.translate(model, tokenizer, ["a"], datastore)
 
 
 def test_languages_of_the_model_alone():
@@ -253,19 +176,6 @@ def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_
         assert all(0 <= value <= 1 for value in one.p_value.values())
     assert found[2].knn["bleu"].score == pytest.approx(100.0)
     assert "with kNN" in plain_translations(found)
-
-
-def test_scores_of_one_system_of_one_pair_and_of_equal_systems():
-    one, chance = scores({"lm": ["a b c d"]}, ["a b c d"])
-    assert one["lm"]["bleu"].score == pytest.approx(100.0)
-    assert one["lm"]["bleu"].interval is chance is None
-    same = ["a b c d e", "f g h i j"]
-    both, chance = scores({"lm": same, "knn": same}, ["a b c d x", "f g h i j"], samples=20)
-    assert both["lm"] == both["knn"]
-    assert both["lm"]["bleu"].signature.startswith("BLEU|nrefs:1|bs:20|seed:")
-    assert chance == {"bleu": 1.0, "chrf": 1.0}
-    empty, _ = scores({"lm": ["", ""]}, ["a", "b"], samples=20)
-    assert empty["lm"]["bleu"].score == 0.0
 
 
 def test_without_sacrebleu_one_line_says_what_to_install(

@@ -1,11 +1,9 @@
 """Two rows of a batch may have written the same to other sources: each is its own text."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import torch
-from conftest import PAIRS, make_marian, pair_documents
+from conftest import PAIRS, pair_documents
 from gate_cases import Curve
 from languages import model_of, nllb
 from pair_mixtures import LMBDA, SOURCES, TEMPERATURE, K, ended, mixtures
@@ -18,16 +16,6 @@ GREEDY = {"max_new_tokens": 8, "return_dict_in_generate": True, "do_sample": Fal
 BEAMS = GREEDY | {"num_beams": 4}
 RETOMATON = {"retomaton": True, "min_knns": 2}
 CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
-
-
-@pytest.fixture(scope="module")
-def alike(pair_tokenizer, tmp_path_factory):
-    """A model to which all sources are nearly the same, and its datastore."""
-    model = make_marian(init_std=0.05)
-    folder = tmp_path_factory.mktemp("alike") / "store"
-    return model, knn_logits.build_datastore(
-        model, pair_tokenizer, pair_documents(), folder, **SETTINGS
-    )
 
 
 @pytest.fixture(scope="module")
@@ -71,29 +59,6 @@ def check_same(found, expected):
             assert {near.document for near in mine.neighbors if near.weight > 1e-3} == {
                 near.document for near in theirs.neighbors if near.weight > 1e-3
             }
-
-
-@pytest.mark.parametrize("search", [{}, RETOMATON], ids=["search", "retomaton"])
-def test_sources_that_a_model_hardly_tells_apart(alike, pair_tokenizer, search):
-    model, store = alike
-    check_alone(model, pair_tokenizer, store, SOURCES[:4], search, BEAMS)
-
-
-def test_a_source_that_comes_twice(marian, pair_tokenizer, pair_store):
-    sources = [SOURCES[0], SOURCES[6], SOURCES[0], SOURCES[0]]
-    several = BEAMS | {"num_return_sequences": 2}
-    for search in (SETTINGS, SETTINGS | RETOMATON):
-        check_alone(marian, pair_tokenizer, pair_store, sources, search, several)
-
-
-def test_threads_write_to_their_own_sources(marian, pair_tokenizer, pair_store):
-    with knn_logits.KNNLogitsProcessor(marian, pair_store, **SETTINGS, **RETOMATON) as knn:
-        batches = [SOURCES[:3], SOURCES[6:9]] * 2
-        work = lambda sources: written(marian, pair_tokenizer, knn, sources, **BEAMS)  # noqa: E731
-        expected = [work(sources) for sources in batches]
-        with ThreadPoolExecutor(4) as pool:
-            for found, own in zip(pool.map(work, batches), expected, strict=True):
-                check_same(found, own)
 
 
 @pytest.mark.parametrize("decoding", [GREEDY, BEAMS], ids=["greedy", "beams"])
@@ -210,7 +175,7 @@ def test_rows_of_one_source_are_known_bit_for_bit(dtype):
     )
     found = sources_of(rows.repeat_interleave(2, 0))
     assert found.min() >= 0
-    assert inputs_of(torch.zeros(6, 1), found).tolist() == [0, 0, 2, 2, 4, 4]
+    assert inputs_of(found.unsqueeze(1)).tolist() == [0, 0, 2, 2, 4, 4]
     assert sources_of(None) is None
 
 

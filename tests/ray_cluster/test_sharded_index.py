@@ -122,10 +122,6 @@ def test_an_exact_index_in_shards(store):
     alone &= torch.nn.functional.pad(apart, (0, 1), value=False)
     assert alone.any()
     assert torch.equal(ids[alone], expected[1][alone])
-    vectors = index.reconstruct(np.array([0, len(store) - 1, 5]))
-    torch.testing.assert_close(
-        vectors.numpy(), store.keys(np.array([0, len(store) - 1, 5])).astype(np.float32)
-    )
 
 
 def test_documents_that_are_left_out(large):
@@ -146,8 +142,6 @@ def test_a_shard_that_stays_away_is_an_error(large):
     asked.away = {2}
     with pytest.raises(UnreachableError, match=r"shard 2 of 4, the entries .* does not respond"):
         index.search(torch.zeros(2, large.manifest.dim), 8)
-    with pytest.raises(UnreachableError, match="shard 2"):
-        index.reconstruct(np.arange(len(large)))
     asked.away = set()
     assert index.search(torch.zeros(2, large.manifest.dim), 8)[1].shape == (2, 8)
 

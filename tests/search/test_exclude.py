@@ -4,16 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from conftest import TEXTS
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, explain
 from knn_logits.errors import ConfigError
-from knn_logits.evidence.prompt_words import unknown_names
 from knn_logits.measure.overlap import OverlapCheck
-from knn_logits.search.retriever import Retriever
-from knn_logits.settings.config import KNNConfig
 
 LEFT_OUT = ("1", "5")
 
@@ -54,23 +50,6 @@ def test_a_text_is_written_as_if_the_documents_had_been_removed(model, tokenizer
         texts.append(output.tolist())
     assert texts[0] == texts[1]
     assert texts[0] != texts[2]
-
-
-def test_what_is_left_out_is_found_again_by_the_next(both):
-    store, _ = both
-    queries = torch.from_numpy(store.keys(np.arange(8)).astype(np.float32))
-    without = Retriever(store, KNNConfig(k=len(store), exclude="0"))
-    hidden = set(store.entries_of(["0"]).tolist())
-    assert hidden
-    assert not hidden & set(without.search(queries).ids.flatten().tolist())
-    everything = Retriever(store, KNNConfig(k=len(store))).search(queries)
-    assert hidden <= set(everything.ids.flatten().tolist())
-
-
-def test_all_documents_of_an_id_in_all_datastores(model, store, both):
-    with KNNLogitsProcessor(model, [store, both[0]], exclude=["3"]) as knn:
-        for retriever in knn.memory.retriever.retrievers:
-            assert len(retriever.without) == len(retriever.store.entries_of(["3"]))
 
 
 def test_a_document_that_is_not_there_is_named(model, tokenizer, store):
@@ -146,12 +125,3 @@ def test_a_name_in_several_datastores(model, tokenizer, titled, tmp_path):
     explain(model, tokenizer, third, TEXTS[0], exclude=["Same"], **EVERY)
     with pytest.raises(ConfigError, match="'Same' is a document's id in one datastore and"):
         explain(model, tokenizer, [store, third], TEXTS[0], exclude=["Same"], **EVERY)
-
-
-def test_what_is_left_out_by_its_title_knows_no_name(model, tokenizer, tmp_path):
-    texts, ids = ["The Zanzibar speaks.", "Nobody.", "Some text."], ["g0", "g1", "g2"]
-    store = build_titled(model, tokenizer, tmp_path / "s", texts, ids, ["g1", None, None])
-    store = knn_logits.remove_documents(store, ["g1"])
-    prompt = "What does Zanzibar say?"
-    assert unknown_names(tokenizer, prompt, [store]) == ()
-    assert unknown_names(tokenizer, prompt, [store], exclude=["g1"]) == ("Zanzibar",)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from knn_logits import KNNLogitsProcessor, Memory
+from knn_logits import Memory
 from knn_logits.building.indexing import build_suffixes
 from knn_logits.search import experts
 from knn_logits.search.experts import RETRIEVERS, InfiniGram
@@ -37,11 +37,6 @@ def sorted_store(store, tmp_path_factory):
     return build_suffixes(shutil.copytree(store.folder, folder))
 
 
-@pytest.fixture
-def constant(monkeypatch):
-    monkeypatch.setattr(experts, "EXPERTS", (InfiniGram, Constant))
-
-
 @pytest.mark.parametrize("infini_gram", [0.0, 0.5])
 def test_an_expert_has_its_share_of_the_mixture(model, sorted_store, ids, monkeypatch, infini_gram):
     states, log_p_lm = torch.randn(1, 1, 32), torch.log_softmax(torch.randn(1, 384), dim=-1)
@@ -58,29 +53,6 @@ def test_an_expert_has_its_share_of_the_mixture(model, sorted_store, ids, monkey
     torch.testing.assert_close(vote.log_p.exp(), expected)
     assert int(vote.neighbors.ids[0, -1]) == 0
     assert int(vote.neighbors.matched[0, -1]) == 1
-
-
-def test_the_entries_of_an_expert_are_sources(model, tokenizer, store, ids, constant):
-    with KNNLogitsProcessor(model, store, lmbda=0.0) as knn:
-        output = model.generate(
-            ids,
-            logits_processor=[knn],
-            max_new_tokens=2,
-            do_sample=False,
-            suppress_tokens=[token for token in range(384) if token != TOKEN],
-        )
-        [sequence] = knn.trace(output, tokenizer)
-    first = sequence.tokens[0]
-    assert first.documents[0].document == store.documents[0].id
-    assert first.documents[0].share == pytest.approx(first.influence)
-
-
-def test_an_expert_is_scored(evaluate, store, constant):
-    plain = evaluate(store, ["open the winch"], lmbda=0.0, infini_gram=0.0)
-    [text] = plain.texts
-    # The text has no token that the expert votes for.
-    expected = text.perplexity.lm / (1.0 - SHARE)
-    assert text.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_retriever_is_the_first_that_serves(model, store):

@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, pair_documents
-from gate_cases import Curve
 from handmade import make_store
 from mixture_reference import assert_shares, encode
 
 import knn_logits
-from knn_logits import KNNLogitsProcessor, Memory, explain
+from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.building.indexing import build_suffixes
-from knn_logits.errors import DatastoreError
 from knn_logits.index.opening import Indexes
 from knn_logits.search.infini_gram import InfiniGram
-from knn_logits.search.occurrences import Prefixes, without_padding
+from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig
 
@@ -105,21 +103,6 @@ def test_counts_are_those_of_a_plain_search(corpus):
             [1 / max(1, len(expected))] * len(tokens)
         )
         assert bool((found.log_weights[row][~there] == -math.inf).all())
-
-
-@pytest.mark.parametrize(("narrow", "run"), [(0, 32), (256, 1), (3, 2)])
-def test_one_by_one_is_as_all_at_once(corpus, monkeypatch, narrow, run):
-    some = [*contexts(60), [99], [24], [*PAGE, 5], [-1, -1, *PAGE[:9]], [*PAGE, -3]]
-    index = SuffixIndex(corpus)
-    low, high, lengths = index.ranges(asked(some))
-    for row, text in enumerate(some):
-        alone = index.ranges(asked([text]))
-        assert [int(one[0]) for one in alone] == [low[row], high[row], lengths[row]]
-    # Bisection in place of looking at all, and few tokens at a time.
-    monkeypatch.setattr("knn_logits.search.suffix_index._NARROW", narrow)
-    monkeypatch.setattr("knn_logits.search.suffix_index._RUN", run)
-    for part, expected in zip(index.ranges(asked(some)), (low, high, lengths), strict=True):
-        assert np.array_equal(part, expected)
 
 
 def test_a_sample_stands_for_many_occurrences(corpus, monkeypatch):
@@ -273,16 +256,6 @@ def test_an_entry_that_is_found_both_ways_is_listed_once(explain, texts):
     assert both > 10
 
 
-def test_explained_as_it_was_written(model, tokenizer, texts):
-    memory = Memory(model, texts, k=8, lmbda=0.4, temperature=5.0, infini_gram="auto")
-    _, trace = written(model, tokenizer, memory)
-    again = explain(model, tokenizer, memory, trace[0].prompt + trace[0].text)[0]
-    for one, other in zip(trace[0].tokens, again.tokens[-len(trace[0].tokens) :], strict=True):
-        assert one.token_id == other.token_id
-        assert one.p == pytest.approx(other.p, rel=1e-4)
-        assert [d.document for d in one.documents] == [d.document for d in other.documents]
-
-
 def test_evaluated_as_it_is_explained(explain, evaluate, texts):
     settings = {"k": 8, "lmbda": 0.4, "temperature": 5.0, "infini_gram": "auto"}
     text = TEXTS[1] + " " + TEXTS[4] * 2
@@ -304,15 +277,6 @@ def test_evaluated_as_it_is_explained(explain, evaluate, texts):
     assert one.total.perplexity.interpolated == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"prompt_lookup_num_tokens": 3}])
-def test_ways_of_decoding(model, tokenizer, texts, settings):
-    memory = Memory(model, texts)
-    output, trace = written(model, tokenizer, memory, **settings)
-    assert len(trace[0].tokens) == 10
-    if not settings.get("num_beams"):
-        assert torch.equal(output.sequences, written(model, tokenizer, memory)[0].sequences)
-
-
 def test_a_batch_with_padding_is_written_as_each_alone(model, tokenizer, texts):
     memory = Memory(model, texts)
     prompts = (PROMPT, "In 1312")
@@ -322,36 +286,6 @@ def test_a_batch_with_padding_is_written_as_each_alone(model, tokenizer, texts):
         assert together[number].text == alone.text
         for one, other in zip(together[number].tokens, alone.tokens, strict=True):
             assert one.p == pytest.approx(other.p, rel=1e-3)
-
-
-def test_padding_is_no_token():
-    class Settings:
-        pad_token_id, eos_token_id = 7, [0, 9]
-
-    ids = torch.tensor([[7, 7, 5, 7], [0, 9, 7, 3], [-4, 7, 1, 0], [1, 2, 3, 4]])
-    found = without_padding(ids, Settings())
-    assert found.tolist() == [[-1, -1, 5, 7], [-1, -1, -1, 3], [-4, -1, 1, 0], [1, 2, 3, 4]]
-
-
-def test_drafts_change_nothing(model, tokenizer, texts):
-    memory = Memory(model, texts, infini_gram=0.5)
-    inputs = tokenizer(PROMPT, return_tensors="pt")
-    with KNNLogitsProcessor(model, memory) as knn:
-        outputs = [
-            knn.generate(**inputs, max_new_tokens=12, draft=draft, do_sample=False)
-            for draft in (False, True)
-        ]
-    assert torch.equal(*outputs)
-
-
-def test_with_a_gate_and_an_encoder(marian, pair_store, texts, explain):
-    gate = Curve("l2", [2.0, 8.0], [0.9, 0.1])
-    trace = explain(texts, TEXTS[2], lmbda=gate, infini_gram="auto")[0]
-    for token in trace.tokens:
-        own = (1 - token.lmbda) * token.p_lm / token.p
-        assert sum(one.share for one in token.documents) + own == pytest.approx(1.0, abs=1e-5)
-    with pytest.raises(DatastoreError, match="--suffixes"):
-        Memory(marian, pair_store, infini_gram=0.2)
 
 
 def test_translations(marian, pair_tokenizer, pair_store, tmp_path):

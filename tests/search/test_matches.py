@@ -126,13 +126,6 @@ def test_entries_are_numbered_through_all_datastores(store):
     assert second.ids[0][second.ids[0] >= 0].tolist() == [int(ids.max())]
 
 
-def test_nothing_matches_a_new_token(matches):
-    found = matches.find(prefixes_of([[383, 382, 1]]))
-    if int(found.lengths[0]) == 0:
-        assert not bool(torch.isfinite(found.log_weights).any())
-        assert float(found.rarity[0]) == 0.0
-
-
 def test_a_suffix_that_occurs_too_often_is_no_match_and_gives_way_to_none(tmp_path):
     often = [7, *([1, 2, 3, 4, 5, 6] * 9)]
     ending = [8, 1, 2, 3, 4, 5]

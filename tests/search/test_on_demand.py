@@ -1,13 +1,12 @@
 """A datastore without keys: its answers are those of a datastore with keys, as far as it looks."""
 
-import copy
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from conftest import TEXTS, make_gpt2
+from conftest import TEXTS
+from distances import search_steps
 from folders import change, hashes, one_line, read_content
 from mixture_reference import assert_shares, encode
 
@@ -18,10 +17,8 @@ from knn_logits.engine.compatibility import locate_key
 from knn_logits.engine.keys import KeySource
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.search.occurrences import Prefixes
-from knn_logits.search.on_demand import OnDemandRetriever, PassageKeys, Passages
-from knn_logits.search.retriever import Retriever
-from knn_logits.settings.config import IndexConfig, KNNConfig
-from knn_logits.store.records import NearRecord
+from knn_logits.search.on_demand import PassageKeys, Passages
+from knn_logits.settings.config import IndexConfig
 
 SETTINGS = {"k": 16, "lmbda": 0.4, "temperature": 5.0}
 PROMPT = "When error code E42 appears, open the"
@@ -57,15 +54,11 @@ def written(model, tokenizer, memory, prompts=(PROMPT,), **settings):
 
 def test_it_writes_beside_a_datastore_with_keys(model, tokenizer, bare, tmp_path):
     whole = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "whole", calibrate=False)
-    near = NearRecord(distance=1.0, hits=0.5)
-    whole.manifest = whole.manifest.model_copy(update={"near": near})
     for stores in ([whole, bare], [bare, whole]):
         assert not Memory(model, stores).config.retomaton
         assert written(model, tokenizer, stores)[0].shape[1] > 12
     with pytest.raises(ConfigError, match="remove --retomaton"):
         Memory(model, [whole, bare], retomaton=True)
-    assert Memory(model, whole).expected_hits == 0.5
-    assert Memory(model, [whole, bare]).expected_hits is None
     assert Memory(model, whole, retomaton=True).config.retomaton
 
 
@@ -81,24 +74,11 @@ def test_what_needs_stored_keys_says_how_to_get_them(folder, call, what):
         call(folder)
 
 
-def test_the_folder_holds_text_and_its_index_alone(bare):
-    manifest = bare.manifest
-    assert sorted(one.name for one in manifest.files) == [
-        "checks.safetensors",
-        "documents.jsonl",
-        "suffixes.npy",
-        "tokens.npy",
-    ]
-    assert manifest.index.factory == "on-demand"
-    assert not bare.has_keys
-    Datastore(bare.folder, full=True)
-
-
 def test_the_search_is_exact_over_the_passages_that_are_found(model, tokenizer, store, bare):
     retriever = Memory(model, bare, k=5).retriever
     ids = torch.tensor([tokenizer(TEXTS[1] + " " + TEXTS[2])["input_ids"][:60]])
     states = torch.randn(1, 60, 32, generator=torch.Generator().manual_seed(0))
-    found = retriever.search_steps(states, ids)
+    found = search_steps(retriever, states, ids)
     texts = Prefixes.of_steps(ids, 60)
     passages = retriever._finder.find(texts)
     assert len(set(passages)) > 2
@@ -123,7 +103,7 @@ def test_the_search_is_exact_over_the_passages_that_are_found(model, tokenizer, 
 
 def vectors(parts):
     """float32 [entries, dim], the keys of some passages."""
-    return torch.cat([one.reconstruct(np.arange(one.size)) for one in parts])
+    return torch.cat([one._keys + one._mean for one in parts])
 
 
 def test_keys_are_those_that_a_build_stores(model, store, bare):
@@ -138,18 +118,6 @@ def test_keys_are_those_that_a_build_stores(model, store, bare):
         vectors(keys.of((3, 1))), torch.cat([vectors(keys.of((n,))) for n in (3, 1)])
     )
     assert keys.computed == len(every)
-
-
-def test_keys_that_are_kept_are_bounded(model, bare):
-    passages = Passages(bare.contexts, 4, 8)
-    source = KeySource(model, locate_key(model, bare))
-    few = PassageKeys(bare, passages, source, most_bytes=3 * 4 * 32 * 4)
-    one = vectors(few.of((0, 1, 2)))
-    few.of((3, 4, 5))
-    assert torch.equal(vectors(few.of((0, 1, 2))), one)
-    assert few.computed == 9
-    few.of((2,))
-    assert few.computed == 9
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"prompt_lookup_num_tokens": 3}])
@@ -183,31 +151,6 @@ def test_a_written_text_has_the_probabilities_that_its_explanation_has(model, to
         assert [n.entry for n in one.neighbors] == [n.entry for n in other.neighbors]
 
 
-def test_drafts_write_the_same(model, tokenizer, bare):
-    inputs = tokenizer(PROMPT, return_tensors="pt")
-    with KNNLogitsProcessor(model, bare) as knn:
-        drafted, plain = (
-            knn.generate(**inputs, max_new_tokens=24, do_sample=False, draft=draft)
-            for draft in (True, False)
-        )
-    assert torch.equal(drafted, plain)
-
-
-def test_threads_get_what_one_alone_gets(model, tokenizer, bare):
-    prompts = [PROMPT, "Queen Maira founded", "The pump needs oil", "Each morning the keeper"]
-    expected = [written(model, tokenizer, Memory(model, bare), [one])[0] for one in prompts]
-    memory = Memory(model, bare)
-    # A fast tokenizer refuses two threads at a time.
-    own = [copy.deepcopy(tokenizer) for _ in prompts]
-    with ThreadPoolExecutor(4) as threads:
-        found = [
-            threads.submit(written, model, mine, memory, [prompt])
-            for mine, prompt in zip(own, prompts, strict=True)
-        ]
-    for one, alone in zip(found, expected, strict=True):
-        assert torch.equal(one.result()[0], alone)
-
-
 def test_documents_that_are_left_out_or_removed_are_not_found(model, tokenizer, folder):
     text = TEXTS[1]
     memory = Memory(model, folder, **SETTINGS)
@@ -238,15 +181,6 @@ def test_new_documents_are_found_at_once(model, tokenizer, folder):
     texts = [Document(one, str(number)) for number, one in enumerate(TEXTS[:3])]
     done = knn_logits.sync_documents(model, tokenizer, folder, texts)
     assert set(done.removed) == {"3", "4", "5", "6", "7", "ferry"}
-
-
-def test_several_datastores_with_keys_and_without(model, tokenizer, store, bare):
-    memory = Memory(model, [store, bare], **SETTINGS)
-    assert memory.retriever.reads_text
-    trace = explain(model, tokenizer, memory, TEXTS[3])
-    assert len({n.store for token in trace[0].tokens for n in token.neighbors}) >= 1
-    result = knn_logits.evaluate(model, tokenizer, memory, TEXTS[:2], samples=0)
-    assert result.total.perplexity.interpolated > 0
 
 
 def test_it_is_evaluated_and_tuned(tune, evaluate, bare):
@@ -307,41 +241,6 @@ def test_what_needs_stored_keys_is_refused(model, bare, settings):
     ) as one:
         Memory(model, bare, **settings)
     one_line(one)
-
-
-def test_a_model_is_needed(bare):
-    with pytest.raises(DatastoreError, match=r"Memory\(model, datastore\)") as one:
-        Retriever(bare, KNNConfig())
-    one_line(one)
-    with pytest.raises(DatastoreError, match=r"Memory\(model, datastore\)") as one:
-        OnDemandRetriever(bare, KNNConfig())
-    one_line(one)
-
-
-def test_a_search_needs_the_text(model, bare):
-    retriever = Memory(model, bare).retriever
-    with pytest.raises(ConfigError, match="needs the text before each query"):
-        retriever.search(torch.zeros(1, 32))
-    nothing = Prefixes(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
-    assert retriever.search(torch.zeros(1, 32), nothing).k == 0
-
-
-def test_an_index_is_refused(model, tokenizer, tmp_path):
-    for index in (IndexConfig("IVF4,Flat"), IndexConfig(nprobe=3)):
-        with pytest.raises(ConfigError, match="without keys there is no index") as one:
-            built(model, tokenizer, tmp_path / "s", store_keys=False, index=index)
-        one_line(one)
-    assert not (tmp_path / "s").exists()
-
-
-def test_pairs_are_refused(marian, pair_tokenizer, tmp_path):
-    with pytest.raises(ConfigError, match="need a causal model"):
-        built(marian, pair_tokenizer, tmp_path / "s", [], store_keys=False)
-
-
-def test_another_model_is_refused(bare):
-    with pytest.raises(MismatchError, match="built by another model"):
-        Memory(make_gpt2(seed=1), bare)
 
 
 def test_passages_longer_than_the_model_reads_are_refused(model, tokenizer, folder):

@@ -37,15 +37,6 @@ def test_passages_cover_each_context_once():
     assert [one.first_entry for one in windows] == [0, 4, 7, 11, 15]
 
 
-def test_a_passage_reads_no_more_than_there_is():
-    passages = Passages(Contexts(np.array([0]), 10), size=2, before=5)
-    windows = [passages.window(one) for one in range(len(passages))]
-    assert [(one.start, one.skip) for one in windows] == [(0, 0), (0, 2), (0, 4), (1, 5), (3, 5)]
-    assert all(
-        one.entries == passages.span(n)[1] - one.first_entry for n, one in enumerate(windows)
-    )
-
-
 # Three passages of four entries each, in three documents.
 DOCUMENTS = [[1, 2, 3, 4, 5], [9, 2, 3, 8, 7], [6, 6, 3, 6, 6]]
 
@@ -77,37 +68,3 @@ def test_passages_that_share_more_and_rarer_ends_come_first(finder):
     # Nothing longer than [3] occurs, and all three passages have it; [6] is the third's.
     assert finder(found=1).find(after([6, 3])) == [(2,)]
     assert finder(found=3).find(after([5, 3])) == [(0, 1, 2)]
-
-
-def test_only_every_second_token_is_a_new_question(finder):
-    find = finder(found=1, kept=1).find
-    one, two = find(after([1, 2, 3, 4], [1, 2, 3, 4, 9]))
-    assert one == two == (0,)
-    assert find(after([1, 2, 3, 4, 9, 2])) == [(1,)]
-    assert find(after([1])) == [()]
-
-
-def test_the_latest_results_count(finder):
-    text = [1, 2, 9, 2, 6, 6]
-    assert finder(found=1, kept=1).find(after(text)) == [(2,)]
-    assert finder(found=1, kept=2).find(after(text)) == [(1, 2)]
-    assert finder(found=1, kept=9).find(after(text)) == [(0, 1, 2)]
-
-
-def test_passages_that_are_left_out_are_not_found(finder):
-    assert finder(["0"], found=1).find(after([1, 2, 3, 4])) == [(1,)]
-    assert finder(["0", "1", "2"]).find(after([1, 2, 3, 4])) == [()]
-
-
-def test_padding_is_no_text(finder):
-    find = finder(found=1).find
-    assert find(after([-1, 1, 2], [-1, -1, -1, 1, 2, 9, 2])) == find(after([1, 2], [1, 2, 9, 2]))
-
-
-def test_a_text_gets_the_same_alone_and_among_others(finder):
-    rng = np.random.default_rng(0)
-    texts = [rng.integers(0, 10, rng.integers(1, 40)) for _ in range(60)]
-    together = finder(kept=3).find(after(*texts))
-    assert together == [finder(kept=3).find(after(one))[0] for one in texts[:8]] + together[8:]
-    once = finder(kept=3)
-    assert together == [once.find(after(one))[0] for one in texts]

@@ -1,20 +1,16 @@
 """RetoMaton's steps against a derivation of the paper's sections 3 and 4 with sets and loops."""
 
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import torch
 from automaton import ByTheBook
-from distances import weighing
+from distances import search_steps, weighing
 from handmade import make_store, naive_entries
 
 from knn_logits import IndexConfig, KNNConfig, build_index, cluster, remove_documents
-from knn_logits.errors import ConfigError, DatastoreError
+from knn_logits.errors import DatastoreError
 from knn_logits.mixture.vote import log_p_knn_of
-from knn_logits.search.retomaton import Pointers, RetomatonRetriever
-from knn_logits.search.retriever import Retriever
+from knn_logits.search.retomaton import RetomatonRetriever
 from knn_logits.store.datastore import Datastore
 
 DIM, VOCABULARY = 6, 12
@@ -63,7 +59,7 @@ def test_steps_are_those_of_the_automaton(tmp_path, metric, concatenate, setting
     ids = torch.tensor([[0, *tokens]])
     searches = 0
     for step in range(100):
-        found = retriever.search_steps(states[None, step : step + 1], ids[:, : step + 1])
+        found = search_steps(retriever, states[None, step : step + 1], ids[:, : step + 1])
         expected = book.step(states[step], int(ids[0, step]))
         own = found.ids[0][found.ids[0] >= 0].tolist()
         assert len(own) == len(set(own))
@@ -92,12 +88,12 @@ def test_rows_and_positions_at_once_are_rows_and_positions_alone(tmp_path):
     walks = [walk(store, 60, seed=seed) for seed in range(5)]
     states = torch.stack([one for one, _ in walks])[:, :60]
     ids = torch.tensor([[7, *tokens] for _, tokens in walks])
-    whole = RetomatonRetriever(store, config).search_steps(states, ids[:, :60])
+    whole = search_steps(RetomatonRetriever(store, config), states, ids[:, :60])
     for row in range(5):
         alone = RetomatonRetriever(store, config)
         for step in range(60):
-            one = alone.search_steps(
-                states[row : row + 1, step : step + 1], ids[row : row + 1, : step + 1]
+            one = search_steps(
+                alone, states[row : row + 1, step : step + 1], ids[row : row + 1, : step + 1]
             )
             place = step * 5 + row
             ids_alone, far_alone = by_id(one.ids[0], one.distances[0])
@@ -116,9 +112,9 @@ def test_beams_that_change_places_take_their_pointers_along(tmp_path):
     straight, moved = (RetomatonRetriever(store, config) for _ in range(2))
     random = np.random.default_rng(0)
     for step in range(30):
-        expected = straight.search_steps(states[:, step : step + 1], ids[:, : step + 1])
+        expected = search_steps(straight, states[:, step : step + 1], ids[:, : step + 1])
         rows = torch.from_numpy(random.permutation(4))
-        found = moved.search_steps(states[rows, step : step + 1], ids[rows, : step + 1])
+        found = search_steps(moved, states[rows, step : step + 1], ids[rows, : step + 1])
         for place, row in enumerate(rows.tolist()):
             assert set(found.ids[place].tolist()) == set(expected.ids[row].tolist())
             assert bool(found.searched[place]) == bool(expected.searched[row])
@@ -132,22 +128,11 @@ def test_a_beam_that_was_doubled_goes_on_twice(tmp_path):
     retriever = RetomatonRetriever(store, KNNConfig(k=20, retomaton=True))
     for step in range(5):
         texts = torch.cat([ids[:, : step + 1], other[:, : step + 1]])
-        retriever.search_steps(states[None, step : step + 1].expand(2, -1, -1), texts)
+        search_steps(retriever, states[None, step : step + 1].expand(2, -1, -1), texts)
     twice = ids[:, :6].expand(2, -1)
-    found = retriever.search_steps(states[None, 5:6].expand(2, -1, -1), twice)
+    found = search_steps(retriever, states[None, 5:6].expand(2, -1, -1), twice)
     assert found.ids[0].tolist() == found.ids[1].tolist()
     assert found.searched.tolist() == [False, False]
-
-
-def test_a_text_that_goes_on_from_nothing_searches(tmp_path):
-    store = make(tmp_path / "s")
-    retriever = RetomatonRetriever(store, KNNConfig(k=20, retomaton=True))
-    states, tokens = walk(store, 10, seed=0)
-    first = retriever.search_steps(states[None, :5], torch.tensor([[0, *tokens[:4]]]))
-    assert bool(first.searched[0])
-    assert not first.searched.all()
-    other = retriever.search_steps(states[None, 5:6], torch.tensor([[1, *tokens[:5]]]))
-    assert other.searched.all()
 
 
 def test_a_rejected_draft_leaves_no_pointers(tmp_path):
@@ -157,11 +142,11 @@ def test_a_rejected_draft_leaves_no_pointers(tmp_path):
     ids = torch.tensor([[0, *tokens]])
     plain, drafted = (RetomatonRetriever(store, config) for _ in range(2))
     for step in range(6):
-        last = plain.search_steps(states[None, step : step + 1], ids[:, : step + 1])
+        last = search_steps(plain, states[None, step : step + 1], ids[:, : step + 1])
     wrong = torch.cat([ids[:, :3], torch.tensor([[97, 98]])], dim=-1)
-    drafted.search_steps(states[None, :5], wrong)
+    search_steps(drafted, states[None, :5], wrong)
     for step in range(3, 6):
-        found = drafted.search_steps(states[None, step : step + 1], ids[:, : step + 1])
+        found = search_steps(drafted, states[None, step : step + 1], ids[:, : step + 1])
     assert set(found.ids[0].tolist()) == set(last.ids[0].tolist())
 
 
@@ -173,77 +158,15 @@ def test_removed_entries_are_not_pointed_to(tmp_path):
     ids = torch.tensor([[0, *tokens]])
     gone = set(store.removed_entries.tolist())
     for step in range(100):
-        found = retriever.search_steps(states[None, step : step + 1], ids[:, : step + 1])
+        found = search_steps(retriever, states[None, step : step + 1], ids[:, : step + 1])
         own = set(found.ids[0].tolist()) - {-1}
         assert own == set(book.step(states[step], int(ids[0, step])))
         assert not own & gone
 
 
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8"])
-def test_distances_from_the_index(tmp_path, factory):
-    store = build_index(make(tmp_path / "s"), IndexConfig(factory, nprobe=8))
-    ids = np.array([3, 5, 8, 200])
-    opened = Retriever(store, KNNConfig()).index
-    keys, vectors = store.keys(ids).astype(np.float32), opened.reconstruct(ids).numpy()
-    exact = factory in ("exact", "Flat", "IVF8,Flat")
-    assert np.abs(keys - vectors).max() < (1e-5 if exact else 3.0)
-    settings = {"k": 20, "retomaton": True, "temperature": 2.0}
-    by_keys = RetomatonRetriever(store, KNNConfig(**settings))
-    by_index = RetomatonRetriever(store, KNNConfig(**settings, pointer_distances="index"))
-    states, tokens = walk(store, 40, seed=2)
-    texts = torch.tensor([[0, *tokens]])[:, :40]
-    one, other = (each.search_steps(states[None, :40], texts) for each in (by_keys, by_index))
-    assert one.searched.tolist() == other.searched.tolist() or not exact
-    if exact:
-        for row in range(40):
-            assert set(one.ids[row].tolist()) == set(other.ids[row].tolist())
-
-
-def test_without_keys_distances_come_from_the_index(tmp_path):
+def test_pointers_need_the_stored_keys(tmp_path):
     store = build_index(make(tmp_path / "s"), IndexConfig("IVF8,Flat", nprobe=8))
     files = tuple(one for one in store.manifest.files if not one.name.startswith("keys"))
     bare = Datastore.unfinished(store.folder, store.manifest.model_copy(update={"files": files}))
-    with pytest.raises(DatastoreError, match="pointer-distances index"):
+    with pytest.raises(DatastoreError, match="remove --retomaton"):
         RetomatonRetriever(bare, KNNConfig(retomaton=True))
-    config = KNNConfig(k=5, retomaton=True, pointer_distances="index")
-    states, tokens = walk(store, 10, seed=0)
-    found = RetomatonRetriever(bare, config).search_steps(
-        states[None, :10], torch.tensor([[0, *tokens[:9]]])
-    )
-    assert found.rows == 10
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"min_knns": 0},
-        {"max_knns": 0},
-        {"pointer_weight": 0.0},
-        {"pointer_weight": "20"},
-        {"pointer_distances": "both"},
-        {"retomaton": 1},
-    ],
-)
-def test_settings_out_of_range(settings):
-    with pytest.raises(ConfigError):
-        KNNConfig(**settings)
-
-
-def test_threads_do_not_disturb_one_another(tmp_path):
-    store = make(tmp_path / "s", clusters=9)
-    pointers = Pointers(store, 300)
-    random = np.random.default_rng(0)
-    asked = [random.permutation(len(store))[: random.integers(1, 80)] for _ in range(400)]
-    expected = [pointers.extended(one).tolist() for one in asked]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            parts = [list(range(start, 400, 4)) * 5 for start in range(4)]
-            found = pool.map(
-                lambda part: [pointers.extended(asked[one]).tolist() for one in part], parts
-            )
-            for part, answers in zip(parts, found, strict=True):
-                assert answers == [expected[one] for one in part]
-    finally:
-        sys.setswitchinterval(interval)

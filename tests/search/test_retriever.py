@@ -6,8 +6,7 @@ import torch
 from handmade import make_store, naive_entries
 
 from knn_logits.building.indexing import build_index
-from knn_logits.building.recall import exact_neighbors
-from knn_logits.errors import DamagedError, DatastoreError, MismatchError
+from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.opening import Indexes, index_from_keys, open_index, training_sample
@@ -56,8 +55,9 @@ def nearest(asked, metric, k):
 # Searching
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF4,Flat"])
+@pytest.mark.parametrize(
+    ("factory", "metric"), [("exact", "l2"), ("Flat", "ip"), ("IVF4,Flat", "cosine")]
+)
 def test_neighbors_are_the_nearest_entries_and_their_tokens(tmp_path, metric, factory):
     store = make(tmp_path / "s", metric, factory)
     retriever = Retriever(store, KNNConfig(k=10, nprobe=4))
@@ -78,15 +78,6 @@ def test_neighbors_are_the_nearest_entries_and_their_tokens(tmp_path, metric, fa
         ):
             assert value == ENTRIES[one][2]
             assert distance == pytest.approx(distances[row, one], abs=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_queries_of_any_precision(tmp_path, dtype):
-    retriever = Retriever(make(tmp_path / "s"), KNNConfig(k=4))
-    asked = queries().to(dtype).requires_grad_()
-    found = retriever.search(asked)
-    assert not found.distances.requires_grad
-    assert found.ids.tolist() == nearest(asked.detach().float(), "l2", 4).tolist()
 
 
 @pytest.mark.parametrize("metric", ["l2", "ip"])
@@ -124,12 +115,6 @@ def test_refined_distances_are_those_of_the_stored_keys(tmp_path, metric, monkey
     torch.testing.assert_close(retriever.search(asked).distances, fine.distances)
 
 
-def test_refining_needs_keys(tmp_path):
-    store = make(tmp_path / "s", with_keys=False)
-    with pytest.raises(DatastoreError, match="refine"):
-        Retriever(store, KNNConfig(refine=True))
-
-
 def test_a_datastore_without_entries(tmp_path):
     store = make(tmp_path / "s")
     empty = store.manifest.model_copy(
@@ -143,28 +128,7 @@ def test_a_datastore_without_entries(tmp_path):
     assert (found.rows, found.k) == (3, 0)
 
 
-@pytest.mark.parametrize("shape", [(3, DIM + 1), (3, DIM - 1), (DIM,), (1, 2, DIM)])
-def test_states_of_another_length(tmp_path, shape):
-    retriever = Retriever(make(tmp_path / "s"), KNNConfig())
-    with pytest.raises(MismatchError, match=f"have {DIM}") as caught:
-        retriever.search(torch.zeros(shape))
-    assert "\n" not in str(caught.value)
-
-
 # The truth that recall is measured against
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("k", [1, 7, 50, 10_000])
-def test_exact_neighbors_are_those_of_all_distances(tmp_path, metric, k, monkeypatch):
-    store = make(tmp_path / "s", metric)
-    monkeypatch.setattr("knn_logits.building.recall._KEYS_AT_ONCE", 17)
-    asked = queries()
-    nearness, ids = exact_neighbors(store, asked.numpy(), k)
-    expected = nearest(asked, metric, k)
-    np.testing.assert_array_equal(ids, expected)
-    true = np.take_along_axis(all_distances(asked, metric), expected, -1)
-    np.testing.assert_allclose(np.abs(nearness), np.abs(true), rtol=1e-4, atol=1e-4)
 
 
 # Building and opening
@@ -183,8 +147,9 @@ def test_the_training_sample(tmp_path):
     np.testing.assert_array_equal(training_sample(store, 10**6, 0), KEYS.astype(np.float32))
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF4,Flat", "IVF4,SQ8", "IVF4,PQ4x4"])
+@pytest.mark.parametrize(
+    ("factory", "metric"), [("exact", "l2"), ("IVF4,Flat", "ip"), ("IVF4,SQ8", "cosine")]
+)
 def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, caplog):
     store = make(tmp_path / "s", metric, factory)
     kind = ExactIndex if factory == "exact" else FaissIndex
@@ -204,7 +169,7 @@ def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, cap
     assert torch.equal(one[0], other[0])
 
 
-@pytest.mark.parametrize("factory", ["HNSW8", "HNSW8,SQ8"])
+@pytest.mark.parametrize("factory", ["HNSW8"])
 def test_an_index_without_a_plain_form_is_built_from_the_keys_with_a_warning(
     tmp_path, factory, caplog
 ):
@@ -245,7 +210,7 @@ def test_an_index_file_suffices_for_a_search(tmp_path):
     assert torch.equal(found.values, expected.values)
 
 
-@pytest.mark.parametrize("factory", ["IVF8,SQ8", "IVF4,Flat", "Flat", "HNSW8", "nonsense"])
+@pytest.mark.parametrize("factory", ["IVF8,SQ8", "Flat", "nonsense"])
 def test_an_index_file_of_another_kind(tmp_path, factory):
     store = make(tmp_path / "s", "l2", "IVF4,SQ8")
     record = store.manifest.index.model_copy(update={"factory": factory})

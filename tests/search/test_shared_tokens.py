@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, explain
-from knn_logits.building.settings_choice import choose_settings
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.measure import perplexity
-from knn_logits.measure.likelihood import Grid, p_knn_table
-from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Prefixes, without_padding
-from knn_logits.search.shared_tokens import LONGEST, SharedTokens
+from knn_logits.search.shared_tokens import MAX_SHARED_TOKENS, SharedTokens
 
 # Documents that repeat each other word for word, so that shared ends have many lengths.
 ALIKE = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
@@ -40,7 +37,7 @@ def by_hand(documents, entry, text):
             break
         place -= len(document) - 1
     before, shared = document[: place + 1], 0
-    while shared < min(len(before), len(text), LONGEST):
+    while shared < min(len(before), len(text), MAX_SHARED_TOKENS):
         if before[-1 - shared] != text[-1 - shared]:
             break
         shared += 1
@@ -75,14 +72,6 @@ def test_shared_tokens_are_those_of_a_plain_count(documents, texts, data):
         for row, text in zip(ids.tolist(), texts, strict=True)
     ]
     assert found.tolist() == expected
-
-
-def test_documents_in_one_stream_share_nothing_across_their_borders():
-    tokens, first = np.array([1, 2, 3, 1, 2, 3]), np.array([0, 3])
-    text = Prefixes(np.array([2, 3, 1, 2]), np.array([0]), np.array([4]))
-    # The stream's first token alone is no entry: the entries have the tokens 2, 3, 1, 2, 3.
-    found = SharedTokens(tokens, first, first[:1]).count(torch.tensor([[0, 1, 2, 3, 4]]), text)
-    assert found.tolist() == [[0, 2, 0, 0, 2]]
 
 
 def mixture(model, tokenizer, store, ids, weight):
@@ -145,64 +134,6 @@ def test_evaluation_counts_them_and_two_halves_are_one_whole(
     assert both.total.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("min_knns", [1, 10_000])
-def test_pointers_are_weighed_as_neighbors_are(model, tokenizer, alike, min_knns):
-    settings = {"k": 5, "retomaton": True, "min_knns": min_knns, "suffix_weight": WEIGHT}
-    inputs = tokenizer(TEXTS[1][:40], return_tensors="pt")
-    with KNNLogitsProcessor(model, alike, pointer_weight=1.0, **settings) as knn:
-        output = knn.generate(**inputs, do_sample=False, max_new_tokens=6, draft=False)
-        steps = knn._recordings.fitting(output, None, None).steps
-    documents = [tokenizer(text)["input_ids"] for text in ALIKE]
-    assert len(steps) == 6
-    for position, step in steps.items():
-        text = output[0, :position].tolist()
-        ids = step.neighbors.ids[0].tolist()
-        shared = [by_hand(documents, entry, text) for entry in ids]
-        assert step.neighbors.shared[0].tolist() == shared
-
-
-def test_a_build_chooses_the_weight_that_predicts_better(model, alike):
-    memory = Memory(model, alike)
-    index = memory.retriever.index
-    chosen = choose_settings(model, memory.location, alike, index)
-    assert chosen.calibrated
-    # The text that follows shared words is nearly always the same here.
-    assert chosen.suffix_weight == 4.0
-
-
-def test_a_large_weight_can_be_tuned_with(evaluate, tune, alike):
-    texts = [f"{TEXTS[place]} {TEXTS[place + 1]}" for place in range(4)]
-    settings = {"suffix_weight": 1e8, "samples": 0, "allow_overlap": True, "k": K}
-    found = tune(alike, texts, **settings)
-    assert np.isfinite(found.perplexities).all()
-    # Fewer neighbors than all that are equally near would be chosen by chance.
-    _, middle, last = (one // 2 for one in found.perplexities.shape)
-    given = {"temperature": found.grid.temperatures[middle], "lmbda": found.grid.lmbdas[last]}
-    again = evaluate(alike, texts, **settings, **given)
-    parts = (
-        (found.chosen_on.tokens, found.perplexities[-1, middle, last]),
-        (found.held_out.tokens, found.held_out_perplexities[-1, middle, last]),
-    )
-    total = sum(tokens for tokens, _ in parts)
-    both = math.exp(sum(tokens * math.log(one) for tokens, one in parts) / total)
-    assert again.total.perplexity.interpolated == pytest.approx(both, rel=1e-4)
-
-
-def test_a_far_neighbor_with_all_the_weight_is_counted():
-    distances = torch.tensor([[1.0, 300.0, 301.0, math.inf]])
-    bonus = torch.tensor([[0.0, 147.0, 147.0, 0.0]])
-    ids, values = torch.tensor([[0, 1, 2, -1]]), torch.tensor([[5, 6, 7, 0]])
-    grid = Grid((1, 2, 4), (0.5, 2.0, 4.0))
-    for token in (5, 6, 7, 8):
-        neighbors = Neighbors.from_distances(ids, distances, values)
-        found = p_knn_table(neighbors, torch.tensor([token]), grid, bonus)[0]
-        for row, k in enumerate(grid.ks):
-            for column, temperature in enumerate(grid.temperatures):
-                logits = -distances[0, :k].double() / temperature + bonus[0, :k].double()
-                expected = float((torch.softmax(logits, 0) * (values[0, :k] == token)).sum())
-                assert float(found[row, column]) == pytest.approx(expected, abs=1e-5)
-
-
 @pytest.mark.parametrize("stride", [8, 24])
 def test_a_window_that_follows_pointers_knows_the_text_before_it(
     evaluate, alike, monkeypatch, stride
@@ -238,16 +169,3 @@ def test_marks_before_texts_of_several_sources_stay():
     ids = torch.tensor([[-11, 0, 0, 7], [-12, 0, 5, 0]])
     config = SimpleNamespace(pad_token_id=0, eos_token_id=None)
     assert without_padding(ids, config).tolist() == [[-11, -1, -1, 7], [-12, -1, 5, 0]]
-
-
-def test_settings_that_are_given_decide_which_weight_holds(model, alike):
-    settings = alike.manifest.settings
-    own = {"k": settings.k, "lmbda": settings.lmbda, "temperature": settings.temperature}
-    assert settings.suffix_weight == 4.0
-    assert Memory(model, alike).config.suffix_weight == 4.0
-    assert Memory(model, alike, **own).config.suffix_weight == 4.0
-    assert Memory(model, alike, preset="paper").config.suffix_weight == 1.0
-    given = Memory(model, alike, **own, suffix_weight=2.0)
-    assert given.config.suffix_weight == 2.0
-    other = Memory(model, alike, temperature=2 * settings.temperature)
-    assert other.config.suffix_weight == 4.0

@@ -1,15 +1,12 @@
 """The dialect of Open WebUI: events between the chunks, numbers in the text, its own requests."""
 
-import copy
 import json
 import re
 
-import httpx
 import pytest
 
 from knn_logits.ask.answer import PassageEffect
 from knn_logits_app.requests import is_web
-from knn_logits_serve import Served
 from knn_logits_serve.line import Line
 from knn_logits_serve.open_webui import (
     _listed,
@@ -18,7 +15,7 @@ from knn_logits_serve.open_webui import (
     title_of,
 )
 from knn_logits_serve.routes import Routes
-from serve.conftest import PROMPT, serving
+from serve.conftest import PROMPT
 from serve.test_chat import templated
 
 CHAT = "/open-webui/v1/chat/completions"
@@ -101,20 +98,6 @@ def test_numbers_of_earlier_answers_are_no_words_of_the_chat(http):
 
     without = ask("The crane", " lifts [7] crates.", "The pump")
     assert ask("The crane", " lifts [7] crates.\u2060[1]", "The pump") == without
-
-
-def test_words_of_a_template_are_not_the_persons(model, tokenizer, store):
-    """The system message that templates add named a product that stands in no document."""
-    other = copy.deepcopy(tokenizer)
-    other.chat_template = "You are Zorblax by Quuxford.\n{{ messages[0].content }}"
-    served = Served("tiny", model, other, {"texts": store})
-    with serving(served) as running:
-        answer = httpx.post(f"{running.url}{CHAT}", json=asked(), timeout=60).text
-    lines = [line.removeprefix("data: ") for line in answer.split("\n\n") if "embeds" in line]
-    (page,) = json.loads(lines[0])["event"]["data"]["embeds"]
-    content = re.search(r'id="content">(.*?)</script>', page, re.DOTALL)[1]
-    unknown = json.loads(content)["sides"]["knn"]["trace"]["unknown"]
-    assert "Quuxford" not in json.dumps(unknown)
 
 
 TASKS = {

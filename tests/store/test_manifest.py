@@ -332,15 +332,3 @@ def test_nested_values_are_not_shown(tmp_path):
     (tmp_path / "datastore.json").write_text(text)
     with pytest.raises(DatastoreError, match="of the type list"):
         read_manifest(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("metric", "distance", "possible"),
-    [("l2", -1.0, False), ("l2", 0.0, True), ("cosine", 7.0, False), ("ip", -1e30, True)],
-)
-def test_a_limit_of_near_text_is_a_distance_of_the_metric(tmp_path, metric, distance, possible):
-    write(tmp_path, content(metric=metric, near={"distance": distance, "hits": 0.5}))
-    if possible:
-        assert read_manifest(tmp_path).near.distance == distance
-    else:
-        assert f"no {metric} has the value" in error(tmp_path)

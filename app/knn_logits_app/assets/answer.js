@@ -4,8 +4,8 @@ const TITLES = { lm: "The model alone", old: "Before", knn: "With its memory (kN
 
 // Returns the words of a side with their states. A side has few details until it is traced.
 const read = (side) => {
-  const states = side.trace ? side.trace.tokens.map((one) => traced(one, side.trace)) : side.words.map(([text, share, changed, far]) =>
-    ({ text, share, far, meaning: share < LEAST ? "own" : changed ? "changed" : "agreed" }));
+  const states = side.trace ? side.trace.tokens.map(traced) : side.words.map(([text, share, changed]) =>
+    ({ text, share, meaning: share < LEAST ? "own" : changed ? "changed" : "agreed" }));
   const words = wordsOf(states.map((one) => one.text)).map((word) => judged(word, states));
   // A text that continues no prompt begins without a space.
   if (words.length && !side.prompt) words[0].space = "";
@@ -75,7 +75,7 @@ const legend = (kind, known) => {
     h("li", {}, h("span", { class: "kl-scale" }, shares),
       kind === "explain" ? "the memory would have brought it" : "the memory brought it",
       h("span", { class: "kl-sr" }, ", darker with its share: ", LEVELS.map((one) => one[1]).join(", "))),
-    item("kl-agreed", "it agreed"), known.words.some((one) => one.far && one.share >= LEAST) ? item("kl-l2 kl-afar", "from a passage that is not near") : null, ...(kind === "explain" ? [item("kl-not", "a passage says otherwise"), item("kl-outvoted", "the neighbors prefer another word")] : []),
+    item("kl-agreed", "it agreed"), ...(kind === "explain" ? [item("kl-not", "a passage says otherwise"), item("kl-outvoted", "the neighbors prefer another word")] : []),
   ), h("span", { class: "kl-hint" }, "Click a word, or press Tab and Enter, to see where it comes from."));
 };
 
@@ -83,7 +83,6 @@ const look = (word, same) => {
   const names = ["kl-w"];
   if (word.meaning === "changed") names.push("kl-changed", `kl-l${Math.max(1, level(word.share))}`);
   if (word.meaning === "agreed") names.push("kl-agreed");
-  if (word.far) names.push("kl-afar");
   if (word.meaning === "contradicted") names.push("kl-not");
   if (word.meaning === "outvoted") names.push("kl-outvoted");
   if (same) names.push("kl-same");
@@ -96,8 +95,7 @@ const SAYS = {
 };
 const hint = (word) => {
   const less = word.meaning === "own" && word.share >= LEAST;
-  const far = word.far && word.share >= LEAST ? ", from a passage that is not near" : "";
-  return `${less ? "the memory makes it less likely" : SAYS[word.meaning]}: ${percent(word.share)} by the memory${far}`;
+  return `${less ? "the memory makes it less likely" : SAYS[word.meaning]}: ${percent(word.share)} by the memory`;
 };
 
 // Returns the words as elements. With `open` they are buttons. Otherwise they are only coloured.

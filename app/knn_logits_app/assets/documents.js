@@ -39,7 +39,7 @@ const documentsAside = (view) => {
     onfocus: () => view.light(number), onblur: () => view.light(null),
   }));
   const own = 1 - mean(words.map((each) => each.share));
-  return h("aside", { class: `kl-docs${known.side.trace.near === false ? " kl-afar" : ""}`, "aria-label": "Documents" },
+  return h("aside", { class: "kl-docs", "aria-label": "Documents" },
     h("h2", {}, "Documents"),
     h("ol", {}, items, more ? h("li", { class: "kl-more" }, `${more}, ${percent(others)}`) : null,
       row("the model itself", Math.max(0, own), { "data-own": true })));

@@ -109,20 +109,14 @@ const mount = (element, props, trigger, watch) => {
         against.document === null ? null : h("span", { class: "kl-hint" }, ` (${documentOf(view.known.side.trace, against.document).name})`))));
   };
 
-  // Says that nothing is near, and which other datastore has something.
-  const nothingNear = () => {
-    const { trace } = view.known.side;
-    if (trace?.near !== false) return null;
-    return h("div", { class: "kl-far", role: "status" },
-      h("p", {}, h("b", {}, "Nothing near."), trace.alone ? " The model alone wrote this: the memory has no part in these words."
-        : ` The memory contains nothing similar to this text, so ${view.known.words.some((one) => one.share >= LEAST)
-          ? "its words may be about something else" : "it has no part in these words"}.`));
-  };
+  // Says that nothing is near.
+  const nothingNear = () => view.known.side.trace?.alone ? h("div", { class: "kl-far", role: "status" },
+    h("p", {}, h("b", {}, "Nothing near."), " The memory has no part in these words.")) : null;
 
   // Shows the nearest passage.
   const nearestPassage = () => {
     const { trace } = view.known.side;
-    if (trace?.near !== false) return null;
+    if (!trace?.alone) return null;
     const { live } = view.known;
     const order = (one) => (live ? live.steps[one].distances[0] * (live.metric === "l2" ? 1 : -1) : 0);
     const [place] = trace.tokens.map((one, number) => number)
@@ -130,14 +124,6 @@ const mount = (element, props, trigger, watch) => {
     const passage = place === undefined ? null : trace.tokens[place].neighbors[0];
     return passage && h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
       ", ", h("b", {}, documentOf(trace, passage.document).name), ".");
-  };
-
-  // Says which names of the prompt no document has.
-  const unknownNames = () => {
-    const names = (view.known.side.trace?.unknown ?? []).map((one) => `“${one}”`);
-    if (!names.length) return null;
-    return h("div", { class: "kl-unknown", role: "status" },
-      h("p", {}, h("b", {}, names.join(" and ")), ` ${names.length > 1 ? "stand" : "stands"} in no document, so the answer may be about something else.`));
   };
 
   // Redraws everything that depends on the settings, which is all but the text.
@@ -251,7 +237,7 @@ const mount = (element, props, trigger, watch) => {
     else
       out.replaceChildren(
         h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, view.known, view.same) : null),
-        h("div", { class: "kl-notes" }, traced ? notice() : null), ...[traced && differences(), nothingNear(), unknownNames()].filter(Boolean), grid,
+        h("div", { class: "kl-notes" }, traced ? notice() : null), ...[traced && differences(), nothingNear()].filter(Boolean), grid,
         ...[nearestPassage()].filter(Boolean), legend(data.kind, view.known));
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");

@@ -42,8 +42,7 @@ const judged = (word, states) => {
   else if (share >= LEAST && meanings.includes("agreed")) meaning = "agreed";
   const against = ["contradicted", "outvoted"].includes(meaning)
     ? mine.find((one) => one.meaning === meaning).rival : null;
-  const far = decisive.some((one) => states[one].far);
-  return { ...word, share, meaning, against, far, decisive };
+  return { ...word, share, meaning, against, decisive };
 };
 
 // Returns the documents that have a share in every decisive token of a word, the largest first. A

@@ -13,7 +13,7 @@ from typing import Any
 
 from knn_logits.errors import MissingDependencyError, ModelError
 
-# Levels of ggml's log: GGML_LOG_LEVEL_WARN, _ERROR and _CONT, which goes on with the line before.
+# Levels of ggml's log: GGML_LOG_LEVEL_WARN, _ERROR and _CONT, which continues the line before.
 _WARN, _ERROR, _CONT = 3, 4, 5
 _lines: deque[str] = deque(maxlen=16)
 _lock = threading.Lock()

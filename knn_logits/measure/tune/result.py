@@ -16,7 +16,7 @@ from knn_logits.measure.likelihood import Grid
 from knn_logits.measure.overlap import Overlap
 from knn_logits.measure.tune.confidence import Verdict
 from knn_logits.measure.tune.gates import GateTuning
-from knn_logits.mixture.gates.fitted import FittedGate
+from knn_logits.mixture.gates.gate import FittedGate
 from knn_logits.mixture.gates.stored import gate_arrays
 from knn_logits.settings.registry import stored_names
 from knn_logits.store.datastore import Datastore

@@ -19,8 +19,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.copies import Copies
 from knn_logits.metrics import Metric, check_metric
-from knn_logits.mixture.gates.fitted import FittedGate
-from knn_logits.mixture.gates.gate import MOST_BY_NETWORK
+from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate
 from knn_logits.mixture.gates.network import Network
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Occurrences
@@ -120,7 +119,7 @@ def shares_of(logits: Tensor) -> Tensor:
 class AdaptiveGate(FittedGate):
     """Computes λ for the neighbors and s for the verbatim match, from `FEATURES`.
 
-    Both are 0 where the model's likeliest token is a control token, such as the one that ends a
+    Both are 0 where the model's likeliest token is a control token, such as the end of a
     text, and at most 0.999. λ is 0 without neighbors, and s without a match.
 
     Args:

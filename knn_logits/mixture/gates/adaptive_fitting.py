@@ -23,7 +23,7 @@ _UNITS, _STEPS, _DECAY = 16, 800, 1e-2
 _LEAST_P = 1e-9
 
 # The kinds of text that a gate is fitted to.
-CORPUS, PASSAGE, OWN = 0, 1, 2
+CORPUS, PASSAGE, OWN_TEXT = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class GateTokens:
     found: Tensor  # bool [tokens, 2], see `Ballots.found`
     target: Tensor  # int64 [tokens], the token that follows
     p_target: Tensor  # float32 [tokens, 3], its probability by model, neighbors and match
-    kind: Tensor  # int64 [tokens], CORPUS, PASSAGE or OWN
+    kind: Tensor  # int64 [tokens], CORPUS, PASSAGE or OWN_TEXT
     text: Tensor  # int64 [tokens], the number of the text
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> A
         seed: The seed of the first weights and of the batches.
     """
     weights = torch.zeros(len(tokens), dtype=torch.float32)
-    for kind, weight in ((CORPUS, 1.0), (PASSAGE, _PASSAGE_WEIGHT), (OWN, _OWN_WEIGHT)):
+    for kind, weight in ((CORPUS, 1.0), (PASSAGE, _PASSAGE_WEIGHT), (OWN_TEXT, _OWN_WEIGHT)):
         rows = tokens.kind == kind
         weights[rows] = weight * len(tokens) / max(1, int(rows.sum()))
     others = tokens.tokens != tokens.tokens[:, :1]
@@ -113,7 +113,7 @@ def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> A
         favorites = _mixed(shares[:, None], rows.p).clamp(min=_LEAST_P).log()
         lost = favorites - favorites[:, :1] + _MARGIN
         lost = lost.masked_fill(~others[batch], 0.0).clamp(min=0.0).amax(-1)
-        penalty = _PENALTY * lost * (rows.kind == OWN)
+        penalty = _PENALTY * lost * (rows.kind == OWN_TEXT)
         return (weights[batch] * (penalty - likelihood)).mean()
 
     arrays = trained(
@@ -150,6 +150,6 @@ def quality(gate: AdaptiveGate, tokens: GateTokens) -> GateQuality:
 
     return GateQuality(
         mean(gain, CORPUS),
-        mean(chosen == tokens.tokens[:, 0], OWN),
+        mean(chosen == tokens.tokens[:, 0], OWN_TEXT),
         mean(chosen == tokens.target, PASSAGE),
     )

@@ -10,7 +10,7 @@ from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.metrics import check_metric
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
-from knn_logits.mixture.gates.fitted import FittedGate
+from knn_logits.mixture.gates.gate import FittedGate
 from knn_logits.mixture.gates.meta_k import MetaKGate
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import write_arrays

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import KNNLogitsProcessor, Memory
-from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate, Ballots, shares_of
 from knn_logits.mixture.gates.adaptive_fitting import (
     CORPUS,
-    OWN,
+    OWN_TEXT,
     PASSAGE,
     GateTokens,
     fit_adaptive_gate,
@@ -166,7 +165,6 @@ def test_the_mixture_that_a_memory_makes(case, knn, match):
     memory.config, memory.gate = None, gate
     memory.weighing = type("W", (), {"log_weights": staticmethod(lambda _: weights)})
     memory.config = type("C", (), {"lmbda": 0.0})
-    memory.__dict__["near_within"] = None
     vote = memory.vote(neighbors, log_p_lm)
     got = mix(log_p_lm, vote.log_weights, vote.neighbors.values, vote.lmbdas).exp()
     for number, (row, (tokens, _, _)) in enumerate(zip(rows, matches, strict=True)):
@@ -198,13 +196,6 @@ def test_a_gate_is_saved_and_read(tmp_path):
     )
 
 
-def test_arrays_that_do_not_fit_are_refused():
-    arrays = arrays_of()
-    arrays["out"] = arrays["out"][:1]
-    with pytest.raises(ConfigError, match="out of a AdaptiveGate must have the shape"):
-        AdaptiveGate("l2", arrays)
-
-
 def drawn(kind, number, seed, *, near, right_knn, right_match=0.0):
     """Tokens whose first feature tells whether the neighbors are right."""
     random = torch.Generator().manual_seed(seed)
@@ -230,7 +221,7 @@ def test_a_fit_follows_near_neighbors_and_leaves_the_models_own_text_alone():
             drawn(CORPUS, 800, 1, near=-1.0, right_knn=0.9),
             drawn(CORPUS, 800, 2, near=-9.0, right_knn=0.05),
             drawn(PASSAGE, 300, 3, near=0.0, right_knn=1.0, right_match=1.0),
-            drawn(OWN, 600, 4, near=-9.0, right_knn=0.0),
+            drawn(OWN_TEXT, 600, 4, near=-9.0, right_knn=0.0),
         ]
     )
     gate = fit_adaptive_gate(tokens, "l2")

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from gate_cases import Curve, neighbors_of
+from gate_cases import neighbors_of
 
 from knn_logits.errors import ConfigError
-from knn_logits.mixture.gates.gate import split_lmbda, weigh_rows
+from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.vote import log_weights
 from knn_logits.search.neighbors import Neighbors
 
@@ -22,15 +22,6 @@ def rows_of(distances, ids=None):
 
 def lmbda_of(gate, neighbors):
     return weigh_rows(gate, neighbors, neighbors.nearness, "l2", LM)[0]
-
-
-def test_a_gate_for_another_metric_is_refused():
-    gate = Curve("l2", [1.0], [0.5])
-    with pytest.raises(ConfigError, match="fitted for the metric l2, but the datastore has cosine"):
-        split_lmbda(gate, "cosine")
-    assert split_lmbda(gate, "l2") == (None, gate)
-    assert split_lmbda(0.3, "l2") == (0.3, None)
-    assert split_lmbda(None, "l2") == (None, None)
 
 
 @pytest.mark.parametrize(

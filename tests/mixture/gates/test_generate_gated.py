@@ -23,8 +23,7 @@ from mixture_reference import (
     reference,
 )
 
-from knn_logits import KNNLogitsProcessor, explain
-from knn_logits.errors import ConfigError
+from knn_logits import KNNLogitsProcessor
 
 # Distances of the nearest neighbors here lie between 0 and 80.
 CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
@@ -120,41 +119,3 @@ def test_explain(model, tokenizer, explain, memory, gated):
     assert clear.mean() > 0.7
     found = np.array([(token.lmbda, np.log(token.p)) for token in tokens])[clear]
     np.testing.assert_allclose(found, np.stack([lmbdas, log_p], -1)[clear], atol=1e-4)
-
-
-def test_a_level_gate_is_a_number(model, tokenizer, store):
-    inputs = encode(tokenizer, PROMPTS)
-    found = []
-    for lmbda in (0.4, Curve("l2", [1.0], [0.4])):
-        with KNNLogitsProcessor(model, store, k=K, lmbda=lmbda, temperature=TEMPERATURE) as knn:
-            output = model.generate(**inputs, **SETTINGS, num_beams=2, logits_processor=[knn])
-            found.append((output, knn.trace(output, tokenizer)))
-    (number, number_trace), (gate, gate_trace) = found
-    assert torch.equal(number.sequences, gate.sequences)
-    for one, other in zip(number.scores, gate.scores, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-    assert [t.lmbda for s in gate_trace for t in s.tokens] == pytest.approx(
-        [t.lmbda for s in number_trace for t in s.tokens]
-    )
-
-
-def test_a_closed_gate_changes_nothing(model, tokenizer, store):
-    inputs = encode(tokenizer, PROMPTS)
-    plain = model.generate(**inputs, **SETTINGS, do_sample=False)
-    shut = Curve("l2", [1.0], [0.0])
-    with KNNLogitsProcessor(model, store, k=K, lmbda=shut) as knn:
-        output = model.generate(**inputs, **SETTINGS, do_sample=False, logits_processor=[knn])
-        trace = knn.trace(output, tokenizer)
-    assert torch.equal(output.sequences, plain.sequences)
-    assert all(token.influence == token.lmbda == 0.0 for one in trace for token in one.tokens)
-    assert all(not token.neighbors for one in trace for token in one.tokens)
-    for scores, before in zip(output.scores, plain.scores, strict=True):
-        torch.testing.assert_close(scores, torch.log_softmax(before, -1))
-
-
-def test_a_gate_of_another_metric_is_refused_at_once(model, tokenizer, store):
-    gate = Curve("cosine", [0.5], [0.4])
-    with pytest.raises(ConfigError, match="fitted for the metric cosine"):
-        KNNLogitsProcessor(model, store, lmbda=gate)
-    with pytest.raises(ConfigError, match="fitted for the metric cosine"):
-        explain(model, tokenizer, store, TEXTS[0], lmbda=gate)

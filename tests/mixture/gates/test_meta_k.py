@@ -7,7 +7,6 @@ import pytest
 import torch
 from gate_cases import (
     KS,
-    Curve,
     naive_meta_k_features,
     naive_vote,
     neighbors_of,
@@ -22,7 +21,7 @@ from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.gates.meta_k import fit_meta_k_gate, meta_k_features
 from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays, load_gate, save_gate
-from knn_logits.mixture.vote import influences, log_p_knn_of, log_weights, mix, mix_row
+from knn_logits.mixture.vote import log_weights, mix
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 
 
@@ -73,49 +72,6 @@ def test_the_mixture(case, seed, k, temperature):
         assert float(mixed[number].exp().sum()) == pytest.approx(1.0, abs=1e-5)
 
 
-@given(rows_of_neighbors(), st.integers(0, 99))
-def test_influences_sum_to_one(case, seed):
-    metric, rows = case
-    gate, neighbors = random_meta_k(metric, seed=seed), neighbors_of(rows, metric)
-    log_p_lm = torch.tensor([row[3] for row in rows])
-    weights = log_weights(neighbors, 10.0)
-    lmbda, votes = (one.double() for one in weigh_rows(gate, neighbors, weights, metric, log_p_lm))
-    for token in range(log_p_lm.shape[1]):
-        chosen = torch.full((len(rows),), token)
-        own = log_p_lm[:, token].double()
-        log_p = mix_row(own, log_p_knn_of(votes, neighbors.values, chosen), lmbda)
-        found = influences(votes, neighbors.values, chosen, log_p, lmbda).sum(-1)
-        rest = (1 - lmbda) * (own - log_p).exp()
-        for total, p in zip((found + rest).tolist(), log_p.tolist(), strict=True):
-            assert p == -math.inf or total == pytest.approx(1.0, abs=1e-6)
-
-
-@given(rows_of_neighbors(), st.integers(0, 19))
-def test_the_order_of_the_neighbors_says_nothing(case, seed):
-    metric, rows = case
-    gate, neighbors = random_meta_k(metric, (1, 2, 4, 8), seed=seed), neighbors_of(rows, metric)
-    log_p_lm = torch.tensor([row[3] for row in rows])
-    places = torch.from_numpy(np.random.default_rng(seed).permutation(neighbors.k))
-    moved = neighbors.columns(places.expand(neighbors.rows, -1))
-    weights = log_weights(neighbors, 10.0)
-    one = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
-    other = weigh_rows(gate, moved, weights[:, places], metric, log_p_lm)
-    torch.testing.assert_close(one[0], other[0])
-    torch.testing.assert_close(one[1][:, places], other[1], equal_nan=True)
-
-
-def test_by_hand():
-    neighbors = neighbors_of([([5, 6, 7], [0.0, 8.0, 8.0], [1, 2, 1], None)])
-    log_p_lm = torch.log(torch.tensor([[0.5, 0.25, 0.25]]))
-    # At temperature 8 the weights are as 1 to 1/e to 1/e.
-    weights = log_weights(neighbors, 8.0)
-    lmbda, votes = constant([0.5, 0.3, 0.2], (1, 3)).weigh(neighbors, weights, "l2", log_p_lm)
-    e = math.exp(-1)
-    assert lmbda.tolist() == pytest.approx([0.5])
-    expected = [0.6 + 0.4 / (1 + 2 * e), 0.4 * e / (1 + 2 * e), 0.4 * e / (1 + 2 * e)]
-    assert votes.exp()[0].tolist() == pytest.approx(expected)
-
-
 def test_the_model_keeps_a_say():
     """However sure the network is, a token that no neighbor votes for stays possible."""
     gate = random_meta_k("l2", seed=3)
@@ -130,26 +86,6 @@ def test_the_model_keeps_a_say():
     shares = sure.at(meta_k_features(neighbors, "l2", log_p_lm, KS)).exp()
     assert float(shares[0, 0]) == pytest.approx(0.001, rel=1e-3)
     assert float(shares.sum()) == pytest.approx(1.0, abs=1e-5)
-
-
-def test_all_on_the_largest_set_is_a_number_as_lmbda():
-    random = np.random.default_rng(0)
-    rows = [
-        ([1] * 16, random.random(16).tolist(), random.integers(0, 5, 16).tolist(), None)
-        for _ in range(3)
-    ]
-    neighbors = neighbors_of(rows)
-    weights = log_weights(neighbors, 0.3)
-    log_p_lm = torch.log_softmax(torch.from_numpy(random.normal(size=(3, 5))).float(), -1)
-    gate = constant([0.7, 1e-30, 1e-30, 1e-30, 1e-30, 0.3])
-    lmbda, votes = gate.weigh(neighbors, weights, "l2", log_p_lm)
-    assert lmbda.tolist() == pytest.approx([0.3] * 3)
-    torch.testing.assert_close(votes, weights)
-    # Beyond the largest k nobody votes, and what is not there is not missed.
-    few = constant([0.7, 0.3], (2,)).weigh(neighbors, weights, "l2", log_p_lm)[1]
-    assert (few > -math.inf).sum(-1).tolist() == [2, 2, 2]
-    many = constant([0.7, 0.3], (99,)).weigh(neighbors, weights, "l2", log_p_lm)[1]
-    torch.testing.assert_close(many, weights)
 
 
 def test_a_set_without_weight_leaves_its_share_to_the_others():
@@ -211,16 +147,6 @@ def test_a_file_gives_the_gate_back(tmp_path):
     assert (again.metric, again.ks) == (gate.metric, gate.ks)
     for name, array in gate.to_arrays().items():
         np.testing.assert_array_equal(again.to_arrays()[name], array)
-
-
-def test_a_file_that_is_no_gate_is_refused(tmp_path):
-    with pytest.raises(DamagedError, match=r"there is no such file\): use a file written by"):
-        load_gate(tmp_path / "none.safetensors")
-    (tmp_path / "text.safetensors").write_text("text")
-    with pytest.raises(DamagedError, match=r"not a \.safetensors file\): use a file written by"):
-        load_gate(tmp_path / "text.safetensors")
-    with pytest.raises(ConfigError, match="a Curve is not a gate of this package"):
-        save_gate(Curve("l2", [1.0], [0.5]), tmp_path / "gate.safetensors")
 
 
 DAMAGED = [

@@ -1,34 +1,13 @@
-"""Writes tokens of a trace as plain values, for JSON, and reads them again. Writes the files."""
+"""Writes a text to a file, a pipe or an open stream."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from knn_logits.errors import StorageError
-from knn_logits.evidence.trace import SequenceTrace, TokenTrace
-
-
-def token_dict(token: TokenTrace) -> dict[str, Any]:
-    """A token as plain values. Each neighbor has its snippet as a whole and in parts."""
-    plain = asdict(token) | {"meaning": token.meaning}
-    for neighbor, passage in zip(plain["neighbors"], token.neighbors, strict=True):
-        neighbor["snippet"] = passage.snippet
-    return plain
-
-
-_SEQUENCE: TypeAdapter[SequenceTrace] = TypeAdapter(SequenceTrace)
-
-
-def read_sequence(content: dict[str, Any]) -> SequenceTrace:
-    """Reads a sequence, as `Trace.to_dict` writes it, and refuses values of other types."""
-    return _SEQUENCE.validate_python(content)
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
@@ -37,7 +16,7 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
     try:
         for number in (1, 2):
             if _is_open_as(where, number):
-                # Others write to it, too, and each goes on where the one before ended.
+                # Other programs write to it, too, each behind the text of the program before.
                 with os.fdopen(os.dup(number), "w", encoding="utf-8") as stream:
                     stream.write(text)
                 return
