@@ -16,8 +16,7 @@ _MODULES = {
     "store.datastore": "Datastore",
     "building.builder": "build_datastore",
     "building.indexing": "build_index",
-    "building.adding": "add_documents",
-    "building.syncing": "sync_documents",
+    "building.updating": "add_documents sync_documents",
     "building.removing": "remove_documents",
     "building.clustering": "cluster",
     "lab.distilling": "distill",
@@ -90,12 +89,11 @@ if TYPE_CHECKING:
     from knn_logits.ask.answer import Answer
     from knn_logits.ask.asking import Asking
     from knn_logits.ask.config import AskConfig
-    from knn_logits.building.adding import add_documents
     from knn_logits.building.builder import build_datastore
     from knn_logits.building.clustering import cluster
     from knn_logits.building.indexing import build_index
     from knn_logits.building.removing import remove_documents
-    from knn_logits.building.syncing import sync_documents
+    from knn_logits.building.updating import add_documents, sync_documents
     from knn_logits.corpus.blocks import Block
     from knn_logits.corpus.documents import Document
     from knn_logits.corpus.reading import read_corpus

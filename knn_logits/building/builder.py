@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,20 @@ from knn_logits.building.nearness import like_temperature
 from knn_logits.building.needs import store_bytes
 from knn_logits.building.on_demand import ON_DEMAND
 from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
-from knn_logits.building.ranks import Ranks, leading, write_keys_together
+from knn_logits.building.ranks import Ranks, write_keys_together
 from knn_logits.building.steps import Steps
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import CANARY_KEYS, check_model
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError, StorageError
-from knn_logits.metrics import DEFAULT_METRIC, Metric
+from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.ray.connection import connect
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.entries import Contexts
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import IndexRecord, SettingsRecord
-from knn_logits.store.writer import SHARD_BYTES, TokenWriter
+from knn_logits.store.writer import SHARD_BYTES
 
 
 def build_datastore(
@@ -116,17 +114,7 @@ def build_datastore(
         UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
     check_keywords("build_datastore", settings, BuildSettings)
-    return _build(model, tokenizer, several(documents, "documents"), folder, progress, settings)
-
-
-def _build(
-    model: nn.Module,
-    tokenizer: Any,
-    documents: Iterable[Document | str],
-    folder: str | os.PathLike[str],
-    progress: Progress,
-    settings: BuildSettings,
-) -> Datastore:
+    documents = several(documents, "documents")
     ray, torchrun = settings.get("ray"), settings.get("torchrun", False)
     if torchrun and ray is not None:
         raise ConfigError(
@@ -144,118 +132,94 @@ def _build(
         ranks.follow(model, plan.keys)
         return Datastore(folder)
     overwrite = settings.get("overwrite", False)
-    with (
-        leading(ranks),
-        begin(target, "build", identity, overwrite=overwrite) as job,
-        evaluating(model),
-    ):
+    with begin(target, "build", identity, overwrite=overwrite) as job, evaluating(model):
         shard_bytes = settings.get("shard_bytes", SHARD_BYTES)
         steps = Steps(job, model, tokenizer, plan.keys, progress, shard_bytes)
-        build = _Build(steps, plan, settings)
-        if build.write_text(documents):
-            build.check_room()
-            if plan.on_demand is None:
-                build.write_keys(ranks)
-            build.finish()
-    return Datastore(folder)
-
-
-@dataclass
-class _Build:
-    """A build that is running: its steps, in their order, and what they pass on."""
-
-    steps: Steps
-    plan: BuildPlan
-    settings: BuildSettings
-
-    def write_text(self, documents: Iterable[Document | str]) -> bool:
-        """Writes the canary and the text; False where an earlier run finished the datastore."""
-        steps, job = self.steps, self.steps.job
-        self.canary: dict[str, Array] = steps.write_canary()
-        self.metric: Metric = self.plan.index.metric or DEFAULT_METRIC
-        dim = self.canary[CANARY_KEYS].shape[1]
-        check_index(self.plan.index, dim, self.metric)
-        self.text: TokenWriter = steps.write_text(documents)
+        canary = steps.write_canary()
+        dim, metric = canary[CANARY_KEYS].shape[1], plan.index.metric or DEFAULT_METRIC
+        check_index(plan.index, dim, metric)
+        text = steps.write_text(documents)
         if job.repeated:
-            # It was not cleaned up.
-            check_model(steps.model, Datastore(job.folder), steps.keys.location)
+            # An earlier run finished the datastore, and was killed before it cleaned up.
+            check_model(model, Datastore(target), plan.keys.location)
             job.give_up()
-            return False
-        self.contexts: Contexts = self.text.contexts()
-        check_index(self.plan.index, dim, self.metric, self.contexts.entries)
-        return True
+            if ranks is not None:
+                ranks.message(None)
+            return Datastore(folder)
+        contexts = text.contexts()
+        check_index(plan.index, dim, metric, contexts.entries)
+        _check_room(target, store_bytes(plan, text.tokens, contexts.entries, dim))
+        if plan.on_demand is None and ranks is not None:
+            write_keys_together(ranks, steps, text, contexts, canary)
+        elif plan.on_demand is None:
+            compute = None
+            if ray is not None:
+                from knn_logits.building.ray_keys import cluster_keys
 
-    def check_room(self) -> None:
-        """Refuses a datastore for which the disk has no room, before the keys are computed."""
-        folder, dim = self.steps.job.folder, self.canary[CANARY_KEYS].shape[1]
-        size = store_bytes(self.plan, self.text.tokens, self.contexts.entries, dim)
-        written = sum(path.stat().st_size for path in folder.glob("*.npy"))
-        room = shutil.disk_usage(folder).free + written
-        if room < size:
-            raise StorageError(
-                f"{folder} would take {size:,} bytes, but its disk has room for {room:,}: free "
-                "some space, then run the same command again"
-            )
-
-    def write_keys(self, ranks: Ranks | None) -> None:
-        """Computes and writes the keys: here, on a cluster, or together with other ranks."""
-        ray = self.settings.get("ray")
-        if ranks is not None:
-            write_keys_together(ranks, self.steps, self.text, self.contexts, self.canary)
-        elif ray is not None:
-            from knn_logits.building.ray_keys import cluster_keys
-
-            compute = cluster_keys(ray, self.canary)
-            self.steps.write_keys(self.text, self.contexts, compute=compute)
-        else:
-            self.steps.write_keys(self.text, self.contexts)
-
-    def manifest(self) -> Manifest:
-        """The manifest, apart from the index and chosen settings."""
-        plan, keys = self.plan, self.plan.keys
-        return keys.manifest(
-            self.steps.model,
-            self.steps.tokenizer,
-            entries=self.contexts.entries,
-            documents=self.text.documents,
-            tokens=self.text.tokens,
-            dim=self.canary[CANARY_KEYS].shape[1],
-            dtype=keys.dtype,
-            metric=self.metric,
-            skipped=len(self.settings.get("skipped", ())),
+                compute = cluster_keys(ray, canary)
+            steps.write_keys(text, contexts, compute=compute)
+        manifest = plan.keys.manifest(
+            model,
+            tokenizer,
+            entries=contexts.entries,
+            documents=text.documents,
+            tokens=text.tokens,
+            dim=dim,
+            dtype=plan.keys.dtype,
+            metric=metric,
+            skipped=len(settings.get("skipped", ())),
             index=IndexRecord(
                 factory="exact" if plan.on_demand is None else ON_DEMAND,
                 requested=plan.index.factory,
             ),
             settings=SettingsRecord(**plan.settings.stored_values()),
-            license=self.settings.get("license"),
-            source=self.settings.get("source"),
+            license=settings.get("license"),
+            source=settings.get("source"),
             on_demand=plan.on_demand,
-            files=self.steps.job.files,
+            files=job.files,
+        )
+        _finish(steps, plan, manifest, canary, settings.get("encoder"))
+    if ranks is not None:
+        ranks.message(None)
+    return Datastore(folder)
+
+
+def _check_room(folder: Path, size: int) -> None:
+    """Refuses a datastore for which the disk has no room, before the keys are computed."""
+    written = sum(path.stat().st_size for path in folder.glob("*.npy"))
+    room = shutil.disk_usage(folder).free + written
+    if room < size:
+        raise StorageError(
+            f"{folder} would take {size:,} bytes, but its disk has room for {room:,}: free some "
+            "space, then run the same command again"
         )
 
-    def finish(self) -> None:
-        """Makes the index, chooses settings, and writes the manifest."""
-        plan = self.plan
-        # At this point the datastore lacks only the index and the manifest.
-        store = Datastore.unfinished(self.steps.job.folder, self.manifest())
-        if plan.fixed.get("temperature") is None:
-            temperature = like_temperature(store, plan.settings.temperature, DEFAULT_METRIC)
-            settings = store.manifest.settings.model_copy(update={"temperature": temperature})
-            store.manifest = store.manifest.model_copy(update={"settings": settings})
-        index, record, job = None, store.manifest.index, self.steps.job
-        if plan.on_demand is None:
-            progress = self.steps.progress
-            index, record = make_index(store, plan.index, threads=plan.threads, progress=progress)
-        else:
-            write_suffixes(job, store, self.steps.progress)
-            indexed = store.manifest.model_copy(update={"files": job.files})
-            store = Datastore.unfinished(job.folder, indexed)
-        encoder, encoded = encoder_named(self.settings.get("encoder")), None
-        if encoder is not None and plan.keys.pairs is None:
-            steps = self.steps
-            encoded = write_vectors(job, store, steps.tokenizer, encoder, steps.progress)
-        calibration = calibrate(self.steps, plan, store, index)
-        if index is not None:
-            write_index(job, store, index, record, self.canary)
-        job.commit(store.manifest, index=record, encoder=encoded, **vars(calibration))
+
+def _finish(
+    steps: Steps,
+    plan: BuildPlan,
+    manifest: Manifest,
+    canary: dict[str, Array],
+    encoder_name: str | None,
+) -> None:
+    """Makes the index, chooses settings, and writes the manifest."""
+    job, progress = steps.job, steps.progress
+    store = Datastore.unfinished(job.folder, manifest)
+    if plan.fixed.get("temperature") is None:
+        temperature = like_temperature(store, plan.settings.temperature, DEFAULT_METRIC)
+        settings = manifest.settings.model_copy(update={"temperature": temperature})
+        store.manifest = manifest.model_copy(update={"settings": settings})
+    index, record = None, manifest.index
+    if plan.on_demand is None:
+        index, record = make_index(store, plan.index, threads=plan.threads, progress=progress)
+    else:
+        write_suffixes(job, store, progress)
+        indexed = store.manifest.model_copy(update={"files": job.files})
+        store = Datastore.unfinished(job.folder, indexed)
+    encoder, encoded = encoder_named(encoder_name), None
+    if encoder is not None and plan.keys.pairs is None:
+        encoded = write_vectors(job, store, steps.tokenizer, encoder, progress)
+    calibration = calibrate(steps, plan, store, index)
+    if index is not None:
+        write_index(job, store, index, record, canary)
+    job.commit(store.manifest, index=record, encoder=encoded, **vars(calibration))

@@ -10,8 +10,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -77,18 +76,15 @@ class KeyWork:
             done = starts[-1]
 
 
-# The messages of rank 0: work, or how the build ended.
-Message = KeyWork | BaseException | None
-
-
-@dataclass
+@dataclass(frozen=True)
 class Ranks:
-    """The processes that build together: the number of this one, and how many there are."""
+    """The processes that build together: the number of this one, and how many there are.
+
+    Where one of them ends with an error, torchrun ends the others.
+    """
 
     rank: int
     world: int
-    # Whether the other ranks wait for no message from rank 0.
-    _informed: bool = field(default=False, repr=False)
 
     @classmethod
     def joined(cls) -> Ranks:
@@ -101,9 +97,9 @@ class Ranks:
             dist.init_process_group("gloo", timeout=_WAITING_TIME)
         return cls(dist.get_rank(), dist.get_world_size())
 
-    def message(self, content: Message = None) -> Message:
-        """Sends a message from rank 0, or waits for it on another rank."""
-        messages = [content]
+    def message(self, work: KeyWork | None = None) -> KeyWork | None:
+        """Sends work from rank 0, or waits for it on another rank; None ends the build."""
+        messages = [work]
         dist.broadcast_object_list(messages, src=0)
         return messages[0]
 
@@ -112,22 +108,15 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
-    def end(self, error: BaseException | None) -> None:
-        """Tells the other ranks how the build ended, so that none of them waits for ever."""
-        if error is not None and not isinstance(error, KNNLogitsError):
-            error = DatastoreError("rank 0 of the build has exited: run the same command again")
-        if not self._informed:
-            # The other ranks may have ended before this one.
-            with suppress(RuntimeError):
-                self.message(error)
-
     def follow(self, model: nn.Module, keys: KeyPlan) -> None:
-        """Does what rank 0 asks for, until the build is done."""
-        while isinstance(message := self.message(), KeyWork):
-            for _ in self.write(model, keys, message):
-                pass
-        if message is not None:
-            raise message
+        """Does the work that rank 0 sends, until the build is done."""
+        try:
+            while (work := self.message()) is not None:
+                for _ in self.write(model, keys, work):
+                    pass
+        except KNNLogitsError as error:
+            logger.error("rank %d: %s", self.rank, error)
+            raise
 
     def write(
         self,
@@ -137,23 +126,11 @@ class Ranks:
         advance: Callable[[int], None] = lambda _: None,
     ) -> Iterator[tuple[list[int], bool]]:
         """Writes this rank's shards, and yields those of all ranks after each round."""
-        same = None
-        # Each rank raises the error of any, so none has to be informed.
-        self._informed = True
+        same = _is_same(model, keys, work)
         row_bytes = work.dim * np.dtype(keys.dtype).itemsize
         for shards in work.rounds(self.world, row_bytes):
-            failed = None
-            try:
-                same = _is_same(model, keys, work) if same is None else same
-                _write(model, keys, work, shards[self.rank], advance)
-            except KNNLogitsError as error:
-                failed = error
-            states = self.gather((failed, same))
-            for failure, _ in states:
-                if failure is not None:
-                    raise failure
-            yield list(itertools.chain(*shards)), all(equal for _, equal in states)
-        self._informed = False
+            _write(model, keys, work, shards[self.rank], advance)
+            yield list(itertools.chain(*shards)), all(self.gather(same))
 
 
 def write_keys_together(
@@ -190,20 +167,6 @@ def write_keys_together(
                 "a rank runs on a different CPU or GPU type, which rounds differently: the files "
                 "may differ in the last bits from those of a single process"
             )
-
-
-@contextmanager
-def leading(ranks: Ranks | None) -> Iterator[None]:
-    """Lets rank 0 build, and tells the other ranks how that ended; None stands for no ranks."""
-    ended = None
-    try:
-        yield
-    except BaseException as error:
-        ended = error
-        raise
-    finally:
-        if ranks is not None:
-            ranks.end(ended)
 
 
 def started_by_torchrun() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,13 @@ from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.keys import Sources, compute_keys, grouped, groups_from
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import TextWindow
-from knn_logits.ray.connection import connect, machines
-from knn_logits.ray.workers import Workers
+from knn_logits.ray.connection import connect, machines, results
 
-# A group of windows, after the part of the text that they read and count from, int32.
-Piece = tuple[Array, list[TextWindow]]
+logger = logging.getLogger(__name__)
+
+# The part of the text that a group of windows reads, int32, the windows, which count from its
+# begin, and the first of their entries to compute.
+Piece = tuple[Array, list[TextWindow], int]
 
 
 class KeyWorker:
@@ -36,24 +39,23 @@ class KeyWorker:
         import torch
 
         torch.set_num_threads(threads)
-        self.model, self.location = model, location
-        self.shape, self.canary = shape, canary
-
-    def ready(self) -> bool:
-        """Whether the canary's keys are, to the last bit, those of the machine with the command."""
-        return computes_canary(
-            self.model,
-            self.location,
-            self.canary,
+        self._model, self._location, self._shape = model, location, shape
+        self._same = computes_canary(
+            model,
+            location,
+            canary,
             "a worker computes other keys than this machine: install the same versions of torch "
             "and transformers on all machines of the cluster",
         )
 
-    def work(self, piece: Piece) -> Array:
-        """Computes the keys of a piece, [entries, dim]."""
-        with evaluating(self.model):
-            parts = compute_keys(self.model, self.location, *piece, **self.shape)
-            return np.concatenate(list(parts))
+    def __call__(self, piece: Piece) -> tuple[Array, bool]:
+        """Returns the keys of a piece, [entries, dim], and whether it computes to the last bit."""
+        tokens, windows, first = piece
+        with evaluating(self._model):
+            parts = compute_keys(
+                self._model, self._location, tokens, windows, first_entry=first, **self._shape
+            )
+            return np.concatenate(list(parts)), self._same
 
 
 def cut(
@@ -61,8 +63,8 @@ def cut(
     groups: Iterable[list[TextWindow]],
     first_entry: int = 0,
     sources: Sources | None = None,
-) -> Iterator[tuple[int, Piece]]:
-    """Yields pieces of work, and for each the number of its keys before `first_entry`."""
+) -> Iterator[Piece]:
+    """Yields pieces of work: the keys from `first_entry` on."""
     for group in groups_from(groups, first_entry, sources):
         begin, entry, last = group[0].start, group[0].first_entry, group[-1]
         moved = [
@@ -70,7 +72,7 @@ def cut(
             for window in group
         ]
         part = np.array(tokens[begin : last.start + last.size])
-        yield max(0, first_entry - entry), (part, moved)
+        yield part, moved, max(0, first_entry - entry)
 
 
 def cluster_keys(address: str, canary: Mapping[str, Array]) -> Callable[..., Iterator[Array]]:
@@ -89,22 +91,18 @@ def cluster_keys(address: str, canary: Mapping[str, Array]) -> Callable[..., Ite
         **shape: Any,
     ) -> Iterator[Array]:
         count, resources, threads = _places(ray, input_device(model).type == "cuda")
-        groups = grouped(windows, **shape)
-        surplus: list[int] = []
-
-        def pieces() -> Iterator[Piece]:
-            for before, piece in cut(tokens, groups, first_entry, sources):
-                surplus.append(before)
-                yield piece
-
+        pieces = cut(tokens, grouped(windows, **shape), first_entry, sources)
         shared = (model, location, shape, threads, canary)
-        # Each machine gets the shared arguments once.
-        references = [ray.put(value) for value in shared]
-        worker = ray.remote(max_restarts=0, scheduling_strategy="SPREAD", **resources)(KeyWorker)
-        with Workers(ray, lambda: worker.remote(*references), count) as workers:
-            for number, keys in enumerate(workers.results(pieces())):
-                advance(len(keys))
-                yield keys[surplus[number] :]
+        warned = False
+        for keys, same in results(ray, KeyWorker, shared, pieces, count, resources):
+            if not same and not warned:
+                warned = True
+                logger.warning(
+                    "a worker runs on a different CPU or GPU type, which rounds differently: the "
+                    "files may differ in the last bits from those of a single machine"
+                )
+            advance(len(keys))
+            yield keys
 
     return compute
 

@@ -9,10 +9,10 @@ from dataclasses import asdict
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.building.adding import keep_checks
 from knn_logits.building.encoding import write_arrays
 from knn_logits.building.indexing import automatic_factory, same_kind, write_index, write_suffixes
 from knn_logits.building.recall import measured
+from knn_logits.building.updating import keep_checks
 from knn_logits.corpus.documents import several
 from knn_logits.errors import CorpusError, DatastoreError, StorageError
 from knn_logits.index.base import Index

@@ -33,7 +33,7 @@ from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
 
 if TYPE_CHECKING:
-    from knn_logits.building.syncing import Sync
+    from knn_logits.building.changes import Sync
 
 # Of the new, changed and removed documents the first few are named.
 _SHOWN = 5
@@ -55,7 +55,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Add documents without recomputing existing keys."""
-    from knn_logits.building.adding import add_documents
+    from knn_logits.building.updating import add_documents
 
     report = Report()
     datastore = open_datastore(store)
@@ -101,7 +101,7 @@ def sync(
 
     Documents are compared by content, so only new text costs time.
     """
-    from knn_logits.building.syncing import sync_documents
+    from knn_logits.building.updating import sync_documents
 
     report = Report()
     datastore = open_datastore(store)

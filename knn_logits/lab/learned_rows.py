@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array, Ints
-from knn_logits.building.adding import contents_of
+from knn_logits.building.changes import contents_of
 from knn_logits.building.settings_choice import (
     OVERSAMPLING,
     entry_of_places,

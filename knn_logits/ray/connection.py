@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 from knn_logits.errors import KNNLogitsError, MissingDependencyError, UnreachableError
+
+# How often Ray runs a task again whose process or machine was lost.
+_TRIES = 5
+# The number of tasks for each place of the cluster that wait or run at once.
+_TASKS_AHEAD = 3
+# The number of seconds in which a task has to end, from the time when its result is next.
+_PATIENCE = 1800.0
+
+# The function that does the work in a process of the cluster, by the name of the job.
+_kept: dict[str, Any] = {}
 
 
 def connect(address: str) -> Any:
@@ -51,3 +65,51 @@ def result_of(ray: Any, ref: Any, seconds: float) -> Any:
     except errors.RayError as error:
         reason = " ".join(str(error).split())[:300]
         raise UnreachableError(f"no answer ({type(error).__name__}: {reason})") from error
+
+
+def results(
+    ray: Any,
+    make: Callable[..., Callable[[Any], Any]],
+    shared: Sequence[Any],
+    pieces: Iterable[Any],
+    places: int,
+    resources: Mapping[str, float],
+) -> Iterator[Any]:
+    """Yields what `make(*shared)` returns for pieces of work, in the pieces' order.
+
+    It is made once in each process. Ray runs a piece again whose process was lost.
+    """
+    name, references = uuid4().hex, [ray.put(value) for value in shared]
+    task = ray.remote(max_retries=_TRIES, scheduling_strategy="SPREAD", **resources)(_work)
+    waiting: deque[Any] = deque()
+    try:
+        for piece in pieces:
+            waiting.append(task.remote(name, make, references, piece))
+            if len(waiting) >= _TASKS_AHEAD * places:
+                yield _result(ray, waiting.popleft())
+        while waiting:
+            yield _result(ray, waiting.popleft())
+    finally:
+        for reference in waiting:
+            with suppress(Exception):
+                ray.cancel(reference, force=True)
+
+
+def _work(name: str, make: Callable[..., Any], references: list[Any], piece: Any) -> Any:
+    """Does a piece of work in a process of the cluster."""
+    import ray
+
+    if name not in _kept:
+        _kept.clear()
+        _kept[name] = make(*ray.get(references))
+    return _kept[name](piece)
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    try:
+        return result_of(ray, reference, _PATIENCE)
+    except TimeoutError as error:
+        raise UnreachableError(
+            f"{error}: check `ray status` for lost machines and for room, then run the same "
+            "command again to resume"
+        ) from error

@@ -109,7 +109,7 @@ class RayIndexes(Indexes):
         if store.revision is not None:
             name = f"{store.name}@{store.revision}"
         cpus = sum(int(machine["Resources"]["CPU"]) for machine in self._machines)
-        # An actor whose machine is lost starts again on another one, and is asked again.
+        # An actor whose machine is lost is started and asked again on a different machine.
         kind = self._ray.remote(
             max_restarts=-1,
             max_task_retries=-1,

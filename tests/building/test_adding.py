@@ -9,10 +9,9 @@ from interrupted import Stop, stopping
 
 import knn_logits
 from knn_logits import Datastore, Document, IndexConfig, KNNConfig, WindowConfig
-from knn_logits.building import indexing, recall
-from knn_logits.building.adding import add_documents
-from knn_logits.building.removing import compact, remove_documents
-from knn_logits.errors import ConfigError, CorpusError, DatastoreError, MismatchError
+from knn_logits.building import indexing
+from knn_logits.building.updating import add_documents
+from knn_logits.errors import CorpusError, DatastoreError, MismatchError
 from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
 from knn_logits.store import layout
@@ -86,32 +85,10 @@ def test_ten_parts_one_after_another_are_one_build(model, tokenizer, make, conca
     assert answers(model, tokenizer, store) == answers(model, tokenizer, whole)
 
 
-def test_what_was_there_stays_in_its_files(model, tokenizer, make):
-    store = make("s", DOCUMENTS[:4])
-    before = contents(store.folder)
-    shards = [one.name for one in store.manifest.key_shards]
-    grown = add_documents(model, tokenizer, store.folder, DOCUMENTS[4:6])
-    after = contents(grown.folder)
-    assert all(after[name] == before[name] for name in shards)
-    assert [one.name for one in grown.manifest.key_shards][: len(shards)] == shards
-    assert grown.manifest.documents == 6
-    assert grown.manifest.settings.stale
-    assert not store.manifest.settings.stale
-    assert set(after) == {layout.MANIFEST, *file_names(grown)}
-    # What was open does not change.
-    assert len(store) < len(grown)
-    assert store.passage(len(store) - 1).document.id == "0-3"
-    assert grown.documents[4].id == DOCUMENTS[4].id
-    assert grown.values.tolist()[: len(store)] == store.values.tolist()
-
-
-FACTORIES = ["Flat", "IVF8,SQ8", "IVF8,Flat", "IVF4,PQ8x4"]
-
-
 # Keys are normalized before an index sees them, so one index shows what another metric does.
 @pytest.mark.parametrize(
     ("metric", "factory"),
-    [("l2", factory) for factory in FACTORIES] + [("cosine", "IVF8,SQ8")],
+    [("l2", "Flat"), ("l2", "IVF4,PQ8x4"), ("cosine", "IVF8,SQ8")],
 )
 def test_an_index_is_extended_and_not_trained_anew(model, tokenizer, make, factory, metric):
     store = make("s", DOCUMENTS[:15], index=IndexConfig(factory, metric))
@@ -133,15 +110,6 @@ def test_an_index_is_extended_and_not_trained_anew(model, tokenizer, make, facto
     assert record.recall is not None
 
 
-def test_an_index_without_a_plain_form_is_extended(model, tokenizer, make):
-    store = make("s", DOCUMENTS[:15], index=IndexConfig("HNSW8"))
-    grown = add_documents(model, tokenizer, store, DOCUMENTS[15:])
-    index = open_index(grown)
-    assert index.size == len(grown)
-    query = torch.from_numpy(grown.keys(np.array([len(grown) - 1])).astype(np.float32))
-    assert len(grown) - 1 in index.search(query, 8)[1]
-
-
 def test_an_automatic_choice_is_made_again(model, tokenizer, make, monkeypatch):
     store = make("s", DOCUMENTS[:4])
     assert store.manifest.index.factory == "exact"
@@ -151,29 +119,6 @@ def test_an_automatic_choice_is_made_again(model, tokenizer, make, monkeypatch):
     fixed = make("t", DOCUMENTS[:4], index=IndexConfig("exact"))
     grown = add_documents(model, tokenizer, fixed, DOCUMENTS[4:8])
     assert grown.manifest.index.factory == "exact"
-
-
-def test_recall_that_has_sunk_is_told(model, tokenizer, make, monkeypatch, caplog):
-    store = make("s", DOCUMENTS[:10], index=IndexConfig("IVF8,SQ8", nprobe=8))
-    monkeypatch.setattr(recall, "recall", lambda *_: 0.95)
-    with caplog.at_level(logging.WARNING, "knn_logits"):
-        store = add_documents(model, tokenizer, store, DOCUMENTS[10:12])
-    assert not caplog.records
-    monkeypatch.setattr(recall, "recall", lambda *_: 0.5)
-    with caplog.at_level(logging.WARNING, "knn_logits"):
-        store = add_documents(model, tokenizer, store, DOCUMENTS[12:14])
-    assert "fell to 0.500, 0.950 before" in caplog.text
-    assert "knn-logits index" in caplog.text
-    assert store.manifest.index.recall.value == 0.5
-
-
-def test_documents_are_added_to_one_that_lacks_some(model, tokenizer, make):
-    store = remove_documents(make("s", DOCUMENTS[:6]), ["0-0", "0-2"])
-    grown = add_documents(model, tokenizer, store, DOCUMENTS[6:8])
-    assert grown.manifest.removed == (0, 2)
-    assert grown.manifest.documents == 8
-    small = compact(grown)
-    assert small.documents.ids == [DOCUMENTS[n].id for n in (1, 3, 4, 5, 6, 7)]
 
 
 # What is refused
@@ -206,11 +151,6 @@ def test_without_keys_nothing_is_added(model, tokenizer, make):
     assert before.items() >= {**contents(store.folder)}.items()
 
 
-def test_settings_are_checked(model, tokenizer, make):
-    with pytest.raises(ConfigError):
-        add_documents(model, tokenizer, make("s", DOCUMENTS[:2]), ["a b c"], batch_tokens=0)
-
-
 # Going on
 
 
@@ -234,21 +174,6 @@ def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, ca
         grown = add_documents(model, tokenizer, folder, DOCUMENTS[8:], **more)
     assert "continuing the unfinished add" in caplog.text
     assert contents(grown.folder) == contents(expected.folder)
-
-
-def test_an_addition_can_be_given_up(model, tokenizer, make, monkeypatch):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
-    store = make("s", DOCUMENTS[:8])
-    before = contents(store.folder)
-    small = {"shard_bytes": 4096, "batch_tokens": 64}
-    with pytest.raises(Stop):
-        add_documents(model, tokenizer, store, DOCUMENTS[8:], progress=stopping(150), **small)
-    (store.folder / layout.JOURNAL).unlink()
-    grown = add_documents(model, tokenizer, store, DOCUMENTS[8:9])
-    assert grown.manifest.documents == 9
-    assert set(names(grown.folder)) == {layout.MANIFEST, *file_names(grown)}
-    replaced = set(before) - set(names(grown.folder))
-    assert replaced <= {layout.TOKENS, layout.DOCUMENTS, layout.CHECKS}
 
 
 def test_an_addition_killed_at_its_very_end_is_not_done_twice(model, tokenizer, make, monkeypatch):

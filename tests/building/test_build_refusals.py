@@ -7,8 +7,6 @@ from conftest import TEXTS, make_gpt2
 from folders import hashes, names
 
 from knn_logits import IndexConfig, WindowConfig, build_datastore
-from knn_logits.corpus.documents import as_documents
-from knn_logits.engine.pairs import context_length
 from knn_logits.errors import ConfigError, CorpusError, DatastoreError, ModelError
 from knn_logits.store import layout
 
@@ -37,13 +35,6 @@ def test_keys_too_large_for_half_precision(tokenizer, tmp_path):
     keys = store.keys(np.arange(len(store)))
     assert np.isfinite(keys).all()
     assert np.abs(keys).max() > 1e5
-
-
-@pytest.mark.parametrize("texts", [[], [""], ["a"], ["a", "b"]])
-def test_a_corpus_of_nothing(build, tmp_path, texts):
-    with pytest.raises(CorpusError, match="two tokens") as caught:
-        build(texts, tmp_path / "s")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_tokenizer_that_knows_more_tokens_than_the_model(tokenizer, tmp_path):
@@ -87,17 +78,6 @@ def test_settings_are_checked_before_a_folder_is_made(build, tmp_path, settings,
     assert not (tmp_path / "s").exists()
 
 
-def test_pairs_without_a_source(marian, tokenizer, tmp_path):
-    with pytest.raises(CorpusError, match=r"0 has no source: .*pairs"):
-        build_datastore(marian, tokenizer, TEXTS, tmp_path / "s")
-    assert not (tmp_path / "s").exists()
-
-
-def test_pairs_in_one_stream(marian, tokenizer, tmp_path):
-    with pytest.raises(ConfigError, match="--concatenate"):
-        build_datastore(marian, tokenizer, [], tmp_path / "s", concatenate=True)
-
-
 def test_a_corpus_that_breaks_off(build, tmp_path):
     def documents():
         yield TEXTS[0]
@@ -114,25 +94,3 @@ def test_a_corpus_that_breaks_off(build, tmp_path):
         "keys-00000.npy",
         layout.TOKENS,
     ]
-
-
-def test_the_context_length_of_models():
-    assert context_length(make_gpt2()) == 256
-
-    class Limitless(torch.nn.Module):
-        config = type("Config", (), {"max_position_embeddings": None, "n_positions": -1})()
-
-    assert context_length(Limitless()) is None
-
-
-def test_a_path_in_place_of_a_text_is_refused(build, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "file.rst").write_text("some text")
-    for path in ("notes/", "file.rst", "absent.rst", str(tmp_path)):
-        with pytest.raises(CorpusError, match="read_corpus") as caught:
-            build([path], tmp_path / "store")
-        assert "\n" not in str(caught.value)
-    texts = ["notes", "a/b", "see file.rst", "x" * 5000, "\0.x"]
-    kept = [one.text for one in as_documents(texts)]
-    assert kept == texts

@@ -1,7 +1,6 @@
 """What a built datastore holds: the same bytes for the same corpus."""
 
 import copy
-import json
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from folders import hashes
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
 from knn_logits.engine.compatibility import CANARY_KEYS, CANARY_TOKENS, canary_tokens
 from knn_logits.errors import CorpusError
-from knn_logits.store import layout
 
 SMALL = WindowConfig(16, 8)
 
@@ -105,16 +103,6 @@ def test_keys_of_other_places(model, tokenizer, tmp_path, key, module, side):
     np.testing.assert_allclose(found, taken, rtol=2e-3, atol=2e-3)
 
 
-def test_half_precision_keys_are_the_rounded_ones(build, tmp_path):
-    one, other = (
-        build(TEXTS, tmp_path / dtype, window=SMALL, keys_dtype=dtype)
-        for dtype in ("float16", "float32")
-    )
-    ids = np.arange(len(one))
-    np.testing.assert_array_equal(one.keys(ids), other.keys(ids).astype(np.float16))
-    assert (one.manifest.dtype, other.manifest.dtype) == ("float16", "float32")
-
-
 def test_documents_and_what_is_known_of_them(build, tmp_path):
     documents = [
         Document(TEXTS[0], "a", title="A title", uri="a.txt", metadata={"year": 1312}),
@@ -134,15 +122,6 @@ def test_documents_and_what_is_known_of_them(build, tmp_path):
     assert manifest.settings.calibrated is False
     assert (manifest.windows.window, manifest.windows.stride) == (256, 128)
     assert manifest.tokens == len(store) + 3
-
-
-def test_documents_of_one_token_and_blank_ones(model, tokenizer, tmp_path):
-    store = build_datastore(
-        model, tokenizer, ["a", "", TEXTS[0], "b"], tmp_path / "s", calibrate=False
-    )
-    assert [store.documents[n].id for n in range(3)] == ["0", "2", "3"]
-    assert len(store) == len(tokenizer(TEXTS[0])["input_ids"]) - 1
-    assert store.passage(0).document.id == "2"
 
 
 def test_the_canary_and_the_probe(model, tokenizer, store):
@@ -182,23 +161,6 @@ def test_building_twice_gives_the_same_bytes(build, tmp_path, factory, concatena
     assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
 
 
-def test_the_size_of_batches_changes_keys_by_rounding_at_most(build, tmp_path):
-    """A matrix product of another shape is summed in another order; all else stays the same."""
-    found, keys = [], []
-    for batch_tokens in (1, 64, 1000):
-        folder = tmp_path / str(batch_tokens)
-        store = build(TEXTS, folder, window=SMALL, batch_tokens=batch_tokens)
-        found.append(hashes(folder))
-        keys.append(store.keys(np.arange(len(store))).astype(np.float64))
-    for other in found[1:]:
-        for name in (layout.TOKENS, layout.DOCUMENTS):
-            assert other[name] == found[0][name]
-    for other in keys[1:]:
-        # A step of float16 is a thousandth of the number.
-        np.testing.assert_allclose(other, keys[0], rtol=1e-3, atol=1e-5)
-        assert (other == keys[0]).mean() > 0.99
-
-
 def test_the_size_of_shards_of_windows_does_not_change_the_keys(
     build, store, tmp_path, monkeypatch
 ):
@@ -230,22 +192,7 @@ def test_a_gate_is_fitted_to_windows_as_short_as_its_context(build, tmp_path, wi
     assert store.manifest.gate.kind == "adaptive"
 
 
-def test_the_manifest_names_no_path_of_this_machine(store):
-    text = json.dumps(json.loads((store.folder / layout.MANIFEST).read_text()))
-    assert str(store.folder.parent) not in text
-
-
 # The model is used, not changed
-
-
-def test_keys_need_no_head(tokenizer, tmp_path):
-    model = make_gpt2()
-    calls = []
-    model.lm_head.register_forward_hook(lambda *_: calls.append("head"))
-    model.transformer.h[1].mlp.register_forward_hook(lambda *_: calls.append("mlp"))
-    model.transformer.h[1].attn.register_forward_hook(lambda *_: calls.append("attn"))
-    build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "s", calibrate=False)
-    assert set(calls) == {"attn"}
 
 
 def test_the_model_is_left_as_it_was(tokenizer, tmp_path):

@@ -5,7 +5,6 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits import Datastore, Document
-from knn_logits.building.removing import compact
 from knn_logits.errors import ConfigError, CorpusError
 
 
@@ -26,29 +25,6 @@ def test_one_text_is_not_added_by_its_characters(model, tokenizer, grown):
     assert Datastore(grown.folder).manifest == grown.manifest
 
 
-@pytest.mark.parametrize("texts", [TEXTS[0], {"name": TEXTS[0]}, Document(TEXTS[0], "d")])
-def test_one_text_is_not_measured_by_its_characters(evaluate, tune, store, texts):
-    with pytest.raises(CorpusError, match="documents must be a list"):
-        evaluate(store, texts)
-    with pytest.raises(CorpusError, match="documents must be a list"):
-        tune(store, texts)
-
-
-def test_one_source_is_not_translated_by_its_characters(marian, pair_tokenizer, pair_store):
-    with pytest.raises(CorpusError, match="sources must be a list"):
-        knn_logits.translate(marian, pair_tokenizer, "The crane", pair_store)
-    with pytest.raises(CorpusError, match="documents must be a list"):
-        knn_logits.evaluate_translations(
-            marian, pair_tokenizer, pair_store, {"name": Document("Der", "d", source="The")}
-        )
-
-
-def test_what_is_explained_is_a_text(explain, store):
-    for text in (None, TEXTS, "half \ud800"):
-        with pytest.raises(CorpusError, match="the text"):
-            explain(store, text)
-
-
 def test_an_id_alone_removes_its_document_only(build, tmp_path):
     documents = [Document(text, str(number)) for number, text in enumerate(TEXTS, start=6)]
     store = build(documents, tmp_path / "store", calibrate=False)
@@ -63,23 +39,10 @@ def test_added_texts_are_numbered_behind_those_that_are_there(model, tokenizer, 
     assert removed.manifest.removed == (0,)
 
 
-def test_ids_stay_apart_after_compaction(model, tokenizer, grown):
-    small = compact(knn_logits.remove_documents(grown, ["0"]))
-    done = knn_logits.add_documents(model, tokenizer, small, TEXTS[3:5])
-    assert done.documents.ids == ["1", "2", "2#2", "3"]
-
-
 def test_metadata_that_is_no_json_is_named(build, tmp_path):
     document = Document(TEXTS[0], "d", metadata={("a", "b"): 1})
     with pytest.raises(CorpusError, match="metadata of the document 'd'"):
         build([document], tmp_path / "store")
-
-
-def test_short_texts_are_no_paths(build, tmp_path):
-    texts = ["and/or", "https://a.org/", "3.5", "U.S.A.", "a/b", "</html>", "The winch.py/ file"]
-    documents = [*TEXTS[:2], *texts, Document("file.rst", "f")]
-    store = build(documents, tmp_path / "store", calibrate=False)
-    assert store.manifest.documents == len(documents)
 
 
 def test_a_wrong_argument_is_answered_with_the_right_one(build, tmp_path):

@@ -1,26 +1,21 @@
-import errno
-import threading
-
 import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from folders import change, contents, hashes, names, one_line, refit
-from handmade import make_store
-from random_keys import DOCUMENTS, KEYS, make_random
+from folders import hashes, names, one_line, refit
+from random_keys import KEYS, make_random
 
 import knn_logits
 from knn_logits import Datastore, IndexConfig, KNNConfig, build_index
-from knn_logits.building import indexing
 from knn_logits.building.indexing import build_suffixes
 from knn_logits.building.removing import compact
-from knn_logits.errors import ConfigError, DamagedError, DatastoreError, StorageError
+from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
 from knn_logits.store import files, layout
 from knn_logits.store.files import write_arrays
-from knn_logits.store.suffixes import is_suffix_order, suffix_order
+from knn_logits.store.suffixes import is_suffix_order
 
 
 @pytest.fixture
@@ -91,18 +86,6 @@ def test_the_same_index_twice_is_the_same_bytes(plain):
     assert build_index(plain, IndexConfig("IVF8,SQ8", seed=5)).manifest.index.factory == "IVF8,SQ8"
 
 
-def test_going_back_to_the_exact_index_gives_the_first_bytes(plain):
-    first = build_index(plain, IndexConfig("exact"))
-    before = without_names(first)
-    build_index(plain, IndexConfig("IVF8,SQ8", "cosine"))
-    again = without_names(build_index(Datastore(plain.folder), IndexConfig("exact", "l2")))
-    assert again[1] == before[1]
-    # What was chosen for the first metric may no longer be best.
-    assert (before[0].settings.stale, again[0].settings.stale) == (False, True)
-    fresh = again[0].settings.model_copy(update={"stale": False})
-    assert again[0].model_copy(update={"settings": fresh}) == before[0]
-
-
 @pytest.mark.parametrize("factory", ["nonsense", "IVF8,PQ3", "IVF4096,Flat"])
 def test_an_index_that_cannot_be_made_leaves_the_old_one(plain, factory):
     build_index(plain, IndexConfig("IVF8,SQ8", "ip"))
@@ -110,12 +93,6 @@ def test_an_index_that_cannot_be_made_leaves_the_old_one(plain, factory):
     with pytest.raises(ConfigError):
         build_index(plain, IndexConfig(factory))
     assert hashes(plain.folder) == before
-
-
-def test_without_keys_there_is_nothing_to_build_from(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS, with_keys=False)
-    with pytest.raises(DatastoreError, match="no keys"):
-        build_index(store, IndexConfig("Flat"))
 
 
 def test_the_probe_is_what_the_index_answers(plain):
@@ -126,50 +103,6 @@ def test_the_probe_is_what_the_index_answers(plain):
         order = distances.argsort(dim=-1, descending=True, stable=True)
         np.testing.assert_array_equal(found.gather(-1, order).numpy(), ids)
         assert "nothing" in store.checks
-
-
-def test_progress_is_told(plain):
-    seen = []
-    build_index(
-        plain, IndexConfig("IVF8,Flat"), progress=lambda phase, done, total: seen.append(phase)
-    )
-    assert list(dict.fromkeys(seen)) == ["index IVF8,Flat", "recall"]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "full")])
-def test_an_interrupted_rebuild_leaves_the_old_index(plain, monkeypatch, error):
-    before = contents(plain.folder)
-
-    def stop(*_):
-        raise error
-
-    monkeypatch.setattr(files, "write", stop)
-    with pytest.raises((KeyboardInterrupt, StorageError)):
-        build_index(plain, IndexConfig("IVF2,SQ8"))
-    monkeypatch.undo()
-    assert contents(plain.folder).items() >= before.items()
-    assert len(Datastore(plain.folder)) == len(plain)
-    store = build_index(plain, IndexConfig("IVF2,SQ8"))
-    assert store.manifest.index.factory == "IVF2,SQ8"
-    assert layout.JOURNAL not in names(plain.folder)
-
-
-@pytest.mark.parametrize("then", ["exact", "HNSW8", "IVF4,Flat"])
-def test_what_an_interrupted_job_wrote_of_another_index_does_not_stay(plain, monkeypatch, then):
-    """Killed after its index was written, before the manifest."""
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(indexing, "probe_arrays", stop)
-        with pytest.raises(KeyboardInterrupt):
-            build_index(plain, IndexConfig("IVF8,SQ8"))
-    assert "index.1.safetensors" in names(plain.folder)
-    store = build_index(plain, IndexConfig(then))
-    kinds = {layout.kind_of(one.name) for one in store.manifest.files}
-    assert ("index" in kinds) == (then == "IVF4,Flat")
-    assert open_index(store).size == 1200
 
 
 def test_an_index_that_finds_something_else_is_refused(plain):
@@ -199,12 +132,6 @@ def test_what_the_text_is_too_short_for_is_refused_before_the_keys(
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("factory", ["PCA8,IVF4,SQ8", "IVF4_HNSW8,Flat", "LSH", "SQ8", "IVF4,SQ9"])
-def test_an_unknown_type_is_refused_with_those_that_there_are(run, copied, factory):
-    refused = run.refused("index", copied, "--index", factory)
-    assert f"there is no index type '{factory}': use auto, exact, or a type" in refused.line
-
-
 @pytest.mark.parametrize("damage", ["lost", "changed"])
 def test_an_index_that_is_lost_or_damaged_is_made_anew(run, store, copied, damage):
     build_index(Datastore(copied), IndexConfig("IVF4,SQ8"))
@@ -225,22 +152,6 @@ def test_another_damaged_file_is_named_before_an_index_is_made(copied):
     path.write_bytes(path.read_bytes()[:-4] + b"gone")
     with pytest.raises(DamagedError, match="tokens"):
         build_index(copied)
-
-
-def test_an_index_is_made_where_no_thread_can_be_started(copied, monkeypatch):
-    def refused(_):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    done = build_index(copied, IndexConfig("IVF4,Flat"))
-    assert done.manifest.index.factory == "IVF4,Flat"
-
-
-def test_an_index_that_nobody_builds_on_a_strangers_word_is_said_to_be_one(plain, caplog):
-    store = build_index(plain, IndexConfig("HNSW200"))
-    assert "cannot be opened: build another index" in caplog.text
-    with pytest.raises(DamagedError, match="too many links"):
-        open_index(store)
 
 
 def is_whole(store):
@@ -279,12 +190,6 @@ def test_it_goes_with_documents_that_come_and_go(model, tokenizer, copied):
     assert is_whole(knn_logits.build_index(copied, knn_logits.IndexConfig("exact", "cosine")))
 
 
-def test_none_stays_none(model, tokenizer, copied):
-    assert knn_logits.add_documents(model, tokenizer, copied, ["More text."]).suffixes is None
-    with pytest.raises(DatastoreError, match=r"knn-logits index .* --suffixes"):
-        knn_logits.Memory(model, copied, infini_gram="auto")
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_hostile_arrays_are_refused(copied, seed):
     store = build_suffixes(copied)
@@ -310,33 +215,3 @@ def test_hostile_arrays_are_refused(copied, seed):
     with pytest.raises(DamagedError) as caught:
         Datastore(copied)
     assert "suffixes" in one_line(caught)
-
-
-def test_an_index_of_other_text_is_refused(copied):
-    store = build_suffixes(copied)
-    other = np.array(store.tokens)[::-1].copy()
-    files.write_array(copied / store.manifest.file("suffixes").name,
-                      suffix_order(other, store.documents.first))  # fmt: skip
-    refit(copied)
-    with pytest.raises(DamagedError, match="--suffixes"):
-        Datastore(copied)
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"lengths": [], "shares": []},
-        {"lengths": [2], "shares": [0.5]},
-        {"lengths": [1, 3, 2], "shares": [0.1, 0.2, 0.3]},
-        {"lengths": [1, 2], "shares": [0.5]},
-        {"lengths": [1], "shares": [1.5]},
-        {"lengths": [1], "shares": [-0.1]},
-        {"lengths": [1, 2**70], "shares": [0.1, 0.2]},
-        {"lengths": [1], "shares": ["much"]},
-    ],
-)
-def test_hostile_shares_are_refused(copied, record):
-    change(copied, infini_gram=record)
-    with pytest.raises(DamagedError) as caught:
-        Datastore(copied)
-    one_line(caught)

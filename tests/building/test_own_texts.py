@@ -49,13 +49,6 @@ def test_the_seed_makes_it_repeatable_and_leaves_the_generator_alone(model, toke
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("template", ["{{ raise_exception('no system turn') }}", "{% if %}"])
-def test_a_template_that_fails_asks_nothing(model, tokenizer, template):
-    other = copy.deepcopy(tokenizer)
-    other.chat_template = template
-    assert len(own_texts(model, other)) == len(BEGINNINGS)
-
-
 def test_a_model_that_cannot_write_gives_no_texts(
     model, tokenizer, marian, pair_tokenizer, monkeypatch
 ):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from knn_logits.building import builder
 from knn_logits.building import ranks as module
-from knn_logits.building.ranks import KeyWork, Ranks, started_by_torchrun
+from knn_logits.building.ranks import KeyWork, started_by_torchrun
 from knn_logits.engine import keys
 from knn_logits.errors import ConfigError
 
@@ -49,28 +49,6 @@ def test_without_torchrun_it_is_refused(monkeypatch, build, tmp_path):
     with pytest.raises(ConfigError, match="either Ray or torchrun"):
         build([TEXT], tmp_path / "s", torchrun=True, ray="local")
     assert not (tmp_path / "s").exists()
-
-
-def test_an_error_of_a_rank_is_raised_by_all(monkeypatch):
-    """Rank 0 hears of an error on rank 1, and does not tell the others what they know."""
-    error = ConfigError("the disk of rank 1 is full")
-    ranks = Ranks(0, 2)
-    monkeypatch.setattr(module, "_is_same", lambda *_: True)
-    monkeypatch.setattr(module, "_write", lambda *_: None)
-    monkeypatch.setattr(Ranks, "gather", lambda self, value: [value, (error, True)])
-    sent = []
-    monkeypatch.setattr(Ranks, "message", lambda self, content: sent.append(content))
-    plan = SimpleNamespace(dtype="float16")
-    with pytest.raises(ConfigError, match="rank 1"), module.leading(ranks):
-        list(ranks.write(None, plan, work(10, 5)))
-    assert sent == []
-    with pytest.raises(ConfigError, match="before"), module.leading(Ranks(0, 2)):
-        raise ConfigError("before any key")
-    assert str(sent[0]) == "before any key"
-    # The others wait for that, and raise it too.
-    monkeypatch.setattr(Ranks, "message", lambda self: sent[0])
-    with pytest.raises(ConfigError, match="before"):
-        Ranks(1, 2).follow(None, plan)
 
 
 def digests(folder):

@@ -21,16 +21,14 @@ def test_pieces_give_the_same_keys_as_one_machine(model, store, first_entry, mon
     shape = {"dim": 32, "dtype": "float16", "batch_tokens": 32}
     whole = compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
     worker = KeyWorker(model, location, shape, 1, store.checks)
-    assert worker.ready()
     pieces = list(cut(tokens, grouped(windows, **shape), first_entry))
     assert len(pieces) > 2
-    found = [worker.work(piece)[before:] for before, piece in pieces]
+    found = [worker(piece)[0] for piece in pieces]
     assert np.concatenate(found).tobytes() == np.concatenate(list(whole)).tobytes()
 
 
 def test_a_worker_that_computes_other_keys_is_refused(model, store):
     location = find_key(model, "ffn_input")
     other = {CANARY_KEYS: store.checks[CANARY_KEYS] + 0.5}
-    worker = KeyWorker(model, location, {}, 1, store.checks | other)
     with pytest.raises(MismatchError, match="computes other keys"):
-        worker.ready()
+        KeyWorker(model, location, {}, 1, store.checks | other)

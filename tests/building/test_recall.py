@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from handmade import make_store
-from random_keys import DOCUMENTS, KEYS, make_random
+from random_keys import KEYS, make_random
 
-from knn_logits import IndexConfig, KNNConfig, build_index
+from knn_logits import IndexConfig, build_index
 from knn_logits.building import indexing, recall
 from knn_logits.index.opening import open_index
-from knn_logits.search.retriever import Retriever
 
 
 @pytest.fixture
@@ -79,16 +78,6 @@ def test_who_did_not_choose_the_kind_hears_of_a_low_recall(
     assert ("the index has a recall of only 29.4%" in caplog.text) is said
 
 
-def test_nprobe_that_was_asked_for_is_kept(plain):
-    store = build_index(plain, IndexConfig("IVF32,Flat", nprobe=2))
-    assert store.manifest.index.nprobe == 2
-    assert store.manifest.index.recall.value < 0.9
-    assert open_index(store).nprobe == 2
-    most = build_index(plain, IndexConfig("IVF32,Flat", nprobe=1000))
-    assert most.manifest.index.nprobe == 32
-    assert most.manifest.index.recall.value == 1.0
-
-
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
 def test_entries_that_are_equally_near_are_as_good_as_each_other(tmp_path, metric):
     """Of 16 keys, each is there 100 times, and an index may find any 64 of those."""
@@ -105,39 +94,3 @@ def test_entries_that_are_equally_near_are_as_good_as_each_other(tmp_path, metri
     assert not truth.as_near(other[:, None]).any()
     few = SimpleNamespace(search=lambda queries, k: index.search(queries, 17))
     assert 16 / 64 <= recall.recall(few, truth) <= 17 / 64
-
-
-def test_rounding_makes_no_entry_less_near(tmp_path):
-    """Keys of the same direction have the same cosine, up to the last bits of its sum."""
-    random = np.random.default_rng(1)
-    lengths = random.permutation(np.repeat([1, 3, 5, 7, 11, 13], 50))
-    keys = np.outer(lengths, random.integers(-90, 90, 200)).astype(np.float16)
-    store = make_store(tmp_path / "s", [[one % 100 for one in range(301)]], keys=keys)
-    store = build_index(store, IndexConfig("exact", "cosine"))
-    truth = recall.sample_truth(store, 0)
-    assert truth.as_near(np.tile(np.arange(len(keys)), (len(truth.queries), 1))).all()
-
-
-@pytest.mark.parametrize("entries", [1, 2, 3, 40])
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF1,Flat"])
-def test_few_entries(tmp_path, entries, factory):
-    tokens = list(range(entries + 1))
-    store = build_index(make_store(tmp_path / "s", [tokens]), IndexConfig(factory))
-    record = store.manifest.index
-    if factory == "exact" or entries == 1:
-        assert record.recall is None
-    else:
-        assert record.recall.at == min(64, entries - 1)
-        assert record.recall.value == 1.0
-    found = Retriever(store, KNNConfig(k=5)).search(torch.zeros(2, 4))
-    assert found.k == min(5, entries)
-    assert sorted(found.values[0].tolist()) == sorted(store.values[found.ids[0]].tolist())
-
-
-def test_many_equal_keys(tmp_path):
-    """Text that repeats itself: the nearest entries of a key are at the distance 0."""
-    keys = np.repeat(KEYS[:6], 200, axis=0)
-    store = build_index(make_store(tmp_path / "s", DOCUMENTS, keys), IndexConfig("IVF4,Flat"))
-    assert 0.0 <= store.manifest.index.recall.value <= 1.0
-    found = Retriever(store, KNNConfig(k=150)).search(torch.from_numpy(keys[:1]).float())
-    assert (found.distances[found.mask] < 1e-3).all()

@@ -19,7 +19,8 @@ from knn_logits.store import files, layout
 RANDOM = np.random.default_rng(11)
 LENGTHS = [31, 1, 40, 25, 60, 2, 33, 1, 50, 45, 70, 42]
 DOCUMENTS = [RANDOM.integers(0, 30_000, length).tolist() for length in LENGTHS]
-FACTORIES = ["exact", "Flat", "IVF8,Flat", "IVF8,SQ8", "IVF4,PQ4x4", "HNSW16"]
+SOAKED = [pytest.param(name, marks=pytest.mark.soak) for name in ("Flat", "IVF8,Flat", "HNSW16")]
+FACTORIES = ["exact", "IVF8,SQ8", "IVF4,PQ4x4", *SOAKED]
 GONE = [0, 4, 5, 9]
 
 
@@ -45,7 +46,7 @@ def keys_of(store, entries):
 
 @pytest.mark.parametrize(
     ("factory", "metric"),
-    [*((factory, "l2") for factory in FACTORIES), ("exact", "ip"), ("IVF8,SQ8", "cosine")],
+    [("exact", "l2"), ("IVF4,PQ4x4", "l2"), ("HNSW16", "l2"), ("IVF8,SQ8", "cosine")],
 )
 def test_a_removed_document_is_never_found(tmp_path, factory, metric):
     store = remove_documents(make(tmp_path / "s", factory, metric), [str(n) for n in GONE])
@@ -70,34 +71,7 @@ def test_a_removed_document_is_never_found(tmp_path, factory, metric):
         assert factory == "HNSW16" or len(there) == left
 
 
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF8,Flat", "HNSW16"])
-def test_the_others_are_found_as_before(tmp_path, factory):
-    store = make(tmp_path / "s", factory)
-    queries = torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
-    before = search(store, queries, len(store), nprobe=1000)
-    smaller = remove_documents(store, [str(n) for n in GONE])
-    gone = set(smaller.removed_entries.tolist())
-    after = search(smaller, queries, 20, nprobe=1000)
-    for row in range(40):
-        order = before.distances[row].argsort()
-        expected = [
-            (one, value)
-            for one, value in zip(
-                before.ids[row][order].tolist(), before.values[row][order].tolist(), strict=True
-            )
-            if one not in gone and one >= 0
-        ][:20]
-        order = after.distances[row].argsort()
-        found = list(
-            zip(after.ids[row][order].tolist(), after.values[row][order].tolist(), strict=True)
-        )
-        if factory == "HNSW16":
-            assert len(set(found) & set(expected)) >= 18
-        else:
-            assert found == expected
-
-
-@pytest.mark.parametrize("factory", ["exact", "Flat", "IVF8,SQ8", "HNSW16"])
+@pytest.mark.parametrize("factory", ["exact", "IVF8,SQ8"])
 def test_all_documents_removed_leave_nothing_to_find(tmp_path, factory):
     store = remove_documents(make(tmp_path / "s", factory), [str(n) for n in range(len(LENGTHS))])
     found = search(store, torch.randn(3, 8), 5)
@@ -127,16 +101,6 @@ def test_a_title_or_a_uri_will_do(build, tmp_path):
     with pytest.raises(CorpusError, match=r"info .* --documents"):
         remove_documents(store, "One")
     assert remove_documents(store, "d").manifest.removed == (0, 1, 2, 3)
-
-
-def test_removing_more_and_more(tmp_path):
-    store = make(tmp_path / "s", "IVF4,SQ8")
-    for number in (3, 0, 11):
-        store = remove_documents(store.folder, iter([str(number)]))
-        assert number in store.manifest.removed
-    assert store.manifest.removed == (0, 3, 11)
-    assert store.manifest.settings.stale
-    assert store.manifest.generation == 1
 
 
 @pytest.mark.parametrize("ids", [["none"], ["0", "none"], ["none", "0"], [""], ["3"], ["0", "3"]])
@@ -230,14 +194,6 @@ def test_what_was_compacted_away_is_in_no_file(tmp_path, factory, concatenate):
     assert np.mean(same) > (0.9 if factory == "HNSW16" else 0.999)
 
 
-def test_the_centroids_stay(tmp_path):
-    store = make(tmp_path / "s", "IVF4,PQ4x4")
-    before = store.index_arrays()
-    after = compact(remove_documents(store, ["0"])).index_arrays()
-    for name in before.keys() - {"sizes", "ids", "codes"}:
-        np.testing.assert_array_equal(before[name], after[name])
-
-
 def wrapped(sizes, size):
     """Sizes of lists whose sum in int64 is right."""
     return np.array([2**62] * 4 + [size] + [0] * (len(sizes) - 5))
@@ -273,26 +229,6 @@ def test_no_costly_index_is_built_on_the_word_of_a_manifest(tmp_path):
     change(store.folder, index=content["index"] | {"factory": "HNSW999"})
     with pytest.raises(DamagedError, match=r"building the index .* is refused"):
         compact(store.folder)
-
-
-@pytest.mark.parametrize("factory", ["IVF64,SQ8", "IVF16,Flat"])
-def test_fewer_entries_than_lists_can_be_left(tmp_path, factory):
-    store = make(tmp_path / "s", factory)
-    small = compact(remove_documents(store, [str(n) for n in range(12) if n not in (1, 5)]))
-    assert len(small) == 1
-    assert (
-        search(small, keys_of(store, np.arange(3)), 5, nprobe=64).values.tolist()
-        == [small.values.tolist()] * 3
-    )
-
-
-def test_without_anything_removed_the_content_stays(tmp_path):
-    store = make(tmp_path / "s", "IVF4,SQ8")
-    again = compact(store, shard_bytes=10**6)
-    assert len(again.manifest.key_shards) == 1
-    assert again.values.tolist() == store.values.tolist()
-    for name, array in store.index_arrays().items():
-        np.testing.assert_array_equal(again.index_arrays()[name], array)
 
 
 def test_an_interrupted_compaction_goes_on(tmp_path, monkeypatch):

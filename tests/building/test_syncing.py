@@ -122,13 +122,6 @@ def test_what_is_said_of_a_document_costs_no_key(sync, store, monkeypatch):
     assert Datastore(store.folder, full=True).tokens.tolist() == store.tokens.tolist()
 
 
-def test_titles_change_beside_text(sync):
-    given = [Document(text, id, title=id.upper()) for id, text in FIRST.items()]
-    done = sync([*given, Document("More text than before.", "new")])
-    titles = [done.datastore.documents[number].title for number in range(6)]
-    assert titles == [*(id.upper() for id in FIRST), None]
-
-
 def test_a_dry_run_writes_nothing(sync, store):
     before = contents(store.folder)
     done = sync({"a.txt": FIRST["a.txt"], "new": "Quite new."}, dry_run=True)
@@ -169,17 +162,6 @@ def test_another_folder_by_mistake_is_refused(sync, store, given):
     assert contents(store.folder) == before
 
 
-def test_force_replaces_everything(sync, tokenizer):
-    done = sync({"other": "Not from here."}, force=True)
-    assert held(done.datastore) == expected(tokenizer, {"other": "Not from here."})
-
-
-def test_texts_without_ids(model, tokenizer, tmp_path):
-    build_datastore(model, tokenizer, TEXTS[:3], tmp_path / "t", **SETTINGS)
-    done = sync_documents(model, tokenizer, tmp_path / "t", [TEXTS[0], "Other.", TEXTS[2], "New."])
-    assert (done.added, done.changed, done.unchanged) == (("3",), ("1",), 2)
-
-
 def test_without_keys_it_can_only_remove(sync, store):
     index = [one for one in store.manifest.files if layout.kind_of(one.name) != "keys"]
     store.manifest.model_copy(update={"files": tuple(index)}).write(store.folder)
@@ -194,15 +176,6 @@ def test_one_stream_is_warned_of(model, tokenizer, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "knn_logits"):
         sync_documents(model, tokenizer, folder, documents({"a.txt": FIRST["a.txt"]}))
     assert "one stream" in caplog.text
-
-
-def test_removed_entries_do_not_make_a_small_index_approximate(store, sync, monkeypatch):
-    present = len(store)
-    monkeypatch.setattr(choice, "EXACT_UP_TO", present)
-    remove_documents(store, "b.txt")
-    done = sync(FIRST).datastore
-    assert len(done) > present == len(done) - len(done.removed_entries)
-    assert done.manifest.index.factory == "exact"
 
 
 def test_compacting_goes_back_to_an_exact_index(store, sync, monkeypatch):

@@ -12,10 +12,8 @@ import torch
 
 import knn_logits
 from knn_logits import KNNConfig, WindowConfig
-from knn_logits.errors import UnreachableError
 from knn_logits.index.opening import Indexes
 from knn_logits.ray.searching import RayIndexes
-from knn_logits.search.retriever import Retriever
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
@@ -192,28 +190,6 @@ def test_generation_goes_on_when_an_actor_is_killed(spread, mine, tokenizer, alo
     assert len(killed) >= 3
 
 
-def test_an_actor_that_stays_away_ends_generation_with_an_error(spread, mine, tokenizer, alone):
-    indexes = spread()
-    index = indexes.open(alone, KNNConfig())
-    ray.kill(index.actors[2], no_restart=True)
-    with pytest.raises(UnreachableError, match="shard 2 of 4"):
-        written(mine, tokenizer, alone, "crane winch", indexes=indexes)
-
-
-def test_one_set_of_actors_serves_all_forms_of_an_index(spread, alone):
-    indexes = spread()
-    queries = torch.from_numpy(alone.keys(np.arange(40))).float() + 0.01
-    forms = [{}, {"exclude": ("3",)}, {"exclude": ("20", "5")}, {"nprobe": 1}, {"nprobe": 16}]
-    used = set()
-    for form in forms:
-        index = indexes.open(alone, KNNConfig(**form))
-        used.add(tuple(actor._actor_id.hex() for actor in index.actors))
-        expected = Retriever(alone, KNNConfig(**form)).index.search(queries, 16)[0]
-        np.testing.assert_array_equal(index.search(queries, 16)[0], -np.sort(-expected))
-        assert index.nprobe == form.get("nprobe", 4)
-    assert len(used) == 1
-
-
 def test_the_command_line(cluster, run, model_folder, alone, tmp_path):
     (tmp_path / "corpus.txt").write_text("The crane lifts a crate. " * 40)
     shape = ("--window", 64, "--stride", 32, "--json")
@@ -240,28 +216,3 @@ def test_the_command_line(cluster, run, model_folder, alone, tmp_path):
     assert [one["token"] for one in spread["tokens"]] == [one["token"] for one in plain["tokens"]]
     for ours, theirs in zip(spread["tokens"], plain["tokens"], strict=True):
         assert ours["p"] == pytest.approx(theirs["p"], rel=1e-5)
-
-
-def test_a_server_over_shards(cluster, run, model_folder, model, tokenizer, alone, monkeypatch):
-    httpx = pytest.importorskip("httpx")
-    pytest.importorskip("fastapi")
-    from serve.conftest import serving
-
-    import knn_logits_serve.server
-
-    texts = []
-
-    def ask(served, settings, **given):
-        asked = {"model": "tiny+docs", "prompt": "crane winch", "max_tokens": 8, "temperature": 0}
-        with serving(served) as running, httpx.Client(base_url=running.url, timeout=300) as client:
-            for more in ({}, {"knn": {"exclude": ["3"]}}):
-                answer = client.post("/v1/completions", json=asked | more)
-                assert answer.status_code == 200, answer.text
-                texts.append(answer.json()["choices"][0]["text"])
-
-    monkeypatch.setattr(knn_logits_serve.server, "serve", ask)
-    for more in ((), ("--ray", "auto", "--shards", 2)):
-        call = ("serve", model_folder, f"docs={alone.folder}", "--lmbda", 0.6, "--k", 16)
-        answer = run(*call, *more)
-        assert answer.code == 0, answer.err
-    assert texts[:2] == texts[2:]

@@ -13,12 +13,10 @@ from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index
 from knn_logits.errors import (
     ConfigError,
     DamagedError,
-    DatastoreError,
     UnreachableError,
 )
 from knn_logits.index.opening import Indexes
-from knn_logits.ray import shard as shard_module
-from knn_logits.ray.shard import Shard, cut_lists, part_of_index
+from knn_logits.ray.shard import Shard, cut_lists
 from knn_logits.ray.sharded import ShardedIndex, merged, ranges
 
 
@@ -149,22 +147,6 @@ def test_a_shard_that_stays_away_is_an_error(large):
 def test_another_datastore_of_the_same_name_is_refused(large):
     with pytest.raises(Exception, match="differs between machines"):
         Shard(str(large.folder), "0" * 64, 0, 10, ((), None))
-
-
-@pytest.mark.parametrize("factory", ["IVF16,SQ8", "HNSW8", "Flat"])
-def test_a_part_of_an_index_is_read_in_blocks(large, tmp_path, factory, monkeypatch):
-    shutil.copytree(large.folder, tmp_path / "store")
-    store = build_index(tmp_path / "store", IndexConfig(factory))
-    whole = Indexes().open(store, KNNConfig())
-    if store.index_arrays() is None:
-        with pytest.raises(DatastoreError, match="not stored as plain arrays"):
-            part_of_index(store, 0, 10)
-        return
-    monkeypatch.setattr(shard_module, "_ROWS_AT_ONCE", 100)
-    index, _ = sharded(store, 3)
-    queries = torch.from_numpy(store.keys(np.arange(40))).float()
-    expected = -np.sort(-whole.search(queries, 12)[0].numpy())
-    np.testing.assert_array_equal(index.search(queries, 12)[0].numpy(), expected)
 
 
 def test_lists_that_do_not_fit_their_ids_are_damage():

@@ -1,31 +1,29 @@
-"""`add_documents`: more text for a datastore that exists, without computing the old keys again."""
+"""`add_documents` and `sync_documents`: other text for a datastore, at the cost of what is new."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
-from knn_logits.arrays import Array
+from knn_logits.building.changes import Additions, Changes, Differences, Sync
 from knn_logits.building.encoding import vectors_of_growth
 from knn_logits.building.indexing import automatic_factory, same_kind, write_index, write_suffixes
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import ENOUGH_RECALL, measured
 from knn_logits.building.steps import Cut, Steps, cut_documents
-from knn_logits.corpus.documents import Document, as_documents, several, unique_id
+from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import is_encoder_decoder
-from knn_logits.errors import CorpusError, DatastoreError
+from knn_logits.errors import DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import backend_of, whole_index
 from knn_logits.progress import Progress, no_progress
@@ -38,8 +36,6 @@ from knn_logits.store.writer import SHARD_BYTES, TokenWriter
 logger = logging.getLogger(__name__)
 
 _KEYS_AT_ONCE = 65_536
-# Among four billion documents, two have the same digest by chance with probability 2^-64.
-_DIGEST_BYTES = 16
 
 
 def add_documents(
@@ -87,110 +83,86 @@ def add_documents(
     documents = several(documents, "documents")
     check_threads(threads)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
-    folder = store.folder.resolve()
-    keys = key_plan(model, tokenizer, store, batch_tokens)
-    with begin(folder, "add", keys.as_text(model, tokenizer)) as job, evaluating(model):
-        store = Datastore(folder)
-        check_has_keys(store)
-        keep_checks(job, store)
-        steps = Steps(job, model, tokenizer, keys, progress, shard_bytes)
-        additions = Additions(store)
+    keys = _key_plan(model, tokenizer, store, batch_tokens)
+
+    def cut(store: Datastore) -> Iterator[Cut]:
         rows = as_documents(documents, store.documents.ids)
-        progress("tokens", 0, None)
-        new = additions.select(cut_documents(tokenizer, rows, keys.pairs))
-        first = next(new, None)
-        if first is not None:
-            text = steps.append(chain([first], new), store)
-        _report(folder, additions)
-        if first is None and not additions.existing:
-            raise CorpusError("the documents to add contain no tokens; add more text")
-        if first is None or job.repeated:
-            job.give_up()
-        else:
-            finish_growth(steps, store, text, threads)
-    return Datastore(folder)
+        return cut_documents(tokenizer, rows, keys.pairs)
+
+    with begin(store.folder.resolve(), "add", keys.as_text(model, tokenizer)) as job:
+        steps = Steps(job, model, tokenizer, keys, progress, shard_bytes)
+        _update(steps, Additions(Datastore(job.folder)), cut, threads)
+    return Datastore(job.folder)
 
 
-def digest_of(tokens: Sequence[int] | Array, source: str | None) -> bytes:
-    """Digests what a document's keys depend on: its tokens and, of a pair, its source."""
-    digest = hashlib.blake2b(np.asarray(tokens, np.int32).tobytes(), digest_size=_DIGEST_BYTES)
-    if source is not None:
-        digest.update(b"source" + source.encode())
-    return digest.digest()
+def sync_documents(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Datastore | str | os.PathLike[str],
+    documents: Iterable[Document | str],
+    *,
+    dry_run: bool = False,
+    force: bool = False,
+    keep: Callable[[str], bool] | None = None,
+    on_plan: Callable[[Sync], None] | None = None,
+    batch_tokens: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Sync:
+    """Updates a datastore to given documents: adds new, replaces changed and removes old ones.
 
+    Documents are matched by their ids and compared by their tokens, so keys are computed for new
+    text only. Until the call has finished, readers see the datastore as it was. An interrupted call
+    continues when it is made again with the same documents, and with others it starts again. No
+    search finds text that was removed or replaced; `compact` deletes it from the disk.
 
-def contents_of(store: Datastore) -> Iterator[tuple[int, str, bytes]]:
-    """Yields the number, the id and the digest of each document that is not removed."""
-    table, removed = store.documents, set(store.manifest.removed)
-    ids, pairs = table.ids, store.manifest.pairs is not None
-    spans = zip(table.first.tolist(), table.length.tolist(), strict=True)
-    for number, (first, length) in enumerate(spans):
-        if number not in removed:
-            source = table.sources([number])[0] if pairs else None
-            yield number, ids[number], digest_of(store.tokens[first : first + length], source)
+    Args:
+        model: The model that built the datastore.
+        tokenizer: Its tokenizer.
+        datastore: A datastore, or its folder.
+        documents: All documents that the datastore is to hold, in any order. They are read once.
+            Texts without an id are numbered from 0, as in a build.
+        dry_run: Find out what would be done, and write nothing.
+        force: Continue even if none of the datastore's documents is among those given.
+        keep: Decides whether the documents of an id that is gone stay. It is called when all
+            documents are read.
+        on_plan: Called with the plan before keys are computed. An exception from it ends the call.
+        batch_tokens: Tokens of one forward pass; None chooses by the device.
+        shard_bytes: Size of one file of keys.
+        threads: OpenMP threads of the index; None leaves the choice to FAISS.
+        progress: A callback that is told how far the work is.
 
+    Returns:
+        What was done.
 
-class Additions:
-    """Selects the documents that a datastore does not have yet, and gives each a free id."""
+    Raises:
+        MismatchError: when model or tokenizer are not the datastore's.
+        CorpusError: when none of the datastore's documents is among those given.
+        DatastoreError: when there is something to add, and the datastore has no keys.
+        BusyError: when another process is writing the datastore.
+        StorageError: when the disk is full.
+    """
+    documents = several(documents, "documents")
+    check_threads(threads)
+    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
+    keys = _key_plan(model, tokenizer, store, batch_tokens)
 
-    def __init__(self, store: Datastore) -> None:
-        self._pairs = store.manifest.pairs is not None
-        self._contents: dict[bytes, str] = {}
-        self._ids: dict[str, int] = {}
-        for _, id, digest in contents_of(store):
-            self._contents.setdefault(digest, id)
-            self._ids[id] = 1
-        self._before = frozenset(self._ids)
-        # Of each document that is there already its id, and its id there; of others the new id.
-        self.existing: list[tuple[str, str]] = []
-        self.renamed: dict[str, str] = {}
+    def cut(_: Datastore) -> Iterator[Cut]:
+        return cut_documents(tokenizer, as_documents(documents), keys.pairs)
 
-    def select(self, cut: Iterator[Cut]) -> Iterator[Cut]:
-        """Yields the documents to add. A document without a token is left out."""
-        for document, ids, places in cut:
-            if not ids:
-                continue
-            digest = digest_of(ids, document.source if self._pairs else None)
-            if digest in self._contents:
-                self.existing.append((document.id, self._contents[digest]))
-                continue
-            if document.id in self._before:
-                # The parts of one large file share an id, and keep sharing it.
-                if document.id not in self.renamed:
-                    self.renamed[document.id] = unique_id(document.id, self._ids)
-                document = replace(document, id=self.renamed[document.id])
-            yield document, ids, places
-
-
-def _report(folder: Path, additions: Additions) -> None:
-    """Warns of documents that were not added, and of documents that got another id."""
-    if additions.existing:
-        given, present = additions.existing[0]
-        logger.warning(
-            "%d documents are already in %s and were not added again, such as %s%s",
-            len(additions.existing),
-            folder,
-            given,
-            "" if given == present else f" (as {present})",
-        )
-    if additions.renamed:
-        id, new = next(iter(additions.renamed.items()))
-        logger.warning(
-            "%d new documents share their id with a document in %s and were added under new ids, "
-            "such as %s for %s; to replace changed documents, use `knn-logits sync`",
-            len(additions.renamed),
-            folder,
-            new,
-            id,
-        )
-
-
-def check_has_keys(store: Datastore) -> None:
-    if not store.has_keys and store.manifest.on_demand is None:
-        raise DatastoreError(
-            f"{store.folder} was published without keys, so documents cannot be added; rebuild "
-            "the datastore"
-        )
+    if dry_run:
+        differences = Differences(store, keep, force, None)
+        deque(differences.new(cut(store), progress), maxlen=0)
+        differences.settle()
+        return differences.plan
+    plan = keys.as_text(model, tokenizer)
+    # Files may change between an unfinished call and this one, so another text is not an error.
+    with begin(store.folder.resolve(), "sync", plan, overwrite=True) as job:
+        steps = Steps(job, model, tokenizer, keys, progress, shard_bytes)
+        differences = Differences(Datastore(job.folder), keep, force, on_plan)
+        _update(steps, differences, cut, threads)
+    return replace(differences.plan, datastore=Datastore(job.folder))
 
 
 def keep_checks(job: Job, store: Datastore) -> None:
@@ -199,7 +171,7 @@ def keep_checks(job: Job, store: Datastore) -> None:
         job.write("checks", store.checks)
 
 
-def key_plan(
+def _key_plan(
     model: nn.Module, tokenizer: Any, store: Datastore, batch_tokens: int | None
 ) -> KeyPlan:
     """Plans how the keys of more text are computed, and checks model and tokenizer first."""
@@ -222,20 +194,57 @@ def key_plan(
     )
 
 
-def finish_growth(
-    steps: Steps, store: Datastore, text: TokenWriter, threads: int | None, **changed: Any
+def _update(
+    steps: Steps,
+    changes: Changes,
+    cut: Callable[[Datastore], Iterator[Cut]],
+    threads: int | None,
 ) -> None:
-    """Computes the keys of text that was appended, extends the index, and ends the job."""
-    job, base = steps.job, store.manifest
+    """Writes the changes of a datastore, and ends the job."""
+    job, store, base = steps.job, changes.store, changes.store.manifest
+    steps.progress("tokens", 0, None)
+    new = changes.new(cut(store), steps.progress)
+    first = next(new, None)
+    if first is None:
+        changes.settle()
+        if not changes.gone and not changes.described:
+            job.give_up()
+            return
+        if changes.described:
+            records = [store.documents[number] for number in range(len(store.documents))]
+            for number, fields in changes.described.items():
+                records[number] = replace(records[number], **fields)  # type: ignore[arg-type]
+            job.write("documents", records)
+        stale = base.settings.stale or bool(changes.gone)
+        job.commit(
+            base,
+            removed=tuple(sorted({*base.removed, *changes.gone})),
+            settings=base.settings.model_copy(update={"stale": stale}),
+        )
+        return
+    if not store.has_keys and base.on_demand is None:
+        raise DatastoreError(
+            f"{store.folder} was published without keys, so documents cannot be added; rebuild "
+            "the datastore"
+        )
+
+    def settle(writer: TokenWriter) -> None:
+        changes.settle()
+        for number, fields in changes.described.items():
+            writer.describe(number, **fields)
+
+    keep_checks(job, store)
+    with evaluating(steps.model):
+        text = steps.append(chain([first], new), store, settle)
+        contexts = text.contexts()
+        if base.on_demand is None:
+            steps.write_keys(text, contexts, first_entry=base.entries)
     if store.clusters is not None:
         logger.warning(
             "the clusters of %s did not cover the new entries and were removed: recompute "
             "them with `knn-logits index --clusters`",
             store.folder,
         )
-    contexts = text.contexts()
-    if base.on_demand is None:
-        steps.write_keys(text, contexts, first_entry=base.entries)
     manifest = job.manifest(
         base,
         # Clusters are of the old entries only.
@@ -243,8 +252,8 @@ def finish_growth(
         entries=contexts.entries,
         documents=text.documents,
         tokens=text.tokens,
+        removed=tuple(sorted({*base.removed, *changes.gone})),
         settings=base.settings.model_copy(update={"stale": True}),
-        **changed,
     )
     grown = Datastore.unfinished(store.folder, manifest)
     if store.suffixes is not None:
@@ -253,12 +262,12 @@ def finish_growth(
     if base.on_demand is not None:
         job.commit(manifest, encoder=encoder)
         return
-    index, record = extended_index(store, grown, threads, steps.progress)
+    index, record = _extended_index(store, grown, threads, steps.progress)
     write_index(job, grown, index, record, store.checks)
     job.commit(manifest, index=record, encoder=encoder)
 
 
-def extended_index(
+def _extended_index(
     store: Datastore, grown: Datastore, threads: int | None, progress: Progress
 ) -> tuple[Index, IndexRecord]:
     record = store.manifest.index
