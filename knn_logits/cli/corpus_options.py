@@ -107,7 +107,6 @@ class CorpusOptions:
         None, "Encoding of text files, HTML and rows, such as latin-1; detected by default."
     )
     strict: bool = setting(False, "Fail on documents that cannot be read.")
-    follow_links: bool = setting(False, "Follow symbolic links that lead out of a folder.")
 
     def _read(self, corpus: Sequence[str], **options: Any) -> Iterator[Document]:
         from knn_logits.corpus.reading import read_corpus
@@ -122,7 +121,7 @@ class CorpusOptions:
         """Reads the documents of a corpus, with a progress bar over its bytes."""
         from knn_logits.corpus.reading import corpus_bytes
 
-        total = corpus_bytes(corpus, follow_links=self.follow_links)
+        total = corpus_bytes(corpus)
         how = {"on_skip": report.skip, "on_note": report.note, "pairs": pairs}
         rows = self._read(corpus, **how, on_bytes=lambda done: bars("bytes read", done, total))
         # A corpus without a document is refused here, before the model is loaded. That texts are no

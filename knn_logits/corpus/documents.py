@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from knn_logits.corpus.blocks import Block, text_blocks
-from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.errors import CorpusError
 
 Item = TypeVar("Item")
@@ -24,8 +23,6 @@ _TYPE_NAMES: tuple[tuple[Any, str], ...] = (
     ((list, tuple), "a list"),
     (Mapping, "an object"),
 )
-# "C:\\texts\\", "my-folder/", "~/texts"; not "and/or", "https://a.org/".
-_PATH = re.compile(r"(?!\w+://)(?:[\w.~-][^\s<>]*[/\\]|(?:~|\.\.?)[/\\]\S+)")
 # Soft hyphens, and spaces and joiners of no width, which no search or quotation has. The joiners of
 # letters, U+200C and U+200D, have a meaning in Persian, in Hindi and in emoji.
 _INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")
@@ -136,21 +133,7 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             ids.setdefault(document.id, 1)
             yield document
         elif isinstance(document, str):
-            fits = len(document) <= _LONGEST_PATH
-            named = fits and (_PATH.fullmatch(document) or looks_like_a_file(document))
-            if named and not _exists(document):
-                raise CorpusError(
-                    f"{document!r} looks like a path, but no such file or folder exists: fix the "
-                    f"path and use read_corpus, or pass Document({document!r}, id) if this is "
-                    "the text"
-                )
-            # A text without words is a path where the file or folder exists.
-            plain = fits and document and not any(map(str.isspace, document))
-            if (
-                plain
-                and (set(document) & {"/", os.sep} or Path(document).suffix)
-                and _exists(document)
-            ):
+            if _is_path(document):
                 raise CorpusError(
                     f"{document!r} is a file or a folder, but texts are expected here: use "
                     f"read_corpus([{document!r}]), or pass Document({document!r}, id) if this is "
@@ -164,9 +147,14 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             )
 
 
-def _exists(path: str) -> bool:
+def _is_path(text: str) -> bool:
+    """Whether a text without white space is the path of a file or a folder that exists."""
+    if not 0 < len(text) <= _LONGEST_PATH or any(map(str.isspace, text)):
+        return False
+    if not (set(text) & {"/", os.sep} or Path(text).suffix):
+        return False
     try:
-        return Path(path).exists()
+        return Path(text).exists()
     except (OSError, ValueError):
         return False
 

@@ -50,12 +50,10 @@ _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _HEAD = 4096
 MOST_UNPACKED = _MOST_CHECKED = 1 << 30
-# Even logs pack to a hundredth at best.
-_LEAST_SUSPECT, _MOST_RATIO = 64 << 20, 200
-# So many parts that are left out of a file are named. The rest is counted.
+# The most parts that are named of those left out of a file. The rest is counted.
 _MOST_LEFT = 100
 _BETWEEN = "::"
-# The text that a file may give: so many characters at least, and so many for each of its bytes.
+# The most characters that a file may give: in any case, and for each of its bytes.
 MOST_TEXT, MOST_TEXT_A_BYTE = 64 << 20, 300
 _IN_PROCESS = {PLAIN: plain.read, LINES: plain.read_lines}
 
@@ -68,36 +66,6 @@ class Reading:
     skip: Skip  # for what cannot be read; it may raise
     note: Skip
     sandbox: Sandbox
-
-
-class _Unpacked(io.RawIOBase):
-    """Unpacks gzip, and refuses a stream that unpacks to far more than packed text does."""
-
-    def __init__(self, packed: BinaryIO) -> None:
-        self._packed = packed if packed.seekable() else None
-        self._gzip = gzip.GzipFile(fileobj=packed)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._gzip.seek(offset, whence)
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._gzip.read1(len(buffer))  # before damage, this gives what was unpacked
-        buffer[: len(data)] = data
-        unpacked = self._gzip.tell()
-        if self._packed is not None and unpacked > _LEAST_SUSPECT:
-            packed = self._packed.tell()
-            if unpacked > _MOST_RATIO * packed:
-                raise UnreadableError(
-                    f"{packed:,} bytes of gzip unpack to more than {unpacked:,}, as in a zip "
-                    "bomb; unpack it yourself if you trust it"
-                )
-        return len(data)
 
 
 def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
@@ -115,7 +83,7 @@ def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
                 copy.seek(0)
                 raw = io.BufferedReader(copy, CHUNK)
             packed = file.path.name.lower().endswith(".gz") or _is_packed(raw)
-            stream = io.BufferedReader(_Unpacked(raw), CHUNK) if packed else raw
+            stream = gzip.GzipFile(fileobj=raw) if packed else raw
             read = {JSON_LINES: _json_lines, JSON: _json}.get(reader, _document)
             most = max(MOST_TEXT, MOST_TEXT_A_BYTE * (file.size or 0))
             for row in read(stream, packed, file, reading):
@@ -383,7 +351,7 @@ def read_parallel(
 def _parallel_lines(file: SourceFile) -> Iterator[bytes]:
     try:
         with contextlib.closing(file.path.open("rb")) as raw:
-            stream = io.BufferedReader(_Unpacked(raw), CHUNK) if _is_packed(raw) else raw
+            stream: Any = gzip.GzipFile(fileobj=raw) if _is_packed(raw) else raw
             for line in _lines(stream, None):
                 file.advance(raw)
                 yield line

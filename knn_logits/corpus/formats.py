@@ -47,46 +47,17 @@ DOCUMENTS = ", ".join(f".{one.suffixes.split()[0]}" for one in FORMATS if one.ho
 _READERS = {f".{suffix}": one for one in FORMATS for suffix in one.suffixes.split()}
 _HOLDS = {one.parser: one.holds for one in FORMATS}
 
-_AS_DOCX, _AS_PPTX = "save it as .docx or .pdf", "save it as .pptx or .pdf"
-_AS_ROWS, _NO_TEXT, _UNPACK = "export its texts as .jsonl", "it holds no text", "unpack it first"
-# Files that are recognised but not read: their suffixes, what they are, and what to do.
+# Files that are recognised but not read: their suffixes, and what to do.
 _UNREAD = (
-    ("doc dot", "an older Word document", _AS_DOCX),
-    ("odt pages wpd", "a text document", _AS_DOCX),
-    ("ppt pps", "an older presentation", _AS_PPTX),
-    ("odp key", "a presentation", _AS_PPTX),
-    ("xls xlsx xlsm ods numbers", "a spreadsheet", "save its sheets as .csv"),
-    ("mobi azw azw3", "an e-book", "convert it to .epub"),
-    ("djvu", "a scanned book", "convert it to a .pdf with text"),
-    ("msg", "a message of Outlook", "save it as .eml"),
-    ("pst", "a mailbox of Outlook", "export it as .mbox"),
-    ("zip tar tgz 7z rar zst bz2 xz lz4 jar", "packed", _UNPACK),
-    ("png jpg jpeg gif webp bmp tif tiff ico", "an image", _NO_TEXT),
-    ("mp3 wav flac ogg m4a", "sound", _NO_TEXT),
-    ("mp4 mkv avi mov webm", "a film", _NO_TEXT),
-    ("exe dll so pyc class o a wasm", "a program", _NO_TEXT),
-    ("ttf otf woff woff2", "a font", _NO_TEXT),
-    ("sqlite db mdb", "a database", _AS_ROWS),
-    ("npy npz safetensors pt", "numbers", _NO_TEXT),
+    ("doc dot odt pages wpd", "save it as .docx or .pdf"),
+    ("ppt pps odp key", "save it as .pptx or .pdf"),
+    ("xls xlsx xlsm ods numbers", "save its sheets as .csv"),
+    ("mobi azw azw3", "convert it to .epub"),
+    ("msg pst", "export it as .eml or .mbox"),
+    ("zip tar tgz 7z rar zst bz2 xz lz4 jar", "unpack it first"),
+    ("sqlite db mdb", "export its texts as .jsonl"),
 )
-_REFUSED = {
-    f".{suffix}": f"{kind}: {advice}"
-    for suffixes, kind, advice in _UNREAD
-    for suffix in suffixes.split()
-}
-_MAGIC_REFUSED = (
-    (b"PK\x03\x04", f"packed: {_UNPACK}"),
-    (b"\xd0\xcf\x11\xe0", "a document of an older Office: save it in its newer form"),
-    (b"\x89PNG", f"an image: {_NO_TEXT}"),
-    (b"\xff\xd8\xff", f"an image: {_NO_TEXT}"),
-    (b"GIF8", f"an image: {_NO_TEXT}"),
-    (b"\x7fELF", f"a program: {_NO_TEXT}"),
-    (b"SQLite format 3\0", f"a database: {_AS_ROWS}"),
-    (b"BZh", f"packed: {_UNPACK}"),
-    (b"\xfd7zXZ", f"packed: {_UNPACK}"),
-    (b"\x28\xb5\x2f\xfd", f"packed: {_UNPACK}"),
-    (b"7z\xbc\xaf", f"packed: {_UNPACK}"),
-)
+_ADVICE = {f".{suffix}": advice for suffixes, advice in _UNREAD for suffix in suffixes.split()}
 _FILE = re.compile(r"(?!\w+://)\S*\w\.\w+")
 
 
@@ -105,10 +76,8 @@ def reader_of(name: str, head: bytes = b"") -> str:
 
 def refusal(name: str, head: bytes) -> str | None:
     """Says why a file is not read, and what to do; None for a file that may be text."""
-    reason = next((reason for begin, reason in _MAGIC_REFUSED if head.startswith(begin)), None)
-    if reason is None and b"\0" not in head[:4096]:
-        return None
-    return _REFUSED.get(_suffix(name), reason)
+    advice = _ADVICE.get(_suffix(name), "it holds NUL bytes, and no text")
+    return f"binary: {advice}" if b"\0" in head[:4096] or head.startswith(b"PK\x03\x04") else None
 
 
 def holds_rows(parser: str) -> bool:

@@ -14,7 +14,7 @@ from knn_logits.store.blocks import HEADINGS, MAX_BLOCKS
 
 # The most characters of a row, apart from the rest of its last line. Each part of a larger file is
 # a row with the file's id, so that memory is bounded and one name removes all parts.
-LARGEST = 4 << 20
+LARGEST_ROW = 4 << 20
 _LINE = re.compile(r"line ([0-9]{1,15})")
 
 
@@ -42,9 +42,9 @@ class Gathering:
             self._blocks.append(Block(self._size, part.kind, *place))
         self._texts.append(part.text)
         self._size += len(part.text)
-        while self._size > LARGEST:
+        while self._size > LARGEST_ROW:
             whole = "".join(self._texts)
-            end = whole.rfind("\n", 0, LARGEST) + 1 or LARGEST
+            end = whole.rfind("\n", 0, LARGEST_ROW) + 1 or LARGEST_ROW
             yield self._row_of(whole[:end])
             self._texts, self._size = [whole[end:]], len(whole) - end
         if len(self._blocks) >= MAX_BLOCKS:

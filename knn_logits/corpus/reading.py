@@ -56,7 +56,6 @@ def read_corpus(
     encoding: str | None = None,
     on_note: Callable[[str, str], None] | None = None,
     on_bytes: Callable[[int], None] | None = None,
-    follow_links: bool = False,
 ) -> Iterator[Document]:
     r"""Reads documents from files, folders and datasets of the Hugging Face Hub.
 
@@ -102,7 +101,6 @@ def read_corpus(
         on_bytes: Called with the number of bytes on disk read so far, over all files, up to that of
             `corpus_bytes`. While a file is parsed, it is called ten times a second, and an
             exception ends the reading.
-        follow_links: Read files outside a folder that links in it lead to.
 
     Raises:
         ConfigError: when Python does not know `encoding`.
@@ -117,7 +115,7 @@ def read_corpus(
     progress = _Progress(on_bytes or (lambda _: None))
     skips = _Skips(strict, on_skip or (lambda *_: None))
     reading = Reading(schema, skips, on_note or (lambda *_: None), Sandbox(beat=progress.beat))
-    return _documents(names, reading, progress, follow_links)
+    return _documents(names, reading, progress)
 
 
 def _check_readable(names: list[str], keys: tuple[str, ...]) -> None:
@@ -139,14 +137,14 @@ def _check_readable(names: list[str], keys: tuple[str, ...]) -> None:
             )
 
 
-def corpus_bytes(paths: Sequence[str], *, follow_links: bool = False) -> int | None:
+def corpus_bytes(paths: Sequence[str]) -> int | None:
     """Returns how many bytes on disk `read_corpus` would read; None if that is not known."""
     names = checked_paths(paths)
     if any(name.startswith(HUB_PREFIX) for name in names):
         return None
     total = 0
     for name in itertools.chain.from_iterable(split_parallel(name) or (name,) for name in names):
-        for file in _files(Path(name), lambda *_: None, follow_links):
+        for file in _files(Path(name), lambda *_: None):
             if file.size is None:
                 return None
             total += file.size
@@ -219,13 +217,11 @@ def checked_paths(paths: Sequence[str]) -> list[str]:
     return names
 
 
-def _documents(
-    names: list[str], reading: Reading, progress: _Progress, follow_links: bool
-) -> Iterator[Document]:
+def _documents(names: list[str], reading: Reading, progress: _Progress) -> Iterator[Document]:
     ids: dict[str, int] = {}
     last = ""
     with reading.sandbox:
-        for row in _rows(names, reading, progress, follow_links):
+        for row in _rows(names, reading, progress):
             document = _document(row, reading, ids, last)
             if document is not None:
                 last = document.id
@@ -241,9 +237,7 @@ def _documents(
         raise CorpusError(f"{listed}: no readable document: {count}{first}; pass {_KINDS}")
 
 
-def _rows(
-    names: list[str], reading: Reading, progress: _Progress, follow_links: bool
-) -> Iterator[Row]:
+def _rows(names: list[str], reading: Reading, progress: _Progress) -> Iterator[Row]:
     keys = reading.schema.keys
     for name in names:
         if name.startswith(HUB_PREFIX):
@@ -257,7 +251,7 @@ def _rows(
                 yield row
             progress.end((source.size or 0) + (target.size or 0))
             continue
-        for file in _files(Path(name), reading.skip, follow_links):
+        for file in _files(Path(name), reading.skip):
             for row in read_rows(file, reading):
                 progress(file.consumed)
                 yield row
@@ -272,10 +266,10 @@ def _text_file(name: str) -> SourceFile:
         raise CorpusError(
             f"{display_name(name)} is a folder; pass two text files as SOURCES::TARGETS"
         )
-    return next(_files(Path(name), fail, follow_links=True))
+    return next(_files(Path(name), fail))
 
 
-def _files(root: Path, skip: Skip, follow_links: bool) -> Iterator[SourceFile]:
+def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
     """Yields the files of a path, in order."""
     seen: set[tuple[int, int]] = set()
     waiting = [(root, "")]
@@ -284,15 +278,15 @@ def _files(root: Path, skip: Skip, follow_links: bool) -> Iterator[SourceFile]:
         shown = display_name(str(path))
         try:
             status = path.stat()
-            if relative and not follow_links and _leaves(path, root):
-                skip(shown, "a link that leaves the folder; --follow-links reads it")
+            if relative and _leaves(path, root):
+                skip(shown, "a link that leaves the folder; pass its target as well")
                 continue
             if stat.S_ISDIR(status.st_mode):
                 if (status.st_dev, status.st_ino) in seen:
                     continue
                 seen.add((status.st_dev, status.st_ino))
                 if any((path / name).exists() for name in (layout.MANIFEST, layout.JOURNAL)):
-                    continue  # this is a datastore, perhaps the one that is being built
+                    continue  # this is a datastore, perhaps that of the build
                 children = [c.name for c in path.iterdir() if not c.name.startswith(".")]
                 for child in sorted(children, reverse=True):
                     waiting.append((path / child, f"{relative}/{child}" if relative else child))

@@ -30,21 +30,21 @@ from knn_logits.store.blocks import KINDS
 MEMORY = 2 << 30
 # The seconds that the child may take for one answer and for a document; and for all documents, as
 # many and these for each of their bytes.
-PATIENCE, LONGEST, SECONDS_PER_BYTE = 60.0, 900.0, 60.0 / (1 << 20)
+PATIENCE_SECONDS, LONGEST_SECONDS, SECONDS_PER_BYTE = 60.0, 900.0, 60.0 / (1 << 20)
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from knn_logits.corpus.sandbox import serve; serve()"
 )
 # The most characters of a block, since an answer is read as a whole.
 _LONGEST_BLOCK = 1 << 20
-# Rows and blocks are sent together, so many bytes or seconds of them.
+# The bytes and the seconds of rows and blocks that are sent together.
 _BATCH, _BATCH_SECONDS = 1 << 18, 1.0
 _LONGEST_LINE = LONGEST_ROW + (1 << 20)
 _LINES_AHEAD = 8
 _BEAT_SECONDS = 0.1
 # Libraries reserve memory for every processor of a machine, which the limit would count.
-_SMALL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
-_SMALL |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_SMALL_PROCESS = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
+_SMALL_PROCESS |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _REASONS = {
     "missing": f"its format needs more packages: {EXTRA}",
     "nesting": "nested too deeply to be read; save it again",
@@ -59,8 +59,8 @@ class Sandbox:
         self,
         *,
         memory: int = MEMORY,  # bytes of address space, if the system can limit it
-        patience: float = PATIENCE,  # seconds from one page, heading or row to the next
-        longest: float = LONGEST,  # seconds for a document, and for many small ones
+        patience: float = PATIENCE_SECONDS,  # seconds from one page, heading or row to the next
+        longest: float = LONGEST_SECONDS,  # seconds for a document, and for many small ones
         beat: Callable[[], None] = lambda: None,  # ten times a second; an exception ends the work
         program: str = PROGRAM,  # the Python code that the child runs
     ) -> None:
@@ -149,7 +149,7 @@ class Sandbox:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
-                    env={**os.environ, **_SMALL},
+                    env={**os.environ, **_SMALL_PROCESS},
                 )
             except OSError as error:
                 raise UnreadableError(

@@ -24,7 +24,7 @@ _MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
 _SAMPLE = 1 << 16
 # A guess with less confidence is worth little: the text is then probably Western with few accents.
 _UNSURE, _FEW_ACCENTS = 0.1, 0.15
-# A file counts as UTF-8 if it has so many UTF-8 characters for each byte that is not UTF-8.
+# A file counts as UTF-8 if it has this number of UTF-8 characters for each other byte.
 _MOSTLY = 4
 _NUL = "binary: it holds NUL bytes"
 

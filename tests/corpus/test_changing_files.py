@@ -5,10 +5,8 @@ import json
 import os
 
 import pytest
-from corpus_files import digits, write, write_table
-from office_files import pdf
+from corpus_files import digits, write_table
 
-from knn_logits.corpus import file_rows
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import KNNLogitsError
 
@@ -63,7 +61,7 @@ CHANGES = [cut, emptied, grown, noise, replaced, gone]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.jsonl", "a.jsonl.gz", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz", "a.parquet"])
 def test_what_was_read_before_a_change_stays(tmp_path, name, change):
     path = tmp_path / name
     if name.endswith("parquet"):
@@ -77,42 +75,3 @@ def test_what_was_read_before_a_change_stays(tmp_path, name, change):
     documents, said = changed_after_the_first_document(path, change)
     assert "The crane" in documents[0].text
     assert not any("\n" in line for line in said)
-
-
-def test_a_text_whose_encoding_changes_is_left_out(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
-    path.write_text(LINE)
-    write(tmp_path / "b.txt", "good")
-    recognised = file_rows.recognised
-
-    def change(*arguments):
-        encoding = recognised(*arguments)
-        if path.stat().st_size == len(LINE):
-            path.write_bytes(b"\xff" * 99)
-        return encoding
-
-    monkeypatch.setattr(file_rows, "recognised", change)
-    skipped = []
-    documents = read_corpus([str(tmp_path)], on_skip=lambda *skip: skipped.append(skip))
-    assert [document.text for document in documents] == ["good"]
-    assert skipped == [(str(path), "it has changed while it was read; read it again")]
-
-
-@pytest.mark.parametrize("change", [cut, emptied, replaced, gone])
-def test_a_document_that_changes_before_the_child_reads_it(tmp_path, monkeypatch, change):
-    path = tmp_path / "a.pdf"
-    path.write_bytes(pdf("Text."))
-    write(tmp_path / "b.txt", "good")
-    parsed = file_rows._parsed_rows
-
-    def late(where, *arguments):
-        change(path)
-        return parsed(where, *arguments)
-
-    monkeypatch.setattr(file_rows, "_parsed_rows", late)
-    skipped = []
-    documents = read_corpus([str(tmp_path)], on_skip=lambda *skip: skipped.append(skip))
-    assert [document.text for document in documents] == ["good"]
-    ((name, reason),) = skipped
-    assert name == str(path)
-    assert "\n" not in reason

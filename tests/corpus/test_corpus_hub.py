@@ -4,10 +4,10 @@ import sys
 import types
 
 import pytest
-from corpus_files import failure, read, write
+from corpus_files import failure, read
 
 from knn_logits.corpus.documents import Document
-from knn_logits.corpus.reading import corpus_bytes, read_corpus
+from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import CorpusError, MissingDependencyError
 
 
@@ -45,17 +45,6 @@ def test_a_dataset_of_the_hub_is_streamed(hub, name, args, split):
     assert hub.calls == [(args, {"split": split, "streaming": True})]
 
 
-def test_a_dataset_of_pairs(hub):
-    hub.rows.append({"source": "a", "target": "b"})
-    assert read("hf:x", pairs=True)[0] == [Document("b", "hf:x:1", source="a")]
-
-
-def test_files_and_datasets_together(hub, tmp_path):
-    hub.rows.append({"text": "b"})
-    path = write(tmp_path / "a.txt", "a")
-    assert [document.text for document in read(path, "hf:x", path)[0]] == ["a", "b", "a"]
-
-
 @pytest.mark.parametrize("name", ["hf:", "hf::config", "hf: :x"])
 def test_a_dataset_without_a_name_is_an_error(hub, name):
     with pytest.raises(CorpusError, match=r"is not a dataset name; use hf:DATASET:CONFIG:SPLIT"):
@@ -87,18 +76,6 @@ def test_a_dataset_without_texts_is_an_error(hub, row, messages):
     assert all(part in message for part in messages)
 
 
-def test_a_dataset_that_breaks_off_is_an_error(hub):
-    def rows():
-        yield {"text": "a"}
-        raise ConnectionError("server gone")
-
-    hub.module.load_dataset = lambda *args, **options: rows()
-    documents = read_corpus(["hf:x"])
-    assert next(documents).text == "a"
-    with pytest.raises(CorpusError, match=r"hf:x: ConnectionError: server gone; check the conn"):
-        next(documents)
-
-
 @pytest.mark.parametrize("module", [None, types.ModuleType("datasets")])
 def test_without_the_library_the_error_names_the_extra(monkeypatch, module):
     # None makes the import fail; an empty module is what a folder named datasets gives.
@@ -107,9 +84,3 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch, module):
         read_corpus(["hf:org/name"])
     assert "hf:org/name" in str(caught.value)
     assert 'pip install "knn-logits[datasets]"' in str(caught.value)
-
-
-def test_the_library_is_not_imported_without_need(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    assert corpus_bytes(["hf:org/name"]) is None
-    assert read(write(tmp_path / "a.txt", "a"))[0]

@@ -1,16 +1,11 @@
 """Folders, ids, pairs, and a corpus as a whole."""
 
-import gzip
 import json
 import os
-import sys
 import tracemalloc
-from pathlib import Path
 
 import pytest
 from corpus_files import failure, lines_of, read, write, write_lines, write_table
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from knn_logits.corpus.documents import Document
 from knn_logits.corpus.reading import corpus_bytes, read_corpus
@@ -41,10 +36,6 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path):
     assert read(tmp_path)[0] == documents
 
 
-def test_a_hidden_file_that_is_named_is_read(tmp_path):
-    assert read(write(tmp_path / ".notes", "text"))[0][0].id == ".notes"
-
-
 def linked(tmp_path):
     write(tmp_path / "corpus" / "deep" / "a.txt", "words")
     write(tmp_path / "elsewhere" / "b.txt", "words")
@@ -61,27 +52,11 @@ def test_links_that_leave_a_folder_are_passed_over_and_named(tmp_path):
     for named in (corpus, f"{corpus}/deep/loop"):
         documents, skipped = read(named)
         assert [document.id for document in documents] == ["a", "deep/a.txt"]
-        reason = "a link that leaves the folder; --follow-links reads it"
+        reason = "a link that leaves the folder; pass its target as well"
         assert skipped == [(f"{named}/{name}", reason) for name in ("file.txt", "link", "link2")]
     assert corpus_bytes([corpus]) == 10
     assert "leaves the folder" in failure(corpus, strict=True)
     assert [document.id for document in read(f"{corpus}/file.txt")[0]] == ["file.txt"]
-
-
-def test_links_to_folders_are_followed_once(tmp_path):
-    corpus = linked(tmp_path)
-    documents, skipped = read(corpus, follow_links=True)
-    assert [document.id for document in documents] == ["a", "deep/a.txt", "file.txt", "link/b.txt"]
-    assert skipped == []
-    assert corpus_bytes([corpus], follow_links=True) == 20
-
-
-def test_the_option_of_the_command(tmp_path, run, model_folder):
-    words = ("build", model_folder, linked(tmp_path), "--dry-run")
-    done = run.good(*words)
-    assert "a link that leaves the folder; --follow-links reads it" in done.err
-    assert run(*words, "--follow-links", "--json").json["documents"] == 4
-    assert run(*words, "--json").json["documents"] == 2
 
 
 def test_the_cache_of_the_hub_is_a_folder_of_links_that_are_read(tmp_path):
@@ -108,49 +83,6 @@ def test_a_broken_link_and_a_pipe_in_a_folder_are_skipped(tmp_path):
     ]
 
 
-def test_a_folder_without_permission_is_skipped(tmp_path, monkeypatch):
-    write(tmp_path / "closed" / "a.txt", "a")
-    write(tmp_path / "open" / "b.txt", "b")
-    plain = Path.iterdir
-
-    def refusing(self):
-        if self.name == "closed":
-            raise PermissionError(13, "Permission denied", str(self))
-        return plain(self)
-
-    monkeypatch.setattr(Path, "iterdir", refusing)
-    documents, skipped = read(str(tmp_path))
-    assert [document.id for document in documents] == ["open/b.txt"]
-    assert skipped == [(str(tmp_path / "closed"), "permission denied")]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="file names of other systems are Unicode")
-def test_a_file_name_that_is_no_text_gives_an_id_that_is(tmp_path):
-    for name in [b"caf\xe9.txt", b"caf\xe8.txt", b"new\nline.txt"]:
-        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("text")
-    assert [document.id for document in read(str(tmp_path))[0]] == [
-        "caf\ufffd.txt",
-        "caf\ufffd.txt#2",
-        "new\ufffdline.txt",
-    ]
-    bad = os.fsdecode(os.fsencode(tmp_path) + b"/b\xe9\n.jsonl")
-    Path(bad).write_text("broken")
-    assert "b\ufffd\ufffd.jsonl, line 1" in failure(bad)
-
-
-@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
-def test_a_pipe_that_is_named_is_read():
-    reading, writing = os.pipe()
-    os.write(writing, gzip.compress(b"piped"))
-    os.close(writing)
-    try:
-        path = f"/dev/fd/{reading}"
-        assert corpus_bytes([path]) is None
-        assert read(path)[0][0].text == "piped"
-    finally:
-        os.close(reading)
-
-
 # Ids
 
 
@@ -160,28 +92,6 @@ def test_equal_ids_are_numbered_in_the_order_of_reading(tmp_path):
     numbered = [document.id for document in read(path)[0]]
     assert numbered == ["a", "a#2", "a#2#2", "b", "a#3", "a#2#3", "a#3#2"]
     assert [document.id for document in read(path)[0]] == numbered
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(ids=st.lists(st.sampled_from(["a", "a#2", "a#3", "a#2#2", "b", "a.jsonl:1", ""])))
-def test_ids_are_unique(tmp_path, ids):
-    rows = [{"text": "t", "id": name} for name in [*ids, "last"]]
-    documents, _ = read(write_lines(tmp_path / "a.jsonl", rows))
-    assert len({document.id for document in documents}) == len(rows)
-
-
-def test_a_skipped_document_takes_no_id(tmp_path):
-    path = write_lines(tmp_path / "a.jsonl", [{"text": " ", "id": "a"}, {"text": "t", "id": "a"}])
-    assert [document.id for document in read(path)[0]] == ["a"]
-
-
-def test_a_file_given_twice_is_read_twice(tmp_path):
-    path = write(tmp_path / "a.txt", "a")
-    assert [document.id for document in read(path, path, str(tmp_path))[0]] == [
-        "a.txt",
-        "a.txt#2",
-        "a.txt#3",
-    ]
 
 
 # Pairs
@@ -227,22 +137,7 @@ def test_plain_text_is_no_pair(tmp_path, name):
     assert ".jsonl" in message
 
 
-def test_plain_text_beside_pairs_is_skipped(tmp_path):
-    write_lines(tmp_path / "a.jsonl", [{"source": "a", "target": "b"}])
-    readme = write(tmp_path / "README.md", "words")
-    documents, skipped = read(str(tmp_path), pairs=True)
-    assert [document.id for document in documents] == ["a.jsonl:1"]
-    assert skipped == [(readme, "plain text has no source and target")]
-
-
 # The corpus as a whole
-
-
-def test_nothing_given():
-    with pytest.raises(
-        CorpusError, match=r"no corpus given; pass documents, text files.*hf:DATASET"
-    ):
-        read_corpus([])
 
 
 @pytest.mark.parametrize("name", ["nowhere.txt", "org/name", ""])
@@ -256,28 +151,6 @@ def test_a_path_that_does_not_exist_is_an_error_at_once(tmp_path, monkeypatch, n
         assert "hf:" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["words " * 1000, "a\0b", "good.txt/below"])
-def test_what_cannot_be_a_path_is_an_error(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "good.txt", "good")
-    message = failure(name)
-    assert "\0" not in message
-    assert len(message) < 500
-
-
-def test_a_single_path_is_taken_as_one(tmp_path):
-    path = write(tmp_path / "a.txt", "a")
-    assert [document.id for document in read_corpus(path)] == ["a.txt"]
-
-
-def test_an_empty_folder_is_an_error(tmp_path):
-    write(tmp_path / ".hidden", "text")
-    message = failure(str(tmp_path))
-    assert str(tmp_path) in message
-    assert "no readable document" in message
-    assert "hidden" in message
-
-
 def test_a_corpus_without_a_readable_document_is_an_error(tmp_path):
     binary = write(tmp_path / "a.bin", b"\0")
     write(tmp_path / "b.txt", " ")
@@ -286,11 +159,6 @@ def test_a_corpus_without_a_readable_document_is_an_error(tmp_path):
     assert f"no readable document: 2 skipped, the first {binary}: binary" in message
     assert "pass documents, text files" in message
     assert len(skipped) == 2
-
-
-def test_an_empty_file_of_rows_is_an_error(tmp_path):
-    path = write(tmp_path / "a.jsonl", "\n\n")
-    assert "no readable document" in failure(path)
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
@@ -305,11 +173,6 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
     peak(10)
     assert peak(500) < 2 * peak(50)  # 6 MB of text against 0.6 MB
-
-
-def test_documents_come_before_the_rest_is_read(tmp_path):
-    path = write(tmp_path / "a.jsonl", '{"text": "a"}\nbroken')
-    assert next(read_corpus([path])).text == "a"
 
 
 # Progress
@@ -328,9 +191,3 @@ def test_the_bytes_read_grow_to_the_size_of_the_corpus(tmp_path):
     assert seen == sorted(seen)
     assert seen[-1] == total
     assert len(set(seen)) > 50
-
-
-def test_the_size_of_the_same_paths_adds_up(tmp_path):
-    path = write(tmp_path / "a.txt", "12345")
-    assert corpus_bytes([path, path]) == 10
-    assert corpus_bytes([path, "hf:org/name"]) is None

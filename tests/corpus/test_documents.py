@@ -12,15 +12,6 @@ def ids_of(documents, before=()):
     return [document.id for document in as_documents(documents, before)]
 
 
-def test_texts_are_numbered():
-    assert ids_of(["a", "b"]) == ["0", "1"]
-    assert [document.text for document in as_documents(iter(["a", "b"]))] == ["a", "b"]
-
-
-def test_the_numbers_go_on_behind_the_documents_that_are_there():
-    assert ids_of(["a", "b"], before=["0", "1", "x"]) == ["3", "4"]
-
-
 def test_a_number_that_is_taken_is_given_another_sign():
     assert ids_of(["a", "b"], before=["2", "7"]) == ["2#2", "3"]
     assert ids_of([Document("a", "1"), "b"]) == ["1", "1#2"]
@@ -60,11 +51,6 @@ def test_a_row_that_is_no_document_is_named_by_its_number(row):
 def test_a_document_of_other_values_is_refused(fields, named):
     with pytest.raises(CorpusError, match=named):
         Document(**{"text": "text", "id": "d", **fields})
-
-
-def test_half_a_character_in_a_plain_text_is_named():
-    with pytest.raises(CorpusError, match="text of the document '1' contains a lone surrogate"):
-        list(as_documents(["good", "bad \ud800"]))
 
 
 def test_a_text_that_is_a_file_or_a_folder_is_refused(tmp_path):

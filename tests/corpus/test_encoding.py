@@ -4,11 +4,7 @@ import sys
 
 import pytest
 from corpus_files import failure, read, write
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from knn_logits.corpus import texts
-from knn_logits.corpus.documents import visible, with_line_feeds
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import ConfigError
 
@@ -42,28 +38,6 @@ def test_a_byte_order_mark_is_no_guess_and_utf_16_is_recognised_without(tmp_path
     assert len(notes) == name.endswith("e")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    text=st.text(st.characters(codec="cp1251"), min_size=1).filter(
-        lambda text: visible(text).strip()
-    ),
-    size=st.integers(1, 9),
-)
-def test_what_the_user_names_holds(tmp_path, text, size):
-    path = write(tmp_path / "a.txt", text.encode("cp1251"))
-    plain = texts.CHUNK
-    texts.CHUNK = size
-    try:
-        documents, skipped = read(path, encoding="windows-1251", on_note=None)
-    except Exception:
-        assert "\0" in text
-        return
-    finally:
-        texts.CHUNK = plain
-    assert [one.text for one in documents] == [visible(with_line_feeds(text))]
-    assert skipped == []
-
-
 def test_rows_have_the_encoding_that_is_named_or_that_their_mark_says(tmp_path):
     rows = '{"text": "café"}\n{"text": "zwei"}\n'
     latin = write(tmp_path / "a.jsonl", rows.encode("latin-1"))
@@ -79,18 +53,8 @@ def test_an_unknown_encoding_is_refused_at_once(tmp_path):
             read_corpus([path], encoding=name)
 
 
-def test_text_that_is_not_in_the_named_encoding_says_so(tmp_path):
-    path = write(tmp_path / "a.txt", b"one\xff\xfetwo")
-    assert "not text in ascii, which it is said to be" in failure(path, encoding="ascii")
-
-
 def test_without_the_library_the_advice_names_both_ways(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "chardet", None)
     message = failure(write(tmp_path / "a.txt", b"caf\xe9 noir"))
     assert "--encoding latin-1" in message
     assert 'pip install "knn-logits[documents]"' in message
-
-
-def test_bytes_that_are_no_text_are_binary(tmp_path):
-    path = write(tmp_path / "a", bytes(range(1, 256)) * 20)
-    assert "binary" in failure(path)

@@ -16,15 +16,6 @@ from knn_logits.corpus.reading import read_corpus
 # gzip
 
 
-def test_gzip_is_known_by_suffix_and_by_its_first_bytes(tmp_path):
-    named = write(tmp_path / "a.txt.gz", gzip.compress(b"one\r\n") + gzip.compress(b"two"))
-    bare = write(tmp_path / "b.jsonl", gzip.compress(b'{"text": "three"}'))
-    assert [(d.id, d.text) for d in read(named, bare)[0]] == [
-        ("a.txt.gz", "one\ntwo"),
-        ("b.jsonl:1", "three"),
-    ]
-
-
 @pytest.mark.parametrize("damage", ["cut", "zeros", "checksum"])
 def test_rows_before_the_damage_in_a_gzip_are_documents(tmp_path, damage):
     path = Path(write_lines(tmp_path / "a.jsonl.gz", lines_of(5000)))
@@ -59,11 +50,6 @@ def test_a_row_broken_by_damage_is_not_called_bad_json(tmp_path):
     assert [document.text for document in documents] == ["a"]
     assert name == path
     assert "damaged gzip" in reason
-
-
-def test_a_bad_row_in_a_sound_gzip_is_an_error(tmp_path):
-    path = write(tmp_path / "a.jsonl.gz", gzip.compress(b'{"text": "a"}\n{"text": "b"]\n'))
-    assert f"{path}, line 2: not valid JSON" in failure(path)
 
 
 def test_a_damaged_gzip_of_text_is_no_document(tmp_path):
@@ -125,12 +111,6 @@ def test_metadata_of_parquet_are_values_that_json_has(tmp_path):
     json.dumps(metadata)
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
-def test_every_kind_of_string_column_is_text(tmp_path, kind):
-    path = write_table(tmp_path / "a.parquet", {"text": pa.array(["a", "b", "a"], kind)})
-    assert [document.text for document in read(path)[0]] == ["a", "b", "a"]
-
-
 def test_parquet_without_the_column_is_an_error(tmp_path):
     path = write_table(tmp_path / "a.parquet", {"content": ["a"], "body": ["b"]})
     message = failure(path)
@@ -138,11 +118,6 @@ def test_parquet_without_the_column_is_an_error(tmp_path):
     assert 'no column "text" among content, body' in message
     assert "set it with --text-field" in message
     assert 'no column "source"' in failure(path, pairs=True)
-
-
-def test_parquet_whose_text_is_no_string_is_an_error(tmp_path):
-    path = write_table(tmp_path / "a.parquet", {"text": [1, 2]})
-    assert f'{path}, row 1: "text" is a number, not a string' in failure(path)
 
 
 def test_parquet_is_not_loaded_whole(tmp_path):
@@ -184,11 +159,3 @@ def test_rows_before_the_damage_in_parquet_are_documents(tmp_path):
     assert "damaged parquet" in reason
     assert f"{len(documents)} rows" in reason
     assert "damaged parquet" in failure(str(path), strict=True)
-
-
-def test_a_file_that_is_no_parquet_is_skipped(tmp_path):
-    path = write(tmp_path / "a.parquet", "not parquet")
-    documents, skipped = read(path, write(tmp_path / "good.txt", "good"))
-    assert [document.id for document in documents] == ["good.txt"]
-    assert skipped[0][0] == path
-    assert "damaged parquet" in skipped[0][1]

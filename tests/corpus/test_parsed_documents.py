@@ -1,6 +1,5 @@
 """PDF, HTML, office documents, books, notebooks and mail: their text, and where it stands."""
 
-import gzip
 import io
 import mailbox
 import zlib
@@ -127,14 +126,6 @@ def test_what_may_be_no_table_stays_text(tmp_path, rows):
     assert all(cell in text for row in rows for cell in row)
 
 
-def test_a_page_that_cannot_be_laid_out_keeps_its_text(tmp_path, monkeypatch):
-    from pypdf import PageObject
-
-    monkeypatch.setattr(PageObject, "_layout_mode_text", lambda *_, **__: 1 / 0)
-    (block,) = read_pdf(io.BytesIO(pdf(WINCH)), Schema())
-    assert block.text.strip() == WINCH
-
-
 def test_a_pdf_that_is_free_to_read_is_read_and_one_with_a_password_is_not(tmp_path):
     free = encrypted_pdf(tmp_path / "free.pdf", "", WINCH)
     locked = encrypted_pdf(tmp_path / "locked.pdf", "secret", WINCH)
@@ -151,11 +142,6 @@ def test_a_pdf_of_images_says_that_it_needs_recognition(tmp_path):
 
 def test_a_pdf_is_known_by_its_first_bytes(tmp_path):
     assert only(write(tmp_path / "handbook", pdf(WINCH))).text.strip() == WINCH
-
-
-def test_a_packed_pdf_is_read(tmp_path):
-    document = only(write(tmp_path / "a.pdf.gz", gzip.compress(pdf(WINCH))))
-    assert (document.id, document.text.strip()) == ("a.pdf.gz", WINCH)
 
 
 # HTML
@@ -187,12 +173,6 @@ def test_html_is_what_a_reader_sees_with_headings_as_places(tmp_path):
         *("h1", "p", "h2", "p"),
         *("li", "li", "th", "tr", "pre"),
     ]
-
-
-def test_marks_within_marks_keep_the_order_of_a_heading(tmp_path):
-    page = "<h2>The <code><b>oil</b></code>, the <i>winch<script>1</script></i> too</h2>"
-    (place,) = places_of(only(write(tmp_path / "a.html", page)))
-    assert place[1] == "“The oil, the winch too”"
 
 
 @pytest.mark.parametrize("wrapped", ["<main>{}</main>", "<div role=main>{}</div>"])
@@ -329,9 +309,3 @@ def test_a_mailbox_is_a_document_a_message(tmp_path):
 
 
 # Pairs
-
-
-def test_parsed_documents_are_no_pairs(tmp_path):
-    write(tmp_path / "a.jsonl", '{"source": "a", "target": "b"}')
-    path = write(tmp_path / "b.pdf", pdf(WINCH))
-    assert read(str(tmp_path), pairs=True)[1] == [(path, "plain text has no source and target")]

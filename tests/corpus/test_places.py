@@ -37,10 +37,6 @@ def headings(tmp_path, text):
     return [(start, name) for start, name, _ in places_of(document)]
 
 
-def test_a_single_heading_is_a_place(tmp_path):
-    assert headings(tmp_path, "Before.\n\n# Only\n\nWords.\n") == [(9, "“Only”")]
-
-
 def test_underlined_headings(tmp_path):
     text = (
         "---\ntitle: x\n---\n\nA title\n=======\nwords\n\nPart  two\n---\n"
@@ -57,12 +53,6 @@ def test_fences_with_an_info_string(tmp_path):
     text = "```python title=x\n# no\n```js\n# nor here\n```\n# Yes\n``` `code` ```\n# Too\n"
     text += "~~~ a`b\n# no\n~~~~\n# End\n"
     assert [name for _, name in headings(tmp_path, text)] == ["“Yes”", "“Too”", "“End”"]
-
-
-def test_rows_have_the_line_ends_of_files(tmp_path):
-    rows = '\ufeff{"text": "one\\r\\ntwo\\rthree"}\r\n{"text": "\\ufefffour"}\r\n'
-    (documents, _) = read(write(tmp_path / "a.jsonl", rows))
-    assert [one.text for one in documents] == ["one\ntwo\nthree", "four"]
 
 
 def test_the_headings_of_markdown_are_its_places(tmp_path):
@@ -85,7 +75,7 @@ def test_headings_of_one_name_come_after_the_one_above(tmp_path):
 
 
 def test_a_large_file_is_several_documents_of_one_id(tmp_path, monkeypatch):
-    monkeypatch.setattr(gathering, "LARGEST", 1000)
+    monkeypatch.setattr(gathering, "LARGEST_ROW", 1000)
     large = write(tmp_path / "a.txt", LINE * 100)
     small = write(tmp_path / "b.txt", LINE)
     documents = list(read_corpus([large, small, large]))
@@ -105,14 +95,14 @@ BLOCKS = st.lists(st.tuples(st.text("ab\n", max_size=30), st.sampled_from("pqr")
 
 @given(blocks=BLOCKS, largest=st.integers(1, 40), most=st.integers(1, 5))
 def test_each_character_keeps_its_place_however_a_text_is_cut(blocks, largest, most):
-    plain = gathering.LARGEST, gathering.MAX_BLOCKS
-    gathering.LARGEST, gathering.MAX_BLOCKS = largest, most
+    plain = gathering.LARGEST_ROW, gathering.MAX_BLOCKS
+    gathering.LARGEST_ROW, gathering.MAX_BLOCKS = largest, most
     try:
         whole = Gathering(ROW)
         rows = [row for text, place in blocks for row in whole.add(Text(text, "p", place))]
         rows += list(whole.rest())
     finally:
-        gathering.LARGEST, gathering.MAX_BLOCKS = plain
+        gathering.LARGEST_ROW, gathering.MAX_BLOCKS = plain
     text = "".join(text for text, _ in blocks)
     cut = [
         (one, name)
@@ -130,14 +120,3 @@ def names(row):
     for number in range(len(row.fields["text"])):
         here = [one.place for one in row.blocks if one.start <= number and one.place]
         yield here[-1] if here else ""
-
-
-@given(text=st.text("ab#-1. |=\n", max_size=200))
-def test_the_blocks_of_a_text_are_the_text(tmp_path_factory, text):
-    folder = tmp_path_factory.mktemp("texts")
-    for name in ("a.txt", "a.py"):
-        if text.strip():
-            ((document,), _) = read(write(folder / name, text))
-            assert document.text == text
-            starts = [one.start for one in document.blocks]
-            assert starts == sorted(set(starts))

@@ -112,14 +112,6 @@ def test_the_callback_for_bytes_stops_a_document_that_is_parsed(tmp_path):
         list(read_corpus([path], on_bytes=on_bytes))
 
 
-def test_the_time_that_a_reader_takes_is_not_the_child_s(page):
-    page.write_text("<h1>a</h1><h1>b</h1>")
-    with Sandbox(longest=30) as sandbox:
-        for _ in sandbox.parts(page, "markup.read", Schema()):
-            time.sleep(0.05)
-        assert runs(sandbox.child)
-
-
 NONSENSE = [
     "no JSON",
     "[]",

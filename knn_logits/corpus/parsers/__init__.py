@@ -1,4 +1,4 @@
-"""What parsers give. Each module here reads a format from an open file."""
+"""The parts that parsers yield. Each module here reads a format from an open file."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from knn_logits.corpus.texts import characters
 _DELIMITERS = (",", ";", "\t", "|")
 _SEPARATOR = re.compile(r"sep=(.)\n?", re.IGNORECASE)
 # The rows that are looked at, and the part of them that has as many cells as the header.
-_SAMPLE, _USUAL = 1000, 0.6
+_SAMPLE, _USUAL_SHARE = 1000, 0.6
 # The most rows above that with the names.
-_MOST_ABOVE = 10
+_MOST_ROWS_ABOVE = 10
 # The names of columns stand in every row, so they are short and few.
 _LONGEST_NAME, _MOST_COLUMNS = 60, 500
 _NUMBER = re.compile(r"[-+(]?[.,]*\d[\d.,]*\)?%?")
@@ -83,12 +83,12 @@ def _table(lines: list[str], delimiters: tuple[str, ...]) -> tuple[str, int, lis
             rows = list(csv.reader(lines, delimiter=delimiter, strict=len(lines) < _SAMPLE))
         except csv.Error:
             continue
-        for above, row in enumerate(rows[:_MOST_ABOVE]):
+        for above, row in enumerate(rows[:_MOST_ROWS_ABOVE]):
             width = max((n for n, cell in enumerate(row, start=1) if cell.strip()), default=0)
             names = [" ".join(name.split())[:_LONGEST_NAME] for name in row[:width]]
             below = [row for row in rows[above + 1 :] if any(row)]
             share = sum(_fits(row, width) for row in below) / max(1, len(below))
-            if share < _USUAL or not _are_names(names):
+            if share < _USUAL_SHARE or not _are_names(names):
                 continue
             if best is None or (share, width) > best[:2]:
                 best = share, width, (delimiter, above, names)

@@ -19,7 +19,7 @@ from knn_logits.corpus.texts import characters, recognised
 
 # The time to read a header grows with the square of its length.
 _LONGEST_HEADER = 10_000
-# HTML with so many times the words of the plain text is read.
+# HTML is read that has this number of times the words of the plain text.
 _MORE_WORDS = 2
 # The most messages that are forwarded in one another.
 _DEEPEST = 5

@@ -24,7 +24,7 @@ def read(stream: Any, schema: Schema) -> Iterator[Text]:
     """Reads a file, whose places are its headings, or its lines if it has none."""
     first = True
     for part in _parts(characters(stream, schema.encoding)):
-        # What stands at the beginning of a file between two rules describes it.
+        # The front matter of a file is between two rules.
         front = _FRONT.match(part) if first else None
         blocks = [Text(front[0], "pre")] if front else []
         blocks += blocks_of(part[front.end() :] if front else part)

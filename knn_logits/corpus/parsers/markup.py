@@ -33,7 +33,7 @@ _KINDS = frozenset((*HEADINGS, "li", "pre"))
 _WRITTEN = ("sub", "sup", "math")  # they are written as a whole
 # The most levels of a formula.
 _DEEPEST = 20
-# A name is cut to a line. So many pieces of text have that.
+# The most pieces of text that are read for a name, which is cut to a line.
 _MOST_PARTS = 200
 # How far a cell is repeated, and how much of it.
 _MOST_COLUMNS, _MOST_ROWS, _LONGEST_CELL = 50, 1000, 200

@@ -18,8 +18,7 @@ _FULL = 0.75
 _NEW = re.compile(r"\s*(?:[-•●▪◦*–—]\s|\(?\d+[.)]\s|[A-Z][.)]\s|\(?[a-z]\)\s)")
 # A page is printed with ligatures, and no question has one.
 _LIGATURES = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)}
-# A cell of a table stands this far from the next one. Its rows are at least so many, and aligned up
-# to so many characters.
+# The cells of a table, the least number of its rows, and by how many characters they may differ.
 _CELL = re.compile(r"\S+(?: \S+)*")
 _ROWS, _ALIGNED = 3, 2
 _Row: TypeAlias = list[re.Match[str]]
@@ -27,8 +26,8 @@ _Row: TypeAlias = list[re.Match[str]]
 _HEADING = re.compile(r"(?:\d{1,2}(?:\.\d{1,2})*[.)]?\s+)?[^\W\d_a-z]")
 _NO_HEADING = (".", ",", ";", ":", "!", "?", "-")
 _MOST_HEADINGS = 2
-# Headers and footers are among so many lines at each edge, and return within so many pages.
-_EDGE, _NEAR = 2, 2
+# The number of lines at each edge that may be headers or footers, and the pages until they return.
+_EDGE, _NEAR_PAGES = 2, 2
 _TEXT_LINE = 60
 _DIGITS = re.compile(r"[0-9]+")
 _ENDS = (".", "!", "?", ":", ";", "”", '"', ")")
@@ -109,7 +108,7 @@ def _without_margins(
             lines = [line.strip() for line in text.split("\n")]
             near.append((number, lines, page))
             edges[number] = dict(map(_numbered, (lines[row] for row in _edge_rows(lines))))
-        while len(near) > (_NEAR if page is not None else 0):
+        while len(near) > (_NEAR_PAGES if page is not None else 0):
             yield _without_margin(*near.popleft(), edges)
 
 
@@ -121,8 +120,8 @@ def _without_margin(
     for row in _edge_rows(lines):
         name, own = _numbered(lines[row])
         first = row not in last and any(map(str.isalpha, name))
-        after = range(number + 1, number if first else number + _NEAR + 1)
-        for other in (*range(number - _NEAR, number), *after):
+        after = range(number + 1, number if first else number + _NEAR_PAGES + 1)
+        for other in (*range(number - _NEAR_PAGES, number), *after):
             seen = edges.get(other, {}).get(name)
             grow = (0, other - number)
             if seen is not None and all(b - a in grow for a, b in zip(own, seen, strict=True)):
