@@ -106,7 +106,7 @@ class Datastore:
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
         self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
         encoded = OpenArrays(self._path("vectors")).mapped() if manifest.file("vectors") else {}
-        # Of the sentences, float16 [vectors, dim], and how many each document has.
+        # The vectors of the sentences, float16 [vectors, dim], and their number in each document.
         self.vectors, self.vector_counts = self._vectors_of(encoded)
         self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
 

@@ -103,7 +103,7 @@ def partial_name(name: str) -> str:
 
 
 def kept_name(name: str) -> str:
-    """The name of a file while the one that replaces it is written and noted."""
+    """The name of a file while its replacement is written and noted."""
     return name + _KEPT_SUFFIX
 
 

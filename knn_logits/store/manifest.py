@@ -45,7 +45,6 @@ _LONGEST_KEY = 1 << 16
 class Manifest(Record):
     """The whole of `datastore.json`."""
 
-    omitted = dict.fromkeys(("gate", "encoder", "learned", "on_demand"))
     long = ("removed", "files")
 
     format: Literal["knn-logits datastore"] = FORMAT

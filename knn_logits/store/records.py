@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from knn_logits.store import layout
 
@@ -29,9 +22,6 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    # Fields that earlier versions do not read. They are not written where they change nothing.
-    omitted: ClassVar[dict[str, Any]] = {}
-
     # Lists that can be long. They stop at the first error, since each one takes a kilobyte.
     long: ClassVar[tuple[str, ...]] = ()
 
@@ -47,19 +37,9 @@ class Record(BaseModel):
                     raise ValueError(f"{name} has {len(value)} items, of at most {_MOST_ITEMS}")
         return content
 
-    @model_serializer(mode="wrap")
-    def _without_omitted(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = handler(self)
-        for name, default in self.omitted.items():
-            if content.get(name, default) == default:
-                content.pop(name, None)
-        return content
-
 
 class ModelRecord(Record):
     """The model whose states are the keys. All values are below its vocabulary."""
-
-    omitted = {"engine": "transformers", "adapter": None}
 
     id: str  # a Hub id or a folder's name, which is never followed
     revision: str | None = None  # a commit on the Hub
@@ -151,8 +131,6 @@ class VoteRecord(Record):
 
 class SettingsRecord(VoteRecord):
     """Settings that hold where a user gives none."""
-
-    omitted = {"tuned": False, "suffix_weight": 1.0, "no_repeat_ngram_size": None}
 
     calibrated: bool = False  # fitted to text
     stale: bool = False  # the datastore has changed since then

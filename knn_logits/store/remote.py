@@ -19,7 +19,6 @@ from knn_logits.store.hub_client import (
     REPO_TYPE,
     HubName,
     asking,
-    client,
     identity,
     is_offline,
     is_watched,
@@ -30,7 +29,6 @@ from knn_logits.store.records import FileRecord
 
 # A partial file that nobody has written to for so long was left by a killed process.
 _ABANDONED_SECONDS = 300
-_FILES_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ class Remote:
                 f"{names} of {self.pinned} are not in the local cache, and the Hub is offline: "
                 f"run `knn-logits pull {self.pinned}` with a connection"
             )
-        self._compare_with_hub(missing)
         self._refuse_full_disk(missing)
         self._sweep()
         total, done = sum(record.bytes for record in missing), 0
@@ -100,31 +97,6 @@ class Remote:
         for record in records:
             path = self.folder / record.name
             if path.exists() and sha256(path) != record.sha256:
-                self._reject(record)
-
-    def _compare_with_hub(self, records: Sequence[FileRecord]) -> None:
-        """Refuses files that differ by the Hub's own account, before any byte is fetched."""
-        listing: dict[str, Any] = {}
-        api, names = client(self.access["token"]), [record.name for record in records]
-        # Only these files are asked for. A list of all files of a repository might never end.
-        with asking(self.pinned):
-            for first in range(0, len(names), _FILES_AT_ONCE):
-                infos = api.get_paths_info(
-                    self.name.repo,
-                    names[first : first + _FILES_AT_ONCE],
-                    revision=self.folder.name,
-                    repo_type=REPO_TYPE,
-                )
-                listing |= {info.path: info for info in infos}
-        for record in records:
-            info = listing.get(record.name)
-            if info is None:
-                raise HubError(
-                    f"{self.pinned} lacks {record.name}, which its manifest lists: use another "
-                    "revision, and contact its publisher"
-                )
-            digest = getattr(getattr(info, "lfs", None), "sha256", None)
-            if getattr(info, "size", None) != record.bytes or digest not in (None, record.sha256):
                 self._reject(record)
 
     def _refuse_full_disk(self, records: Sequence[FileRecord]) -> None:

@@ -280,35 +280,38 @@ def read_rows(path: Path, manifest: Manifest) -> Array:
     return rows
 
 
+# The type of the numbers of each array of checks, and its lengths by their names.
+_CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    layout.CANARY_TOKENS: ("int32", ("canary",)),
+    layout.CANARY_KEYS: ("float32", ("canary", "dim")),
+    layout.PROBE_QUERIES: ("float32", ("probe", "dim")),
+    layout.PROBE_IDS: ("int64", ("probe", "k")),
+    layout.PROBE_DISTANCES: ("float32", ("probe", "k")),
+}
+
+
 def _are_checks(arrays: dict[str, Array], manifest: Manifest) -> bool:
     """Whether the canary fits the model, and the probe fits the index."""
-    tokens, keys = arrays.get(layout.CANARY_TOKENS), arrays.get(layout.CANARY_KEYS)
-    queries, ids = arrays.get(layout.PROBE_QUERIES), arrays.get(layout.PROBE_IDS)
-    fit = (tokens is None) == (keys is None) and (queries is None) == (ids is None)
-    if fit and tokens is not None and keys is not None:
-        fit = (
-            _are_numbers(tokens, np.int32, 1, manifest.model.vocabulary or 1 << 31)
-            and len(tokens) <= _LONGEST_CANARY
-            and _are_keys(keys, len(tokens), manifest.dim)
-        )
-    if fit and queries is not None and ids is not None:
-        distances = arrays.get(layout.PROBE_DISTANCES, np.zeros(ids.shape, np.float32))
-        fit = (
-            _are_numbers(ids, np.int64, 2, manifest.entries, least=-1)
-            and _are_keys(queries, len(ids), manifest.dim)
-            and distances.dtype == np.float32
-            and distances.shape == ids.shape
-        )
-    return fit
-
-
-def _are_numbers(array: Array, kind: type, dimensions: int, end: int, least: int = 0) -> bool:
-    if array.dtype != kind or array.ndim != dimensions:
+    pairs = (layout.CANARY_TOKENS, layout.CANARY_KEYS), (layout.PROBE_QUERIES, layout.PROBE_IDS)
+    if any((one in arrays) != (other in arrays) for one, other in pairs):
         return False
-    return not array.size or (int(array.min()) >= least and int(array.max()) < end)
-
-
-def _are_keys(array: Array, rows: int, dim: int) -> bool:
-    if array.dtype != np.float32 or array.shape != (rows, dim):
-        return False
-    return bool(np.isfinite(array).all())
+    lengths = {"dim": manifest.dim}
+    limits = {
+        layout.CANARY_TOKENS: (0, manifest.model.vocabulary or 1 << 31),
+        layout.PROBE_IDS: (-1, manifest.entries),
+    }
+    for name, (dtype, shape) in _CHECKS.items():
+        array = arrays.get(name)
+        if array is None:
+            continue
+        if array.dtype != dtype or array.ndim != len(shape):
+            return False
+        if any(lengths.setdefault(key, n) != n for key, n in zip(shape, array.shape, strict=True)):
+            return False
+        least, end = limits.get(name, (0, 0))
+        if end and array.size and not least <= array.min() <= array.max() < end:
+            return False
+        # The distance of a neighbor that was not found is infinite.
+        if not end and name != layout.PROBE_DISTANCES and not np.isfinite(array).all():
+            return False
+    return lengths.get("canary", 0) <= _LONGEST_CANARY

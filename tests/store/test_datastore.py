@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folders import change, one_line, refit
+from folders import one_line, refit
 from handmade import document_records, make_store, naive_entries
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.errors import CorpusError, DamagedError, DatastoreError
+from knn_logits.errors import DamagedError
 from knn_logits.store import layout, verification
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import DocumentRecord, write_documents
+from knn_logits.store.documents import write_documents
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12], [13], [14, 15]]
 texts = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=6)
@@ -84,45 +84,6 @@ def test_keys_are_gathered_from_all_shards(documents, concatenate, shard_bytes, 
             np.testing.assert_array_equal(found, keys[first:].astype(np.float32))
 
 
-def test_a_round_trip(tmp_path):
-    keys = np.arange(24, dtype=np.float32).reshape(6, 4) * 1e6
-    written = make_store(tmp_path / "s", DOCUMENTS, keys, dtype="float32", shard_bytes=32)
-    for store in (written, Datastore.from_pretrained(str(tmp_path / "s"))):
-        assert store.manifest == written.manifest
-        assert store.name == "s"
-        assert "entries=6" in repr(store)
-        np.testing.assert_array_equal(store.keys(np.arange(6)), keys)
-        assert len(store.documents) == 5
-        assert [store.documents[n] for n in range(5)] == document_records(DOCUMENTS)
-        assert store.index_arrays() is None
-        assert list(store.checks) == ["nothing"]
-    shards = [record.name for record in written.manifest.key_shards]
-    assert shards == [layout.file_name("keys", 0, number) for number in range(3)]
-
-
-def test_numbers_of_documents_by_id(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS)
-    assert [store.documents.numbers_of(str(n)) for n in range(5)] == [[n] for n in range(5)]
-    assert store.documents.numbers_of("5") == []
-    assert store.documents.numbers_of("") == []
-    same = [DocumentRecord(*span, "same") for span in [(0, 4), (4, 1), (5, 3)]]
-    rest = [DocumentRecord(8, 1, "x"), DocumentRecord(9, 2, "same")]
-    write_documents(store.folder / layout.DOCUMENTS, same + rest)
-    refit(store.folder)
-    store = Datastore(store.folder)
-    assert store.documents.numbers_of("same") == [0, 1, 2, 4]
-
-
-def test_a_datastore_without_keys(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS, with_keys=False)
-    assert not store.has_keys
-    assert store.values.tolist() == [6, 7, 8, 11, 12, 15]
-    with pytest.raises(DatastoreError, match="no keys"):
-        store.keys(np.array([0]))
-    with pytest.raises(DatastoreError, match="no keys"):
-        next(store.key_batches(4))
-
-
 # What is not a datastore, or no whole one
 
 
@@ -148,37 +109,6 @@ def test_a_file_that_is_damaged(tmp_path, name, change):
     assert name in one_line(caught)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"entries": number} for number in (5, 7, 10**30)),
-        *({"tokens": number} for number in (10, 10**30)),
-        *({"documents": number} for number in (0, 4)),
-        *({"dim": number} for number in (2, 10**12)),
-        {"dtype": "float32"},
-        {"windows": {"window": 8, "stride": 4, "concatenate": True}},
-    ],
-)
-def test_a_manifest_that_does_not_fit_the_files(tmp_path, fields):
-    make_store(tmp_path / "s", DOCUMENTS)
-    change(tmp_path / "s", **fields)
-    with pytest.raises(DamagedError) as caught:
-        Datastore(tmp_path / "s")
-    one_line(caught)
-
-
-def test_shards_of_another_order_of_axes_or_another_type(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS)
-    path = tmp_path / "s" / "keys-00000.npy"
-    keys = np.load(path)
-    for wrong in (np.asfortranarray(keys), keys.astype(">f2"), keys.view(np.int16), keys[:, :3]):
-        np.save(path, wrong)
-        refit(store.folder)
-        with pytest.raises(DamagedError, match="keys-00000") as caught:
-            Datastore(store.folder)
-        one_line(caught)
-
-
 def test_a_pickled_array_is_not_loaded(tmp_path):
     store = make_store(tmp_path / "s", DOCUMENTS)
     path = tmp_path / "s" / layout.TOKENS
@@ -201,19 +131,14 @@ ROWS = [f'[{length},"{n}","title {n}",null,null]' for n, length in enumerate((4,
     ("changed", "reason"),
     [
         (ROWS[:4], "4 lines for 5 documents"),
-        ([*ROWS, ""], "6 lines for 5 documents"),
         (["", *ROWS[1:]], "Expecting value"),
         ([ROWS[0].replace("4", "5"), *ROWS[1:]], "do not cover all tokens"),
         ([ROWS[0].replace("4", "-1"), ROWS[1].replace("1", "6", 1), *ROWS[2:]], "do not cover"),
-        ([ROWS[0].replace("4", str(2**63)), *ROWS[1:]], "do not cover"),
         ([ROWS[0].replace("4", "1" * 5000), *ROWS[1:]], "integer"),
         ([ROWS[0].replace("4", "4.0"), *ROWS[1:]], "the length of a document is of another type"),
-        ([ROWS[0].replace("4", "true"), *ROWS[1:]], "the length of a document is of another type"),
         ([ROWS[0].replace('"0"', "null"), *ROWS[1:]], "the id of a document is of another type"),
         ([ROWS[0].replace('"0"', '"\\ud800"'), *ROWS[1:]], "surrogates not allowed"),
-        ([ROWS[0].replace("null", "[]", 1), *ROWS[1:]], "the uri of a document is of another type"),
         ([ROWS[0].replace("]", ',"source"]'), *ROWS[1:]], "does not have the fields length, id"),
-        (['{"length": 4}', *ROWS[1:]], "does not have the fields length, id"),
         (["[" * 10**6, *ROWS[1:]], "recursion"),
         ([ROWS[0].replace('"0"', f'"{"x" * 20_000}"'), *ROWS[1:]], "ids longer than"),
     ],
@@ -225,22 +150,6 @@ def test_a_table_of_documents_that_is_wrong(tmp_path, changed, reason):
         with_table(store, "".join(f"{row}\n" for row in changed).encode())
     assert reason in str(caught.value)
     one_line(caught)
-
-
-def test_bytes_that_are_no_table(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS)
-    good = "".join(f"{row}\n" for row in ROWS).encode()
-    for data in (b"", good[:-1], good + b" ", good.replace(b"title 1", b"title \xff")):
-        with pytest.raises(DamagedError, match="documents"):
-            with_table(store, data)
-
-
-def test_an_unfinished_store_reads_what_is_there(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS)
-    (tmp_path / "s" / layout.MANIFEST).unlink()
-    again = Datastore.unfinished(tmp_path / "s", store.manifest)
-    assert again.values.tolist() == store.values.tolist()
-    np.testing.assert_array_equal(again.keys(np.arange(6)), store.keys(np.arange(6)))
 
 
 # What is opened, and what is shown of it
@@ -291,10 +200,3 @@ def test_long_titles_and_addresses_are_not_shown(tmp_path):
     shown = again.passage(0).document
     assert (len(shown.title), shown.uri, shown.id) == (301, None, "0")
     assert again.documents[0] == rows[0]
-
-
-def test_an_id_longer_than_any_path_is_refused(tmp_path):
-    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
-    rows = [replace(store.documents[n], id="x" * 20_000) for n in (0, 1)]
-    with pytest.raises(CorpusError, match="20000 characters"):
-        write_documents(store.folder / layout.DOCUMENTS, rows)

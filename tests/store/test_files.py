@@ -1,29 +1,23 @@
 import errno
 import os
-import random
 import signal
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from folders import contents, names, one_line
-from handmade import make_store
+from folders import names, one_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits.building.removing import remove_documents
 from knn_logits.errors import BusyError, DatastoreError, StorageError
 from knn_logits.store import files, layout
-from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import DocumentRecord, write_documents
 from knn_logits.store.files import locked
 from knn_logits.store.job import begin
-from knn_logits.store.reading import map_array, read_arrays
+from knn_logits.store.reading import read_arrays
 
 
 def fails(number):
@@ -53,13 +47,6 @@ DTYPES = ["bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 
 DTYPES += ["float16", "float32", "float64"]
 
 
-def test_arrays_are_written_in_c_order(tmp_path):
-    array = np.asfortranarray(np.arange(12.0).reshape(3, 4))[:, ::2]
-    files.write_array(tmp_path / "a.npy", array)
-    np.testing.assert_array_equal(map_array(tmp_path / "a.npy", "float64", (3, 2)), array)
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), array)
-
-
 @given(
     st.dictionaries(
         st.text(st.characters(codec="utf-8"), max_size=6).filter(lambda one: one != "__metadata__"),
@@ -84,17 +71,6 @@ def test_safetensors_reads_what_is_written(shapes, metadata):
     for name, array in arrays.items():
         assert found[name].dtype == array.dtype
         np.testing.assert_array_equal(found[name], array)
-
-
-def test_equal_arrays_and_notes_give_equal_bytes_in_any_order(tmp_path):
-    arrays = {"a": np.zeros(3), "b": np.ones(2, np.float16), "c": np.ones(2)}
-    notes = {name: name for name in "klmnop"}
-    files.write_arrays(tmp_path / "x", arrays, notes)
-    files.write_arrays(
-        tmp_path / "y", dict(reversed(arrays.items())), dict(reversed(notes.items()))
-    )
-    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
-    assert read_arrays(tmp_path / "x")[1] == notes
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -143,72 +119,6 @@ def test_a_disk_that_fails_keeps_the_file_that_was_there(
         assert names(tmp_path) == ["a"]
 
 
-def test_a_file_that_cannot_be_deleted_and_a_folder_that_vanished(tmp_path, monkeypatch):
-    for write in WRITERS.values():
-        with pytest.raises(StorageError, match="cannot be written"):
-            write(tmp_path / "none" / "a")
-    (tmp_path / "a").write_bytes(b"old")
-    files.delete(tmp_path / "none")
-    monkeypatch.setattr(files, "unlink", fails(errno.EIO))
-    with pytest.raises(StorageError) as caught:
-        files.delete(tmp_path / "a")
-    assert_advice(caught, errno.EIO)
-
-
-def test_a_limit_on_the_size_of_files(tmp_path):
-    resource = pytest.importorskip("resource")
-    # With a limit on the size of files, writing fails as on a full disk.
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-    try:
-        with pytest.raises(StorageError) as caught:
-            files.write_arrays(tmp_path / "x.safetensors", {"a": np.zeros(1 << 16)}, {})
-        with pytest.raises(StorageError):
-            files.write_array(tmp_path / "x.npy", np.zeros(1 << 16))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert "x.safetensors" in one_line(caught)
-    assert names(tmp_path) == []
-
-
-LARGE = {
-    "bytes": lambda path: files.write_bytes(path, bytes(1 << 20)),
-    "array": lambda path: files.write_array(path, np.zeros(1 << 17)),
-    "arrays": lambda path: files.write_arrays(path, {"a": np.zeros(1 << 17)}, {}),
-    "documents": lambda path: write_documents(
-        path, [DocumentRecord(0, 1, "d", random.Random(0).randbytes(1 << 19).hex(), None, None)]
-    ),
-}
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize("kind", LARGE)
-def test_a_kill_in_the_middle_of_a_file_leaves_only_the_partial_one(tmp_path, kind):
-    resource = pytest.importorskip("resource")
-    number = os.fork()
-    if not number:
-        # The system kills a process that writes more than it may.
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
-        try:
-            LARGE[kind](tmp_path / "a")
-        finally:
-            os._exit(1)
-    status = os.waitpid(number, 0)[1]
-    assert os.WIFSIGNALED(status)
-    assert os.WTERMSIG(status) == signal.SIGXFSZ
-    assert names(tmp_path) == [layout.partial_name("a")]
-
-
-def test_an_error_about_a_file_of_the_callers_stays_that(tmp_path):
-    with pytest.raises(FileNotFoundError), files.replacing(tmp_path / "a"):
-        (tmp_path / "corpus.txt").read_text()
-    assert names(tmp_path) == []
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError])
 def test_what_interrupts_the_writing_leaves_no_partial_file(tmp_path, stop):
     with suppress(stop), files.replacing(tmp_path / "a") as file:
@@ -228,8 +138,6 @@ def test_a_link_in_the_partial_files_place_is_not_followed(tmp_path, kind):
     assert names(folder) == ["a"]
     assert not (folder / "a").is_symlink()
 
-
-DOCUMENTS = [[5, 6, 7, 8], [9, 10, 11]]
 
 HOLDER = """
 import sys, time
@@ -264,38 +172,6 @@ def test_a_second_writer_in_another_process_is_refused_until_the_first_dies(tmp_
     other.wait()
     with begin(folder, "build", {}, overwrite=True) as job:
         assert not job.files
-
-
-def test_a_second_writer_in_another_thread_is_refused(tmp_path):
-    def second():
-        with begin(tmp_path, "build", {}, overwrite=True):
-            pass
-
-    with begin(tmp_path, "build", {}), ThreadPoolExecutor(1) as thread:
-        before = contents(tmp_path)
-        with pytest.raises(BusyError):
-            thread.submit(second).result()
-        assert contents(tmp_path) == before
-    second()
-
-
-def test_every_job_is_refused_while_another_is_under_way(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS)
-    before = contents(store.folder)
-    with locked(store.folder):
-        with pytest.raises(BusyError):
-            remove_documents(store, ["0"])
-        for kind in ("build", "add", "compact", "index"):
-            with pytest.raises(BusyError), begin(store.folder, kind, {}, overwrite=True):
-                pass
-        assert len(Datastore(store.folder)) == len(store)
-    assert contents(store.folder) == before
-
-
-def test_the_lock_is_let_go_of_when_a_job_fails(tmp_path):
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt), begin(tmp_path, "build", {}):
-            raise KeyboardInterrupt
 
 
 def test_a_lock_that_is_a_link_or_a_folder(tmp_path):

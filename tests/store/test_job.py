@@ -1,4 +1,3 @@
-import json
 import logging
 from contextlib import contextmanager, suppress
 
@@ -9,15 +8,11 @@ from handmade import make_manifest, make_store, write_tokens
 
 from knn_logits.errors import (
     DatastoreError,
-    IncompleteError,
     MismatchError,
-    StorageError,
 )
 from knn_logits.store import files, layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.job import begin, leftovers, record_file
-from knn_logits.store.manifest import read_manifest
-from knn_logits.store.reading import sha256
+from knn_logits.store.job import begin, leftovers
 from knn_logits.store.writer import write_keys
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
@@ -49,17 +44,6 @@ def interrupted(folder, plan=PLAN, *, error=Stop, keys=True, kind="build", **set
 # The folder
 
 
-def test_a_new_folder_holds_a_journal_until_the_job_is_done(tmp_path):
-    folder = tmp_path / "a" / "b"
-    with begin(folder, "build", PLAN) as job:
-        assert names(folder) == [layout.JOURNAL]
-        assert (job.generation, job.files, job.repeated) == (0, (), False)
-        with pytest.raises(IncompleteError, match="run the same"):
-            Datastore(folder)
-    journal = json.loads((folder / layout.JOURNAL).read_bytes())
-    assert journal["plan"] == PLAN
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(
     "name", ["notes.txt", "keys-1.npy", "keys-000000.npy", "tokens.npy.bak", ".hidden"]
@@ -74,13 +58,6 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, name, ove
     ):
         pass
     assert contents(tmp_path) == before
-
-
-def test_a_file_in_the_place_of_the_folder(tmp_path):
-    folder = tmp_path / "s"
-    folder.write_text("x")
-    with refused(DatastoreError, "cannot be used"), begin(folder, "add", {}):
-        pass
 
 
 def test_an_existing_datastore_is_replaced_only_when_asked(tmp_path):
@@ -116,20 +93,6 @@ def test_a_new_datastore_takes_the_place_of_the_old_at_one_stroke(tmp_path):
     assert make_store(tmp_path / "s", DOCUMENTS).manifest.generation == 2
 
 
-def test_a_damaged_datastore_is_replaced_only_when_asked(tmp_path):
-    make_store(tmp_path / "s", DOCUMENTS)
-    (tmp_path / "s" / layout.MANIFEST).write_bytes(b"{")
-    with (
-        pytest.raises(DatastoreError, match="already contains"),
-        begin(tmp_path / "s", "build", {}),
-    ):
-        pass
-    for kind in ("add", "compact", "index"):
-        with pytest.raises(DatastoreError, match="not JSON"), begin(tmp_path / "s", kind, {}):
-            pass
-    assert make_store(tmp_path / "s", DOCUMENTS).manifest.generation == 0
-
-
 # Going on
 
 
@@ -145,13 +108,6 @@ def test_an_interrupted_build_goes_on_and_says_so(tmp_path, caplog):
     assert "which has 4 keys" in caplog.text
 
 
-@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt, StorageError])
-def test_keys_are_kept_whatever_stopped_the_job(tmp_path, error):
-    interrupted(tmp_path, error=error)
-    with begin(tmp_path, "build", PLAN) as job:
-        assert len(job.shards) == 2
-
-
 def test_a_failed_job_without_keys_is_cleared_away(tmp_path):
     folder = tmp_path / "s"
     interrupted(folder, keys=False)
@@ -165,13 +121,6 @@ def test_a_failed_job_without_keys_is_cleared_away(tmp_path):
     interrupted(folder, keys=False, kind="add")
     assert contents(folder) == before
     assert leftovers(folder, store.manifest) == []
-
-
-def test_an_interrupted_job_without_keys_is_not_cleared_away(tmp_path):
-    interrupted(tmp_path, keys=False, error=KeyboardInterrupt)
-    assert layout.JOURNAL in names(tmp_path)
-    with begin(tmp_path, "build", PLAN) as job:
-        assert job.files
 
 
 @pytest.mark.parametrize(
@@ -258,15 +207,6 @@ def test_another_kind_of_job_gives_up_an_unfinished_one(tmp_path, caplog):
     assert "the unfinished add" in caplog.text
 
 
-def test_an_unfinished_job_does_not_outlive_the_datastore_it_was_about(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS)
-    interrupted(store.folder, kind="add")
-    store.manifest.model_copy(update={"removed": (1,)}).write(store.folder)
-    with begin(store.folder, "add", PLAN) as job:
-        assert not job.files
-        assert not job.shards
-
-
 # The end
 
 
@@ -328,30 +268,3 @@ def test_a_manifest_that_cannot_be_read_now_is_no_reason_to_delete(tmp_path):
         raise Stop
     (tmp_path / layout.MANIFEST).write_bytes(text)
     assert len(Datastore(tmp_path)) == 5
-
-
-def test_the_record_of_files(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS, shard_bytes=16)
-    records = {record.name: record for record in store.manifest.files}
-    assert sorted(records) == [name for name in names(store.folder) if name != layout.MANIFEST]
-    for name, record in records.items():
-        assert record == record_file(store.folder / name)
-        assert record.bytes == (store.folder / name).stat().st_size
-        assert record.sha256 == sha256(store.folder / name)
-    assert records[layout.TOKENS].dtype == "int32"
-    assert records[layout.TOKENS].shape == (8,)
-    assert records["keys-00000.npy"].shape == (2, 4)
-    assert records[layout.DOCUMENTS].shape is None
-    assert read_manifest(store.folder) == store.manifest
-
-
-def test_what_is_left_over_is_named(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS)
-    assert leftovers(store.folder, store.manifest) == []
-    for name in ("tokens.7.npy", layout.partial_name("keys.1-00000.npy"), layout.JOURNAL, "x.txt"):
-        (store.folder / name).touch()
-    assert leftovers(store.folder, store.manifest) == [
-        layout.JOURNAL,
-        layout.partial_name("keys.1-00000.npy"),
-        "tokens.7.npy",
-    ]

@@ -82,14 +82,6 @@ def test_a_round_trip(tmp_path):
     assert "“chronicle”" in text
 
 
-def test_a_manifest_that_lacks_what_has_a_default(tmp_path):
-    short = content()
-    for name in ("license", "source", "skipped", "metric", "dtype"):
-        del short[name]
-    write(tmp_path, short)
-    assert read_manifest(tmp_path) == valid()
-
-
 def test_what_is_no_datastore_and_what_is_not_finished(tmp_path):
     text = error(tmp_path / "none", DatastoreError)
     assert "does not exist" in text
@@ -136,37 +128,20 @@ EXACT = {"factory": "exact", "requested": "auto"}
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, value) for name in COUNTS for value in (-1, "5", 1.5, None, True, [])),
+        *((name, value) for name in COUNTS for value in (-1, "5", None)),
         *((name, 10**30) for name in (*COUNTS[:4], "generation")),
-        *(("dim", value) for value in (0, 1 << 17)),
-        *(("removed", value) for value in ([-1], [0], ["0"])),
-        *(("dtype", value) for value in ("float64", "object")),
-        *(("metric", value) for value in ("L2", None)),
-        *(("model", value) for value in ({}, None)),
-        ("created_with", 1),
-        ("license", 5),
+        ("dim", 0),
+        *(("removed", value) for value in ([-1], ["0"])),
+        *{"dtype": "object", "metric": "L2", "model": {}}.items(),
         *(("files", value) for value in (None, {})),
-        *(("windows", {"window": w, "stride": s}) for w, s in ((0, 1), (1, 1), (8, 9))),
-        ("windows", {"window": 8, "stride": 4, "concatenate": "yes"}),
-        *(
-            ("settings", SETTINGS | fields)
-            for fields in ({"k": 0}, {"k": 1.0}, {"lmbda": 1.5}, {"temperature": 0})
-        ),
-        ("settings", {"k": 1, "lmbda": 0.5}),
-        *(
-            ("index", EXACT | fields)
-            for fields in ({"factory": 5}, {"nprobe": 0}, {"nprobe": -4}, {"recall": {"at": 1}})
-        ),
+        *(("windows", {"window": w, "stride": s}) for w, s in ((1, 1), (8, 9))),
+        *(("settings", SETTINGS | one) for one in ({"k": 0}, {"lmbda": 1.5}, {"temperature": 0})),
+        *(("index", EXACT | one) for one in ({"factory": 5}, {"nprobe": 0}, {"recall": {"at": 1}})),
         ("index", {"factory": "exact"}),
-        ("key", {"name": "x", "module": "m", "side": "middle"}),
-        ("tokenizer", {"id": "t", "sha256": "0", "vocabulary": 0}),
         ("surprise", 1),
         ("model.weights_url", "http://example.org"),
         *((f"files.0.{name}", value) for name, value in {
             "bytes": -1, "sha256": "x", "shape": "9", "dtype": 5, "name": 5, "url": "x"}.items()),
-        *((f"files.0.{name}", value) for name, value in {
-            "bytes": "1", "sha256": "0" * 63, "shape": [None]}.items()),
-        *((f"files.0.{name}", value) for name, value in {"sha256": "F" * 64, "shape": 5}.items()),
     ],
 )  # fmt: skip
 def test_wrong_values(tmp_path, name, value):
@@ -177,16 +152,6 @@ def test_wrong_values(tmp_path, name, value):
         place = place[int(step) if step.isdecimal() else step]
     place[last] = value
     write(tmp_path, whole)
-    assert name in error(tmp_path)
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-@pytest.mark.parametrize("name", ["lmbda", "temperature"])
-def test_settings_are_finite(tmp_path, name, number):
-    old = "0.25" if name == "lmbda" else "10.0"
-    text = json.dumps(content()).replace(f'"{name}": {old}', f'"{name}": {number}')
-    assert number in text
-    write(tmp_path, text.encode())
     assert name in error(tmp_path)
 
 
@@ -248,34 +213,6 @@ def test_a_checksum_that_is_none(tmp_path, checksum):
     assert "checksum" in error(tmp_path)
     write(tmp_path, json.dumps(whole).encode())
     assert "checksum" in error(tmp_path)
-
-
-def test_the_order_and_the_layout_of_the_text_do_not_matter(tmp_path):
-    valid().write(tmp_path)
-    path = tmp_path / layout.MANIFEST
-    whole = json.loads(path.read_text())
-    path.write_text(json.dumps(dict(reversed(whole.items())), indent=7))
-    assert read_manifest(tmp_path) == valid()
-    assert read_manifest(tmp_path).checksum == valid().checksum
-
-
-def test_what_is_written_is_checked_first(tmp_path):
-    with pytest.raises(ValueError, match="entries"):
-        valid().model_copy(update={"entries": -1}).write(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-# Names
-
-
-NAMES = ["", "keys.npy", "keys-1.npy", "tokens-00000.npy", "tokens.0.npy", "tokens.01.npy"]
-NAMES += ["tokens.1234567890.npy", "tokens.1.1.npy", "tokens.1.safetensors", "Tokens.npy"]
-
-
-@pytest.mark.parametrize("name", [*NAMES, "index.pt"])
-def test_names_that_no_file_has(name):
-    assert layout.kind_of(name) is None
-    assert not layout.is_ours(name)
 
 
 @pytest.mark.parametrize(

@@ -90,15 +90,3 @@ def test_a_read_only_folder_is_read_and_not_changed(copy, jobs, explain):
         assert line.startswith("StorageError: ")
         assert "Permission denied" in line
     assert contents(copy) == before
-
-
-def test_a_closed_folder_is_refused_in_a_line(copy, jobs, build):
-    copy.parent.chmod(0o000)
-    works = [
-        lambda: Datastore(copy),
-        lambda: build(TEXTS, copy.parent / "new"),
-        *(lambda job=job: job(copy) for job in jobs),
-    ]
-    for line in as_nobody(*works):
-        assert line.startswith("DatastoreError: ")
-        assert "Permission denied" in line

@@ -65,20 +65,6 @@ def test_a_model_without_a_sink_has_none(store):
     assert find_sink(store) is None
 
 
-def test_a_sink_may_say_more_of_its_word_than_other_states_do(tokenizer, tmp_path):
-    """As SmolLM2's does after a whole layer: far from all others, and not quite the same."""
-    model = copy.deepcopy(make_gpt2())
-    model.transformer.h[-1].ln_2 = torch.nn.Sequential(
-        model.transformer.h[-1].ln_2, Sinking(word=2.0)
-    )
-    store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s", index="exact")
-    keys = torch.from_numpy(store.keys(np.arange(len(store))).astype(np.float32))
-    first = store.contexts.first_entry
-    rest = np.setdiff1d(np.arange(len(store)), first)
-    assert torch.pdist(keys[first]).median() > torch.pdist(keys[rest]).median()
-    assert np.flatnonzero(find_sink(store).holds(keys)).tolist() == first.tolist()
-
-
 def test_a_sink_is_found_and_neither_asks_nor_answers(sunk):
     sink = find_sink(sunk)
     keys = torch.from_numpy(sunk.keys(np.arange(len(sunk))).astype(np.float32))

@@ -56,22 +56,6 @@ def test_the_second_opening_reads_nothing_again(folder, cache, read):
     assert sorted(contents(folder)) == sorted([*STAMPED, layout.MANIFEST])
 
 
-def test_every_byte_is_read_again_when_asked(folder, read):
-    Datastore(folder)
-    Datastore(folder, full=True)
-    Datastore.from_pretrained(folder, full=True)
-    assert len(read) == 3
-
-
-def test_the_same_folder_by_another_path_is_the_same(folder, read, monkeypatch):
-    Datastore(folder)
-    monkeypatch.chdir(folder.parent)
-    Datastore("s")
-    (folder.parent / "link").symlink_to(folder)
-    Datastore(folder.parent / "link")
-    assert len(read) == 1
-
-
 def keep_times(path, write):
     state = path.stat()
     write()
@@ -133,13 +117,6 @@ def test_after_a_change_every_byte_is_read_again(folder, cache, read, change):
     assert len(read) == 2
 
 
-def test_a_copy_is_read_again(folder, read, tmp_path):
-    Datastore(folder)
-    shutil.copytree(folder, tmp_path / "copy")
-    Datastore(tmp_path / "copy")
-    assert len(read) == 2
-
-
 def test_files_that_are_still_warm_get_no_stamp(tmp_path, cache, read):
     """A later change within the same tick of the file system's clock could not be seen."""
     folder = make_store(tmp_path / "s", DOCUMENTS).folder
@@ -161,36 +138,3 @@ def test_a_cache_that_cannot_be_written_is_no_error(folder, cache, read, monkeyp
     for _ in range(2):
         assert len(Datastore(folder)) == 5
     assert len(read) == 2
-
-
-@pytest.mark.parametrize("hours", [-24, 24])
-def test_a_clock_that_jumps_hides_no_damage(folder, cache, monkeypatch, hours):
-    now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + hours * 3_600_000_000_000)
-    assert len(Datastore(folder)) == 5
-    assert (cache / "verified").exists() == (hours > 0)  # files of the future may yet change
-    path = folder / layout.TOKENS
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(DamagedError):
-        Datastore(folder)
-
-
-def test_a_damaged_datastore_gets_no_stamp(folder, cache):
-    path = folder / layout.TOKENS
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-    for _ in range(2):
-        with pytest.raises(DamagedError):
-            Datastore(folder)
-    assert not cache.exists()
-
-
-def test_the_cache_is_where_the_user_wants_it(monkeypatch, tmp_path):
-    monkeypatch.setenv("KNN_LOGITS_CACHE", str(tmp_path / "a"))
-    assert verification.cache_folder() == tmp_path / "a"
-    monkeypatch.delenv("KNN_LOGITS_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert verification.cache_folder() == tmp_path / "b" / "knn-logits"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert verification.cache_folder().name == "knn-logits"

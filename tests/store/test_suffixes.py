@@ -1,11 +1,9 @@
 """The suffix order against a plain sort of all texts, and the check of it against disorder."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits.errors import DatastoreError
 from knn_logits.store import suffixes
 from knn_logits.store.suffixes import is_suffix_order, suffix_order
 
@@ -51,14 +49,6 @@ def test_every_other_order_is_refused(documents, data):
     assert is_suffix_order(tokens, first, wrong) == (wrong.tolist() == order.tolist())
 
 
-def test_other_lengths_are_refused():
-    tokens, first = laid_out([[1, 2, 1, 2], [2, 1]])
-    order = suffix_order(tokens, first)
-    assert len(order) == 4
-    for wrong in (order[:-1], np.append(order, order[:1]), order[:0], order[None]):
-        assert not is_suffix_order(tokens, first, wrong)
-
-
 def test_long_repetitions_and_parts(monkeypatch):
     monkeypatch.setattr(suffixes, "CHUNK", 7)
     random = np.random.default_rng(0)
@@ -73,9 +63,3 @@ def test_long_repetitions_and_parts(monkeypatch):
     wrong = order.copy()
     wrong[[400, 401]] = wrong[[401, 400]]
     assert not is_suffix_order(tokens, first, wrong)
-
-
-def test_too_many_tokens(monkeypatch):
-    monkeypatch.setattr(suffixes, "MOST_TOKENS", 6)
-    with pytest.raises(DatastoreError, match="split the corpus"):
-        suffix_order(*laid_out([[1, 2, 3, 4, 5, 6]]))

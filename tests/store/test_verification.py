@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from folders import one_line, read_content, refit, write_content
+from folders import one_line, read_content, refit
 from handmade import make_store
 
 from knn_logits.errors import DamagedError
@@ -81,13 +81,6 @@ def test_keys_that_are_not_finite(tmp_path, wrong, dtype, place):
     assert "not finite" in refusal(folder)
 
 
-def test_keys_as_large_as_they_can_be(tmp_path):
-    for dtype in ("float16", "float32"):
-        limit = np.finfo(dtype)
-        keys = np.array([[limit.max, limit.min, limit.tiny, 0]] * 5, dtype)
-        assert len(make_store(tmp_path / dtype, DOCUMENTS, keys, dtype=dtype)) == 5
-
-
 @pytest.mark.parametrize(("token", "vocabulary"), [(-1, 100), (100, 100), (2**31 - 1, None)])
 def test_tokens_that_the_model_does_not_know(store, token, vocabulary):
     model = store.manifest.model.model_dump() | {"vocabulary": vocabulary}
@@ -106,15 +99,6 @@ def test_shards_of_another_length(store):
     files.write_array(path, np.load(path)[:-1])
     refit(store.folder)
     assert "keys, but the manifest says 5" in refusal(store.folder)
-
-
-def test_a_record_that_does_not_fit_its_header(store):
-    content = read_content(store.folder)
-    for record in content["files"]:
-        if record["name"] == "keys-00000.npy":
-            record["shape"] = [4, 2]
-    write_content(store.folder, content)
-    assert "the manifest says float16 (4, 2)" in refusal(store.folder)
 
 
 # Canary and probe
@@ -137,60 +121,25 @@ def with_checks(folder, **arrays):
     refit(folder, model=model)
 
 
-def test_checks_that_fit(store):
-    with_checks(store.folder)
-    Datastore(store.folder)
-    with_checks(store.folder, probe_ids=np.full((3, 0), 0, np.int64))
-    Datastore(store.folder)
-    with_checks(store.folder, canary_tokens=None, canary_keys=None)
-    Datastore(store.folder)
-
-
 @pytest.mark.parametrize(
     "arrays",
     [
         {"canary_tokens": None},
-        {"canary_keys": None},
         {"probe_ids": None},
-        {"probe_queries": None},
         {"canary_tokens": np.array([1, 100], np.int32)},
-        {"canary_tokens": np.array([1, -1], np.int32)},
-        {"canary_tokens": np.array([1.0, 2.0], np.float32)},
         {"canary_tokens": np.array([1, 2], np.int64)},
-        {"canary_tokens": np.array([[1, 2]], np.int32)},
         {"canary_tokens": np.array(1, np.int32)},
         {"canary_tokens": np.ones(10_000, np.int32), "canary_keys": np.ones((10_000, 4), "f4")},
         {"canary_keys": np.zeros((3, 4), np.float32)},
-        {"canary_keys": np.zeros((2, 5), np.float32)},
-        {"canary_keys": np.zeros((2, 4), np.float64)},
         {"canary_keys": np.full((2, 4), np.nan, np.float32)},
-        {"canary_keys": np.array(0, np.float32)},
         {"probe_queries": np.full((3, 4), np.nan, np.float32)},
-        {"probe_queries": np.zeros((3, 4), bool)},
         {"probe_queries": np.zeros((2, 4), np.float32)},
-        {"probe_ids": np.array(0, np.int64)},
-        {"probe_ids": np.zeros(3, np.int64)},
         {"probe_ids": np.zeros((3, 1, 1), np.int64)},
-        {"probe_ids": np.zeros((3, 5), np.float32)},
         {"probe_ids": np.full((3, 5), 5, np.int64)},
         {"probe_ids": np.full((3, 5), -2, np.int64)},
-        {"probe_ids": np.zeros((3, 5), np.uint64)},
         {"probe_distances": np.zeros((3, 4), np.float32)},
-        {"probe_distances": np.zeros((3, 5), np.int64)},
     ],
 )
 def test_checks_that_no_model_and_no_index_can_be_asked(store, arrays):
     with_checks(store.folder, **arrays)
     assert "does not fit" in refusal(store.folder)
-
-
-def test_checks_of_absurd_size(store):
-    path = store.folder / layout.CHECKS
-    with path.open("r+b") as file:
-        file.truncate((64 << 20) + 1)
-    content = read_content(store.folder)
-    for record in content["files"]:
-        if record["name"] == layout.CHECKS:
-            record["bytes"] = path.stat().st_size
-    write_content(store.folder, content)
-    assert "too large" in refusal(store.folder)

@@ -1,20 +1,17 @@
-import errno
-import os
 from contextlib import suppress
 
 import numpy as np
 import pytest
 from folders import names, one_line
-from handmade import document_records, write_tokens
+from handmade import write_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knn_logits.errors import ConfigError, CorpusError, MismatchError, StorageError
-from knn_logits.store import files, layout, writer
+from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.store import job as job_module
-from knn_logits.store.documents import read_documents
+from knn_logits.store import layout, writer
 from knn_logits.store.job import begin
-from knn_logits.store.writer import shard_rows, write_keys, writing_text
+from knn_logits.store.writer import shard_rows, write_keys
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
 
@@ -28,27 +25,6 @@ def job(tmp_path):
 # Tokens and documents
 
 
-def test_tokens_can_be_loaded_with_numpy(job):
-    written = write_tokens(job, DOCUMENTS)
-    tokens = np.load(job.folder / layout.TOKENS)
-    assert tokens.dtype == np.int32
-    assert tokens.tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
-    assert (written.tokens, written.documents) == (8, 3)
-    documents = read_documents(job.folder / layout.DOCUMENTS, 3, 8)
-    assert [documents[number] for number in range(3)] == document_records(DOCUMENTS)
-    assert names(job.folder) == [layout.JOURNAL, layout.DOCUMENTS, layout.TOKENS]
-    assert [one.name for one in job.files] == [layout.TOKENS, layout.DOCUMENTS]
-
-
-def test_contexts_are_documents_or_one_stream(job):
-    apart = write_tokens(job, DOCUMENTS).contexts()
-    assert (apart.first.tolist(), apart.length.tolist()) == ([0, 4, 5], [4, 1, 3])
-    assert apart.entries == 5
-    joined = write_tokens(job, DOCUMENTS, concatenate=True).contexts()
-    assert (joined.first.tolist(), joined.length.tolist()) == ([0], [8])
-    assert joined.entries == 7
-
-
 @pytest.mark.parametrize("documents", [[], [[1]], [[1], [2], [3]]])
 @pytest.mark.parametrize("concatenate", [False, True])
 def test_no_document_of_two_tokens(job, documents, concatenate):
@@ -58,27 +34,6 @@ def test_no_document_of_two_tokens(job, documents, concatenate):
         return
     with pytest.raises(CorpusError, match="two tokens"):
         writer.contexts()
-
-
-@pytest.mark.parametrize("token", [-1, 100, 2**40])
-def test_a_token_outside_the_vocabulary(job, token):
-    with pytest.raises(
-        ConfigError, match="but the model's vocabulary has only 100 tokens"
-    ) as caught:
-        write_tokens(job, [[1, 2], [3, token]])
-    assert str(token) in one_line(caught)
-    assert names(job.folder) == [layout.JOURNAL]
-
-
-def test_text_of_any_kind_about_a_document(job):
-    with writing_text(job, concatenate=False, vocabulary=9) as writer:
-        writer.add([1, 2], id="a\nb", title="Grüße 👍", uri="file:///x", metadata='{"n": 1}')
-        writer.add([3], id="")
-    documents = read_documents(job.folder / layout.DOCUMENTS, 2, 3)
-    assert documents[0].title == "Grüße 👍"
-    assert documents[0].id == "a\nb"
-    assert (documents[0].uri, documents[0].metadata) == ("file:///x", '{"n": 1}')
-    assert (documents[1].id, documents[1].title, documents[1].uri) == ("", None, None)
 
 
 @pytest.mark.parametrize("other", [[[5, 6, 7, 8], [9]], [[5, 6, 7], [8, 9], [10, 11, 12]]])
@@ -189,39 +144,3 @@ def test_ranks_fill_no_shard_of_another_run(tmp_path):
 
 
 # A full disk
-
-
-@pytest.fixture
-def full_disk(monkeypatch):
-    """Lets a disk take some bytes, no more."""
-    write = files.write
-
-    def fill(room):
-        left = [room]
-
-        def written(file, content):
-            left[0] -= len(content)
-            if left[0] < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return write(file, content)
-
-        monkeypatch.setattr(files, "write", written)
-
-    return fill
-
-
-@pytest.mark.parametrize("room", [0, 128, 140, 159])
-def test_a_full_disk_leaves_no_tokens(job, full_disk, room):
-    full_disk(room)
-    with pytest.raises(StorageError, match="free some space"):
-        write_tokens(job, DOCUMENTS)
-    assert names(job.folder) == [layout.JOURNAL]
-
-
-def test_a_full_disk_leaves_no_half_of_a_shard(job, full_disk):
-    write_tokens(job, DOCUMENTS)
-    full_disk(150)
-    with pytest.raises(StorageError, match="free some space"):
-        write_keys(job, [np.zeros((5, 4), np.float16)], 5)
-    assert names(job.folder) == [layout.JOURNAL, layout.DOCUMENTS, layout.TOKENS]
-    assert not job.shards
