@@ -1,7 +1,7 @@
 """Attacks on a datastore's manifest, names, index and documents, with hashes that fit.
 
-Each is a function of the folder and of chance, and returns what it did. `extreme_attacks` changes
-numbers, and the fuzzer bytes; these change what neither does.
+Each is a function of the folder and of chance, and returns what it did. The fuzzer changes numbers
+and bytes; these change what it does not.
 """
 
 import json

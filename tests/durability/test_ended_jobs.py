@@ -58,17 +58,6 @@ def test_the_same_job_again_only_clears_up(jobs, stopped, tmp_path, kind):
     assert jobs.state(kind, folder) == jobs.state(kind, whole)
 
 
-def test_settings_that_were_written_since_are_written_over(jobs, stopped, tmp_path):
-    folder = tmp_path / "s"
-    jobs.prepare("gate", folder)
-    stopped("gate", folder)
-    manifest = Datastore(folder).manifest
-    other = manifest.settings.model_copy(update={"k": 5})
-    manifest.model_copy(update={"settings": other}).write(folder)
-    jobs.run("gate", folder)
-    assert Datastore(folder).manifest.settings == manifest.settings
-
-
 @pytest.mark.parametrize("kind", ["index", "cluster", "gate"])
 def test_another_job_of_the_kind_is_done(jobs, stopped, tmp_path, kind):
     """What a job was asked for is in its plan, so that another is not taken for it."""

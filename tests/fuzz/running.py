@@ -1,19 +1,13 @@
-"""Gives a parser changed inputs in a child process of limited memory and time, and counts.
-
-A child takes inputs one after another, and says of each how it ended. Where it dies, hangs or
-raises what is no error of the package, the input is kept, made smaller.
-"""
+"""Gives a parser inputs in a child process of limited memory and time, and counts how they end."""
 
 import hashlib
 import json
 import os
 import resource
-import select
 import signal
-import time
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import above  # noqa: F401 (puts the tests' folders on the path)
@@ -26,9 +20,7 @@ CRASHERS = Path(__file__).parent / "crashers"
 MEMORY = 2 << 30
 # Of the child's own time, and by the clock, since other processes have the machine too.
 SECONDS, WALL = 10, 120
-# A child is replaced after so many inputs, so that nothing adds up.
-_INPUTS = 2000
-_TRIES, _TRYING = 60, 100
+GOOD = ("refused", "accepted", "skipped")
 
 
 @dataclass(frozen=True)
@@ -53,42 +45,6 @@ class Target:
     may_crash: bool = False
 
 
-@dataclass
-class Result:
-    """How the inputs of a parser ended, and what went wrong.
-
-    `slowest` is by the clock, `busiest` seconds of the processor, which other processes do not
-    lengthen.
-    """
-
-    inputs: int = 0
-    counts: Counter = field(default_factory=Counter)
-    wrong: list = field(default_factory=list)
-    megabytes: int = 0
-    slowest: float = 0.0
-    busiest: float = 0.0
-
-    def counted(self, target, places, data_of):
-        """Reads inputs and counts how they ended; yields those that ended wrongly."""
-        for place, kind, text, times, megabytes in read_all(target, places, data_of):
-            self.inputs += 1
-            self.counts[kind] += 1
-            self.megabytes = max(self.megabytes, megabytes)
-            self.slowest = max(self.slowest, times[0])
-            self.busiest = max(self.busiest, times[1])
-            if kind not in GOOD and not (kind in ("crash", "hang") and target.may_crash):
-                yield place, kind, text
-
-    def add(self, other):
-        """Counts those of another result too."""
-        self.inputs += other.inputs
-        self.counts += other.counts
-        self.wrong += other.wrong
-        self.megabytes = max(self.megabytes, other.megabytes)
-        self.slowest = max(self.slowest, other.slowest)
-        self.busiest = max(self.busiest, other.busiest)
-
-
 def outcome(read, refused, data):
     """How an input ended, and a text about it where that is wrong."""
     try:
@@ -103,128 +59,59 @@ def outcome(read, refused, data):
         return "exception", traceback.format_exc()[-1500:]
 
 
-GOOD = ("refused", "accepted", "skipped")
-
-
-def _child(target, places, data_of, pipe):
-    """Reads inputs, and writes a line before and after each."""
+def _child(target, inputs, pipe):
+    """Reads inputs, and writes a line after each."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit = children.virtual_size() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+    for sign in (signal.SIGVTALRM, signal.SIGALRM):
+        signal.signal(sign, signal.SIG_DFL)
     quiet = os.open(os.devnull, os.O_WRONLY)
     for handle in (1, 2):  # libraries print their warnings
         os.dup2(quiet, handle)
     read = target.open()
-
-    def say(*line):
-        os.write(pipe, json.dumps(line).encode() + b"\n")
-
-    for place in places:
-        data = data_of(place)
-        say("begin", place)
+    for data in inputs:
         signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-        since = time.monotonic(), time.process_time()
-        result, text = outcome(read, target.refused, data)
+        signal.alarm(WALL)
+        result = outcome(read, target.refused, data)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        own, theirs = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        most = max(own.ru_maxrss, theirs.ru_maxrss) >> 10
-        times = time.monotonic() - since[0], time.process_time() - since[1]
-        say("end", place, result, text[-1500:], times, most)
+        os.write(pipe, json.dumps(result).encode() + b"\n")
 
 
-def _lines(pipe):
-    """Yields the lines of a pipe until its end. None means that none came for long."""
-    rest = b""
-    while select.select([pipe], [], [], WALL)[0]:
-        data = os.read(pipe, 1 << 16)
-        if not data:
-            return
-        *whole, rest = (rest + data).split(b"\n")
-        yield from map(json.loads, whole)
-    yield None
-
-
-def read_all(target, places, data_of):
-    """Yields the place, the result, a text, the times and megabytes of each of some inputs."""
-    places = list(places)
-    while places:
+def outcomes(target, inputs):
+    """Yields how each input ended, and a text about it. A child that dies is replaced."""
+    while inputs:
         reader, writer = os.pipe()
-        number = children.fork(_child, target, places, data_of, writer)
+        number = children.fork(_child, target, inputs, writer)
         os.close(writer)
-        now, done = None, 0
-        for line in _lines(reader):
-            if line is None:
-                os.kill(number, signal.SIGKILL)
-                break
-            kind, *rest = line
-            now = rest[0] if kind == "begin" else None
-            if kind == "end":
+        done = 0
+        with os.fdopen(reader) as pipe:
+            for line in pipe:
                 done += 1
-                yield tuple(rest)
-        os.close(reader)
+                yield tuple(json.loads(line))
         status = os.waitpid(number, 0)[1]
-        if now is None and done < len(places):
-            raise AssertionError(f"{target.name}: the child ended by itself ({status})")
-        if now is not None:
+        if done < len(inputs):
             ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else status
-            result = "hang" if ended in ("SIGVTALRM", "SIGKILL") else "crash"
-            yield now, result, str(ended), (float(SECONDS), float(SECONDS)), 0
-            done += 1
-        places = places[done:]
+            yield ("hang" if ended in ("SIGVTALRM", "SIGALRM") else "crash"), str(ended)
+        inputs = inputs[done + 1 :]
 
 
-def fuzz(target, number, seed, say=print, *, first=0):
-    """Gives a parser some inputs; what it does wrong is kept in `crashers`, made smaller."""
-    result = Result()
-    seen = set()
+def fuzz(target, number, seed, first=0):
+    """Gives a parser the inputs that once broke it, and changed ones.
 
-    def data_of(place):
-        return mutation.changed(target.seeds, target.form, f"{seed} {target.name} {place}")
-
-    for start in range(first, first + number, _INPUTS):
-        places = range(start, min(start + _INPUTS, first + number))
-        for place, kind, text in result.counted(target, places, data_of):
-            cause = (kind, text.strip().splitlines()[-1][:60] if text.strip() else "")
-            result.wrong.append(f"{target.name} (seed {seed}, {place}): {kind} {text[-400:]}")
-            if cause in seen:
-                continue
-            seen.add(cause)
-            say(result.wrong[-1], flush=True)
-            keep(target, smaller(target, data_of(place), kind))
-    return result
-
-
-def again(target, say=print):
-    """Gives a parser the inputs that once broke it."""
-    result, paths = Result(), sorted((CRASHERS / target.name).glob("*"))
-    for place, kind, text in result.counted(
-        target, range(len(paths)), lambda place: paths[place].read_bytes()
-    ):
-        result.wrong.append(f"{target.name} ({paths[place].name}): {kind} {text[-400:]}")
-        say(result.wrong[-1], flush=True)
-    return result
-
-
-def smaller(target, data, kind):
-    """Leaves out parts of an input as long as it ends in the same way."""
-    size, tries, end = len(data) // 2, 0, time.monotonic() + _TRYING
-    while size:
-        place = 0
-        while place < len(data) and tries < _TRIES and time.monotonic() < end:
-            shorter = data[:place] + data[place + size :]
-            tries += 1
-            ((_, result, *_),) = read_all(target, [0], lambda _, data=shorter: data)
-            if result == kind:
-                data = shorter
-            else:
-                place += size
-        size //= 2
-    return data
-
-
-def keep(target, data):
-    """Writes an input into the folder of those that tests read."""
-    folder = CRASHERS / target.name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / hashlib.sha256(data).hexdigest()[:12]).write_bytes(data)
+    Returns:
+        The counts of how they ended, and a line for each that ended wrongly, which is kept.
+    """
+    inputs = [path.read_bytes() for path in sorted((CRASHERS / target.name).glob("*"))]
+    for place in range(first, first + number):
+        inputs.append(mutation.changed(target.seeds, target.form, f"{seed} {target.name} {place}"))
+    counts, wrong = Counter(), []
+    for data, (kind, text) in zip(inputs, outcomes(target, inputs), strict=True):
+        counts[kind] += 1
+        if kind in GOOD or (kind in ("crash", "hang") and target.may_crash):
+            continue
+        path = CRASHERS / target.name / hashlib.sha256(data).hexdigest()[:12]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        wrong.append(f"{path}: {kind} {text[-400:]}")
+    return counts, wrong

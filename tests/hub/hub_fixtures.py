@@ -39,9 +39,6 @@ def emptied(hub):
     hub.faults.clear()
     hub.requests.clear()
     hub.down = None
-    hub.lfs = True
-    hub.endless = False
-    hub.answers.clear()
     return hub
 
 

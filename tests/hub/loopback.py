@@ -1,38 +1,31 @@
-"""A Hub on the loopback interface, with the routes that pulling and pushing repositories need.
+"""A Hub of datasets on the loopback interface, with the routes that pull and push need.
 
-Datasets have their own names, and the names of models and Spaces begin with "models/" and
-"spaces/".
-
-A test sets content and faults. `requests` records the requests and the bytes that were sent. As a
-program, `python loopback.py PORT_FILE`, it serves until it is killed.
+A test sets content and faults. `requests` records the requests and the bytes that were sent.
 """
 
 import base64
 import hashlib
 import json
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 PRIVATE_TOKEN = "hf_ownerownerownerownerownerowner"
 
 
 @dataclass
 class Fault:
-    """A fault of the Hub with a file, always or so many `times`.
+    """A fault of the Hub with a file, always or a number of `times`.
 
     Kinds: "wrong" (wrong bytes of the right size), "cut" (fewer bytes than announced, then the
-    connection closes), "short" (consistently shorter), "slow" (`rate` bytes a second), "status",
-    "headers" (they replace those of each answer; None removes one), "grown" (the body is `size`
-    bytes longer) and "announced" (the announced size is longer as well).
+    connection closes), "status", "headers" (they replace those of each answer), "grown" (the body
+    is `size` bytes longer) and "announced" (the announced size is longer as well).
     """
 
     kind: str
     times: int | None = None
     status: int = 500
-    rate: float = 1e6
     headers: dict = field(default_factory=dict)
     size: int = 0
 
@@ -59,13 +52,6 @@ class Repo:
         return revision if revision in self.commits else None
 
 
-def _page(url, name):
-    """Returns the web address of a repository."""
-    if name.startswith("models/"):
-        return f"{url}/{name.removeprefix('models/')}"
-    return f"{url}/{name}" if name.startswith("spaces/") else f"{url}/datasets/{name}"
-
-
 class Hub:
     """The server, whose endpoint is `url`."""
 
@@ -74,10 +60,6 @@ class Hub:
         self.faults = {}
         self.requests = []
         self.down = None
-        self.lfs = True
-        self.endless = False
-        # False answers, by the name of a dataset's route.
-        self.answers = {}
         handler = type("Handler", (_Handler,), {"hub": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
@@ -146,16 +128,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, path, body):
         if "resolve" in path:
             at = path.index("resolve")
-            prefix = {"datasets": path[1:at], "spaces": path[:at]}.get(path[0])
-            name = "/".join(prefix or ["models", *path[:at]])
-            return self._file(name, path[at + 1], "/".join(path[at + 2 :]))
+            return self._file("/".join(path[1:at]), path[at + 1], "/".join(path[at + 2 :]))
         if path == ["api", "repos", "create"]:
             return self._create(json.loads(body))
         if path == ["api", "validate-yaml"]:
             return self._json({"errors": [], "warnings": []})
-        if path[0] == "api" and path[1] in ("datasets", "models", "spaces") and len(path) >= 4:
-            name = "/".join(path[2:4] if path[1] == "datasets" else path[1:4])
-            return self._dataset(name, path[4:], body)
+        if path[:2] == ["api", "datasets"] and len(path) >= 4:
+            return self._dataset("/".join(path[2:4]), path[4:], body)
         return self._error(404, "NotFound")
 
     def _allowed(self, name, write=False):
@@ -171,14 +150,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.note["token"] != PRIVATE_TOKEN:
             return self._error(401 if not self.note["token"] else 403, "Forbidden")
         name = f"{wanted['organization']}/{wanted['name']}"
-        kind = wanted.get("type", "model")
-        name = name if kind == "dataset" else f"{kind}s/{name}"
         if name in self.hub.repos:
-            return self._json({"error": "exists", "url": _page(self.hub.url, name)}, 409)
+            return self._json({"error": "exists", "url": f"{self.hub.url}/datasets/{name}"}, 409)
         repo = self.hub.repo(name)
         repo.private = bool(wanted.get("private")) or wanted.get("visibility") == "private"
         repo.commit({".gitattributes": b""})
-        return self._json({"url": _page(self.hub.url, name), "name": name})
+        return self._json({"url": f"{self.hub.url}/datasets/{name}", "name": name})
 
     def _dataset(self, name, rest, body):
         write = rest[:1] in (["commit"], ["preupload"], ["branch"])
@@ -196,21 +173,11 @@ class _Handler(BaseHTTPRequestHandler):
         if sha is None:
             return self._error(404, "RevisionNotFound")
         files = repo.commits[sha]
-        if action in self.hub.answers:
-            return self._answer(200, self.hub.answers[action], {"Content-Type": "application/json"})
         if action == "revision":
             siblings = [{"rfilename": one} for one in files]
             return self._json(
                 {"id": name, "sha": sha, "private": repo.private, "siblings": siblings, "tags": []}
             )
-        if action == "tree":
-            again = {"Link": f'<{self.hub.url}{self.path}>; rel="next"'} if self.hub.endless else {}
-            return self._json([self._entry(one, files[one]) for one in files], headers=again)
-        if action == "paths-info":
-            asked = [one for one in parse_qs(body.decode())["paths"] if one in files]
-            if self.hub.endless:
-                return self._endless()
-            return self._json([self._entry(one, files[one]) for one in asked])
         if action == "preupload":
             listed = [
                 {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False}
@@ -221,25 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._commit(name, repo, revision, body)
         return self._error(404, "NotFound")
 
-    def _endless(self):
-        """Sends a list that has no end."""
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.close_connection = True
-        while True:
-            self.wfile.write(b"[" + b" " * (1 << 16))
-            self.note["bytes"] += 1 << 16
-
-    def _entry(self, name, data):
-        entry = {"type": "file", "path": name, "size": len(data), "oid": _git(data)}
-        if self._is_lfs(data):
-            sha = hashlib.sha256(data).hexdigest()
-            entry["lfs"] = {"oid": sha, "size": len(data), "pointerSize": 130}
-        return entry
-
     def _is_lfs(self, data):
-        return self.hub.lfs and len(data) > 4096
+        return len(data) > 4096
 
     def _commit(self, name, repo, branch, body):
         files = dict(repo.commits[repo.branches[branch]])
@@ -255,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif one["key"] == "deletedFile":
                 del files[value["path"]]
         sha = repo.commit(files, branch)
-        url = f"{_page(self.hub.url, name)}/commit/{sha}"
+        url = f"{self.hub.url}/datasets/{name}/commit/{sha}"
         return self._json({"success": True, "commitUrl": url, "commitOid": sha})
 
     def _file(self, name, revision, path):
@@ -274,8 +224,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._error(fault.status, "Fault")
         if fault and fault.kind == "wrong":
             data = bytes([data[0] ^ 1]) + data[1:] if len(data) < 200 else _flipped(data)
-        if fault and fault.kind == "short":
-            data = data[: len(data) // 2]
         first = 0
         wanted = self.headers.get("Range")
         if wanted and self.command == "GET":
@@ -296,8 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._error(404, "EntryNotFound", headers.pop(404))
         self.send_response(206 if first else 200)
         for name, value in headers.items():
-            if value is not None:
-                self.send_header(name, value)
+            self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
             self._send(part, fault)
@@ -309,17 +256,14 @@ class _Handler(BaseHTTPRequestHandler):
         if fault and fault.kind == "cut":
             part = part[: len(part) // 2]
             self.close_connection = True
-        step = 1 << 14 if fault and fault.kind == "slow" else 1 << 20
-        for first in range(0, len(part), step):
-            piece = part[first : first + step]
+        for first in range(0, len(part), 1 << 20):
+            piece = part[first : first + (1 << 20)]
             self.wfile.write(piece)
             self.wfile.flush()
             self.note["bytes"] += len(piece)
-            if fault and fault.kind == "slow":
-                time.sleep(len(piece) / fault.rate)
 
-    def _json(self, content, status=200, headers=None):
-        kind = {"Content-Type": "application/json", **(headers or {})}
+    def _json(self, content, status=200):
+        kind = {"Content-Type": "application/json"}
         self._answer(status, json.dumps(content).encode(), kind)
 
     def _error(self, status, code, headers=None):

@@ -2,11 +2,10 @@
 
 import re
 
-import pytest
 from handmade import make_manifest
 
 from knn_logits.hub.card import BEGIN, END, card, front_matter
-from knn_logits.store.records import LearnedRecord, ModelRecord, PairsRecord, RecallRecord
+from knn_logits.store.records import ModelRecord, PairsRecord, RecallRecord
 
 
 def manifest(**settings):
@@ -28,14 +27,6 @@ def test_front_matter():
     local = ModelRecord(id="tiny", type="gpt2", config_sha256="0", dtype="float32")
     assert "base_model" not in front_matter(manifest(model=local))
     assert "license" not in front_matter(manifest())
-
-
-@pytest.mark.parametrize(
-    ("entries", "size"),
-    [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (10**9 - 1, "100M<n<1B"), (10**9, "n>1B")],
-)
-def test_sizes(entries, size):
-    assert front_matter(manifest(entries=entries))["size_categories"] == [size]
 
 
 HOSTILE = "x --> <script>a</script>\n---\n# b `c` | [d](e) \u202e\x1b[2J; rm -rf ~ " + "y" * 5000
@@ -89,22 +80,6 @@ def test_the_page_says_what_there_is():
     assert 'from_pretrained("org/name", revision="v1")' in card(manifest(), "org/name", "v1")
 
 
-def test_the_page_of_a_learned_memory_says_what_it_was_learned_from():
-    learned = LearnedRecord(
-        rows=1,
-        targets="tokens",
-        entries=9000,
-        documents=7,
-        epochs=1,
-        held_out=10,
-        perplexity_lm=9,
-        perplexity=8,
-    )
-    text = card(manifest().model_copy(update={"learned": learned}), "org/name")
-    assert "| rows | 123,456, learned from 9,000 tokens of 7 documents |\n| text | none" in text
-    assert "asks rows that were learned from a text" in text
-
-
 def data_of(text):
     from huggingface_hub import DatasetCard
 
@@ -121,7 +96,6 @@ def test_the_page_says_how_sources_are_read():
 
 
 MIT = manifest(license="MIT")
-PUBLIC = manifest(license="CC0-1.0", entries=5)
 
 
 def test_a_new_card_and_the_same_again():
@@ -130,27 +104,6 @@ def test_a_new_card_and_the_same_again():
     assert text.index(BEGIN) < text.index("### Files") < text.index(END)
     assert data_of(text) == front_matter(MIT)
     assert card(MIT, "org/name", old=text) == text
-
-
-@pytest.mark.parametrize("license", [None, "MIT", "a --> b <x>"])
-def test_new_values_where_the_user_changed_nothing(license):
-    """Also with the sign that ends the comment in which the values are noted."""
-    old = card(manifest(license=license), "org/name")
-    again = card(PUBLIC, "org/name", old=old)
-    assert data_of(again) == front_matter(PUBLIC)
-    assert "123,456" not in again
-    without = card(manifest(), "org/name", old=again)
-    assert data_of(without) == front_matter(manifest())
-
-
-def test_a_field_that_the_user_changed_added_or_deleted():
-    edited = card(MIT, "org/name").replace("license: mit", "license: apache-2.0\nlanguage: en")
-    edited = edited.replace("viewer: false\n", "").replace("- knn-lm\n", "- mine\n")
-    data = data_of(card(PUBLIC, "org/name", old=edited))
-    assert data["tags"] == ["knn-logits", "retrieval", "datastore", "mine"]
-    assert (data["license"], data["language"]) == ("apache-2.0", "en")
-    assert "viewer" not in data
-    assert data["size_categories"] == ["n<1K"]
 
 
 def test_a_card_that_is_somebody_elses():

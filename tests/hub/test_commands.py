@@ -1,10 +1,6 @@
 """`pull`, `push` and a name in the place of a folder, in processes that know this Hub alone."""
 
-import subprocess
-import sys
-
-import numpy as np
-from worker import AT_ONCE, NAME, content, environment
+from worker import NAME, content
 
 pytest_plugins = ["hub_fixtures"]
 
@@ -57,32 +53,3 @@ def test_mistakes_are_one_line(hub, worker, run, indexed, tmp_path):
         done = run(*words)
         assert (done.code, len(done.err.splitlines())) == (1, 1)
         assert said in done.err
-
-
-def test_import(run, indexed, model_folder, tmp_path):
-    folder = tmp_path / "old"
-    folder.mkdir()
-    keys = indexed.keys(np.arange(len(indexed)))
-    (folder / "keys.npy").write_bytes(keys.tobytes())
-    (folder / "vals.npy").write_bytes(indexed.values.numpy().tobytes())
-    words = ("import", model_folder, folder, "--out", tmp_path / "new")
-    answer = run(*words, "--json", "--index", "exact").json
-    assert (answer["entries"], answer["keys"], answer["index"]) == (len(indexed), True, "exact")
-    again = run.refused(*words)
-    assert "--overwrite" in again.err.splitlines()[-1]
-    assert "entries, index exact" in run(*words, "--overwrite").out
-
-
-def test_a_model_that_the_hub_does_not_give_is_one_line(hub, store, tmp_path):
-    words = ["knn-logits", "explain", "no-such/modle", str(store.folder), "text"]
-    # The command line says how talkative the Hub's client is, before that is loaded.
-    heard = "from knn_logits.cli.terminal import listen\nlisten()"
-    code = f"{heard}\n{AT_ONCE}\nimport sys\nfrom knn_logits.cli import main\n"
-    code += f"sys.argv = {words}\nmain()"
-    out_of_reach = environment(hub, tmp_path / "home", HF_ENDPOINT="http://127.0.0.1:9")
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=out_of_reach, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("knn-logits: cannot load the model 'no-such/modle'")
-    assert done.stderr.count("\n") == 1, done.stderr

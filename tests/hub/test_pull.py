@@ -11,7 +11,6 @@ from loopback import PRIVATE_TOKEN
 from worker import NAME, OPEN, Failed, arrays_of, content
 
 from knn_logits import Datastore
-from knn_logits._version import __version__
 
 pytest_plugins = ["hub_fixtures"]
 
@@ -52,11 +51,6 @@ def test_keys_stay_on_the_hub_until_something_asks(published, worker, cache, ind
     assert published.sent(".npy") == keys + (indexed.folder / "tokens.npy").stat().st_size
 
 
-def test_an_exact_index_brings_its_keys(hub, worker, cache, store):
-    hub.repo(NAME).commit(content(store.folder))
-    assert worker(OPEN + FACTS, name=NAME, cache=cache)[2] is True
-
-
 def test_the_second_opening_fetches_nothing(published, worker, cache):
     worker(OPEN, name=NAME, cache=cache)
     published.requests.clear()
@@ -95,19 +89,6 @@ def test_a_revision_is_a_commit_a_branch_or_a_tag(published, worker, cache, stor
         worker(both, name=f"{NAME}@b", cache=cache)
 
 
-def test_a_branch_that_moves(published, worker, cache, store):
-    """What is open stays of its commit, also for the keys; the next opening sees the new one."""
-    code = OPEN + "before = store.revision\n"
-    old = worker(code + "globals()['kept'] = store\nresult = before", name=NAME, cache=cache)
-    new = published.repo(NAME).commit(content(store.folder))
-    again = worker(
-        "kept = globals().get('kept')\n" + OPEN + "result = store.revision", name=NAME, cache=cache
-    )
-    assert (old, again) == (published.repo(NAME).resolve(old), new)
-    pinned = f"{NAME}@{old}"
-    assert worker(OPEN + "store.fetch_keys()\n" + FACTS, name=pinned, cache=cache)[2] is True
-
-
 def test_a_folder_wins_over_the_hub(published, worker, cache, store, tmp_path):
     code = "import os\nback = os.getcwd()\nos.chdir(place)\n"
     code += OPEN + "result = [store.revision, len(store)]\nos.chdir(back)"
@@ -120,13 +101,6 @@ def test_a_folder_wins_over_the_hub(published, worker, cache, store, tmp_path):
         worker("Datastore.from_pretrained(name, revision='main')", name=there)
 
 
-def test_the_library_names_itself(published, worker, cache):
-    worker(OPEN, name=NAME, cache=cache)
-    for one in published.requests:
-        assert f"knn-logits/{__version__}" in one["agent"]
-        assert "datastore-format/1" in one["agent"]
-
-
 def test_a_private_datastore(published, worker, owner, cache):
     published.repo(NAME).private = True
     with pytest.raises(Failed, match=r"HubError: .*private.*hf auth login"):
@@ -137,45 +111,10 @@ def test_a_private_datastore(published, worker, owner, cache):
     assert worker(given, name=NAME, cache=clean, token=PRIVATE_TOKEN) > 0
 
 
-def test_the_processor_takes_a_name(published, worker, cache):
-    code = (
-        "from knn_logits.search.combined import open_stores\n"
-        "import huggingface_hub.constants as constants\n"
-        "constants.HF_HUB_CACHE = cache\n"
-        "result = [one.name for one in open_stores([name, name])]"
-    )
-    assert worker(code, name=NAME, cache=cache) == [NAME, NAME]
-
-
-def test_progress_counts_the_bytes(published, worker, cache, indexed):
-    code = (
-        "heard = []\n"
-        "Datastore.from_pretrained(name, cache_dir=cache,\n"
-        "    progress=lambda phase, done, total: heard.append([phase, done, total]))\n"
-        "result = [one for one in heard if one[0] == 'downloading']"
-    )
-    heard = worker(code, name=NAME, cache=cache)
-    total = sum(one.bytes for one in indexed.manifest.files)
-    total -= sum(one.bytes for one in indexed.manifest.key_shards)
-    assert heard[-1] == ["downloading", total, total]
-    assert [one[1] for one in heard] == sorted(one[1] for one in heard)
-
-
 def test_a_download_is_not_changed(published, worker, cache):
     code = OPEN + "knn_logits.remove_documents(store, ['0'])"
     with pytest.raises(Failed, match=r"DatastoreError: .*download of org/texts.*--out FOLDER"):
         worker(code, name=NAME, cache=cache)
-
-
-def test_pull_into_a_folder_of_its_own(published, worker, indexed, tmp_path):
-    code = "result = str(knn_logits.pull(name, out=out, keys=keys).folder)"
-    whole = Datastore(worker(code, name=NAME, out=tmp_path / "whole", keys=True))
-    for key, array in arrays_of(indexed).items():
-        np.testing.assert_array_equal(arrays_of(whole)[key], array)
-    light = Datastore(worker(code, name=NAME, out=tmp_path / "light", keys=False))
-    assert not light.offers_keys
-    assert not any(one.is_symlink() for one in light.folder.iterdir())
-    assert len(light) == len(indexed)
 
 
 def test_a_dry_run_fetches_the_manifest_only(published, worker, cache):

@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from worker import NAME, OPEN, Failed, arrays_of, content
+from worker import NAME, OPEN, Failed, arrays_of
 
 from knn_logits import Datastore, KNNLogitsProcessor, remove_documents
 from knn_logits.building.removing import compact
@@ -62,16 +62,6 @@ def test_an_index_made_of_keys_needs_them(hub, owner, store):
     assert hub.repos == {}
 
 
-def test_the_second_push_replaces_the_first_as_a_whole(hub, owner, indexed, store, cache):
-    first = push(owner, indexed.folder)
-    second = push(owner, store.folder)
-    assert first != second
-    names = {one.name for one in store.manifest.files} | {"datastore.json", "README.md"}
-    assert set(head(hub)) == names | {".gitattributes"}
-    assert owner(OPEN + "result = len(store)", name=NAME, cache=cache) == len(store)
-    assert owner(OPEN + "result = len(store)", name=f"{NAME}@{first}", cache=cache) == len(indexed)
-
-
 def test_removed_documents_are_not_published(hub, owner, indexed, tmp_path):
     folder = tmp_path / "store"
     shutil.copytree(indexed.folder, folder)
@@ -91,28 +81,6 @@ def test_a_branch_and_a_private_repository(hub, owner, indexed, cache):
     assert head(hub) == before
     code = OPEN + "result = store.offers_keys"
     assert owner(code, name=f"{NAME}@light", cache=cache) is False
-
-
-def test_a_dry_run_sends_nothing(hub, owner, indexed):
-    code = (
-        "done = knn_logits.push_to_hub(folder, name, dry_run=True)\n"
-        "result = [done.commit, [list(one) for one in done.files]]"
-    )
-    commit, files = owner(code, folder=indexed.folder, name=NAME)
-    assert commit is None
-    assert hub.requests == []
-    sizes = dict(files)
-    assert sizes["tokens.npy"] == (indexed.folder / "tokens.npy").stat().st_size
-    assert sizes["README.md"] > 500
-
-
-def test_who_may_push(hub, owner, worker, indexed):
-    with pytest.raises(Failed, match=r"HubError: .*401.*hf auth login"):
-        push(worker, indexed.folder)
-    with pytest.raises(Failed, match=r"ConfigError: .*org/name"):
-        push(owner, indexed.folder, name="no-slash")
-    with pytest.raises(Failed, match="does not exist"):
-        push(owner, indexed.folder / "none")
 
 
 def test_a_users_edits_of_the_card_survive(hub, owner, indexed):
@@ -156,9 +124,3 @@ def test_an_edit_during_a_push_is_not_overwritten(hub, owner, indexed):
     with pytest.raises(Failed, match=r"HubError: .*changed on the Hub during the command"):
         owner(code, folder=indexed.folder, name=NAME)
     assert repo.branches["main"] == before
-
-
-def test_from_one_name_to_another(hub, owner, indexed):
-    hub.repo(NAME).commit(content(indexed.folder))
-    push(owner, NAME, name="org/copy")
-    assert head(hub, "org/copy")["keys-00000.npy"] == head(hub)["keys-00000.npy"]
