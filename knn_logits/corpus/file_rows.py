@@ -8,15 +8,17 @@ import gzip
 import io
 import itertools
 import json
+import math
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from knn_logits.corpus.documents import Item
 from knn_logits.corpus.formats import (
     JSON,
     JSON_LINES,
@@ -55,6 +57,8 @@ _MOST_LEFT = 100
 _BETWEEN = "::"
 # The most characters that a file may give: in any case, and for each of its bytes.
 MOST_TEXT, MOST_TEXT_A_BYTE = 64 << 20, 300
+# An empty line takes time as well: as much as a line of this length.
+_LINE_COST = bytes(64)
 _IN_PROCESS = {PLAIN: plain.read, LINES: plain.read_lines}
 
 
@@ -70,8 +74,7 @@ class Reading:
 
 def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
     """Reads the rows of one file, one at a time."""
-    rows, packed, keys = 0, False, reading.schema.keys
-    before = ""
+    rows, packed, before = 0, False, ""
     try:
         with ExitStack() as stack:
             raw: Any = stack.enter_context(file.path.open("rb"))
@@ -85,14 +88,8 @@ def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
             packed = file.path.name.lower().endswith(".gz") or _is_packed(raw)
             stream = gzip.GzipFile(fileobj=raw) if packed else raw
             read = {JSON_LINES: _json_lines, JSON: _json}.get(reader, _document)
-            most = max(MOST_TEXT, MOST_TEXT_A_BYTE * (file.size or 0))
-            for row in read(stream, packed, file, reading):
-                most -= sum(len(str(row.fields.get(key, ""))) for key in {"text", *keys})
-                if most < 0:
-                    raise UnreadableError(
-                        "it yields more text than a document of its size can contain, as in a zip "
-                        "bomb; split it if you trust it"
-                    )
+            found = read(stream, packed, file, reading)
+            for row in _bounded(found, file, lambda row: map(str, row.fields.values())):
                 rows += 1
                 before = f"; the {rows} rows before that were read"
                 if read is not _document:
@@ -107,6 +104,21 @@ def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
         reading.skip(file.shown, f"{error}{before}")
     except UnicodeError:  # its encoding was checked before
         reading.skip(file.shown, f"it has changed while it was read{before}; read it again")
+
+
+def _bounded(
+    items: Iterator[Item], file: SourceFile, texts: Callable[[Item], Iterable[str | bytes]]
+) -> Iterator[Item]:
+    """Refuses a file that has more text than one of its size can have; a pipe has no size."""
+    most = math.inf if file.size is None else max(MOST_TEXT, MOST_TEXT_A_BYTE * file.size)
+    for item in items:
+        most -= sum(map(len, texts(item)))
+        if most < 0:
+            raise UnreadableError(
+                "it yields more text than a document of its size can contain, as in a zip bomb; "
+                "split it if you trust it"
+            )
+        yield item
 
 
 def _is_packed(raw: Any) -> bool:
@@ -273,7 +285,9 @@ def _lines(stream: Any, encoding: str | None) -> Iterator[bytes]:
 
 def _json_lines(stream: Any, packed: bool, file: SourceFile, reading: Reading) -> Iterator[Row]:
     keys = reading.schema.keys
-    for number, line in enumerate(_lines(stream, reading.schema.encoding), start=1):
+    lines = _lines(stream, reading.schema.encoding)
+    lines = _bounded(lines, file, lambda line: (line, _LINE_COST))
+    for number, line in enumerate(lines, start=1):
         if number == 1:
             line = line.removeprefix(_BOM)
         if not line.strip():

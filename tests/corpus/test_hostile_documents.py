@@ -126,6 +126,15 @@ def test_a_packed_file_is_bounded_however_far_it_is_read(tmp_path):
     assert "rows before that were read" in reason
 
 
+@pytest.mark.parametrize("line", [b"\n", b'{"text": "a", "more": "%s"}\n' % (b"b" * (1 << 20))])
+def test_empty_lines_and_other_fields_of_packed_rows_are_bounded(tmp_path, line):
+    path = tmp_path / "a.jsonl.gz"
+    times = (2 << 20) // len(line) + 70
+    path.write_bytes(gzip.compress(b'{"text": "good"}\n' + line * times))
+    _, ((_, reason),) = read(str(path))
+    assert "as in a zip bomb" in reason
+
+
 def test_a_packed_document_is_bounded_on_the_disk(tmp_path, monkeypatch):
     path = write(tmp_path / "a.txt.gz", gzip.compress(b"Text." + b" " * (70 << 20), 9))
     assert "as in a zip bomb" in refused(Path(path))

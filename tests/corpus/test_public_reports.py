@@ -1,70 +1,39 @@
 """Faults of other projects' document readers, from their public bug reports, tried here."""
 
-import io
 import json
-import zipfile
 
 import pytest
+from corpus_files import write
+from office_files import archive, docx
 
 from knn_logits import read_corpus
 
 
 @pytest.fixture
 def read(tmp_path):
-    """Writes a file, and returns its documents and the notes on it."""
+    """Reads a file that may be written first, and returns its documents and the notes on it."""
 
-    def written(name, data):
-        (tmp_path / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+    def found(name, data=None):
+        if data is not None:
+            write(tmp_path / name, data)
         notes = []
-        found = list(
-            read_corpus(
-                [str(tmp_path / name)],
-                on_skip=lambda *one: notes.append(one),
-                on_note=lambda *one: notes.append(one),
-            )
-        )
-        return [document.text.strip() for document in found], notes
+        how = dict.fromkeys(("on_skip", "on_note"), lambda *one: notes.append(one))
+        documents = list(read_corpus([str(tmp_path / name)], **how))
+        return [document.text.strip() for document in documents], notes
 
-    return written
+    return found
 
 
-def zipped(files):
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return data.getvalue()
-
-
-def word(body):
-    space = "http://schemas.openxmlformats.org"
-    kinds = f"{space}/package/2006/content-types"
-    main = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
-    return zipped(
-        {
-            "[Content_Types].xml": f'<Types xmlns="{kinds}"><Default Extension="rels" '
-            'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
-            f'<Override PartName="/word/document.xml" ContentType="{main}"/></Types>',
-            "_rels/.rels": f'<Relationships xmlns="{space}/package/2006/relationships">'
-            f'<Relationship Id="r1" Type="{space}/officeDocument/2006/relationships/'
-            'officeDocument" Target="word/document.xml"/></Relationships>',
-            "word/document.xml": f'<w:document xmlns:w="{space}/wordprocessingml/2006/main">'
-            f"<w:body>{body}</w:body></w:document>",
-        }
-    )
-
-
-def book(page, href="one.xhtml", name="one.xhtml"):
+def book(path, page, href="one.xhtml", name="one.xhtml"):
     container = "urn:oasis:names:tc:opendocument:xmlns:container"
-    return zipped(
-        {
-            "META-INF/container.xml": f'<container xmlns="{container}"><rootfiles><rootfile '
-            'full-path="p.opf"/></rootfiles></container>',
-            "p.opf": '<package xmlns="http://www.idpf.org/2007/opf"><manifest><item id="a" '
-            f'href="{href}"/></manifest><spine><itemref idref="a"/></spine></package>',
-            name: page,
-        }
-    )
+    members = {
+        "META-INF/container.xml": f'<container xmlns="{container}"><rootfiles><rootfile '
+        'full-path="p.opf"/></rootfiles></container>',
+        "p.opf": '<package xmlns="http://www.idpf.org/2007/opf"><manifest><item id="a" '
+        f'href="{href}"/></manifest><spine><itemref idref="a"/></spine></package>',
+        name: page,
+    }
+    archive(path, members)
 
 
 PAGES = {
@@ -122,26 +91,28 @@ def test_mail(read):
     assert notes == []
 
 
-def test_books(read):
-    assert read("a.epub", book("<p>A chapter.</p>", "one.xhtml#start"))[0] == ["A chapter."]
+def test_books(read, tmp_path):
+    book(tmp_path / "a.epub", "<p>A chapter.</p>", "one.xhtml#start")
+    assert read("a.epub")[0] == ["A chapter."]
     page = '<?xml version="1.0" encoding="iso-8859-1"?><html><p>Café</p></html>'
-    assert read("b.epub", book(page.encode("latin-1")))[0] == ["Café"]  # w3c/epubcheck 34
-    # readium/kotlin-toolkit 639
-    listed = book("<p>A chapter.</p>", "i%CC%82n.xhtml", "în.xhtml")
-    assert read("c.epub", listed)[0] == ["A chapter."]
+    book(tmp_path / "b.epub", page.encode("latin-1"))
+    assert read("b.epub")[0] == ["Café"]  # w3c/epubcheck 34
+    book(tmp_path / "c.epub", "<p>A chapter.</p>", "i%CC%82n.xhtml", "în.xhtml")
+    assert read("c.epub")[0] == ["A chapter."]  # readium/kotlin-toolkit 639
 
 
 KINDS = ["separate", "end", "end", "begin", "separate"]
 
 
-def test_fields_of_word(read):
+def test_fields_of_word(read, tmp_path):
     shown = "<w:fldSimple><w:r><w:t>3 May</w:t></w:r></w:fldSimple>"
     body = f"<w:p><w:r><w:t>On </w:t></w:r>{shown}<w:r><w:t>, noon</w:t></w:r></w:p>"
-    assert read("a.docx", word(body))[0] == ["On 3 May, noon"]  # mwilliamson/python-mammoth 69
-    # mwilliamson/python-mammoth 172
+    docx(tmp_path / "a.docx", body)
+    assert read("a.docx")[0] == ["On 3 May, noon"]  # mwilliamson/python-mammoth 69
     orphans = "".join(f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>' for kind in KINDS)
     body = f"<w:p><w:r><w:t>Before</w:t></w:r>{orphans}<w:r><w:t> after</w:t></w:r></w:p>"
-    assert read("b.docx", word(body))[0] == ["Before after"]
+    docx(tmp_path / "b.docx", body)
+    assert read("b.docx")[0] == ["Before after"]  # mwilliamson/python-mammoth 172
 
 
 def test_a_comment_in_code_is_no_heading(tmp_path):
