@@ -8,10 +8,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unicodedata import normalize
 
 import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from knn_logits.arrays import Array, Ints
 from knn_logits.errors import CorpusError, DamagedError
@@ -27,6 +28,17 @@ _LONGEST_ID = 4096
 _LONGEST_TITLE = 300
 _LONGEST_URI = 2048
 _LONGEST_SOURCE = 2000
+
+_LENGTH = Annotated[int, Field(ge=1, le=1 << 62)]
+_ID = Annotated[str, Field(max_length=_LONGEST_ID)]
+_STRICT = ConfigDict(strict=True)
+# The length of a document, its id, its title, its uri, its metadata, and the source of a pair.
+_ROW: TypeAdapter[tuple[Any, ...]] = TypeAdapter(
+    tuple[_LENGTH, _ID, str | None, str | None, str | None], config=_STRICT
+)
+_PAIR: TypeAdapter[tuple[Any, ...]] = TypeAdapter(
+    tuple[_LENGTH, _ID, str | None, str | None, str | None, str], config=_STRICT
+)
 
 
 @dataclass(frozen=True)
@@ -173,30 +185,18 @@ def read_documents(
             raise ValueError(f"it has {len(ends)} lines for {rows} documents of {tokens} tokens")
         bounds = itertools.pairwise([0, *ends.tolist()])
         lengths = [_row(data[start:end], pairs)[0] for start, end in bounds]
-        if min(lengths, default=1) < 1 or sum(lengths) != tokens:
+        if sum(lengths) != tokens:
             raise ValueError("its documents do not cover all tokens")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DamagedError(
             f"{path} cannot be read: {' '.join(str(error).split())[:300]}; rebuild it"
         ) from error
     return Documents(data, ends, np.array(lengths, np.int64), pairs)
 
 
-def _row(line: Array, pairs: bool) -> list[Any]:
+def _row(line: Array, pairs: bool) -> tuple[Any, ...]:
     """Parses a line: the length of a document, and its texts."""
-    row = json.loads(line.tobytes())
-    fields = ("length", *_FIELDS, *(("source",) if pairs else ()))
-    if not isinstance(row, list) or len(row) != len(fields):
-        raise ValueError(f"a document does not have the fields {', '.join(fields)}")
-    for name, value in zip(fields, row, strict=True):
-        needed = name in ("length", "id", "source")
-        kind = int if name == "length" else str
-        if not (type(value) is kind or (value is None and not needed)):
-            raise ValueError(f"the {name} of a document is of another type")
-    if len(row[1]) > _LONGEST_ID:
-        raise ValueError(f"it has ids longer than {_LONGEST_ID} characters")
-    "".join(value for value in row[1:] if value).encode("utf-8")  # refuses halves of characters
-    return row
+    return (_PAIR if pairs else _ROW).validate_json(line.tobytes())
 
 
 @dataclass(frozen=True)

@@ -128,28 +128,29 @@ ROWS = [f'[{length},"{n}","title {n}",null,null]' for n, length in enumerate((4,
 
 
 @pytest.mark.parametrize(
-    ("changed", "reason"),
+    "changed",
     [
-        (ROWS[:4], "4 lines for 5 documents"),
-        (["", *ROWS[1:]], "Expecting value"),
-        ([ROWS[0].replace("4", "5"), *ROWS[1:]], "do not cover all tokens"),
-        ([ROWS[0].replace("4", "-1"), ROWS[1].replace("1", "6", 1), *ROWS[2:]], "do not cover"),
-        ([ROWS[0].replace("4", "1" * 5000), *ROWS[1:]], "integer"),
-        ([ROWS[0].replace("4", "4.0"), *ROWS[1:]], "the length of a document is of another type"),
-        ([ROWS[0].replace('"0"', "null"), *ROWS[1:]], "the id of a document is of another type"),
-        ([ROWS[0].replace('"0"', '"\\ud800"'), *ROWS[1:]], "surrogates not allowed"),
-        ([ROWS[0].replace("]", ',"source"]'), *ROWS[1:]], "does not have the fields length, id"),
-        (["[" * 10**6, *ROWS[1:]], "recursion"),
-        ([ROWS[0].replace('"0"', f'"{"x" * 20_000}"'), *ROWS[1:]], "ids longer than"),
+        ROWS[:4],
+        ["", *ROWS[1:]],
+        [ROWS[0].replace("4", "5"), *ROWS[1:]],
+        [ROWS[0].replace("4", "-1"), ROWS[1].replace("1", "6", 1), *ROWS[2:]],
+        [ROWS[0].replace("4", "1" * 5000), *ROWS[1:]],
+        [ROWS[0].replace("4", "4.0"), *ROWS[1:]],
+        [ROWS[0].replace('"0"', "null"), *ROWS[1:]],
+        [ROWS[0].replace('"0"', '"\\ud800"'), *ROWS[1:]],
+        [ROWS[0].replace("]", ',"source"]'), *ROWS[1:]],
+        ['{"length": 4}', *ROWS[1:]],
+        ["[" * 10**6, *ROWS[1:]],
+        [ROWS[0].replace('"0"', f'"{"x" * 20_000}"'), *ROWS[1:]],
+        [ROWS[0].replace("title 0", "title \xff"), *ROWS[1:]],
     ],
 )
-def test_a_table_of_documents_that_is_wrong(tmp_path, changed, reason):
+def test_a_table_of_documents_that_is_wrong(tmp_path, changed):
     store = make_store(tmp_path / "s", DOCUMENTS)
     assert with_table(store, "".join(f"{row}\n" for row in ROWS).encode()).documents[4].id == "4"
     with pytest.raises(DamagedError, match=r"documents\.jsonl cannot be read") as caught:
-        with_table(store, "".join(f"{row}\n" for row in changed).encode())
-    assert reason in str(caught.value)
-    one_line(caught)
+        with_table(store, "".join(f"{row}\n" for row in changed).encode("latin-1"))
+    assert len(one_line(caught)) < 600
 
 
 # What is opened, and what is shown of it
