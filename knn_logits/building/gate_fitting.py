@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.own_texts import own_texts
@@ -24,7 +23,6 @@ from knn_logits.building.settings_choice import (
     score_blocks,
 )
 from knn_logits.building.steps import Steps
-from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import Piece
 from knn_logits.index.base import Index
 from knn_logits.measure.text_pass import TokenScores
@@ -39,7 +37,7 @@ from knn_logits.mixture.gates.adaptive_fitting import (
 )
 from knn_logits.mixture.gates.stored import gate_arrays
 from knn_logits.mixture.vote import Weighing
-from knn_logits.progress import Progress, counter, no_progress
+from knn_logits.progress import counter, no_progress
 from knn_logits.search.matches import Matches
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.retriever import Retriever
@@ -75,36 +73,19 @@ Search: TypeAlias = Callable[[TokenScores], Neighbors]
 OpenSearch: TypeAlias = Callable[[Array], Search]
 
 
-def fit_gate(
-    model: nn.Module,
-    tokenizer: Any,
-    location: KeyLocation,
-    store: Datastore,
-    settings: SettingsRecord,
-    index: Index,
-    *,
-    seed: int = 0,
-    progress: Progress = no_progress,
-) -> tuple[AdaptiveGate, GateRecord] | None:
-    """Fits a gate to a datastore.
-
-    Args:
-        model: The model that built the datastore.
-        tokenizer: Its tokenizer.
-        location: The place of the key.
-        store: The datastore, with its keys.
-        settings: The settings of the vote.
-        index: An index over the keys.
-        seed: The seed of what is drawn.
-        progress: A callback that is told how far the work is.
+def write_gate(
+    steps: Steps, plan: BuildPlan, store: Datastore, settings: SettingsRecord, index: Index
+) -> GateRecord | None:
+    """Fits a gate to a datastore, and writes it into a job's folder.
 
     Returns:
-        The gate and its quality; None for a model that writes no text, or too few entries.
+        The gate's record; None for a model that writes no text, or too few entries.
     """
     if len(store) < _MIN_ENTRIES:
         return None
-    progress("texts for the gate", 0, None)
-    texts = own_texts(model, tokenizer, seed)
+    model, location, seed = steps.model, plan.keys.location, plan.index.seed
+    steps.progress("texts for the gate", 0, None)
+    texts = own_texts(model, steps.tokenizer, seed)
     if not texts:
         return None
     config = KNNConfig.of(settings)
@@ -112,7 +93,7 @@ def fit_gate(
     parts = part_of_entries(store)
     suffixes, counts = SuffixIndex(store, make=True), [np.bincount(np.asarray(store.tokens))]
     groups = _grouped(_texts(store, texts, parts, np.random.default_rng(seed)))
-    count = counter(progress, "gate", sum(map(predicted_tokens, groups.values())))
+    count = counter(steps.progress, "gate", sum(map(predicted_tokens, groups.values())))
     found: list[GateTokens] = []
     for (kind, first, last), pieces in groups.items():
         hidden = np.flatnonzero((first <= parts) & (parts <= last))
@@ -132,29 +113,9 @@ def fit_gate(
     metric = store.manifest.metric
     held_out = tokens.text % _FOLDS == 0
     judged = quality(fit_adaptive_gate(tokens[~held_out], metric, seed=seed), tokens[held_out])
-    record = GateRecord(kind=AdaptiveGate.kind, tokens=int(held_out.sum()), **vars(judged))
-    return fit_adaptive_gate(tokens, metric, seed=seed), record
-
-
-def write_gate(
-    steps: Steps, plan: BuildPlan, store: Datastore, settings: SettingsRecord, index: Index
-) -> GateRecord | None:
-    """Fits a gate and writes it into a job's folder; returns its record, or None without one."""
-    fitted = fit_gate(
-        steps.model,
-        steps.tokenizer,
-        plan.keys.location,
-        store,
-        settings,
-        index,
-        seed=plan.index.seed,
-        progress=steps.progress,
-    )
-    if fitted is None:
-        return None
-    gate, record = fitted
+    gate = fit_adaptive_gate(tokens, metric, seed=seed)
     steps.job.write("gate", *gate_arrays(gate))
-    return record
+    return GateRecord(kind=AdaptiveGate.kind, tokens=int(held_out.sum()), **vars(judged))
 
 
 def _opened(store: Datastore, config: KNNConfig, index: Index) -> OpenSearch:

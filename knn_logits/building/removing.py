@@ -145,7 +145,8 @@ def compact(
             parts = np.split(numbers, range(_ROWS_AT_ONCE, len(numbers), _ROWS_AT_ONCE))
             rows = shard_rows(old.dim, old.dtype, shard_bytes)
             write_keys(job, map(store.keys, parts), rows, advance)
-        _write_groups(job, store, entries)
+        if store.clusters is not None:
+            job.write("clusters", np.asarray(store.clusters)[entries])
         if store.vectors is not None:
             kept = np.repeat(documents, store.vector_counts)
             write_arrays(job, store.vectors[kept], store.vector_counts[documents])
@@ -174,12 +175,6 @@ def compact(
                 f"({', '.join(left[:3])}): run `knn-logits remove` again"
             )
     return Datastore(folder)
-
-
-def _write_groups(job: Job, store: Datastore, entries: Array) -> None:
-    """Writes the clusters of the entries that stay."""
-    if store.clusters is not None:
-        job.write("clusters", np.asarray(store.clusters)[entries])
 
 
 def _entries_of(store: Datastore, documents: Array) -> Array:
