@@ -7,9 +7,9 @@ import random
 import zipfile
 import zlib
 
-from attacks import NUMBERS, places, put
-
-LARGEST = 1 << 18
+LARGEST_INPUT = 1 << 18
+HUGE = [2**15, 2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**60, 2**62, 2**63 - 1, 2**63, 2**64, 10**30]
+NUMBERS = [0, 1, -1, 7, 256, *HUGE, -(2**31), -(2**63), 0.5, 1e308, True, None, "5", [], {}]
 # Bytes that mean something to one parser or another.
 WORDS = [
     b"\0", b"\n\n", b"\r", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b" " * 999, b"[" * 500,
@@ -67,7 +67,9 @@ def repeated(data, chance):
     """A part again and again: deep nesting, long lines, many members."""
     first, last = span(data, chance)
     times = chance.choice([2, 10, 1000, 20_000])
-    return data[:last] + data[first:last] * min(times, LARGEST // (last - first)) + data[last:]
+    return (
+        data[:last] + data[first:last] * min(times, LARGEST_INPUT // (last - first)) + data[last:]
+    )
 
 
 def noise(data, chance):
@@ -92,7 +94,7 @@ def raw(data, chance, others):
             data = data[: chance.randrange(len(data))] + other[chance.randrange(len(other) + 1) :]
         else:
             data = chance.choice(RAW)(data, chance)
-        data = data[: 4 * LARGEST]
+        data = data[: 4 * LARGEST_INPUT]
     return data
 
 
@@ -119,6 +121,24 @@ def in_zip(data, chance, others):
         for name, content in members:
             file.writestr(name, content)
     return out.getvalue()
+
+
+def places(content, path=()):
+    """Every place in nested JSON."""
+    found = [path] if path else []
+    if isinstance(content, dict):
+        for name in content:
+            found += places(content[name], (*path, name))
+    elif isinstance(content, list):
+        for number in range(len(content)):
+            found += places(content[number], (*path, number))
+    return found
+
+
+def put(content, path, value):
+    for name in path[:-1]:
+        content = content[name]
+    content[path[-1]] = value
 
 
 def in_json(data, chance, others):
