@@ -127,6 +127,7 @@ def with_checks(folder, **arrays):
         {"canary_tokens": None},
         {"probe_ids": None},
         {"canary_tokens": np.array([1, 100], np.int32)},
+        {"canary_tokens": np.array([1, -1], np.int32)},
         {"canary_tokens": np.array([1, 2], np.int64)},
         {"canary_tokens": np.array(1, np.int32)},
         {"canary_tokens": np.ones(10_000, np.int32), "canary_keys": np.ones((10_000, 4), "f4")},
