@@ -76,8 +76,11 @@ def reader_of(name: str, head: bytes = b"") -> str:
 
 def refusal(name: str, head: bytes) -> str | None:
     """Says why a file is not read, and what to do; None for a file that may be text."""
-    advice = _ADVICE.get(_suffix(name), "it holds NUL bytes, and no text")
-    return f"binary: {advice}" if b"\0" in head[:4096] or head.startswith(b"PK\x03\x04") else None
+    packed = head.startswith(b"PK\x03\x04")
+    if not packed and b"\0" not in head[:4096]:
+        return None
+    advice = _ADVICE.get(_suffix(name), "unpack it first" if packed else "")
+    return f"binary: {advice}" if advice else None  # it may be UTF-16
 
 
 def holds_rows(parser: str) -> bool:
