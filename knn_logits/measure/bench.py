@@ -5,25 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 from typing_extensions import Unpack
 
-from knn_logits.arrays import Array, Bools, Ints
+from knn_logits.arrays import Array
 from knn_logits.corpus.documents import Document
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
 from knn_logits.engine.pairs import PairTokenizer, context_length
-from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.engine.windows import check_window, resolve
 from knn_logits.errors import ConfigError
-from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.pass_cache import PassCache
-from knn_logits.measure.text_pass import Text, Texts, texts_by_name, tokens_of_scoring_pass
+from knn_logits.measure.text_pass import Text, tokens_of_scoring_pass
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
@@ -143,52 +139,3 @@ def _like_the_store(window: WindowConfig, store: Datastore) -> tuple[WindowConfi
     if window.window is None:
         return WindowConfig(record.window, window.stride or record.stride), record.concatenate
     return window, record.concatenate
-
-
-def halved(bench: Bench, texts: Texts, check: OverlapCheck | None = None) -> tuple[Text, Halves]:
-    """Reads texts, and halves them by documents, or a single document in its middle."""
-    documents = chain.from_iterable(texts_by_name(texts).values())
-    first, middle = list(islice(documents, 2)), None
-    if len(first) == 1:
-        blocks = token_blocks(bench.tokenizer, first[0].text, special_tokens(bench.tokenizer))
-        middle = sum(len(block) for block in blocks) // 2
-    on_tokens = None if check is None else check.add
-    text = bench.text("tuning", chain(first, documents), on_tokens)
-    return text, Halves(text, middle)
-
-
-class Halves:
-    """Assigns whole documents to two halves. The next document goes to the smaller half."""
-
-    def __init__(self, text: Text, middle: int | None) -> None:
-        self._text = text
-        self._middle = middle
-        self._seconds: list[bool] = []
-        self._sizes = [0, 0]
-
-    def second(self, places: Ints) -> Bools:
-        """Tells whether each token is in the held-out half, bool [rows]."""
-        if self._middle is not None:
-            return np.asarray(places > self._middle)
-        self._assign()
-        return np.array(self._seconds)[self._text.documents_at(places)]
-
-    def counts(self) -> tuple[int, int]:
-        """Number of documents in each half."""
-        held_out = sum(self._seconds)
-        return (1, 1) if self._middle is not None else (len(self._seconds) - held_out, held_out)
-
-    def held_out(self) -> tuple[int, ...]:
-        """Numbers of the held-out documents; empty if the halves are parts of one document."""
-        if self._middle is not None:
-            return ()
-        return tuple(number for number, second in enumerate(self._seconds) if second)
-
-    def _assign(self) -> None:
-        """Assigns documents to halves, as soon as the sizes of the documents before are known."""
-        starts = self._text.starts
-        while len(self._seconds) < len(starts):
-            number = len(self._seconds)
-            if number:
-                self._sizes[self._seconds[-1]] += starts[number] - starts[number - 1]
-            self._seconds.append(self._sizes[1] < self._sizes[0])

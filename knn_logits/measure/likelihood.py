@@ -148,6 +148,11 @@ class GridLikelihood:
         """Computes the perplexity under each setting, float64 [ks, temperatures, lmbdas]."""
         return (-self.sums / max(1, self.tokens)).exp()
 
+    @property
+    def lm_perplexity(self) -> float:
+        """The perplexity of the model alone."""
+        return math.exp(-self.lm / max(1, self.tokens))
+
     def best(self, k_tolerance: float = 0.0, least_k: int = 1) -> Choice:
         """Returns the setting with the largest likelihood."""
         perplexities = self.perplexities().nan_to_num(nan=math.inf)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from knn_logits.arrays import Ints
 from knn_logits.errors import ConfigError
 from knn_logits.evidence.token_documents import votes_by_document
-from knn_logits.measure.tune.confidence import compared_by_token
+from knn_logits.measure.confidence import compared
 from knn_logits.metrics import as_distance
 from knn_logits.mixture.memory import Memory
 from knn_logits.search.neighbors import nearest_nearness
@@ -106,7 +106,7 @@ class TokenTable:
         )[1].reshape(-1)
         log_p = (one["log_p"].to_numpy().astype(np.float64) for one in (ours, other))
         gains = np.subtract(*log_p)
-        return compared_by_token(gains, documents, samples=samples, seed=seed).to_dict()
+        return compared(gains, documents, samples=samples, seed=seed).to_dict()
 
 
 def _sources(batch: Any, memory: Memory) -> list[list[dict[str, Any]]]:

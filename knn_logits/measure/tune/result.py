@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from knn_logits.arrays import Array
+from knn_logits.measure.confidence import Verdict
 from knn_logits.measure.likelihood import Grid
 from knn_logits.measure.overlap import Overlap
-from knn_logits.measure.tune.confidence import Verdict
 from knn_logits.measure.tune.gates import GateTuning
 from knn_logits.mixture.gates.gate import FittedGate
 from knn_logits.mixture.gates.stored import gate_arrays
@@ -23,7 +23,7 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import locked
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import put_manifest, read_manifest
-from knn_logits.store.records import GateRecord, SettingsRecord
+from knn_logits.store.records import SettingsRecord
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ class Tuning:
         grid: The settings that were tried.
         perplexities: float64 [ks, temperatures, lmbdas], on the part that they were chosen on.
         held_out_perplexities: The same on the other part.
-        place: The indices of the chosen settings in the grid.
         settings: The conditions of the numbers: model, datastore, windows.
         seconds: Seconds that the pass over the texts took, without loading.
         gate: The gate that was fitted and its results, if a gate was asked for.
@@ -68,7 +67,6 @@ class Tuning:
     grid: Grid
     perplexities: npt.NDArray[np.float64]
     held_out_perplexities: npt.NDArray[np.float64]
-    place: tuple[int, int, int]
     settings: dict[str, Any]
     seconds: float
     gate: GateTuning | None = None
@@ -112,34 +110,8 @@ class Tuning:
             "at_the_edge": list(self.at_the_edge),
         }
 
-    def numbers(self) -> dict[str, Any]:
-        """Returns the heat map, the curve and all other fields, for JSON."""
-        place_k = self.place[0]
-        return {
-            **self.to_dict(),
-            "ks": list(self.grid.ks),
-            "temperatures": list(self.grid.temperatures),
-            "lmbdas": list(self.grid.lmbdas),
-            "perplexity_by_temperature_and_lmbda": _rounded(self.perplexities[place_k]),
-            "perplexity_by_k": _rounded(self.perplexities.min(axis=(1, 2))),
-            "held_out_perplexity_by_k": _rounded(np.array(self.held_out_by_k())),
-        }
 
-    def held_out_by_k(self) -> list[float]:
-        """The held-out perplexity for each k, under the settings chosen on the other part."""
-        flat = self.perplexities.reshape(len(self.grid.ks), -1)
-        held = self.held_out_perplexities.reshape(len(self.grid.ks), -1)
-        return [float(row[best]) for row, best in zip(held, flat.argmin(axis=1), strict=True)]
-
-
-def _rounded(numbers: npt.NDArray[np.float64]) -> Any:
-    """Makes nested lists, with None for numbers that JSON cannot hold."""
-    if numbers.ndim > 1:
-        return [_rounded(row) for row in numbers]
-    return [float(f"{number:.6g}") if np.isfinite(number) else None for number in numbers.tolist()]
-
-
-def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
+def refusal(result: Tuning, stored: SettingsRecord) -> str | None:
     """Says why a result should not replace the stored settings; None if it may."""
     overlap, verdict, gate = result.overlap, result.verdict, result.gate
     if overlap is not None and overlap.held:
@@ -154,7 +126,8 @@ def refusal(result: Tuning, before: tuple[int, int, int] | None) -> str | None:
             return gate.verdict.reason("the gate", "the best number") + forced
         if verdict.ratio <= 1.0:
             return None
-    if verdict.better or result.place == before:
+    same = all(getattr(result.chosen, name) == getattr(stored, name) for name in stored_names())
+    if verdict.better or same:
         return None
     return verdict.reason("the choice", "the stored settings") + forced
 
@@ -165,9 +138,8 @@ def write_settings(
     gate: FittedGate | None = None,
     *,
     keep_gate: bool = False,
-    quality: GateRecord | None = None,
 ) -> None:
-    """Stores settings in a datastore, and a gate with its quality."""
+    """Stores settings in a datastore, and a gate."""
     folder = store.folder.resolve()
     if gate is None:
         with locked(folder):
@@ -187,7 +159,7 @@ def write_settings(
         job.drop("gate")
         if arrays is not None:
             job.write("gate", *arrays)
-        job.commit(manifest, without={"gate"}, settings=record, gate=quality)
+        job.commit(manifest, without={"gate"}, settings=record, gate=None)
 
 
 def _identity(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> str:

@@ -1,26 +1,21 @@
-"""Confidence in a choice: by hand, against plain sums, and how memory stays bounded."""
+"""Confidence in a choice, by hand and in `tune`."""
 
 import json
 import math
 
 import numpy as np
 import pytest
-import torch
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits.measure.likelihood import Grid, GridLikelihood
-from knn_logits.measure.tune import confidence
-from knn_logits.measure.tune.confidence import Cells, compared, compared_by_token
-from knn_logits.search.neighbors import Neighbors
-
-RANDOM = np.random.default_rng(3)
+from knn_logits.measure.confidence import LEAST_OF_BLOCKS, compared
 
 
 def verdict(gains, tokens, documents=True):
-    return compared(
-        np.array(gains, float), np.array(tokens), documents, grouped=False, samples=2000, seed=0
-    )
+    """The verdict on units of tokens with equal gains, each a document or a part of one."""
+    by_token = np.repeat(np.array(gains) / tokens, tokens)
+    numbers = np.repeat(np.arange(len(gains)) * documents, tokens)
+    return compared(by_token, numbers, samples=2000, seed=0)
 
 
 def test_a_gain_of_every_document_is_certain():
@@ -53,79 +48,27 @@ def test_few_tokens_say_little_however_even_they_are():
     blocks = verdict([10.0] * 30, [64] * 30, documents=False)
     assert blocks.interval[1] < 1.0
     assert not blocks.better
-    assert blocks.needed == confidence.LEAST_OF_BLOCKS
+    assert blocks.needed == LEAST_OF_BLOCKS
     assert "1,920 held-out tokens are too few" in blocks.reason("the choice", "before")
     assert verdict([10.0] * 70, [64] * 70, documents=False).better
 
 
 def test_one_unit_cannot_be_judged():
-    found = verdict([10.0], [5000], documents=False)
+    found = verdict([10.0], [60], documents=False)
     assert (found.interval, found.better) == (None, False)
-    assert found.needed > 5000
+    assert found.needed == LEAST_OF_BLOCKS
     json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_tokens_are_taken_by_document_or_by_block():
     documents = np.repeat(np.arange(12), 100)
-    gains = RANDOM.normal(0.1, 1.0, 1200)
-    by_document = compared_by_token(gains, documents, samples=100, seed=0)
+    gains = np.random.default_rng(3).normal(0.1, 1.0, 1200)
+    by_document = compared(gains, documents, samples=100, seed=0)
     assert (by_document.units, by_document.count) == ("documents", 12)
     assert by_document.ratio == pytest.approx(math.exp(-gains.mean()))
-    by_block = compared_by_token(gains, documents // 6, samples=100, seed=0)
+    by_block = compared(gains, documents // 6, samples=100, seed=0)
     assert (by_block.units, by_block.count) == ("blocks of tokens", 2 * -(-600 // 64))
     assert by_block.ratio == pytest.approx(by_document.ratio)
-
-
-@pytest.mark.parametrize(
-    ("documents", "length", "units"),
-    [(3, 700, "blocks of tokens"), (3, 30_000, "blocks of tokens"), (40, 90, "documents"),
-     (1000, 9, "groups of documents"), (40, 3000, "documents")],
-)  # fmt: skip
-def test_cells_hold_all_tokens_and_stay_few(documents, length, units):
-    cells, total = Cells(), torch.zeros(2, 1, 1)
-    for document in range(documents):
-        for first in range(0, length, 200):
-            rows = min(200, length - first)
-            gains = torch.from_numpy(RANDOM.normal(0, 1, (rows, 2)))
-            at = np.full(rows, document), np.arange(first, first + rows)
-            for cell, part in cells.parts(*at):
-                own = gains[part].sum(0)[:, None, None]
-                cells.add(cell, len(gains[part]), own)
-                total = total + own
-            cells.settle()
-            assert len(cells._cells) <= confidence._CELLS
-    found = cells.verdict((0, 0, 0), (1, 0, 0), samples=50, seed=0)
-    assert (found.tokens, found.units) == (documents * length, units)
-    mean = float(total[1] - total[0]) / found.tokens
-    assert found.ratio == pytest.approx(math.exp(-mean))
-    assert found.count > 1
-
-
-def test_what_is_added_by_cell_is_what_is_added_at_once():
-    grid = Grid((1, 4), (1.0, 2.0), (0.0, 0.5))
-    rows = 300
-    neighbors = Neighbors.from_distances(
-        torch.randint(0, 50, (rows, 4)),
-        torch.rand(rows, 4),
-        torch.randint(0, 3, (rows, 4)),
-    )
-    targets, lm = torch.randint(0, 3, (rows,)), torch.rand(rows).log()
-
-    class Scored:
-        pass
-
-    scored = Scored()
-    scored.targets, scored.log_p_lm = targets, lm
-    whole, parts = GridLikelihood(grid), confidence.HeldOut(grid)
-    whole.add(neighbors, targets, lm)
-    parts.add_by_cell(np.arange(rows) // 90, np.arange(rows) % 90, neighbors, scored)
-    torch.testing.assert_close(parts.sums, whole.sums)
-    found = parts.cells.verdict((0, 0, 0), (1, 1, 1), samples=50, seed=0)
-    gain = float(whole.sums[1, 1, 1] - whole.sums[0, 0, 0]) / rows
-    assert found.ratio == pytest.approx(math.exp(-gain))
-
-
-# In `tune`
 
 
 OTHER = [f"{one.upper()} {number} {one[::-1]}" for number in range(6) for one in TEXTS]

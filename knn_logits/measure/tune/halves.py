@@ -1,0 +1,148 @@
+"""The halves of a text for `tune`: settings are chosen on one, and judged on the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from knn_logits.arrays import Array, Bools, Floats, Ints
+from knn_logits.engine.tokens import special_tokens, token_blocks
+from knn_logits.measure.bench import Bench
+from knn_logits.measure.likelihood import Grid, GridLikelihood
+from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure.text_pass import Text, Texts, TokenScores, texts_by_name
+from knn_logits.mixture.gates.meta_k import meta_k_features
+from knn_logits.mixture.vote import Weighing
+from knn_logits.search.neighbors import Neighbors
+
+
+def halved(bench: Bench, texts: Texts, check: OverlapCheck | None = None) -> tuple[Text, Division]:
+    """Reads texts, and halves them by documents, or a single document in its middle."""
+    documents = chain.from_iterable(texts_by_name(texts).values())
+    first, middle = list(islice(documents, 2)), None
+    if len(first) == 1:
+        blocks = token_blocks(bench.tokenizer, first[0].text, special_tokens(bench.tokenizer))
+        middle = sum(len(block) for block in blocks) // 2
+    on_tokens = None if check is None else check.add
+    text = bench.text("tuning", chain(first, documents), on_tokens)
+    return text, Division(text, middle)
+
+
+class Division:
+    """Assigns whole documents to two halves. The next document goes to the smaller half."""
+
+    def __init__(self, text: Text, middle: int | None) -> None:
+        self._text = text
+        self._middle = middle
+        self._seconds: list[bool] = []
+        self._sizes = [0, 0]
+
+    def second(self, places: Ints) -> Bools:
+        """Tells whether each token is in the held-out half, bool [rows]."""
+        if self._middle is not None:
+            return np.asarray(places > self._middle)
+        starts = self._text.starts
+        # The sizes of the documents before each new one are known now.
+        while len(self._seconds) < len(starts):
+            number = len(self._seconds)
+            if number:
+                self._sizes[self._seconds[-1]] += starts[number] - starts[number - 1]
+            self._seconds.append(self._sizes[1] < self._sizes[0])
+        return np.array(self._seconds)[self._text.documents_at(places)]
+
+    def held_out(self) -> tuple[int, ...]:
+        """Numbers of the held-out documents; empty if the halves are parts of one document."""
+        return tuple(number for number, second in enumerate(self._seconds) if second)
+
+    def counts(self) -> tuple[int, int]:
+        """Number of documents in each half."""
+        held_out = len(self.held_out())
+        return (1, 1) if self._middle is not None else (len(self._seconds) - held_out, held_out)
+
+
+@dataclass(frozen=True)
+class KeptTokens:
+    """Tokens of a half under the chosen temperature."""
+
+    features: Array | None  # float32 [tokens, features] of a gate, see `meta_k_features`
+    found: Bools  # [tokens], whether a token has neighbors
+    lm: Floats  # [tokens], log p_LM
+    by_k: Floats  # [tokens, ks], log p_kNN of each k
+    stored: Floats  # [tokens], log p_kNN under the stored settings
+    documents: Ints  # int64 [tokens], the document of each
+
+    def mixed(self, knn: Floats, lmbda: float) -> Floats:
+        """The log p of the mixture, given log p_kNN; that of the model without neighbors."""
+        with np.errstate(divide="ignore"):
+            both = np.logaddexp(np.log1p(-lmbda) + self.lm, np.log(lmbda) + knn)
+        return np.where(self.found, both, self.lm)
+
+
+class Half:
+    """One half: its likelihood under each setting of a grid, and under the stored settings.
+
+    Args:
+        grid: The settings to try.
+        weighing: The weights of neighbors in the grid.
+        stored: The stored settings, as a grid of one.
+        stored_weighing: The weights of neighbors under the stored settings.
+        keeps: Whether `tokens` is called. A token then takes about 600 bytes.
+        fits_gate: Whether a gate's features are among them.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        weighing: Weighing,
+        stored: Grid,
+        stored_weighing: Weighing,
+        *,
+        keeps: bool,
+        fits_gate: bool,
+    ) -> None:
+        self.grid = GridLikelihood(grid, weighing)
+        self.stored = GridLikelihood(stored, stored_weighing)
+        self._keeps, self._fits_gate = keeps, fits_gate
+        names = ("features", "found", "lm", "knn", "stored", "documents")
+        self._columns: dict[str, list[Any]] = {name: [] for name in names}
+
+    @property
+    def before(self) -> float:
+        """The perplexity under the stored settings."""
+        return float(self.stored.perplexities())
+
+    def add(self, scored: TokenScores, neighbors: Neighbors, documents: Ints) -> None:
+        """Adds tokens, while the model's scores of them are in memory."""
+        columns = self._columns
+        for name, likelihood in (("knn", self.grid), ("stored", self.stored)):
+            keep = columns[name].append if self._keeps else None
+            likelihood.add(neighbors, scored.targets, scored.log_p_lm, keep)
+        if not self._keeps:
+            return
+        for rows, log_p in scored.distributions.parts() if self._fits_gate else ():
+            part = neighbors[rows].to(log_p.device)
+            features = meta_k_features(part, part.metric, log_p, self.grid.grid.ks)
+            columns["features"].append(features.cpu().numpy())
+        columns["found"].append(neighbors.mask.any(-1).cpu().numpy())
+        columns["lm"].append(scored.log_p_lm.double().numpy())
+        columns["documents"].append(documents)
+
+    def tokens(self, temperature: int) -> KeptTokens:
+        """All tokens under one temperature of the grid, given by its index."""
+        tables = {
+            "by_k": [table[:, :, temperature].numpy() for table in self._columns["knn"]],
+            "stored": [table[:, 0, 0].numpy() for table in self._columns["stored"]],
+        }
+        with np.errstate(divide="ignore"):
+            logs = {
+                name: np.log(np.concatenate(parts).astype(float)) for name, parts in tables.items()
+            }
+        names = ("features", "found", "lm", "documents")
+        arrays = {
+            name: np.concatenate(self._columns[name]) if self._columns[name] else None
+            for name in names
+        }
+        return KeptTokens(**logs, **arrays)  # type: ignore[arg-type]
