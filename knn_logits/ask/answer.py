@@ -53,7 +53,7 @@ class PassageEffect:
 
 @dataclass(frozen=True)
 class DocumentEffect:
-    """What a document's passages did to a token: the difference in its log p, in nats."""
+    """The effect of a document's passages on a token: the difference in its log p, in nats."""
 
     document: str
     effect: float
@@ -111,7 +111,7 @@ class Answer:
 
     @property
     def note(self) -> str:
-        """What has to be said beside the text: the nearest sentences, or that it is the model's."""
+        """Text beside the answer: the nearest sentences, or that the model wrote it alone."""
         if self.alone:
             return ALONE
         if self.answered:
@@ -119,13 +119,13 @@ class Answer:
         return "\n".join(f"Perhaps: “{row.sentence}” [{row.title}]" for row in self.passages)
 
     def effect_line(self, passage: PassageEffect) -> str | None:
-        """What reading a passage changes for the model, as a sentence; None if not measured."""
+        """The effect of reading a passage on the model, as a sentence; None if not measured."""
         if passage.effect is None or not self.tokens:
             return None
         return f"Reading it makes the answer {_change(passage.effect / len(self.tokens))}."
 
     def word_lines(self, tokens: Sequence[AnswerToken]) -> list[str]:
-        """What reading each document changes for a word, given its tokens."""
+        """Lines with the effect of reading each document on a word, given its tokens."""
         effects: dict[str, float] = {}
         for part in (part for token in tokens for part in token.documents):
             effects[part.document] = effects.get(part.document, 0.0) + part.effect
@@ -143,7 +143,7 @@ class Answer:
 
 
 def _change(effect: float) -> str:
-    """What a change of log p in nats does, in words."""
+    """A change of log p in nats, in words."""
     if abs(effect) < 0.05:
         return "hardly likelier or less likely for the model"
     return f"{'likelier' if effect > 0 else 'less likely'} for the model"

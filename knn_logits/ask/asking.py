@@ -183,7 +183,7 @@ class Asking:
         streamer: Any,
         settings: dict[str, Any],
     ) -> Answer:
-        """What the model writes after the passages, or alone where none answers."""
+        """The answer that the model writes after the passages, or alone where none answers."""
         rows = self._passages(finding.found, self.config.read) if finding.answers else []
         room = context_length(self.model)
         room = None if room is None else room - self.config.max_new_tokens

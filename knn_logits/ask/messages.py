@@ -13,7 +13,7 @@ from knn_logits.engine.passages import QUESTION_MARKS
 Message = Mapping[str, str]
 # A message has at most this number of questions. A longer one is not searched for greetings.
 _MAX_QUESTIONS, _MAX_SENTENCES = 4, 8
-# What is no question, and its reply. A sentence is like one if they are similar.
+# Courtesies and their replies. A sentence counts as a courtesy if they are similar.
 _COURTESIES = {
     "Hello": "Hello. Ask a question about the documents.",
     "Good morning": "Hello. Ask a question about the documents.",
@@ -61,7 +61,7 @@ def questions_of(message: str, encoder: Encoder | None) -> list[tuple[str, str]]
 
 
 def readings_of(question: str, before: str, history: Sequence[Message]) -> list[str]:
-    """What a question may mean: as it stands, after what is said before it, or the last one."""
+    """Readings of a question: alone, after the sentences before it, or after the last question."""
     asked = [message["content"] for message in history if message["role"] == "user"]
     contexts = [before, *asked[-1:]]
     return [question, *(f"{context} {question}" for context in contexts if context.strip())]

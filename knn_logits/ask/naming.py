@@ -21,8 +21,8 @@ def sources_of_words(
 ) -> list[int | None]:
     """Names for each word of an answer the passage that says it.
 
-    Of the passages that have the word, it is the one that shares most with its clause, its sentence
-    and the question, by idf. `docs/research/evidence.md` has measurements of this rule.
+    Among the passages that have the word, the rule takes the passage that shares most with its
+    clause, its sentence and the question, by idf. `docs/research/evidence.md` has measurements.
 
     Args:
         words: The answer's words.

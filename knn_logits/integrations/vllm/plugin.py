@@ -22,7 +22,7 @@ from knn_logits.search.combined import open_stores
 
 # The folders or Hub names of datastores, separated by commas.
 DATASTORE = "KNN_LOGITS_DATASTORE"
-# What is wrapped here belongs to no public interface of vLLM, and changes between its releases.
+# The functions wrapped here are no public interface of vLLM, and change between its releases.
 VERSIONS = ("0.32.",)
 
 

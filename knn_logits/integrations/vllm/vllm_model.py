@@ -122,7 +122,7 @@ class VLLMModel(nn.Module):
     def _prefilled(
         self, texts: Sequence[Sequence[int]], sizes: Sequence[int], most: int
     ) -> list[Tensor]:
-        """The states of texts of `most` tokens together, or of one text in parts of so many."""
+        """The states of texts of `most` tokens together, or of one in parts of `most` tokens."""
         blocks, free = [], 1  # block 0 is vLLM's own
         for text in texts:
             needed = [-(-len(text) // size) for size in sizes]
