@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from torch import nn
-from typing_extensions import Unpack
 
 from knn_logits.building.nearness import unrepeated_ngram
-from knn_logits.building.planning import KeyPlan, PlanSettings, check_keywords, planned
+from knn_logits.building.planning import PlanSettings, planned
 from knn_logits.building.steps import Steps
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import CANARY_KEYS, check_model, check_tokenizer, locate_key
@@ -32,24 +30,9 @@ from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import Manifest, needs_text
 from knn_logits.store.records import IndexRecord, SettingsRecord
 
-_MOST_ROWS = 1000.0
+_MAX_ROWS = 1000.0
 # The id of the only document.
 DOCUMENT = "learned rows"
-
-
-class DistillSettings(TypedDict, total=False):
-    """The keyword arguments of `distill`, which documents them."""
-
-    rows: float
-    teacher: Datastore | None
-    epochs: int
-    key: str
-    window: WindowConfig | None
-    batch_tokens: int | None
-    seed: int
-    overwrite: bool
-    license: str | None
-    source: str | None
 
 
 def distill(
@@ -58,8 +41,17 @@ def distill(
     corpus: Datastore | Iterable[Document | str],
     folder: str | os.PathLike[str],
     *,
+    rows: float = 3.0,
+    teacher: Datastore | None = None,
+    epochs: int = 6,
+    key: str = DEFAULT_KEY,
+    window: WindowConfig | None = None,
+    batch_tokens: int | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    license: str | None = None,
+    source: str | None = None,
     progress: Progress = no_progress,
-    **settings: Unpack[DistillSettings],
 ) -> Datastore:
     """Learns an output embedding with several rows a token, which takes the place of a datastore.
 
@@ -69,19 +61,17 @@ def distill(
     datastore does. It keeps no text, so a vote names a row and no passage.
 
     A tenth of the corpus at most is held out. It chooses when learning ends, and k, λ and the
-    temperature. An interrupted call goes on when it is repeated: the states are taken from the
-    folder, and the rows are learnt from the beginning.
+    temperature. A repeated call continues an interrupted one: it takes the states from the
+    folder, and learns the rows from the beginning.
 
     Args:
         model: A causal language model.
         tokenizer: Its tokenizer.
         corpus: Texts or `Document`s, or a datastore with its keys, whose text is then the corpus.
         folder: The folder to write. It must be new or empty.
-        progress: A callback that is told how far the work is.
-        rows: Average number of rows per distinct token of the corpus. Three, unless
-            given; frequent tokens get more.
+        rows: Average number of rows per distinct token of the corpus; frequent tokens get more.
         teacher: A datastore whose distributions are distilled along with the corpus's tokens.
-        epochs: How often the corpus is read, at most (6).
+        epochs: The maximum number of passes over the corpus.
         key: The place of the key in the model, where `corpus` is no datastore.
         window: Tokens that the model sees at once, and the stride, likewise.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
@@ -89,6 +79,7 @@ def distill(
         overwrite: Replace an existing datastore once the rows are complete.
         license: Licence of the text, for the manifest; None takes the datastore's.
         source: Where the text comes from, for the manifest; None takes the datastore's.
+        progress: A callback that is told how far the work is.
 
     Returns:
         The finished memory, open.
@@ -102,13 +93,9 @@ def distill(
         BusyError: when another process is writing the folder.
         StorageError: when the disk is full.
     """
-    check_keywords("distill", settings, DistillSettings)
-    rows, teacher = settings.get("rows", 3.0), settings.get("teacher")
-    epochs = whole_number("epochs", settings.get("epochs", 6), 1)
-    seed = whole_number("seed", settings.get("seed", 0), 0, MOST_SEED)
+    epochs, seed = whole_number("epochs", epochs, 1), whole_number("seed", seed, 0, MOST_SEED)
     _check(model, tokenizer, corpus, teacher, rows)
-    key, window = settings.get("key", DEFAULT_KEY), settings.get("window")
-    about: dict[str, Any] = {name: settings.get(name) for name in ("license", "source")}
+    about = {"license": license, "source": source}
     if isinstance(corpus, Datastore):
         corpus.fetch_keys(progress)
         record = corpus.manifest
@@ -121,16 +108,19 @@ def distill(
             f"the keys of {teacher.folder} are taken elsewhere in the model "
             f"({teacher.manifest.key.name}): pass that name to --key"
         )
-    batch_tokens = settings.get("batch_tokens")
     plan: PlanSettings = {"key": key, "window": window, "batch_tokens": batch_tokens}
     keys = planned(model, tokenizer, plan).keys
-    distillation = _Distillation(
-        model, tokenizer, corpus, teacher, keys, float(rows), epochs, seed, progress
-    )
-    target, overwrite = Path(folder).resolve(), settings.get("overwrite", False)
-    text = distillation.as_text()
+    text = keys.as_text(model, tokenizer) | {
+        "rows": f"{rows:g}",
+        "epochs": str(epochs),
+        "seed": str(seed),
+        "targets": "tokens" if teacher is None else teacher.manifest.checksum[:12],
+        "corpus": corpus.manifest.checksum[:12] if isinstance(corpus, Datastore) else "documents",
+    }
+    how: dict[str, Any] = {"rows": float(rows), "epochs": epochs, "seed": seed}
+    target = Path(folder).resolve()
     with begin(target, "build", text, overwrite=overwrite) as job, evaluating(model):
-        distillation.run(job, about)
+        _run(Steps(job, model, tokenizer, keys, progress), corpus, teacher, about, how)
     return Datastore(target)
 
 
@@ -138,8 +128,8 @@ def _check(
     model: nn.Module, tokenizer: Any, corpus: object, teacher: Datastore | None, rows: object
 ) -> None:
     """Refuses an encoder-decoder model, datastores of another model or without text, and rows."""
-    if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not 0 < rows <= _MOST_ROWS:
-        raise ConfigError(f"rows must be a number above 0 and at most {_MOST_ROWS:g}, not {rows!r}")
+    if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not 0 < rows <= _MAX_ROWS:
+        raise ConfigError(f"rows must be a number above 0 and at most {_MAX_ROWS:g}, not {rows!r}")
     if is_encoder_decoder(model):
         raise ModelError(
             "a learned memory needs a causal model: use one, or build a datastore of pairs"
@@ -153,82 +143,49 @@ def _check(
         check_enough(len(corpus))
 
 
-@dataclass(frozen=True)
-class _Distillation:
-    """The arguments of `distill`, within their ranges."""
+def _run(
+    steps: Steps,
+    corpus: Datastore | Iterable[Document | str],
+    teacher: Datastore | None,
+    about: dict[str, str | None],
+    how: dict[str, Any],
+) -> None:
+    job, location = steps.job, steps.keys.location
+    if job.ended and isinstance(corpus, Datastore):
+        job.give_up()
+        return
+    canary = steps.write_canary()
+    manifest = steps.keys.manifest(
+        steps.model,
+        steps.tokenizer,
+        entries=0,
+        documents=0,
+        tokens=0,
+        dim=canary[CANARY_KEYS].shape[1],
+        index=IndexRecord(factory="exact", requested="exact"),
+        settings=SettingsRecord(k=DEFAULT_K, lmbda=0.25, temperature=1.0),
+        files=(),
+        **about,
+    )
+    states = corpus if isinstance(corpus, Datastore) else _states(steps, manifest, corpus)
+    if states is None:
+        job.give_up()
+        return
+    learnt = learn(steps.model, location, states, teacher, progress=steps.progress, **how)
+    _write(job, manifest, learnt, unrepeated_ngram(states, how["seed"]))
 
-    model: nn.Module
-    tokenizer: Any
-    corpus: Datastore | Iterable[Document | str]
-    teacher: Datastore | None
-    keys: KeyPlan
-    rows: float
-    epochs: int
-    seed: int
-    progress: Progress
 
-    def as_text(self) -> dict[str, str]:
-        corpus, teacher = self.corpus, self.teacher
-        return self.keys.as_text(self.model, self.tokenizer) | {
-            "rows": f"{self.rows:g}",
-            "epochs": str(self.epochs),
-            "seed": str(self.seed),
-            "targets": "tokens" if teacher is None else teacher.manifest.checksum[:12],
-            "corpus": corpus.manifest.checksum[:12]
-            if isinstance(corpus, Datastore)
-            else "documents",
-        }
-
-    def run(self, job: Job, about: dict[str, Any]) -> None:
-        if job.ended and isinstance(self.corpus, Datastore):
-            job.give_up()
-            return
-        steps = Steps(job, self.model, self.tokenizer, self.keys, self.progress)
-        canary = steps.write_canary()
-        location = self.keys.location
-        manifest = self.keys.manifest(
-            self.model,
-            self.tokenizer,
-            entries=0,
-            documents=0,
-            tokens=0,
-            dim=canary[CANARY_KEYS].shape[1],
-            index=IndexRecord(factory="exact", requested="exact"),
-            settings=SettingsRecord(k=DEFAULT_K, lmbda=0.25, temperature=1.0),
-            files=(),
-            **about,
-        )
-        states = self._states(steps, manifest)
-        if states is None:
-            job.give_up()
-            return
-        learnt = learn(
-            self.model,
-            location,
-            states,
-            self.teacher,
-            rows=self.rows,
-            epochs=self.epochs,
-            seed=self.seed,
-            progress=self.progress,
-        )
-        ngram = unrepeated_ngram(states, self.seed)
-        del states
-        _write(job, manifest, learnt, ngram)
-
-    def _states(self, steps: Steps, manifest: Manifest) -> Datastore | None:
-        """The corpus with its keys; None if an earlier run finished the job."""
-        if isinstance(self.corpus, Datastore):
-            return self.corpus
-        text, job = steps.write_text(self.corpus), steps.job
-        if job.repeated:
-            return None
-        contexts = text.contexts()
-        check_enough(contexts.entries)
-        steps.write_keys(text, contexts)
-        fields = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
-        unfinished = manifest.model_copy(update={**fields, "files": job.files})
-        return Datastore.unfinished(job.folder, unfinished)
+def _states(steps: Steps, manifest: Manifest, corpus: Iterable[Document | str]) -> Datastore | None:
+    """The corpus with its keys; None if an earlier run finished the job."""
+    text, job = steps.write_text(corpus), steps.job
+    if job.repeated:
+        return None
+    contexts = text.contexts()
+    check_enough(contexts.entries)
+    steps.write_keys(text, contexts)
+    fields = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
+    unfinished = manifest.model_copy(update={**fields, "files": job.files})
+    return Datastore.unfinished(job.folder, unfinished)
 
 
 def _write(job: Job, manifest: Manifest, learnt: Learnt, ngram: int | None) -> None:

@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 
 from knn_logits.arrays import Array
 from knn_logits.building.indexing import make_index, write_index
-from knn_logits.building.planning import KeyPlan, check_keywords
+from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import measured
 from knn_logits.building.steps import Steps
 from knn_logits.engine.compatibility import CANARY_KEYS, vocabulary_size
@@ -41,8 +41,8 @@ from knn_logits.lab.legacy import (
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.settings.config import IndexConfig, KNNConfig, StoredSettings
+from knn_logits.settings.declaration import check_names
 from knn_logits.settings.passes import WindowConfig
-from knn_logits.settings.registry import stored_settings
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord, SettingsRecord, WindowRecord
@@ -50,7 +50,7 @@ from knn_logits.store.writer import SHARD_BYTES, shard_rows, write_keys, writing
 
 logger = logging.getLogger(__name__)
 
-# The settings that these systems search with by default.
+# The temperature that these systems search with.
 _TEMPERATURE = 1.0
 # The distance of a key from the model's own key at the same place, divided by the distance at other
 # places. The right model gave 0.34 to 0.82 under another context, and other weights 1.00 to 1.01.
@@ -71,27 +71,22 @@ class Imported:
     limits: tuple[str, ...]  # what is not possible, one line each
 
 
-class ImportSettings(StoredSettings, total=False):
-    """The keyword arguments of `import_datastore`, which documents them."""
-
-    key: str
-    window: WindowConfig | None
-    index: IndexConfig | None
-    threads: int | None
-    shard_bytes: int
-    overwrite: bool
-    license: str | None
-    source_text: str | None
-
-
 def import_datastore(
     model: nn.Module,
     tokenizer: Any,
     source: str | os.PathLike[str],
     folder: str | os.PathLike[str],
     *,
+    key: str = DEFAULT_KEY,
+    window: WindowConfig | None = None,
+    index: IndexConfig | None = None,
+    threads: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+    license: str | None = None,
+    source_text: str | None = None,
     progress: Progress = no_progress,
-    **settings: Unpack[ImportSettings],
+    **settings: Unpack[StoredSettings],
 ) -> Imported:
     """Makes a datastore from the files of knn-transformers, knnlm, knn-models and their relatives.
 
@@ -103,21 +98,19 @@ def import_datastore(
         tokenizer: Its tokenizer.
         source: Folder of the files. If it holds several datastores, the file of values.
         folder: The folder to write. It must be new or empty.
-        progress: A callback that is told how far the work is.
         key: The place of the key in the model.
         window: Number of tokens that the model sees at once when text is scored. The files do not
             say what the other system used.
         index: Build this index from the keys instead of taking over the old one.
-        k: Neighbors for each query. This value and the others of `settings_for("build")` are kept
-            as the datastore's settings, which hold where a user gives none. `KNNConfig` explains
-            them.
-        lmbda: Weight of the neighbors.
-        temperature: Temperature of the softmax; None takes 1, as these systems do.
         threads: OpenMP threads of the index; None leaves the choice to FAISS.
         shard_bytes: Size of one file of keys.
         overwrite: Replace an existing datastore.
         license: Licence of the text, kept in the manifest.
         source_text: Where the text is from, kept in the manifest.
+        progress: A callback that is told how far the work is.
+        settings: `k`, `lmbda`, `temperature` (1 by default, as in these systems) and
+            `suffix_weight`, which are stored as the datastore's settings. `KNNConfig` explains
+            them.
 
     Returns:
         The datastore, and what is not possible with it.
@@ -129,30 +122,30 @@ def import_datastore(
         DatastoreError: when there are neither keys nor an index, or the folder cannot be used.
         StorageError: when the disk is full.
     """
-    check_keywords("import_datastore", settings, ImportSettings)
-    config = KNNConfig(temperature=_TEMPERATURE).with_given(**stored_settings(settings))
-    index, key = settings.get("index"), settings.get("key", DEFAULT_KEY)
+    check_names("argument of import_datastore", settings, StoredSettings.__annotations__)
+    config = KNNConfig(temperature=_TEMPERATURE).with_given(**settings)
     files = find_files(Path(source))
     if files.keys is None and files.index is None:
         raise DatastoreError(
             f"there are neither keys nor an index next to {files.values}, so nothing can be "
-            "searched: add one of them"
+            "searched: add keys or an index"
         )
     if files.keys is None and index is not None:
         raise ConfigError(
             "building another index needs the keys, which are missing: remove --index"
         )
-    window, stride = resolve(settings.get("window") or WindowConfig(), context_length(model))
-    windows = WindowRecord(window=window, stride=stride, concatenate=True)
+    size, stride = resolve(window or WindowConfig(), context_length(model))
+    windows = WindowRecord(window=size, stride=stride, concatenate=True)
     plan = KeyPlan(key, find_key(model, key), windows, "float16", 1)
     text = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
-    overwrite = settings.get("overwrite", False)
     with (
         begin(Path(folder).resolve(), "build", text, overwrite=overwrite) as job,
         evaluating(model),
     ):
-        conversion = _Conversion(job, model, tokenizer, files, plan, settings, progress)
-        values, error = conversion.run(config)
+        conversion = _Conversion(
+            Steps(job, model, tokenizer, plan, progress), files, index, threads, shard_bytes
+        )
+        values, error = conversion.run(config, license=license, source=source_text)
     return _imported(Datastore(folder), files, values, error)
 
 
@@ -160,37 +153,36 @@ def import_datastore(
 class _Conversion:
     """A conversion that is running."""
 
-    job: Job
-    model: nn.Module
-    tokenizer: Any
+    steps: Steps
     files: LegacyFiles
-    plan: KeyPlan
-    settings: ImportSettings
-    progress: Progress
+    index: IndexConfig | None
+    threads: int | None
+    shard_bytes: int
 
-    def run(self, config: KNNConfig) -> tuple[int, float | None]:
+    def run(self, config: KNNConfig, **about: str | None) -> tuple[int, float | None]:
         """Writes the datastore; returns the number of values and `Imported.model_error`."""
-        job, files, settings = self.job, self.files, self.settings
-        canary = Steps(job, self.model, self.tokenizer, self.plan, self.progress).write_canary()
+        steps, files = self.steps, self.files
+        job, model, tokenizer, progress = steps.job, steps.model, steps.tokenizer, steps.progress
+        canary = steps.write_canary()
         dim = int(canary[CANARY_KEYS].shape[1])
-        old, vocabulary = self._old_index(dim), vocabulary_size(self.model)
+        old, vocabulary = self._old_index(dim), vocabulary_size(model)
         values = read_values(files, dim, vocabulary, old.size if old else None)
         keys = read_keys(files.keys, len(values), dim) if files.keys else None
         entries = written_entries(keys, values) if keys is not None else len(values)
-        error = _model_error(self.model, self.plan.location, keys, values[:entries])
-        _write_text(job, self.tokenizer, values[:entries], vocabulary, files)
+        error = _model_error(model, steps.keys.location, keys, values[:entries])
+        _write_text(job, tokenizer, values[:entries], vocabulary, files)
         if job.repeated:
             job.give_up()
             return len(values), error
         dtype = "float32" if keys is not None and keys.dtype.itemsize == 4 else "float16"
         if keys is not None:
-            rows = shard_rows(dim, dtype, settings.get("shard_bytes", SHARD_BYTES))
-            advance = counter(self.progress, "keys", entries, job.keys)
+            rows = shard_rows(dim, dtype, self.shard_bytes)
+            advance = counter(progress, "keys", entries, job.keys)
             write_keys(job, key_parts(keys[:entries], job.keys), rows, advance)
         write_clusters(job, files, len(values), entries)
-        manifest = self.plan.manifest(
-            self.model,
-            self.tokenizer,
+        manifest = steps.keys.manifest(
+            model,
+            tokenizer,
             entries=entries,
             documents=1,
             tokens=entries + 1,
@@ -200,15 +192,14 @@ class _Conversion:
             index=IndexRecord(factory="exact", requested="import"),
             settings=SettingsRecord(**config.stored_values()),
             files=job.files,
-            license=settings.get("license"),
-            source=settings.get("source_text"),
+            **about,
         )
-        store, threads = Datastore.unfinished(job.folder, manifest), settings.get("threads")
+        store = Datastore.unfinished(job.folder, manifest)
         if old is None:
-            kind = settings.get("index") or IndexConfig()
-            index, record = make_index(store, kind, threads=threads, progress=self.progress)
+            kind = self.index or IndexConfig()
+            index, record = make_index(store, kind, threads=self.threads, progress=progress)
         else:
-            index, record = _converted(store, old, threads, self.progress)
+            index, record = _converted(store, old, self.threads, progress)
         write_index(job, store, index, record, canary)
         job.commit(manifest, index=record)
         return len(values), error
@@ -216,9 +207,9 @@ class _Conversion:
     def _old_index(self, dim: int) -> FaissFile | None:
         """Reads the other system's index; None if another is to be built, or it cannot be read."""
         path = self.files.index
-        if path is None or self.settings.get("index") is not None:
+        if path is None or self.index is not None:
             return None
-        self.progress("reading the index", 0, None)
+        self.steps.progress("reading the index", 0, None)
         try:
             old = read_faiss_file(path)
         except DamagedError as error:

@@ -273,7 +273,7 @@ def _parts_in(teacher: Datastore, corpus: Datastore, parts: Array) -> Array:
             continue
         first, length = corpus.documents.first[number], corpus.documents.length[number]
         entries = corpus.contexts.entries_of(first[None], length[None])
-        # The same document may begin a context in one of them only.
+        # The same document may begin a context in only one datastore.
         places = teacher.documents.first[same] + np.arange(length)[length - len(entries) :]
         part_of[entries] = parts[entry_of_places(teacher, places).clip(0, len(parts) - 1)]
     return part_of

@@ -13,12 +13,13 @@ from knn_logits.settings.declaration import (
     Setting,
     check_fields,
     documented,
+    read_share,
+    read_shares,
     setting,
     settings_of,
 )
-from knn_logits.settings.values import check_names as check_names
-from knn_logits.settings.values import read_share, read_shares
-from knn_logits.settings.values import whole_number as whole_number
+from knn_logits.settings.declaration import check_names as check_names
+from knn_logits.settings.declaration import whole_number as whole_number
 
 # Where settings come from that are not given: `knn_logits.mixture.presets` explains each.
 Preset: TypeAlias = Literal["default", "paper"]

@@ -7,15 +7,83 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+import math
+import reprlib
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from knn_logits.errors import ConfigError
-from knn_logits.settings.values import LARGEST, check_names, real_number, short, truth, whole_number
+
+MAX_INTEGER = 2**63 - 1
+
+# Shows a refused value, which may come from a stranger, in a few words.
+_shortened = reprlib.Repr()
+_shortened.maxstring = _shortened.maxother = _shortened.maxlong = 80
+short = _shortened.repr
+
+
+def whole_number(name: str, value: object, least: int, most: int = MAX_INTEGER) -> int:
+    """Converts a whole number of any type, such as one of NumPy, to Python's `int`."""
+    if not isinstance(value, bool) and isinstance(value, Integral):
+        number = int(value)
+        if least <= number <= most:
+            return number
+    limits = f"of at least {least}" if most == MAX_INTEGER else f"from {least} to {most}"
+    raise ConfigError(f"{name} must be an integer {limits}, not {short(value)}")
+
+
+def real_number(name: str, value: object) -> float:
+    """Converts a finite number of any type to Python's `float`."""
+    try:
+        if not isinstance(value, bool) and isinstance(value, Real):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+    except OverflowError:  # a whole number too large for a float
+        pass
+    raise ConfigError(f"{name} must be a finite number, not {short(value)}")
+
+
+def truth(name: str, value: object) -> bool:
+    """Converts a truth value, such as one of NumPy, to Python's `bool`."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's
+        return bool(value)
+    raise ConfigError(f"{name} must be True or False, not {short(value)}")
+
+
+def check_names(what: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuses names that do not exist, and suggests the closest one."""
+    allowed = sorted(allowed)
+    for name in names:
+        if name not in allowed:
+            close = difflib.get_close_matches(name, allowed, 1)
+            hint = f"write {close[0]}" if close else "the names are " + ", ".join(allowed)
+            raise ConfigError(f"there is no {what} {short(name)}: {hint}")
+
+
+def read_shares(text: str) -> list[float]:
+    """Reads numbers such as 0.7,0.3."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--weights must be numbers such as 0.7,0.3, not {text!r}") from error
+
+
+def read_share(text: str) -> float | str:
+    """Reads a number, or the word auto."""
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--infini-gram must be auto or a number from 0 to 1, not {text!r}"
+        ) from error
+
 
 # Who may set a setting, beside Python, `generate`, `explain`, `eval` and `chat`, which may set all:
 # the options of three commands, `/set` in a chat, a request to the server, the page's controls.
@@ -142,7 +210,7 @@ class Setting:
             return value
         most = self.limit if limited and self.limit is not None else self.most
         if self.kind is int:
-            most = LARGEST if most is None else int(most)
+            most = MAX_INTEGER if most is None else int(most)
             return whole_number(self.name, value, int(self.least or 0), most)
         return self._in_range(real_number(self.name, value), most, value)
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from knn_logits.settings.config import KNNConfig, MixtureConfig, StoredSettings
-from knn_logits.settings.declaration import Place, Setting, settings_of
-from knn_logits.settings.values import check_names
+from knn_logits.settings.declaration import Place, Setting, check_names, settings_of
 
 
 def settings_for(place: Place | None = None) -> dict[str, Setting]:

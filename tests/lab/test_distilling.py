@@ -158,8 +158,6 @@ def test_bad_input_is_refused(model, marian, pair_tokenizer, tokenizer, tmp_path
     for rows in (0, -1, math.nan, math.inf, "3", True, 2000):
         with pytest.raises(ConfigError, match="rows"):
             distill(model, tokenizer, CORPUS, tmp_path / "rows", rows=rows)
-    with pytest.raises(ConfigError, match="no argument of distill 'epoch'"):
-        distill(model, tokenizer, CORPUS, tmp_path / "rows", epoch=3)
     with pytest.raises(CorpusError, match="needs 256"):
         distill(model, tokenizer, TEXTS[:1], tmp_path / "rows")
     with pytest.raises(ModelError, match="causal"):

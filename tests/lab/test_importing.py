@@ -5,7 +5,6 @@ import pytest
 import torch
 from conftest import TEXTS, make_gpt2
 from legacy_files import (
-    csr_arrays,
     csr_pickle,
     faiss_index,
     knn_transformers,
@@ -20,7 +19,6 @@ from knn_logits.errors import ConfigError, DamagedError, DatastoreError, Mismatc
 from knn_logits.lab.importing import import_datastore, write_clusters
 from knn_logits.lab.legacy import find_files
 from knn_logits.search.retriever import Retriever
-from knn_logits.store.files import write_array
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +69,6 @@ def test_the_same_neighbors_and_values(model, tokenizer, old, index, tmp_path):
         output = model.generate(**inputs, logits_processor=[knn], max_new_tokens=4)
         neighbor = knn.trace(output, tokenizer)[0].tokens[0].neighbors[0]
     assert neighbor.document == f"dstore_gpt2_{len(old)}_32_vals.npy"
-
-
-def test_a_suffix_weight_is_kept(model, tokenizer, old, index, tmp_path):
-    folder = knn_transformers(tmp_path / "old", old, index=index)
-    plain = imported(model, tokenizer, folder, tmp_path / "a").store
-    assert plain.manifest.settings.suffix_weight == 1.0
-    given = imported(model, tokenizer, folder, tmp_path / "b", suffix_weight=4.0).store
-    assert given.manifest.settings.suffix_weight == 4.0
-    assert knn_logits.Memory(model, given).config.suffix_weight == 4.0
 
 
 def test_without_keys(model, tokenizer, old, index, tmp_path):
@@ -199,17 +188,6 @@ def test_sizes_of_clusters_that_wrap_around_are_left_out(old, tmp_path, caplog):
         )
         assert not write_clusters(None, find_files(folder), len(old), len(old))
         assert "do not add up" in caplog.messages[-1]
-
-
-def test_clusters_are_checked_when_a_datastore_is_opened(model, tokenizer, old, tmp_path):
-    clusters = np.random.default_rng(0).integers(0, 7, len(old))
-    assert csr_arrays(clusters)[0][-1] == len(old)
-    folder = knn_transformers(tmp_path / "old", old, clusters=clusters)
-    store = imported(model, tokenizer, folder, tmp_path / "new").store
-    path = store.folder / "clusters.npy"
-    write_array(path, np.full(len(old), -3, np.int32))
-    with pytest.raises(DamagedError, match=r"clusters\.npy"):
-        knn_logits.Datastore(store.folder)
 
 
 def test_an_encoder_decoder_model(tokenizer, tmp_path):

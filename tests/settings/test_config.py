@@ -29,11 +29,8 @@ def message(kind, **settings):
     [
         (KNNConfig, "k", 1, False),
         (KNNConfig, "nprobe", 1, True),
-        (IndexConfig, "nprobe", 1, True),
-        (IndexConfig, "train_size", 1, True),
         (IndexConfig, "seed", 0, False),
         (WindowConfig, "window", 2, True),
-        (WindowConfig, "stride", 1, True),
     ],
 )
 def test_whole_numbers(kind, name, least, optional):

@@ -26,36 +26,6 @@ def test_of_a_measurement(model, tokenizer, store, settings):
             function(model, tokenizer, store, TEXTS, **settings)
 
 
-@pytest.mark.parametrize("settings", [{"threads": 100_000}, {"batch_tokens": 0.5}])
-def test_of_a_build_and_an_addition(model, tokenizer, store, tmp_path, settings):
-    with pytest.raises(ConfigError, match="must be an integer"):
-        knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s", **settings)
-    with pytest.raises(ConfigError, match="must be an integer"):
-        knn_logits.add_documents(model, tokenizer, store, TEXTS, **settings)
-    assert not (tmp_path / "s").exists()
-
-
-def test_of_an_index_and_clusters(store):
-    with pytest.raises(ConfigError, match="threads must be"):
-        knn_logits.build_index(store, threads=100_000)
-    for clusters, settings in ((4, {"threads": 100_000}), (2.5, {}), (0, {}), (4, {"seed": 2**32})):
-        with pytest.raises(ConfigError, match="must be an integer"):
-            knn_logits.cluster(store, clusters, **settings)
-
-
-@pytest.mark.parametrize("number", [-1, 1.5, None, "2"])
-def test_of_an_explanation(explain, store, number):
-    with pytest.raises(ConfigError, match="max_neighbors must be"):
-        explain(store, TEXTS[0], max_neighbors=number)
-
-
-@pytest.mark.parametrize("name", ["num_beams", "batch_size", "max_new_tokens", "threads"])
-def test_of_a_translation(marian, pair_tokenizer, name):
-    for number in (0, 2.5, "3"):
-        with pytest.raises(ConfigError, match=f"{name} must be"):
-            knn_logits.translate(marian, pair_tokenizer, ["The crane."], **{name: number})
-
-
 @pytest.mark.parametrize("option", [("--seed", 2**32), ("--seed", -1), ("--threads", 100_000)])
 def test_of_the_command_line(run, store, option):
     found = run("index", store.folder, *option)
