@@ -18,7 +18,6 @@ from knn_logits.cli import (
     info,
     lab,
     serve,
-    trace,
     tune,
 )
 from knn_logits.cli.terminal import say
@@ -43,7 +42,7 @@ for name, function in {
     "ask": ask.ask,
     "chat": chat.chat,
     "explain": explain.explain,
-    "trace": trace.trace,
+    "trace": explain.trace,
     "eval": evaluate.evaluate,
     "tune": tune.tune,
     "distill": lab.distill,

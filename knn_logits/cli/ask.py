@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from knn_logits.evidence.records import SequenceTrace
 
 # Maximum number of characters that are shown of a passage, and of those before the quotation.
-_SHOWN, _BEFORE = 400, 120
+_MAX_CHARACTERS, _MAX_LEAD = 400, 120
 _SPACE = re.compile(r"\s+")
 _LONGEST_WORD = 40
 
@@ -127,11 +127,11 @@ def passages_shown(answer: Answer) -> Iterator[str]:
 
 def _excerpt(text: str, span: tuple[int, int] | None) -> str:
     """The part of a passage that is shown: its beginning, or if the quotation is later, that."""
-    if len(text) <= _SHOWN:
+    if len(text) <= _MAX_CHARACTERS:
         return text
     begin, end = span or (0, 0)
-    first = 0 if end <= _SHOWN else max(0, begin - _BEFORE)
-    last = max(end, first + _SHOWN)
+    first = 0 if end <= _MAX_CHARACTERS else max(0, begin - _MAX_LEAD)
+    last = max(end, first + _MAX_CHARACTERS)
     if first and (gap := _SPACE.search(text, first, begin)):
         first = gap.end()
     if last < len(text):
@@ -141,7 +141,7 @@ def _excerpt(text: str, span: tuple[int, int] | None) -> str:
 
 
 def word_lines(answer: Answer, tokens: list[AnswerToken]) -> Iterator[str]:
-    """What each document did to a word of an answer, and which passage has it."""
+    """Lines with the effect of each document on a word, and the passage that has the word."""
     word = "".join(token.token for token in tokens).strip()
     source = next((token.source for token in tokens if token.source is not None), None)
     says = "no passage has it" if source is None else f"in {answer.passages[source].title}"

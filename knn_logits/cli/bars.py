@@ -11,13 +11,19 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import typer
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
-from rich.text import Text
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from knn_logits.cli.terminal import in_time, status, stderr, tell
+from knn_logits.cli.terminal import status, stderr, tell
 from knn_logits.printable import one_line
 
-# What a job says to do when Ctrl-C has stopped it.
+# Advice after Ctrl-C.
 AGAIN = "run the same command again to resume"
 UNCHANGED = "the datastore is unchanged"
 
@@ -66,35 +72,8 @@ def exits_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _number(steps: float, most: float) -> str:
-    return f"{steps:,.0f}" if most < 10**7 else f"{steps / 10**6:,.1f} M"
-
-
-class _Steps(ProgressColumn):
-    """Shows the steps done, of all steps if their number is known; or a percentage of a share."""
-
-    def render(self, task: Task) -> Text:
-        done, total = task.completed, task.total
-        if total is None or task.fields["open"]:
-            steps = task.fields["steps"]
-            text = _number(steps, steps) if steps else ""
-        else:
-            text = f"{_number(done, total)} of {_number(total, total)}"
-        return Text(text, style="progress.download")
-
-
-class _Time(ProgressColumn):
-    """Shows the time that is left, if it can be told, and after the end the time that passed."""
-
-    def render(self, task: Task) -> Text:
-        if task.finished or task.time_remaining is None:
-            passed = task.finished_time if task.finished else task.elapsed
-            return Text(in_time(passed or 0.0), style="progress.elapsed")
-        return Text(f"{in_time(task.time_remaining)} left", style="progress.remaining")
-
-
-# A job whose stderr is no terminal says so often how far it is. A shorter job says nothing.
-_EVERY = 15.0
+# Seconds between two lines of a job whose stderr is no terminal. A shorter job prints none.
+_INTERVAL = 15.0
 
 
 class Bars:
@@ -103,12 +82,12 @@ class Bars:
     def __init__(self, advice: str, *, transient: bool = False) -> None:
         self._advice = advice
         self._started, self._ended = time.monotonic(), 0.0
-        self._next_line = self._started + _EVERY
+        self._next_line = self._started + _INTERVAL
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            _Steps(),
-            _Time(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=stderr,
             disable=not stderr.is_terminal,
             transient=transient,
@@ -149,28 +128,18 @@ class Bars:
             return
         if phase not in self._tasks:
             self._finish()
-            self._tasks[phase] = self._progress.add_task(
-                one_line(phase), total=total, steps=done, open=total is None
-            )
-        task = self._task(phase)
-        if total is None and task.finished:
-            # It goes on beside a later phase.
-            task.total = task.finished_time = None
-        shown: dict[str, Any] = {"steps": done, "open": total is None}
-        self._progress.update(task.id, completed=done, total=total, **shown)
+            self._tasks[phase] = self._progress.add_task(one_line(phase), total=total)
+        task = self._progress.tasks[self._tasks[phase]]
+        # A phase of unknown length that was ended may continue beside a later one.
+        known = done if total is None and task.total is not None else total
+        self._progress.update(task.id, completed=done, total=known)
         if not stderr.is_terminal and time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + _EVERY
+            self._next_line = time.monotonic() + _INTERVAL
             of = f": {done:,}" if total is None else f": {done:,} of {total:,}"
             tell(phase if total is None and not done else phase + of, style=None)
 
-    def _task(self, phase: str) -> Task:
-        number = self._tasks[phase]
-        return next(task for task in self._progress.tasks if task.id == number)
-
     def _finish(self) -> None:
         """Ends the phases that have not said how many steps they take."""
-        for phase in self._tasks:
-            task = self._task(phase)
+        for task in self._progress.tasks:
             if task.total is None:
-                steps = max(1, task.completed)
-                self._progress.update(task.id, total=steps, completed=steps)
+                self._progress.update(task.id, total=task.completed)

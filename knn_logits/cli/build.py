@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.filesize import decimal
 
 from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report, refuse_empty
 from knn_logits.cli.loading import (
     RunOptions,
     index_of,
-    no_lists,
+    index_words,
     reads_pairs,
-    recall_words,
     size_of,
 )
 from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, command
-from knn_logits.cli.terminal import answer, in_bytes, in_documents, in_time, picked, shell, tell
+from knn_logits.cli.terminal import answer, in_documents, in_time, picked
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig
 from knn_logits.settings.declaration import setting
@@ -67,7 +68,7 @@ class KeyOptions:
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """What a datastore that is made holds beside its text, and whether it may exist."""
+    """The key, the origin and the license of a datastore, and whether it may exist."""
 
     key: str = setting("ffn_input", KEY_HELP)
 
@@ -159,8 +160,6 @@ def build(
             # The first process prints the error of any of them.
             raise typer.Exit(1) from None
     if not rank:
-        if index.nprobe is not None and store.manifest.index.nprobe is None:
-            tell(no_lists(store.manifest.index.factory))
         _answer_built(store, report, bars.seconds, model, json)
 
 
@@ -185,7 +184,7 @@ def _answer_dry_run(needs: Needs, report: Report, json: bool) -> None:
     content = {**vars(needs), "seconds": round(needs.seconds, 3), "skipped": len(report.skipped)}
     line = (
         f"{in_documents(needs.documents)}, {needs.tokens:,} tokens, {needs.entries:,} entries: "
-        f"about {in_bytes(needs.bytes)} of disk, and {in_time(needs.seconds)} to compute the keys; "
+        f"about {decimal(needs.bytes)} of disk, and {in_time(needs.seconds)} to compute the keys; "
         "nothing was written"
     )
     answer(json, content, line, report.summary, _few(needs.entries))
@@ -209,11 +208,11 @@ def _answer_built(store: Datastore, report: Report, seconds: float, model: str, 
     line = (
         f"{store.folder}: {manifest.entries:,} entries of {in_documents(manifest.documents)} in "
         f"{in_time(seconds)} ({manifest.entries / seconds:,.0f} a second), "
-        f"{in_bytes(size_of(store))}, index {manifest.index.factory}{recall_words(store)}"
+        f"{decimal(size_of(store))}, {index_words(store)}"
     )
     following = None
     if not manifest.pairs:
-        following = shell("next:", ["knn-logits", "chat", model, str(store.folder)])
+        following = "next: " + shlex.join(["knn-logits", "chat", model, str(store.folder)])
     few = _few(manifest.entries)
     lines = (line, report.summary, few, chosen, gate, following)
     answer(json, content, *lines, seconds=seconds)

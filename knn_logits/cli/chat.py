@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from knn_logits.ask.config import AskConfig, Words
 from knn_logits.cli.ad_hoc import StoresOrDocuments, opened_with_model
-from knn_logits.cli.explain import TraceOptions
+from knn_logits.cli.explain import TraceOptions, writing
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Draft, Model, command
-from knn_logits.cli.streaming import Printed
-from knn_logits.cli.terminal import Output, doing, say, status, tell
+from knn_logits.cli.terminal import Output, Printed, doing, say, status, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import one_line, printable
 from knn_logits.settings.declaration import setting, settings_of
@@ -38,9 +37,10 @@ Ask a question, or with --continue type a text, which the model continues. Comma
   /without DOC    leave out the document with this id or title; /with DOC takes it back
   /set NAME VALUE change {", ".join(settings_for("chat"))} or tokens (the most that are written)
   /settings       show the present settings
-  /save FILE      write the latest answer or trace as JSON; /html FILE writes a trace as a page
+  /save FILE      write the latest answer or trace as JSON, or a trace as a page (*.html)
   /new            forget the conversation
   /quit           leave, as Ctrl-D does; Ctrl-C only stops an answer"""
+_NO_ANSWER = "there is no answer from the memory yet: enter a prompt first"
 # The settings that /set changes, and the types of their values.
 _SETTABLE = {name: declared.kind or str for name, declared in settings_for("chat").items()}
 _SETTABLE["tokens"] = int
@@ -168,13 +168,11 @@ class Chat:
                 f"the text has {ids.shape[1]} tokens, but the model's context is {room}: start "
                 "over with /new, or shorten the text"
             )
-        pad = self.tokenizer.pad_token_id
         return {
             "input_ids": ids,
             "attention_mask": ids.new_ones(ids.shape),
             "max_new_tokens": tokens,
             "do_sample": self.sample,
-            "pad_token_id": pad if pad is not None else self.tokenizer.eos_token_id,
         }
 
     @property
@@ -196,8 +194,7 @@ class Chat:
         return torch.tensor([ids], device=self.model.device)
 
     def _on_help(self) -> None:
-        for line in _HELP.splitlines():
-            say(line, hang=18 if line.startswith("  ") else 0)
+        say(_HELP)
 
     def _on_why(self, *words: str) -> None:
         from knn_logits.cli.ask import passages_shown, tokens_of_word, word_lines
@@ -210,11 +207,13 @@ class Chat:
             for line in lines:
                 say(line)
             return
-        trace = self._latest()
+        if self.trace is None:
+            raise ConfigError(_NO_ANSWER)
         if not words:
-            show(trace, 12, self.console)
+            show(self.trace, 12, self.console)
             return
-        show_word(tokens_of_word(with_store_names(trace)[0], " ".join(words)), self.console)
+        tokens = tokens_of_word(with_store_names(self.trace)[0], " ".join(words))
+        show_word(tokens, self.console)
 
     def _on_knn(self, state: str = "") -> None:
         self.with_knn = _switched("knn", self.with_knn, state)
@@ -281,25 +280,19 @@ class Chat:
         self.console.print("; ".join(parts), style="dim", markup=False)
 
     def _on_save(self, file: str) -> None:
-        if self.reply is None:
-            TraceOptions(save=file).keep(self._latest())
-            return
-        self.reply.save(file)
-        tell(f"written: {file}", style=None)
-
-    def _on_html(self, file: str) -> None:
-        TraceOptions(html=file).keep(self._latest())
+        if self.reply is not None:
+            with writing(file):
+                self.reply.save(file)
+            tell(f"written: {file}", style=None)
+        elif self.trace is not None:
+            kind = "html" if file.endswith(".html") else "save"
+            TraceOptions(**{kind: file}).keep(self.trace)
+        else:
+            raise ConfigError(_NO_ANSWER)
 
     def _on_new(self) -> None:
         self.messages.clear()
         self.trace = self.reply = None
-
-    def _latest(self) -> Trace:
-        if self.trace is None:
-            if self.reply is not None:
-                raise ConfigError("answers to questions can only be saved as JSON: /save FILE")
-            raise ConfigError("there is no answer from the memory yet: enter a prompt first")
-        return self.trace
 
 
 def _switched(name: str, now: bool, state: str) -> bool:

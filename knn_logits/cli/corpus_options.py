@@ -21,8 +21,8 @@ from knn_logits.settings.declaration import setting
 if TYPE_CHECKING:
     from knn_logits.corpus.documents import Document
 
-# Where many files are skipped for one reason, the first few are named. All are counted.
-_SHOWN = 5
+# The maximum number of files that are named for one reason. All are counted.
+_MAX_SHOWN = 5
 
 Corpus = Annotated[
     list[str],
@@ -51,22 +51,17 @@ class Report:
 
     skipped: list[tuple[str, str]] = field(default_factory=list)
     _kinds: Counter[str] = field(default_factory=Counter)
-    _reasons: dict[str, str] = field(default_factory=dict)
     _notes: Counter[str] = field(default_factory=Counter)
 
     def skip(self, name: str, reason: str) -> None:
         self.skipped.append((name, reason))
-        kind = _kind(reason)
-        self._kinds[kind] += 1
-        if _digits_hidden(self._reasons.setdefault(kind, reason)) != _digits_hidden(reason):
-            self._reasons[kind] = _beginning(reason)  # the rest is of one file
-        if self._kinds[kind] <= _SHOWN:
+        self._kinds[_kind(reason)] += 1
+        if self._kinds[_kind(reason)] <= _MAX_SHOWN:
             tell(f"skipped {name}: {reason}")
 
     def note(self, name: str, note: str) -> None:
-        kind = _kind(note)
-        self._notes[kind] += 1
-        if self._notes[kind] <= _SHOWN:
+        self._notes[_kind(note)] += 1
+        if self._notes[_kind(note)] <= _MAX_SHOWN:
             tell(f"{name}: {note}", style=None)
 
     @property
@@ -74,24 +69,13 @@ class Report:
         """Summarises by reason what was skipped, in one line; None if nothing was."""
         if not self.skipped:
             return None
-        several = "; ".join(
-            f"{count:,} × {self._reasons[kind]}" if count > 1 else self._reasons[kind]
-            for kind, count in self._kinds.most_common()
-        )
+        several = "; ".join(f"{count:,} × {kind}" for kind, count in self._kinds.most_common())
         return f"{len(self.skipped):,} skipped: {several}"
 
 
 def _kind(reason: str) -> str:
     """The part of a reason that does not differ from file to file."""
-    return _digits_hidden(_beginning(reason))
-
-
-def _beginning(reason: str) -> str:
-    return reason.partition(" (")[0].partition(":")[0]
-
-
-def _digits_hidden(text: str) -> str:
-    return re.sub(r"[\d.,]+", "#", text)
+    return re.split(r"[:(\d]", reason)[0].strip()
 
 
 @dataclass(frozen=True)

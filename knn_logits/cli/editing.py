@@ -18,16 +18,14 @@ from knn_logits.cli.loading import (
     folder_of,
     index_of,
     index_words,
-    no_lists,
     open_datastore,
     present,
     reads_pairs,
-    recall_words,
 )
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
 from knn_logits.cli.terminal import answer, in_documents, tell
 from knn_logits.errors import ConfigError
-from knn_logits.printable import one_line
+from knn_logits.printable import first_few, one_line
 from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
@@ -35,8 +33,6 @@ from knn_logits.settings.passes import PassConfig
 if TYPE_CHECKING:
     from knn_logits.building.changes import Sync
 
-# Of the new, changed and removed documents the first few are named.
-_SHOWN = 5
 # These reasons mean that a file is empty now. A file skipped for other reasons may still have text.
 _EMPTY = "empty"
 _ROW = re.compile(r", (?:line|row|item) (\d+)$")
@@ -75,10 +71,9 @@ def add(
     if done.manifest != before:
         line = (
             f"{done.folder}: {in_documents(new_documents)} and {new_entries:,} entries added in "
-            f"{bars.seconds:.0f} s, now {entries:,} entries{recall_words(done)}"
+            f"{bars.seconds:.0f} s, now {entries:,} entries, {index_words(done)}"
         )
-    index = index_words(done, before.index.factory)
-    answer(json, content, line, index, report.summary, seconds=bars.seconds)
+    answer(json, content, line, report.summary, seconds=bars.seconds)
 
 
 @command
@@ -105,7 +100,6 @@ def sync(
 
     report = Report()
     datastore = open_datastore(store)
-    before = datastore.manifest.index.factory
     with Bars(AGAIN) as bars:
         documents = fields.documents(folder, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
@@ -114,10 +108,9 @@ def sync(
         how["on_plan"] = lambda plan: tell(_planned(plan), style=None)
         done = sync_documents(loaded, tokenizer, datastore, documents, **how)
     if done.kept:
-        rest = f" and {len(done.kept) - _SHOWN:,} more" if len(done.kept) > _SHOWN else ""
         tell(
-            f"{', '.join(done.kept[:_SHOWN])}{rest} could not be read, so the datastore keeps "
-            f"its existing text of {'it' if len(done.kept) == 1 else 'them'}"
+            f"{first_few(done.kept)} could not be read, so the datastore keeps its existing text "
+            f"of {'it' if len(done.kept) == 1 else 'them'}"
         )
     entries, left = present(done.datastore)
     content: dict[str, Any] = {**done.to_dict(), "skipped": len(report.skipped), "entries": entries}
@@ -127,12 +120,14 @@ def sync(
         lines = [f"{name:8} {one_line(id)}" for name, ids in kinds for id in ids]
         lines.append(f"{_planned(done)}; nothing was written")
     else:
-        lines = [f"{done.datastore.folder}: {_planned(done)}, in {bars.seconds:.0f} s"]
+        lines = [
+            f"{done.datastore.folder}: {_planned(done)}, in {bars.seconds:.0f} s, "
+            f"{index_words(done.datastore)}"
+        ]
         if done.removed or done.changed:
             lines.append(f"`knn-logits remove {store}` deletes the removed text from the disk")
     content |= index_of(done.datastore)
-    index = index_words(done.datastore, before)
-    answer(json, content, *lines, index, report.summary, seconds=bars.seconds)
+    answer(json, content, *lines, report.summary, seconds=bars.seconds)
 
 
 def _planned(plan: Sync) -> str:
@@ -190,11 +185,10 @@ def remove(
 
     run.prepare()
     done = open_datastore(store)
-    before = done.manifest
     if document:
         done = remove_documents(done, document)
-    removed = len(done.manifest.removed)
-    kept = "" if done.has_keys or before.on_demand else "; it has no keys, so their text stays"
+    removed, on_demand = len(done.manifest.removed), done.manifest.on_demand
+    kept = "" if done.has_keys or on_demand else "; it has no keys, so their text stays"
     if removed and not kept:
         advice = f"no search finds the documents; `knn-logits remove {store}` deletes their text"
         with Bars(advice) as bars:
@@ -205,7 +199,6 @@ def remove(
         {"entries": entries, "documents": documents, "removed": removed, **index_of(done)},
         f"{done.folder}: {in_documents(removed)} removed, {entries:,} entries of "
         f"{in_documents(documents)} are left{kept}",
-        index_words(done, before.index.factory),
     )
 
 
@@ -226,13 +219,10 @@ def index(
     if suffixes or clusters:
         if index != IndexConfig() or (suffixes and clusters):
             raise ConfigError(
-                "--suffixes and --clusters keep the index: use one of them, without --index, "
+                "--suffixes and --clusters keep the index: use either, without --index, "
                 "--metric and --nprobe"
             )
-        if suffixes:
-            _suffixes(store, json)
-        else:
-            _clusters(store, clusters or 0, run, json)
+        _beside_the_index(store, clusters, run, json)
         return
     from knn_logits.building.indexing import build_index
 
@@ -240,35 +230,29 @@ def index(
     config = replace(index, seed=run.seed)
     with Bars("the datastore keeps its old index") as bars:
         done = build_index(folder_of(store), config, threads=run.threads, progress=bars)
-    record = done.manifest.index
-    if index.nprobe is not None and record.nprobe is None:
-        tell(no_lists(record.factory))
     content = {**index_of(done), "entries": len(done)}
-    line = f"{done.folder}: index {record.factory}{recall_words(done)} in {bars.seconds:.0f} s"
+    line = f"{done.folder}: {index_words(done)} in {bars.seconds:.0f} s"
     answer(json, content, line, seconds=bars.seconds)
 
 
-def _suffixes(store: str, json: bool) -> None:
-    from knn_logits.building.indexing import build_suffixes
-
-    datastore = open_datastore(store)
-    with Bars(UNCHANGED) as bars:
-        done = build_suffixes(datastore, progress=bars)
-    record = done.manifest.file("suffixes")
-    assert record is not None
-    tokens = done.manifest.tokens
-    content = {"suffixes": True, "tokens": tokens, "bytes": record.bytes}
-    line = f"{done.folder}: suffix index of {tokens:,} tokens in {bars.seconds:.0f} s"
-    answer(json, content, line, seconds=bars.seconds)
-
-
-def _clusters(store: str, clusters: int, run: RunOptions, json: bool) -> None:
+def _beside_the_index(store: str, clusters: int | None, run: RunOptions, json: bool) -> None:
+    """Makes clusters, or without their number the suffix index."""
     from knn_logits.building.clustering import cluster
+    from knn_logits.building.indexing import build_suffixes
 
     run.prepare()
     datastore = open_datastore(store)
+    content: dict[str, Any]
     with Bars(UNCHANGED) as bars:
-        done = cluster(datastore, clusters, seed=run.seed, threads=run.threads, progress=bars)
-    content = {"clusters": clusters, "entries": len(done)}
-    line = f"{done.folder}: {len(done):,} entries in {clusters:,} clusters"
-    answer(json, content, f"{line} in {bars.seconds:.0f} s", seconds=bars.seconds)
+        if clusters is None:
+            done = build_suffixes(datastore, progress=bars)
+            record, tokens = done.manifest.file("suffixes"), done.manifest.tokens
+            assert record is not None
+            content = {"suffixes": True, "tokens": tokens, "bytes": record.bytes}
+            made = f"suffix index of {tokens:,} tokens"
+        else:
+            done = cluster(datastore, clusters, seed=run.seed, threads=run.threads, progress=bars)
+            content = {"clusters": clusters, "entries": len(done)}
+            made = f"{len(done):,} entries in {clusters:,} clusters"
+    line = f"{done.folder}: {made} in {bars.seconds:.0f} s"
+    answer(json, content, line, seconds=bars.seconds)

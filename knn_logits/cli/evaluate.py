@@ -1,22 +1,23 @@
-"""`knn-logits eval MODEL STORE TEXT...`."""
+"""`knn-logits eval MODEL STORE TEXT...`, and the options that it shares with `tune`."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from json import dumps as json_text
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from knn_logits.cli.bars import Bars
-from knn_logits.cli.config_file import Config
 from knn_logits.cli.corpus_options import CorpusOptions
+from knn_logits.cli.explain import check_writable, writing
 from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
-from knn_logits.cli.output_files import check_writable, writing
-from knn_logits.cli.terminal import print_json, say, tell
+from knn_logits.cli.terminal import print_json, say
 from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.corpus.reading import checked_paths
 from knn_logits.errors import ConfigError
@@ -24,6 +25,11 @@ from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
 from knn_logits.store import layout
 from knn_logits.store.hub_client import hub_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     from knn_logits.measure.translation import Translations
@@ -58,6 +64,44 @@ def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     return stores, texts
 
 
+def read_config(context: typer.Context, file: str | None) -> str | None:
+    """Makes the values of a file the command's defaults; the command line overrides them."""
+    if file is None:
+        return None
+    try:
+        text = Path(file).read_text("utf-8")
+        values = tomllib.loads(text) if Path(file).suffix == ".toml" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{file} cannot be read as TOML or YAML: {reason}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file} has no names and values: write lines such as `lmbda: 0.25`")
+    names: dict[str, str] = {}
+    for parameter in context.command.params:
+        for name in (parameter.name, *parameter.opts):
+            names[str(name).lstrip("-").replace("-", "_")] = str(parameter.name)
+    known: dict[str, Any] = {}
+    for key, value in values.items():
+        option = names.get(str(key).replace("-", "_"))
+        if option in (None, "config"):
+            raise ConfigError(f"{file}: {key!r} is no option of `{context.info_name}`")
+        known[str(option)] = value
+    context.default_map = known
+    return file
+
+
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Options and arguments from a TOML or YAML file; the command line overrides them.",
+        is_eager=True,
+        callback=read_config,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class TranslationOptions:
     """How an encoder-decoder model translates the sources."""
@@ -87,7 +131,7 @@ class TranslationOptions:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run writes for other runs, and reads of them."""
+    """The files that a run writes for other runs, or reads."""
 
     per_token: str | None = setting(
         None, "Save a row for each token as parquet: log p, p_kNN, λ, sources.", metavar="FILE"
@@ -123,17 +167,14 @@ def evaluate(
     pairs = reads_pairs(model)
     texts = fields.texts(names, pairs=pairs)
     translates = pairs and translation.bleu
-    if not translates and translation != TranslationOptions(bleu=translation.bleu):
-        tell("--num-beams, --batch-size, --translations: no effect without translation")
     if translates:
         from knn_logits.measure.translation import sacrebleu
 
         sacrebleu()  # raises here if the package is missing
         texts = {name: list(documents) for name, documents in texts.items()}
-    if translation.translations is not None:
-        check_writable(translation.translations)
-    if files.per_token is not None:
-        check_writable(files.per_token)
+    for path in (translation.translations, files.per_token):
+        if path is not None:
+            check_writable(path)
     loaded, tokenizer = run.load(model)
     from knn_logits.measure.perplexity import evaluate as evaluate_texts
 

@@ -1,20 +1,50 @@
-"""`knn-logits explain MODEL STORE... TEXT`."""
+"""`knn-logits explain MODEL STORE... TEXT` and `trace MODEL STORE TEXT`: sources of a text."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from knn_logits.cli import output_files
 from knn_logits.cli.bars import interruptible
-from knn_logits.cli.loading import Run, text_or_file
+from knn_logits.cli.loading import Run, load_tokenizer, open_datastore, text_or_file
 from knn_logits.cli.memory import MemoryOptions
-from knn_logits.cli.options import Json, Model, Stores, argument, command
-from knn_logits.cli.terminal import Output, doing, print_json, tell
-from knn_logits.errors import ConfigError
+from knn_logits.cli.options import Json, Model, Store, Stores, argument, command
+from knn_logits.cli.terminal import Output, doing, print_json, say, tell
+from knn_logits.errors import ConfigError, StorageError
+from knn_logits.printable import one_line
 from knn_logits.settings.declaration import setting
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns the system's error into one line when something cannot be written."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(
+            f"{path} cannot be written ({reason}); choose another location"
+        ) from error
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuses a file that cannot be written; leaves nothing there."""
+    with writing(path):
+        place = Path(path).absolute()
+        if place.is_dir():
+            raise IsADirectoryError(21, "it is a folder")
+        if place.exists():
+            place.open("r+b").close()
+            return
+        if not place.parent.is_dir():
+            raise FileNotFoundError(2, "its folder does not exist")
+        with tempfile.TemporaryFile(dir=place.parent):
+            pass
 
 
 @dataclass(frozen=True)
@@ -28,18 +58,18 @@ class TraceOptions:
         """Refuses files that cannot be written, before anything is computed."""
         for path in (self.save, self.html):
             if path is not None:
-                output_files.check_writable(path)
+                check_writable(path)
 
     def keep(self, trace: Any) -> None:
         for path, write in ((self.save, trace.save), (self.html, trace.save_html)):
             if path is None:
                 continue
-            with output_files.writing(path):
+            with writing(path):
                 write(path)
             tell(f"written: {path}", style=None)
 
     @contextmanager
-    def writing(self, trace: Any) -> Iterator[None]:
+    def kept(self, trace: Any) -> Iterator[None]:
         """Writes the files after the answer, even if a pipe was closed while it was printed."""
         try:
             yield
@@ -74,7 +104,7 @@ def explain(
     with interruptible("nothing was written"), opened.searching():
         settings = opened.keywords(run.threads)
         trace = explain_text(loaded, tokenizer, opened.stores, text, source=source, **settings)
-    with files.writing(trace):
+    with files.kept(trace):
         if json:
             sequence = trace[0]
             content: dict[str, Any] = {
@@ -86,3 +116,43 @@ def explain(
             print_json(content | {"tokens": [token_dict(token) for token in sequence.tokens]})
         else:
             show(trace, sources, Output())
+
+
+@command
+def trace(
+    model: Model,
+    store: Store,
+    text: str = argument("TEXT", "A text or a text file; - reads standard input."),
+    min_tokens: int = setting(6, "Leave out shorter spans, unless TEXT is shorter.", least=1),
+    documents: int = setting(3, "Maximum number of documents to name for each span.", least=0),
+    json: Json = False,
+) -> None:
+    """Find the longest spans of a text in the documents.
+
+    A span is in a document verbatim. The text may come from anywhere: no model is loaded, only its
+    tokenizer. A short text is counted and found as it is.
+    """
+    text = text_or_file(text)
+    if not text.strip():
+        raise ConfigError("the text is empty: pass a text to trace")
+    opened = open_datastore(store)
+    tokenizer = load_tokenizer(model)
+    from knn_logits.engine.compatibility import check_tokenizer
+
+    check_tokenizer(tokenizer, opened)
+    if opened.suffixes is None:
+        tell(f"sorting the text: `knn-logits index {opened.folder} --suffixes` does it once")
+    doing("looking for the text")
+    spans = opened.trace(text, tokenizer, min_tokens=min_tokens, documents=documents)
+    covered = set().union(*(range(span.start, span.end) for span in spans))
+    share = len(covered) / len(text)
+    if json:
+        print_json({"text": text, "share": share, "spans": [span.to_dict() for span in spans]})
+        return
+    for span in spans:
+        times = "once" if span.count == 1 else f"{span.count:,} times"
+        say(f"{one_line(span.text.strip())}  ({times})")
+        for one in span.to_dict()["documents"]:
+            names = (one["document"], one["title"], one["place"], one["uri"])
+            say("  " + one_line(", ".join(dict.fromkeys(name for name in names if name))))
+    say(f"{share:.0%} of the text is in the documents, in spans of {min_tokens} tokens or more")

@@ -10,13 +10,13 @@ from knn_logits.cli.explain import TraceOptions
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions, OpenStores
 from knn_logits.cli.options import Draft, Json, Model, Stores, command
-from knn_logits.cli.streaming import Printed
-from knn_logits.cli.terminal import Output, doing, print_json, say
+from knn_logits.cli.terminal import Output, Printed, doing, print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.registry import settings_for
 
 if TYPE_CHECKING:
+    from knn_logits.engine.pairs import PairTokenizer
     from knn_logits.generation.processor import KNNLogitsProcessor
 
 
@@ -58,40 +58,9 @@ class DecodingOptions:
         return {"return_dict_in_generate": True, **settings}
 
 
-@dataclass
-class Request:
-    """A prompt in the form that the model's `generate()` takes."""
-
-    model: Any
-    tokenizer: Any
-    inputs: dict[str, Any]
-    length: int
-    pairs: Any
-    settings: dict[str, Any]
-    seed: int
-
-    def write(self, generates: Any, **arguments: Any) -> tuple[Any, str]:
-        """The output of `generate()`, and the text that it adds to the prompt."""
-        import transformers
-
-        transformers.set_seed(self.seed)
-        output = generates(**self.inputs, **self.settings, **arguments)
-        if self.pairs is not None:
-            return output, self.pairs.texts(output.sequences)[0]
-        from knn_logits.engine.pieces import parts_of
-        from knn_logits.engine.tokens import special_ids
-
-        ids, special = output.sequences[0].tolist(), special_ids(self.tokenizer)
-        before, after = (
-            [token for token in part if token not in special]
-            for part in (ids[: self.length], ids[self.length :])
-        )
-        return output, parts_of(self.tokenizer, before + after, [len(before)])[1]
-
-
-def _request(
-    loaded: tuple[Any, Any], opened: OpenStores, prompt: str, settings: dict[str, Any], seed: int
-) -> Request:
+def _inputs(
+    model: Any, tokenizer: Any, opened: OpenStores, prompt: str, new_tokens: int
+) -> tuple[dict[str, Any], PairTokenizer | None]:
     """Cuts the prompt, and checks that the model has room for it and the answer."""
     import torch
 
@@ -99,27 +68,36 @@ def _request(
     from knn_logits.engine.pairs import context_length
     from knn_logits.engine.tokens import text_ids
 
-    model, tokenizer = loaded
     check_tokenizer(tokenizer, opened.stores[0])
     pairs = pair_tokenizer(model, tokenizer, opened.stores[0])
     if pairs is not None:
-        inputs, length = pairs.inputs([prompt], model.device), 1
-        settings = settings | pairs.settings
+        inputs, length = pairs.inputs([prompt], model.device) | pairs.settings, 1
     else:
         ids = torch.tensor([text_ids(tokenizer, prompt)], device=model.device)
         inputs, length = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, ids.shape[1]
         if not length:
             raise ConfigError("the prompt contains no tokens for this model: use another --prompt")
-    room, new = context_length(model), settings["max_new_tokens"]
-    if room is not None and length + new > room:
+    room = context_length(model)
+    if room is not None and length + new_tokens > room:
         raise ConfigError(
-            f"the prompt has {length} tokens and --max-new-tokens adds {new}, which exceeds the "
-            f"model's context of {room}: shorten one of them"
+            f"the prompt has {length} tokens and --max-new-tokens adds {new_tokens}, which exceeds "
+            f"the model's context of {room}: shorten either"
         )
-    if getattr(model.generation_config, "pad_token_id", None) is None:
-        pad = tokenizer.pad_token_id
-        settings = settings | {"pad_token_id": tokenizer.eos_token_id if pad is None else pad}
-    return Request(model, tokenizer, inputs, length, pairs, settings, seed)
+    return inputs, pairs
+
+
+def _text_after(tokenizer: Any, sequences: Any, length: int, pairs: PairTokenizer | None) -> str:
+    """The text that a model has added to a prompt."""
+    from knn_logits.engine.pieces import parts_of
+    from knn_logits.engine.tokens import special_ids
+
+    if pairs is not None:
+        return pairs.texts(sequences)[0]
+    ids, special = sequences[0].tolist(), special_ids(tokenizer)
+    before, after = (
+        [token for token in part if token not in special] for part in (ids[:length], ids[length:])
+    )
+    return parts_of(tokenizer, before + after, [len(before)])[1]
 
 
 @command
@@ -147,16 +125,24 @@ def generate(
     files.check()
     opened = memory.open(stores)
     loaded, tokenizer = run.load(model)
+    import transformers
+
     from knn_logits.evidence.render import show
     from knn_logits.generation.processor import KNNLogitsProcessor
 
     doing("checking the datastore")
-    request = _request((loaded, tokenizer), opened, prompt, settings, run.seed)
-    pairs = request.pairs is not None
+    inputs, pairs = _inputs(loaded, tokenizer, opened, prompt, decoding.max_new_tokens)
+
+    def write(generates: Any, **arguments: Any) -> tuple[Any, str]:
+        transformers.set_seed(run.seed)
+        output = generates(**inputs, **settings, **arguments)
+        length = inputs["input_ids"].shape[1]
+        return output, _text_after(tokenizer, output.sequences, length, pairs)
+
     # The text is printed while it is written, unless something else is to be shown with it.
-    streams = not (json or explain or compare or pairs or decoding.num_beams > 1)
+    streams = not (json or explain or compare or pairs is not None or decoding.num_beams > 1)
     with interruptible("nothing was written"), opened.searching():
-        alone = request.write(loaded.generate)[1] if compare else None
+        alone = write(loaded.generate)[1] if compare else None
         with KNNLogitsProcessor(loaded, opened.stores, **opened.keywords(run.threads)) as knn:
             if decoding.no_repeat_ngram is not None:
                 knn.loop_size = None
@@ -165,14 +151,14 @@ def generate(
                 arguments["streamer"] = Printed(Output(), tokenizer, prompt=prompt)
             else:
                 doing("writing")
-            output, text = request.write(knn.generate, draft=draft, **arguments)
+            output, text = write(knn.generate, draft=draft, **arguments)
             trace = knn.trace(output, tokenizer)
-    with files.writing(trace):
-        shown = "" if pairs else prompt
+    with files.kept(trace):
+        shown = prompt if pairs is None else ""
         if json:
             texts = {"prompt": prompt, "text": text}
             texts |= {} if alone is None else {"text_without_knn": alone}
-            print_json(texts | _as_json(knn, memory, request, trace[0]))
+            print_json(texts | _as_json(knn, memory, settings, trace[0]))
         elif alone is not None:
             say(f"--- without kNN\n{shown}{alone}\n\n--- with kNN")
         if not json and explain:
@@ -182,7 +168,7 @@ def generate(
 
 
 def _as_json(
-    knn: KNNLogitsProcessor, memory: MemoryOptions, request: Request, sequence: Any
+    knn: KNNLogitsProcessor, memory: MemoryOptions, settings: dict[str, Any], sequence: Any
 ) -> dict[str, Any]:
     from knn_logits.evidence.trace import token_dict
     from knn_logits.mixture.gates.gate import gate_name
@@ -191,7 +177,7 @@ def _as_json(
     content: dict[str, Any] = {} if not left_out else {"without": list(left_out)}
     reported = [name for name, declared in settings_for().items() if declared.reported]
     content |= {name: getattr(knn.config, name) for name in reported}
-    ngram = request.settings.get("no_repeat_ngram_size")
+    ngram = settings.get("no_repeat_ngram_size")
     content["no_repeat_ngram_size"] = (knn.loop_size or 0) if ngram is None else ngram
     content["passes"] = knn.passes
     if knn.gate is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from knn_logits.cli.bars import Bars
-from knn_logits.cli.loading import folder_of, open_datastore, prepare, recall_words, size_of
+from knn_logits.cli.loading import folder_of, index_words, open_datastore, prepare, size_of
 from knn_logits.cli.options import Json, Store, command
 from knn_logits.cli.terminal import in_documents, picked, print_json, say, tell
 from knn_logits.printable import one_line
@@ -49,7 +49,7 @@ def info(
     else:
         for name, value in _rows(datastore).items():
             if value:
-                say(f"{name:11} {one_line(str(value))}", hang=12)
+                say(f"{name:11} {one_line(str(value))}")
 
 
 def _rows(datastore: Datastore) -> dict[str, object]:
@@ -77,7 +77,7 @@ def _rows(datastore: Datastore) -> dict[str, object]:
         + _on_demand(manifest),
         "windows": f"{windows.window} tokens, stride {windows.stride}{joined}",
         "pairs": manifest.pairs,
-        "index": f"{manifest.index.factory}{probes}{recall_words(datastore)}",
+        "index": index_words(datastore).removeprefix("index ") + probes,
         "suffixes": f"of {manifest.tokens:,} tokens, for --infini-gram"
         if manifest.file("suffixes") is not None
         else None,
@@ -164,11 +164,6 @@ def _on_demand(manifest: Manifest) -> str:
 def verify(
     store: Store,
     full: bool = setting(False, "Read every byte, including files verified before."),
-    model: str | None = setting(
-        None,
-        "The model that built it; also checks for control tokens spelled out in documents, which "
-        "earlier versions stored.",
-    ),
     json: Json = False,
 ) -> None:
     """Check a datastore: hashes, shapes, ranges, and its index."""
@@ -195,40 +190,17 @@ def verify(
                 stored_gate(datastore)
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]
-        spelt = None if damaged or model is None else _spelt(datastore, model)
     left = leftovers(folder, manifest)
     if json:
         content = {"ok": not damaged, "damaged": damaged, "leftovers": left}
         content |= picked(manifest, "entries", "documents")
-        content |= {} if spelt is None else {"control_tokens": spelt}
         print_json(content | {"bytes": size, "seconds": round(bars.seconds, 3)})
     elif not damaged:
-        # Only the tokenizer knows which tokens control a model.
-        rest = "" if model else "; pass --model to check its text for control tokens"
-        say(f"{folder}: whole, {size / 1e6:,.1f} MB in {bars.seconds:.1f} s{rest}")
+        say(f"{folder}: whole, {size / 1e6:,.1f} MB in {bars.seconds:.1f} s")
     if left:
         files = f"files of an earlier state or an unfinished job ({', '.join(left[:3])})"
         tell(f"{folder} also contains {files}; the next change to the datastore deletes them")
-    if spelt:
-        tell(
-            f"{len(spelt)} documents contain control tokens spelled out in their text "
-            f"({spelt[0]}): text generated from them may start or end a chat turn; rebuild the "
-            "datastore"
-        )
     for line in damaged:
         tell(line, style=None)
     if damaged:
         raise typer.Exit(1)
-
-
-def _spelt(store: Datastore, model: str) -> list[str]:
-    """The ids of the documents whose text spelt control tokens that are stored as such."""
-    from knn_logits.cli.loading import load_tokenizer
-    from knn_logits.engine.compatibility import check_tokenizer
-    from knn_logits.engine.tokens import with_control_tokens
-
-    tokenizer = load_tokenizer(model)
-    check_tokenizer(tokenizer, store)
-    pairs = store.manifest.pairs is not None
-    numbers = with_control_tokens(tokenizer, store.tokens, store.documents.first, target=pairs)
-    return [store.documents[number].id for number in numbers.tolist()]

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.build import StoreOptions
 from knn_logits.cli.corpus_options import CorpusOptions, Report
-from knn_logits.cli.loading import Run, RunOptions, index_of, open_datastore, recall_words, size_of
+from knn_logits.cli.loading import Run, RunOptions, index_of, index_words, open_datastore, size_of
 from knn_logits.cli.options import Json, Model, Settable, Without, argument, command
-from knn_logits.cli.terminal import answer, in_bytes, in_time, picked, tell
+from knn_logits.cli.terminal import answer, in_time, picked, tell
 from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig, WindowConfig
@@ -94,7 +95,7 @@ def _answer_learnt(made: Datastore, report: Report, seconds: float, json: bool) 
         json,
         content,
         f"{made.folder}: {manifest.entries:,} rows from {record.entries:,} tokens of "
-        f"{record.documents:,} documents in {in_time(seconds)}, {in_bytes(size_of(made))}",
+        f"{record.documents:,} documents in {in_time(seconds)}, {decimal(size_of(made))}",
         report.summary,
         f"perplexity of {record.held_out:,} held-out tokens: {record.perplexity_lm:.1f} → "
         f"{record.perplexity:.1f}, with {settings_line(settings, symbols=True)}",
@@ -149,7 +150,7 @@ def import_store(
     answer(
         json,
         content,
-        f"{done.store.folder}: {manifest.entries:,} entries{unwritten}, index "
-        f"{manifest.index.factory}{recall_words(done.store)} in {bars.seconds:.0f} s",
+        f"{done.store.folder}: {manifest.entries:,} entries{unwritten}, "
+        f"{index_words(done.store)} in {bars.seconds:.0f} s",
         seconds=bars.seconds,
     )

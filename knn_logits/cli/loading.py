@@ -225,21 +225,11 @@ def present(store: Datastore) -> tuple[int, int]:
     return entries - len(store.removed_entries), documents - len(store.manifest.removed)
 
 
-def recall_words(store: Datastore) -> str:
-    """What a line says of the share of true neighbors that the index finds, if it was measured."""
-    recall = store.manifest.index.recall
-    return f", recall@{recall.at} {recall.value:.3f}" if recall else ""
-
-
-def index_words(store: Datastore, before: str) -> str | None:
-    """A line that says of another kind of index than before; None if it is the same."""
-    factory = store.manifest.index.factory
-    if factory == before:
-        return None
-    return (
-        f"the index is now {factory}{recall_words(store)} instead of {before}: `knn-logits index "
-        f"{store.folder} --index {before}` restores it"
-    )
+def index_words(store: Datastore) -> str:
+    """The index, and the share of true neighbors that it finds, if it was measured."""
+    index = store.manifest.index
+    recall = f", recall@{index.recall.at} {index.recall.value:.3f}" if index.recall else ""
+    return f"index {index.factory}{recall}"
 
 
 def index_of(store: Datastore) -> dict[str, Any]:
@@ -247,10 +237,6 @@ def index_of(store: Datastore) -> dict[str, Any]:
     index = store.manifest.index
     recall = index.recall.value if index.recall else 1.0
     return {"index": index.factory, "nprobe": index.nprobe, "recall": recall}
-
-
-def no_lists(kinds: str) -> str:
-    return f"--nprobe: no effect, since the index ({kinds}) has no inverted lists"
 
 
 def size_of(store: Datastore) -> int:

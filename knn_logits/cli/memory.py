@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from knn_logits.cli.loading import no_lists, open_datastore
+from knn_logits.cli.loading import open_datastore
 from knn_logits.cli.options import Settable, Without
 from knn_logits.cli.terminal import tell
 from knn_logits.errors import ConfigError
@@ -40,8 +40,6 @@ class ClusterOptions:
         return RayIndexes(self.ray, shards=self.shards)
 
 
-# Settings of the pointers that RetoMaton follows.
-_POINTING = ("min_knns", "max_knns", "pointer_weight")
 # The cluster that builds, and not one that searches.
 Ray = Annotated[ClusterOptions, Without(("shards",))]
 
@@ -58,10 +56,7 @@ class MemoryOptions:
         """Opens datastores and checks the settings against them, before a model is loaded."""
         keys = bool(self.settings.get("refine") or self.settings.get("retomaton"))
         indexes = self.cluster.indexes()
-        opened = self.over([open_datastore(name, keys=keys) for name in stores], indexes)
-        for line in _without_effect(opened):
-            tell(line)
-        return opened
+        return self.over([open_datastore(name, keys=keys) for name in stores], indexes)
 
     def over(self, stores: list[Datastore], indexes: RayIndexes | None) -> OpenStores:
         """Does what `open` does, for datastores that are open."""
@@ -76,31 +71,6 @@ class MemoryOptions:
             settings["lmbda"] = load_gate(self.gate)
         resolve(stores, settings)
         return OpenStores(stores, settings, indexes)
-
-
-def _without_effect(opened: OpenStores) -> Iterator[str]:
-    """Says of options that change nothing, given the others and these datastores."""
-    from knn_logits.index.opening import backend_of
-    from knn_logits.mixture.presets import resolve
-
-    settings: Any = opened.settings
-    config, _ = resolve(opened.stores, settings)
-    kinds = ", ".join(dict.fromkeys(store.manifest.index.factory for store in opened.stores))
-    unused = [name for name in _POINTING if settings.get(name) is not None]
-    if unused and not config.retomaton:
-        yield f"{_options(unused)}: no effect without --retomaton"
-    if settings.get("nprobe") and not any(
-        "IVF" in store.manifest.index.factory for store in opened.stores
-    ):
-        yield no_lists(kinds)
-    if settings.get("refine") and not any(
-        backend_of(store).approximate for store in opened.stores if store.manifest.on_demand is None
-    ):
-        yield f"--refine: no effect, since the distances of the index ({kinds}) are exact"
-
-
-def _options(names: Sequence[str]) -> str:
-    return ", ".join("--" + name.replace("_", "-") for name in names)
 
 
 @dataclass(frozen=True)
@@ -119,7 +89,7 @@ class OpenStores:
     indexes: RayIndexes | None
 
     def keywords(self, threads: int | None = None) -> dict[str, Any]:
-        """What opens a `Memory` of them."""
+        """The keyword arguments that open a `Memory` of them."""
         opening = {"indexes": self.indexes, "threads": threads}
         return {**self.settings, **opening}
 

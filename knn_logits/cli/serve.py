@@ -56,7 +56,7 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """What clients call the model, and what it answers."""
+    """The name that clients use, and the limits of an answer."""
 
     model_name: str | None = setting(None, "Model name shown to clients.")
     chat_tokens: int = setting(256, "Default maximum tokens of a chat answer.", least=1)

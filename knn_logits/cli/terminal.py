@@ -1,4 +1,4 @@
-"""Prints answers, warnings and sizes, and says on a terminal what a command is doing."""
+"""Prints answers, whole or while they are written, and warnings; says what a command is doing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import io
 import logging
 import os
 import re
-import shlex
 import sys
-from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
@@ -20,9 +19,12 @@ from rich.text import Text
 from knn_logits.printable import Encoded, json_line, one_line, printable
 from knn_logits.progress import Progress
 
+if TYPE_CHECKING:
+    from knn_logits.generation.processor import KNNLogitsProcessor
+
 
 class _Status:
-    """What the command does until it prints something: a line on a terminal, or a bar."""
+    """Shows on a terminal that a command is busy until it prints: by a line, or by a bar."""
 
     def __init__(self) -> None:
         self.bars: Progress | None = None
@@ -113,36 +115,99 @@ class Output(_Console):
 stderr = _Console(stderr=True, highlight=False)
 
 
-def say(text: str = "", hang: int = 0) -> None:
-    """Prints an answer on stdout; lines go on below their first word, or at column `hang`."""
+# A word that may be incomplete, with the space before it.
+_UNFINISHED = re.compile(r"\s*\S*\Z")
+
+
+class _Lines:
+    """Prints text that comes in pieces. On a terminal its lines break between words."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._column = 0
+        self._held = Text()
+
+    def add(self, text: Text) -> None:
+        """Prints what is known to be whole words."""
+        if not self._console.is_terminal:
+            self._console.print(text, end="")
+            return
+        self._held.append_text(text)
+        unfinished = _UNFINISHED.search(self._held.plain)
+        assert unfinished is not None
+        self._print(self._held[: unfinished.start()])
+        self._held = self._held[unfinished.start() :]
+
+    def end(self) -> None:
+        self._print(self._held)
+        self._held, self._column = Text(), 0
+        self._console.print()
+
+    def _print(self, text: Text) -> None:
+        *before, last = broken(text, self._console.width, self._column)
+        self._column = cell_len(last.plain) + (0 if before else self._column)
+        self._console.print(Text("\n").join([*before, last]), end="")
+
+
+class Printed:
+    """A streamer of `generate()`, which prints each token in the colour of the memory's share."""
+
+    def __init__(
+        self,
+        console: Console,
+        tokenizer: Any,
+        knn: KNNLogitsProcessor | None = None,
+        prompt: str = "",
+    ) -> None:
+        from knn_logits.engine.pieces import Pieces
+        from knn_logits.engine.tokens import special_ids
+
+        self._lines, self._knn = _Lines(console), knn
+        self._begin = partial(Pieces, tokenizer)
+        self._special = special_ids(tokenizer)
+        self._pieces: Any = None
+        self._lines.add(Text(printable(prompt)))
+
+    def put(self, value: Any) -> None:
+        """Takes the prompt's ids first, then each token."""
+        ids = value.flatten().tolist()
+        if self._pieces is None:
+            self._pieces = self._begin(ids)
+            return
+        from knn_logits.evidence.render import level_style
+
+        for token in ids:
+            if token not in self._special:
+                text = printable(self._pieces.add(token))
+                vote = self._knn.vote if self._knn is not None else None
+                style = level_style(vote.influence(0, token)) if vote is not None else ""
+                self._lines.add(Text(text, style=style))
+
+    @property
+    def begun(self) -> bool:
+        return self._pieces is not None
+
+    def end(self) -> None:
+        self._lines.end()
+
+
+def say(text: str = "") -> None:
+    """Prints an answer on stdout; on a terminal, lines break between words."""
     status.clear()
-    console = Output()
-    text = printable(text)
+    console, text = Output(), printable(text)
     if not console.is_terminal:
         print(text)
         return
     for line in text.split("\n"):
         words = line.lstrip(" ")
-        indent = hang or len(line) - len(words)
-        first, rest = (line[:indent], line[indent:]) if hang else (" " * indent, words)
-        rows = [row.plain for row in broken(Text(rest), console.width - indent)]
-        console.print(first + ("\n" + " " * indent).join(rows), markup=False)
+        indent = " " * (len(line) - len(words))
+        rows = [row.plain for row in broken(Text(words), console.width - len(indent))]
+        console.print(indent + ("\n" + indent).join(rows), markup=False)
 
 
 def tell(text: str, style: str | None = "yellow") -> None:
     """Prints a warning as one line on stderr, above any progress bar."""
     stderr.print(f"knn-logits: {one_line(text).strip()}", style=style, markup=False)
-
-
-def shell(label: str, words: Sequence[str]) -> str:
-    """A command to copy. On a terminal it may be several lines, each ended by a backslash."""
-    console, lines = Output(), [label]
-    for word in map(shlex.quote, words):
-        if console.is_terminal and cell_len(f"{lines[-1]} {word} \\") > console.width:
-            lines.append(f"    {word}")
-        else:
-            lines[-1] += f" {word}"
-    return " \\\n".join(lines)
 
 
 class _OneLine(logging.Handler):
@@ -186,14 +251,6 @@ def answer(
 
 def in_documents(number: int) -> str:
     return f"{number:,} document{'s' * (number != 1)}"
-
-
-def in_bytes(size: int) -> str:
-    """Formats a size for people: 512 bytes, 3.1 MB."""
-    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if size >= unit:
-            return f"{size / unit:,.1f} {name}"
-    return f"{size} bytes"
 
 
 def in_time(seconds: float) -> str:

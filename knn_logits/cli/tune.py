@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from knn_logits.cli.bars import Bars
-from knn_logits.cli.config_file import Config
 from knn_logits.cli.corpus_options import CorpusOptions
-from knn_logits.cli.evaluate import CACHE_HELP, OVERLAP_HELP, Paths, stores_and_texts
+from knn_logits.cli.evaluate import CACHE_HELP, OVERLAP_HELP, Config, Paths, stores_and_texts
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.terminal import print_json, say

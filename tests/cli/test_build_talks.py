@@ -9,7 +9,6 @@ import pytest
 from conftest import TEXTS
 
 from knn_logits import Datastore
-from knn_logits.cli.corpus_options import Report
 
 
 @pytest.fixture
@@ -55,15 +54,6 @@ def test_what_was_passed_over_is_named_five_times_and_summed_up(
     )
 
 
-def test_advice_for_one_file_is_not_summed_up_for_others(capsys):
-    report = Report()
-    for number in (1, 2):
-        report.skip(f"{number}.pdf", "encrypted: save it without its password")
-        report.skip(f"{number}.csv", f"damaged: row {number}")
-    report.skip("3.docx", "damaged: it is not a zip archive; download it again")
-    assert report.summary == ("5 skipped: 3 × damaged; 2 × encrypted: save it without its password")
-
-
 def test_a_small_folder_is_told_that_nothing_was_calibrated(run, model_folder, folder, tmp_path):
     for file in sorted(folder.glob("d*"))[2:]:
         file.unlink()
@@ -80,16 +70,6 @@ def test_the_next_command_is_a_chat(run, model_folder, folder, tmp_path):
     result = run.good("build", model_folder, folder, "--out", store, "--no-calibrate")
     (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
     assert shlex.split(line)[1:] == ["knn-logits", "chat", str(model_folder), str(store)]
-
-
-def test_a_mistaken_path_is_said_before_the_model_is_loaded(run, folder, store, tmp_path):
-    done = run.refused("build", "/nowhere/model", tmp_path / "none", "--out", tmp_path / "s")
-    assert "none' does not exist" in done.line
-    done = run.refused("build", "/nowhere/model", folder, "--out", store.folder)
-    assert "already contains a datastore" in done.line
-    (tmp_path / "empty").mkdir()
-    done = run.refused("build", "/nowhere/model", tmp_path / "empty", "--out", tmp_path / "s")
-    assert "no readable document: no file is there" in done.line
 
 
 def test_what_a_build_cannot_read_or_write_is_said_before_the_model_is_loaded(
@@ -190,3 +170,16 @@ def test_added_and_synchronized_documents_keep_the_precision_of_the_datastore(
         result = run.good(*command)
         assert "the model runs in float32, as in the datastore" in result.err
         assert "differ by" not in result.err
+
+
+def test_a_suffix_weight_that_is_given_is_stored(run, model_folder, folder, tmp_path):
+    """The weight that a build would choose for this text is another."""
+    options = ("--window", 64, "--stride", 32, "--lmbda", 0.5)
+    chosen = run.good("build", model_folder, folder, "--out", tmp_path / "a", *options, "--json")
+    given = run.good(
+        "build", model_folder, folder, "--out", tmp_path / "b", *options, "--suffix-weight", 3
+    )
+    assert chosen.json["suffix_weight"] != 3.0
+    (line,) = [one for one in given.out.splitlines() if one.startswith("settings (")]
+    assert line.endswith("suffix weight 3")
+    assert run("info", tmp_path / "b", "--json").json["settings"]["suffix_weight"] == 3.0

@@ -2,7 +2,7 @@
 
 import pytest
 from commands import write_corpus
-from conftest import TEXTS, make_gpt2
+from conftest import TEXTS
 
 
 @pytest.fixture(scope="module")
@@ -69,27 +69,6 @@ def test_the_seed_decides_a_sample(run, built, model_folder):
     assert one != other
 
 
-def test_explain_json(run, built, model_folder):
-    store, _ = built
-    result = run.good("explain", model_folder, store, TEXTS[0], "--json")
-    content = result.json
-    assert content["tokens"][5]["neighbors"][0]["document"] == "d0"
-    assert content["tokens"][5]["influence"] > 0.5
-
-
-def test_index_changes_kind_and_metric(run, built, model_folder):
-    store, before = built
-    result = run.good("index", store, "--index", "IVF4,Flat", "--metric", "cosine", "--json")
-    assert result.json["entries"] == before.json["entries"]
-    assert result.json["recall"] >= 0.9
-    assert run("info", store, "--json").json["metric"] == "cosine"
-    generated = run(
-        "generate", model_folder, store, "--prompt", "The harbour crane", "--temperature", 0.01,
-        "--json", "--max-new-tokens", 4,
-    )  # fmt: skip
-    assert generated.json["text"].startswith(" lifts")
-
-
 def test_an_unreadable_document_is_skipped_and_counted(run, model_folder, tmp_path):
     folder = tmp_path / "mixed"
     folder.mkdir()
@@ -113,24 +92,6 @@ def one_line(result, *parts):
         assert part in lines[-1], lines
 
 
-def test_mistakes_in_the_corpus(run, model_folder, tmp_path):
-    def build(path):
-        return run("build", model_folder, path, "--out", tmp_path / "s", "--overwrite")
-
-    one_line(build(tmp_path / "nowhere.txt"), "nowhere.txt")
-    (tmp_path / "empty.txt").write_text("")
-    one_line(build(tmp_path / "empty.txt"), "empty.txt")
-    (tmp_path / "folder").mkdir()
-    one_line(build(tmp_path / "folder"), "folder")
-    (tmp_path / "junk.txt").write_bytes(bytes(range(256)) * 10)
-    one_line(build(tmp_path / "junk.txt"), "junk.txt")
-    (tmp_path / "rows.jsonl").write_text('{"text": "fine"}\n{"title": "no text"}\n')
-    one_line(build(tmp_path / "rows.jsonl"), "rows.jsonl", "2", "text")
-    (tmp_path / "short.txt").write_text("\n a")
-    (tmp_path / "one.txt").write_text("a")
-    one_line(build(tmp_path / "one.txt"), "two tokens")
-
-
 @pytest.mark.parametrize(
     ("options", "part"),
     [
@@ -146,24 +107,6 @@ def test_mistakes_in_a_build(run, model_folder, corpus, tmp_path, options, part)
     if "cuda" in options and torch.cuda.is_available():
         pytest.skip("there is a GPU, so --device cuda is right")
     one_line(run("build", model_folder, corpus, "--out", tmp_path / "s", *options), part)
-
-
-def test_a_store_of_another_model(run, built, tokenizer, tmp_path):
-    store, _ = built
-
-    def saved(name, **settings):
-        make_gpt2(**settings).save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
-        return tmp_path / name
-
-    for name, settings in {
-        "weights": {"seed": 7},
-        "width": {"width": 48},
-        "layers": {"layers": 3},
-    }.items():
-        folder = saved(name, **settings)
-        result = run("generate", folder, store, "--prompt", "a")
-        one_line(result, "store", "load")
 
 
 def test_what_is_no_store_or_no_model(run, built, model_folder, tmp_path):
@@ -207,30 +150,9 @@ def test_a_store_inside_its_corpus_is_no_document(run, model_folder, tmp_path):
         assert result.json["skipped"] == 0
 
 
-def test_the_metric_of_a_store_stays_unless_another_is_named(run, model_folder, corpus, tmp_path):
-    store = tmp_path / "store"
-    run("build", model_folder, corpus, "--out", store, "--metric", "cosine", "--lmbda", "0.3")
-    before = run("info", store, "--json").json
-    assert before["metric"] == "cosine"
-    assert 0 < before["settings"]["temperature"] < 5
-    run("index", store, "--index", "IVF4,Flat")
-    after = run("info", store, "--json").json
-    assert after["metric"] == "cosine"
-    assert after["settings"] == before["settings"]
-
-
 def test_help_and_version(run):
     assert "build" in run("--help").out
     assert run("--version").out.startswith("knn-logits ")
-
-
-def test_a_file_without_rows_is_not_called_missing(run, model_folder, tmp_path):
-    (tmp_path / "none.jsonl").write_text("")
-    result = run.refused(
-        "build", model_folder, tmp_path / "none.jsonl", "--out", tmp_path / "store"
-    )
-    assert "no row is there" in result.err
-    assert "hidden" not in result.err
 
 
 def test_a_file_that_is_not_there_is_no_text(run, model_folder, store):

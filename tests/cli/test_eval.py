@@ -4,7 +4,6 @@ import json
 
 import pytest
 from commands import write_corpus
-from conftest import TEXTS
 
 TEXT = "The harbour crane lifts twelve crates, and Queen Maira reads the barometer. " * 6
 
@@ -31,50 +30,11 @@ def test_json(run, model_folder, store, text, tmp_path):
     assert content["settings"]["window"] == 64
 
 
-def test_a_preset_decides_whether_a_gate_and_shared_tokens_count(
-    run, build, model_folder, text, tmp_path
-):
-    settings = {"k": 8, "temperature": 5.0, "suffix_weight": 3.0}
-    store = build(TEXTS * 2, tmp_path / "s", **settings, calibrate=True)
-    assert store.manifest.gate is not None
-    call = ("eval", model_folder, store.folder, text, "--allow-overlap", "--json")
-    plain, default, paper = [
-        run(*call, *preset).json for preset in ((), ("--preset", "default"), ("--preset", "paper"))
-    ]
-    assert plain["settings"] == default["settings"]
-    assert plain["perplexity"] == default["perplexity"]
-    assert default["settings"]["lmbda"] == "adaptive"
-    assert default["settings"]["suffix_weight"] == 3.0
-    lmbda = store.manifest.settings.lmbda
-    assert paper["settings"]["lmbda"] == lmbda
-    by_hand = run(*call, "--lmbda", lmbda, "--suffix-weight", 1).json
-    assert paper["perplexity"] == by_hand["perplexity"]
-
-
-def test_rows_are_read_as_a_build_reads_them(run, model_folder, store, tmp_path):
-    rows = tmp_path / "rows.jsonl"
-    rows.write_bytes(json.dumps({"body": f"Größe. {TEXT}"}, ensure_ascii=False).encode("latin-1"))
-    options = ("--text-field", "body", "--encoding", "latin-1", "--json")
-    found = run.good("eval", model_folder, store.folder, rows, *options)
-    plain = tmp_path / "plain.txt"
-    plain.write_text(f"Größe. {TEXT}", encoding="utf-8")
-    wanted = run("eval", model_folder, store.folder, plain, "--json").json
-    assert found.json["perplexity"] == wanted["perplexity"]
-
-
 def test_for_people(run, model_folder, store, text):
     result = run.good("eval", model_folder, store.folder, text, "--lmbda", 0.3, "--window", 32)
     assert "mixture" in result.out
     assert "lmbda 0.3" in result.out
     assert "window 32" in result.out
-
-
-def test_windows_and_concatenation(run, model_folder, store, text):
-    options = ("--window", 16, "--stride", 8, "--json")
-    plain = run("eval", model_folder, store.folder, text, *options).json
-    joined = run("eval", model_folder, store.folder, text, "--concatenate", *options).json
-    assert joined["tokens"] == plain["tokens"] + 1
-    assert (joined["settings"]["window"], joined["settings"]["stride"]) == (16, 8)
 
 
 def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):

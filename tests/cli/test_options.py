@@ -84,40 +84,6 @@ def test_help_has_the_range_and_the_default(call):
     assert all(word not in out for word in ("--hidden", "--stride", "--nprobe"))
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (("--min-knns", 3), "--min-knns: no effect without --retomaton"),
-        (
-            ("--pointer-weight", 2, "--max-knns", 9),
-            "--max-knns, --pointer-weight: no effect without --retomaton",
-        ),
-        (("--nprobe", 4), "--nprobe: no effect, since the index (exact) has no inverted lists"),
-        (("--refine",), "--refine: no effect, since the distances of the index (exact) are exact"),
-        (("--retomaton", "--min-knns", 3), None),
-    ],
-)
-def test_an_option_without_effect_is_said(run, store, model_folder, options, line):
-    done = run("explain", model_folder, store.folder, "The harbour crane lifts.", *options)
-    assert done.code == 0
-    assert (line or "") in done.err
-    assert ("no effect" in done.err) == (line is not None)
-
-
-def test_options_of_other_kinds_of_index_and_model_have_no_effect(
-    run, store, model_folder, tmp_path
-):
-    (tmp_path / "a.txt").write_text("The harbour crane lifts the crates. " * 4)
-    lists = "--nprobe: no effect, since the index (exact) has no inverted lists"
-    build = ("build", model_folder, tmp_path / "a.txt", "--out", tmp_path / "s")
-    assert lists in run(*build, "--nprobe", 4).err
-    assert lists in run("index", tmp_path / "s", "--index", "exact", "--nprobe", 4).err
-    assert "no effect" not in run("index", tmp_path / "s", "--index", "exact").err
-    score = ("eval", model_folder, store.folder, tmp_path / "a.txt", "--allow-overlap")
-    assert "without translation" in run(*score, "--batch-size", 2).err
-    assert "no effect" not in run(*score, "--no-bleu").err
-
-
 def test_a_folder_is_no_text_to_explain(run, store, model_folder, tmp_path):
     done = run("explain", model_folder, store.folder, tmp_path)
     assert done.code == 1

@@ -58,7 +58,7 @@ def test_what_reads_files_only_starts_without_torch(store):
 
 
 def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(bars, "_EVERY", 0.0)
+    monkeypatch.setattr(bars, "_INTERVAL", 0.0)
     (tmp_path / "long.txt").write_text("\n".join(TEXTS * 250))
     words = ("build", model_folder, tmp_path / "long.txt", "--out", tmp_path / "store")
     with Fork(command(*words)) as build:

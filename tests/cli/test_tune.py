@@ -1,7 +1,5 @@
 """`knn-logits tune`, and what `build` and `eval` do with its parts."""
 
-import shutil
-
 import pytest
 from commands import write_corpus
 from conftest import TEXTS
@@ -61,14 +59,6 @@ def test_what_followed_pointers_is_named(run, model_folder, copied, text, tmp_pa
     assert "no clusters" not in run(*command, "--min-knns", 8).err
     assert f"{found.json['searches_saved']:,} saved" in people.out
     assert run("eval", model_folder, copied, text, "--json").json["settings"]["retomaton"] is False
-
-
-def test_all_datastores_are_named(run, model_folder, copied, text, tmp_path):
-    other = shutil.copytree(copied, tmp_path / "other")
-    found = run.good("eval", model_folder, copied, other, text, "--weights", "3,1", "--json")
-    settings = found.json["settings"]
-    assert (settings["datastore"], settings["weights"]) == ("copy, other", "0.75, 0.25")
-    assert settings["entries"] == 2 * run("info", copied, "--json").json["entries"]
 
 
 def test_mistakes_are_one_line(run, model_folder, copied, text, tmp_path, monkeypatch):
