@@ -28,9 +28,8 @@ from statistics import median
 import bm25s
 import Stemmer
 import torch
-from answer_scores import contained, interval, scores
 from common import add_model_options, clock_of, load, record
-from question_sets import SETS, QuestionSet, of_file
+from question_sets import SETS, QuestionSet, contained, interval, of_file, scores
 
 import knn_logits
 

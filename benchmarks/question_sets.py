@@ -1,4 +1,4 @@
-"""Reads public sets of questions about documents from a folder of their files.
+"""Reads public sets of questions about documents from a folder of their files; scores answers.
 
 None of them is part of the project. The files and the GitHub repositories they come from:
 
@@ -11,11 +11,19 @@ None of them is part of the project. The files and the GitHub repositories they 
 import gzip
 import json
 import random
+import re
+import string
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from knn_logits import Document
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass
@@ -124,3 +132,49 @@ def clapnq_held(folder):
 
 
 SETS = {"xquad": xquad, "nq_open": nq_open, "clapnq": clapnq, "clapnq_held": clapnq_held}
+
+
+def normalized(text):
+    """Lower case, without punctuation and articles, single spaces (SQuAD's script)."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def contained(text, answers):
+    """Whether an answer stands in a text, as whole words of both in normal form."""
+    padded = f" {normalized(text)} "
+    return any(f" {normalized(answer)} " in padded for answer in answers if normalized(answer))
+
+
+def exact_match(text, answers):
+    return any(normalized(text) == normalized(answer) for answer in answers)
+
+
+def f1(text, answers):
+    """The largest F1 of the words that a text shares with an answer (SQuAD's script)."""
+    return max(
+        (_f1(normalized(text).split(), normalized(one).split()) for one in answers), default=0
+    )
+
+
+def _f1(words, gold):
+    if not words or not gold:
+        return float(words == gold)
+    shared = sum((Counter(words) & Counter(gold)).values())
+    return 2 * shared / (len(words) + len(gold))
+
+
+def scores(text, answers):
+    """The scores of one answer, each from 0 to 1."""
+    return {
+        "contained": float(contained(text, answers)),
+        "exact_match": float(exact_match(text, answers)),
+        "f1": f1(text, answers),
+    }
+
+
+def interval(values, samples=2000, seed=0):
+    """The 95% interval of the mean by a bootstrap over questions; of a difference, if paired."""
+    values = np.asarray(values, dtype=np.float64)
+    random = np.random.default_rng(seed)
+    drawn = values[random.integers(0, len(values), (samples, len(values)))].mean(axis=1)
+    return [round(float(limit), 4) for limit in np.percentile(drawn, (2.5, 97.5))]

@@ -3,7 +3,7 @@
 python benchmarks/serving.py MODEL STORE TEXT
 
 Prompts are beginnings of the documents of a text that the datastore does not hold. One client asks
-the server for one after another, and then so many clients ask at once. The library writes the same
+the server for all of them in turn, and then several clients at once. The library writes the same
 prompts with drafts one by one, and without drafts in batches. Server, clients and library are three
 processes that take turns. Each answer of the server has its sources, so the library traces each
 text as well. What it takes without the traces is recorded beside it. Seconds of the processor, of
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -43,8 +45,7 @@ class Server:
         self._clients = subprocess.Popen(
             [
                 sys.executable,
-                str(Path(__file__).with_name("serving_clients.py")),
-                *(url, self.name, str(tokens)),
+                *(__file__, "--clients-of", url, self.name, str(tokens)),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -104,6 +105,31 @@ def in_turn(ways, rounds):
         }
         for name, took in seconds.items()
     }
+
+
+def write_one(client, model, tokens, prompt):
+    """Returns how many tokens the server wrote after a prompt."""
+    asked = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+    answer = client.post("/v1/completions", json=asked)
+    answer.raise_for_status()
+    return answer.json()["usage"]["completion_tokens"]
+
+
+def clients(url, model, tokens):
+    """The clients, in a process of their own, so that they take no time of the server.
+
+    Reads lines of JSON, each with the prompts to send and how many clients send them at once, and
+    prints for each line the seconds until the last answer and the number of tokens of all answers.
+    """
+    with httpx.Client(base_url=url, timeout=600, trust_env=False) as client:
+        ask = partial(write_one, client, model, tokens)
+        for line in sys.stdin:
+            asked = json.loads(line)
+            with ThreadPoolExecutor(asked["clients"]) as threads:
+                started = time.perf_counter()
+                written = sum(threads.map(ask, asked["prompts"]))
+                seconds = time.perf_counter() - started
+            print(json.dumps({"seconds": seconds, "tokens": written}), flush=True)
 
 
 def main():
@@ -180,4 +206,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--clients-of"]:
+        clients(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    else:
+        main()
