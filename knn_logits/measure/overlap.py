@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,19 +15,19 @@ from knn_logits.printable import first_few
 from knn_logits.store.datastore import Datastore
 
 RUN = 13
-# So many tokens of a text are collected before they are looked for. A token takes some 30 bytes.
-_CACHED = 4 << 20
-# So many tokens of a datastore are read at once.
-_AT_ONCE = 1 << 18
+# Tokens of a text that are collected before they are looked for. A token takes some 30 bytes.
+_CACHED_TOKENS = 4 << 20
+# Tokens of a datastore that are read at once.
+_TOKENS_AT_ONCE = 1 << 18
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 # The size of a table of bits that sorts out most runs that are not in the text.
 _TABLE_BITS = 24
-_LISTED = 10
+_MAX_LISTED = 10
 # Limits for the share of a text's tokens. Similar text that is not in the datastore has a share of
 # 3% to 20% (docs/research/settings.md).
-_NOTABLE, _HELD, _HELD_WHOLE = 0.1, 0.5, 0.1
+_NOTABLE_SHARE, _HELD_SHARE, _HELD_WHOLE_SHARE = 0.1, 0.5, 0.1
 # A document counts as contained if this share of it is.
-_WHOLE = 0.9
+_WHOLE_SHARE = 0.9
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -51,12 +52,12 @@ class Overlap:
     @property
     def notable(self) -> bool:
         """Whether the overlap is large enough to be reported with measures of the text."""
-        return self.share >= _NOTABLE or bool(self.texts)
+        return self.share >= _NOTABLE_SHARE or bool(self.texts)
 
     @property
     def held(self) -> bool:
         """Whether the overlap is so large that settings must not be chosen on the text."""
-        return self.share >= _HELD or self.in_texts >= _HELD_WHOLE * max(1, self.tokens)
+        return self.share >= _HELD_SHARE or self.in_texts >= _HELD_WHOLE_SHARE * max(1, self.tokens)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields, for JSON."""
@@ -79,57 +80,51 @@ class OverlapCheck:
     def __init__(self, stores: Sequence[Datastore], exclude: Collection[str] = ()) -> None:
         self._stores = stores
         self._exclude = exclude
-        self._parts: list[Array] = []
-        self._numbers: list[int] = []
-        self._waiting = 0
-        self._tokens = self._shared = 0
-        self._by_text: dict[int, list[int]] = {}
-        self._documents: dict[str, int] = {}
+        self._parts: list[tuple[int, Array]] = []
+        self._waiting = self._tokens = self._shared = 0
+        self._by_text: Counter[int] = Counter()
+        self._shared_by_text: Counter[int] = Counter()
+        self._documents: Counter[str] = Counter()
 
     def add(self, document: int, tokens: Array) -> None:
         """Takes more tokens of the text, int32."""
-        for first in range(0, len(tokens), _CACHED):
-            part = np.asarray(tokens[first : first + _CACHED], np.int32)
-            self._parts.append(part)
-            self._numbers.append(document)
-            self._waiting += len(part)
-            if self._waiting >= _CACHED:
-                self._look()
+        self._parts.append((document, np.asarray(tokens, np.int32)))
+        self._waiting += len(tokens)
+        if self._waiting >= _CACHED_TOKENS:
+            self._look()
 
     def result(self) -> Overlap:
         """Returns the overlap of all tokens that were given."""
         self._look()
         whole = {
-            number: all
-            for number, (all, overlapping) in self._by_text.items()
-            if overlapping >= _WHOLE * all
+            number: tokens
+            for number, tokens in self._by_text.items()
+            if self._shared_by_text[number] >= _WHOLE_SHARE * tokens
         }
-        most = sorted(self._documents.items(), key=lambda item: -item[1])[:_LISTED]
         return Overlap(
-            self._tokens, self._shared, tuple(sorted(whole)), sum(whole.values()), tuple(most)
+            self._tokens,
+            self._shared,
+            tuple(sorted(whole)),
+            sum(whole.values()),
+            tuple(self._documents.most_common(_MAX_LISTED)),
         )
 
     def _look(self) -> None:
         if not self._parts:
             return
-        tokens = np.concatenate(self._parts)
-        sizes = [len(part) for part in self._parts]
-        document = np.repeat(np.array(self._numbers), sizes)
-        self._parts, self._numbers, self._waiting = [], [], 0
+        numbers, parts = zip(*self._parts, strict=True)
+        tokens = np.concatenate(parts)
+        document = np.repeat(np.array(numbers), [len(part) for part in parts])
+        self._parts, self._waiting = [], 0
         runs = _Runs(tokens, document)
         for store in self._stores:
-            for id, count in runs.look_in(store, self._exclude).items():
-                self._documents[id] = self._documents.get(id, 0) + count
+            self._documents.update(runs.look_in(store, self._exclude))
         shared = runs.shared()
         self._tokens += len(tokens)
         self._shared += int(shared.sum())
-        numbers, place = np.unique(document, return_inverse=True)
-        counts = np.bincount(place), np.bincount(place, shared).astype(np.int64)
-        columns = (column.tolist() for column in (numbers, *counts))
-        for number, all, overlapping in zip(*columns, strict=True):
-            before = self._by_text.setdefault(number, [0, 0])
-            before[0] += all
-            before[1] += overlapping
+        for counter, of in ((self._by_text, document), (self._shared_by_text, document[shared])):
+            found, counts = np.unique(of, return_counts=True)
+            counter.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
 
 class _Runs:
@@ -141,9 +136,8 @@ class _Runs:
         # A run must lie within one document.
         starts = np.flatnonzero(document[: len(hashes)] == document[len(document) - len(hashes) :])
         hashes = hashes[starts]
-        self._hashes, first, self._place = np.unique(hashes, return_index=True, return_inverse=True)
+        self._hashes, self._place = np.unique(hashes, return_inverse=True)
         self._starts = starts
-        self._first = starts[first]
         self._hits = np.zeros(len(self._hashes), dtype=bool)
         self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
         self._table[_place(self._hashes)] = True
@@ -166,8 +160,8 @@ class _Runs:
             away.update(table.named(document, store.manifest.removed))
         gone = np.array(sorted(away), np.int64)
         counts: dict[str, int] = {}
-        for first in range(0, max(0, len(store.tokens) - RUN + 1), _AT_ONCE):
-            tokens = np.asarray(store.tokens[first : first + _AT_ONCE + RUN - 1])
+        for first in range(0, max(0, len(store.tokens) - RUN + 1), _TOKENS_AT_ONCE):
+            tokens = np.asarray(store.tokens[first : first + _TOKENS_AT_ONCE + RUN - 1])
             at, places = self._same(tokens)
             owner = np.searchsorted(table.first, first + at, side="right") - 1
             # A run that crosses from one document to the next is in neither.
@@ -187,12 +181,7 @@ class _Runs:
         places = np.searchsorted(self._hashes, hashes[at])
         places[places == len(self._hashes)] = 0
         same = self._hashes[places] == hashes[at]
-        at, places = at[same], places[same]
-        steps = np.arange(RUN)
-        theirs = tokens[at[:, None] + steps]
-        ours = self._tokens[self._first[places][:, None] + steps]
-        equal = (theirs == ours).all(axis=1)
-        return at[equal], places[equal]
+        return at[same], places[same]
 
 
 def hashed(tokens: Array, run: int = RUN) -> Hashes:

@@ -19,7 +19,7 @@ from knn_logits.search.neighbors import nearest_nearness
 
 # The most documents that are named for a token.
 MAX_SOURCES = 3
-# What two runs over the same texts have in common.
+# The columns that two runs over the same texts have in common.
 _PLACE = ("text", "document", "place", "token")
 _SOURCE = pa.struct([("document", pa.string()), ("share", pa.float32())])
 SCHEMA = pa.schema(

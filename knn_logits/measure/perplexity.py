@@ -23,7 +23,7 @@ from knn_logits.errors import CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, open_bench
 from knn_logits.measure.overlap import OverlapCheck
 from knn_logits.measure.per_token import TokenTable
-from knn_logits.measure.results import Evaluation, Resampling, Tally, TextResult, join
+from knn_logits.measure.results import Evaluation, Resampling, Tally, join
 from knn_logits.measure.text_pass import Text, Texts, TokenScores, score_pieces, texts_by_name
 from knn_logits.mixture.gates.gate import gate_name
 from knn_logits.mixture.memory import Memory
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 # The most queries of one search. With k 1024 their neighbors take 20 MB.
 _QUERIES_AT_ONCE = 1024
-# Neighbors of text that is followed are handed on after so many steps. With 4 windows and 2048
-# columns they take 40 MB.
+# The steps after which neighbors of RetoMaton are passed on. With 4 windows and 2048 columns they
+# take 40 MB.
 _STEPS_AT_ONCE = 256
 
 
@@ -114,32 +114,29 @@ def evaluate(
     samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
     table = None if per_token is None and against is None else TokenTable(against)
     bench = open_bench(model, tokenizer, datastore, **settings)
-    started = time.monotonic()
-    results: list[TextResult] = []
-    tallies: list[Tally] = []
+    scored: list[tuple[Text, Tally]] = []
     options = Resampling(bench.memory is not None, samples, seed)
-    passed = 0.0
-    check, read = None, 0
+    check = None
     if bench.memory is not None and not allow_overlap:
         check = OverlapCheck(bench.memory.stores, bench.memory.config.exclude)
+    started = time.monotonic()
     for name, rows in lots.items():
-        started = time.monotonic()
-        on_tokens = partial(_noted, check, read) if check is not None else None
-        text, tally = _score_text(bench, name, rows, progress, on_tokens, table)
-        read += text.documents
-        passed += time.monotonic() - started
-        results.append(tally.result(name, text.documents, text.words, text.bytes, options))
-        tallies.append(tally)
+        before = sum(text.documents for text, _ in scored)
+        on_tokens = partial(_noted, check, before) if check is not None else None
+        scored.append(_score_text(bench, name, rows, progress, on_tokens, table))
+    seconds = time.monotonic() - started
+    results = [
+        tally.result(text.name, text.documents, text.words, text.bytes, options)
+        for text, tally in scored
+    ]
     if not results:
         raise CorpusError("no text given; pass at least one")
     total = results[0]
     if len(results) > 1:
-        documents, words, size = (
-            sum(getattr(result, name) for result in results)
-            for name in ("documents", "words", "bytes")
-        )
-        total = join(tallies).result("total", documents, words, size, options)
-    searches = sum(tally.searches for tally in tallies)
+        names = ("documents", "words", "bytes")
+        sizes = (sum(getattr(result, name) for result in results) for name in names)
+        total = join([tally for _, tally in scored]).result("total", *sizes, options)
+    searches = sum(tally.searches for _, tally in scored)
     saved = total.tokens - searches if bench.memory is not None else 0
     overlap = None if check is None else check.result()
     if overlap is not None and overlap.notable:
@@ -147,7 +144,7 @@ def evaluate(
     if table is not None and per_token is not None:
         table.write(per_token)
     verdict = table.comparison(samples=samples, seed=seed) if table is not None else None
-    return Evaluation(results, total, describe(bench), searches, saved, passed, overlap, verdict)
+    return Evaluation(results, total, describe(bench), searches, saved, seconds, overlap, verdict)
 
 
 def _noted(check: OverlapCheck, before: int, document: int, tokens: Array) -> None:

@@ -24,7 +24,7 @@ from knn_logits.engine.windows import Piece, TextWindow, batches, stream
 from knn_logits.measure.pass_cache import PassCache
 from knn_logits.search.occurrences import Prefixes
 
-# Windows of similar size share a batch. They are sorted within groups of so many batches.
+# Windows of similar size share a batch. They are sorted within groups of this number of batches.
 _BATCHES_A_GROUP = 16
 # The most scores of the model held at once, which are 256 MB of float32.
 _SCORES = 64 << 20

@@ -91,8 +91,8 @@ def scores(
 
 
 _BATCH_SIZE = 16
-# A translation may have so many times the tokens of its source, and so many more.
-_TIMES, _EXTRA = 2, 50
+# The maximum length of a translation: a factor of its source's tokens, and an addition.
+_LENGTH_FACTOR, _EXTRA_TOKENS = 2, 50
 # The settings that determine what an encoder reads.
 _READING = ("source_prefix", "source_lang", "target_lang", "max_new_tokens")
 
@@ -190,7 +190,7 @@ def _written(
     for first in range(0, len(order), batch_size):
         rows = order[first : first + batch_size]
         inputs = pairs.inputs([sources[row] for row in rows], input_device(model))
-        most = max_new_tokens or _TIMES * inputs["input_ids"].shape[1] + _EXTRA
+        most = max_new_tokens or _LENGTH_FACTOR * inputs["input_ids"].shape[1] + _EXTRA_TOKENS
         if room is not None:
             most = min(most, room - len(pairs.opening))
         extra |= {"num_beams": num_beams, "do_sample": False, "max_new_tokens": most}

@@ -56,8 +56,7 @@ def test_every_token_has_the_probability_that_explain_gives(
     assert ("pointers" in ways) == retomaton
 
 
-@pytest.mark.parametrize("name", ["distance", "meta-k"])
-@pytest.mark.parametrize("retomaton", [False, True])
+@pytest.mark.parametrize(("name", "retomaton"), [("distance", True), ("meta-k", False)])
 def test_every_token_has_the_probability_that_generation_gives(
     model, tokenizer, store, name, retomaton
 ):
@@ -73,8 +72,7 @@ def test_every_token_has_the_probability_that_generation_gives(
     np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("weights", [None, [0.7, 0.3]])
-@pytest.mark.parametrize("name", ["distance", "meta-k"])
+@pytest.mark.parametrize(("weights", "name"), [(None, "meta-k"), ([0.7, 0.3], "distance")])
 def test_several_datastores(model, tokenizer, store, weights, name):
     settings = {"lmbda": GATES[name], "weights": weights, "k": 16}
     found, searches = scored(model, tokenizer, [store, store], TEXT, **settings)

@@ -18,7 +18,7 @@ from knn_logits.measure.likelihood import (
     temperatures_around,
 )
 from knn_logits.mixture.vote import Weighing
-from knn_logits.search.neighbors import Neighbors, powers_up_to
+from knn_logits.search.neighbors import Neighbors
 
 
 def make_neighbors(seed, rows, k, metric="l2", padded=True):
@@ -138,10 +138,3 @@ def test_spread_is_the_mean_distance_beyond_the_nearest():
     flipped = Neighbors.from_distances(ids, -distances, neighbors.values, "ip")
     assert spread(flipped) == pytest.approx((1.0 + 2.0) / 2)
     assert spread(Neighbors.nothing(3)) == 1.0
-
-
-@given(st.integers(1, 5000), st.integers(1, 100))
-def test_powers_end_at_k(k, first):
-    found = powers_up_to(k, first)
-    assert found[-1] == k
-    assert all(a < b for a, b in itertools.pairwise(found))

@@ -54,16 +54,6 @@ def test_measures_are_those_of_the_tokens(rows):
         assert result.reached.knn == pytest.approx(np.exp(-knn[reached].mean()))
 
 
-@given(tokens)
-def test_joined_texts_are_all_their_documents(rows):
-    half = len(rows) // 2 or 1
-    parts = [part for part in (rows[:half], rows[half:]) if part]
-    joined = result_of(join([tally_of(part) for part in parts]))
-    whole = result_of(tally_of(rows))
-    assert joined.tokens == whole.tokens
-    assert joined.perplexity.interpolated == pytest.approx(whole.perplexity.interpolated)
-
-
 def test_intervals_hold_the_mean_and_shrink_with_more_documents():
     random = np.random.default_rng(0)
 

@@ -8,17 +8,12 @@ from hypothesis import strategies as st
 
 from knn_logits.corpus.documents import Document
 from knn_logits.engine import tokens as text_tokens
-from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import find_key
 from knn_logits.engine.tokens import special_tokens, token_blocks, tokenize
 from knn_logits.engine.windows import plan, stream
-from knn_logits.measure import text_pass
 from knn_logits.measure.text_pass import (
-    Distributions,
     Text,
     score_pieces,
-    texts_by_name,
-    tokens_of_scoring_pass,
 )
 
 lengths = st.lists(st.integers(1, 30), max_size=6)
@@ -93,13 +88,6 @@ def test_blocks_are_what_tokenize_gives(tokenizer, monkeypatch):
     assert np.concatenate(blocks).tolist() == whole
 
 
-def test_documents_without_a_name_are_one_text():
-    assert list(texts_by_name(["a", "b"])) == ["text"]
-    found = texts_by_name({"x": ["a"]})
-    assert list(found) == ["x"]
-    assert [one.text for one in found["x"]] == ["a"]
-
-
 @settings(max_examples=15)
 @given(st.integers(2, 90), st.integers(1, 300), st.integers(0, 3))
 def test_each_token_is_scored_as_in_its_window(model, length, batch_tokens, seed):
@@ -122,22 +110,3 @@ def test_each_token_is_scored_as_in_its_window(model, length, batch_tokens, seed
         for row in range(piece.skip, piece.size):
             expected = log_p[row, piece.tokens[row + 1]]
             assert found[piece.first + row + 1] == pytest.approx(expected, abs=2e-5)
-
-
-def test_few_rows_at_a_time_change_nothing():
-    logits = torch.randn(300, 50) * 20
-    targets = torch.randint(0, 50, (300,))
-    expected = torch.log_softmax(logits.double(), -1).gather(-1, targets[:, None])[:, 0]
-    rows = torch.arange(300)
-    assert torch.allclose(Distributions(logits, rows).log_p(targets).double(), expected, atol=1e-5)
-    half = Distributions(logits.bfloat16(), rows).log_p(targets)
-    assert half.dtype == torch.float32
-
-
-def test_a_large_vocabulary_makes_smaller_passes(model, monkeypatch):
-    sizes = []
-    for vocabulary in (8192, 256_000, 1 << 40):
-        monkeypatch.setattr(text_pass, "vocabulary_size", lambda _, size=vocabulary: size)
-        sizes.append(tokens_of_scoring_pass(model))
-    assert sizes == [tokens_of_pass(model), 262, 1]
-    assert tokens_of_scoring_pass(model, 5000) == 5000

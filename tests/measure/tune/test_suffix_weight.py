@@ -38,7 +38,7 @@ def measured(model, tokenizer, store, documents, **settings):
     return found.total.perplexity.interpolated
 
 
-@pytest.mark.parametrize("weight", [None, 1.0, 2.0, 1e8])
+@pytest.mark.parametrize("weight", [None, 1.0, 1e8])
 def test_the_stored_settings_are_measured_with_their_own_weight(model, tokenizer, built, weight):
     found = knn_logits.tune(model, tokenizer, built, HELD_OUT, suffix_weight=weight, **SETTINGS)
     assert found.chosen.suffix_weight == (weight or 4.0)
@@ -76,36 +76,12 @@ def test_a_better_weight_is_written_and_a_worse_one_is_not(tune, copy):
     assert knn_logits.Datastore(copy).manifest.settings.suffix_weight == 4.0
 
 
-@pytest.mark.parametrize("given", [{"temperature": 5.0}, {"lmbda": 0.3}, {"k": 32}])
-def test_one_setting_alone_leaves_the_weight_as_it_is(model, tokenizer, built, given):
-    plain = knn_logits.tune(model, tokenizer, built, HELD_OUT[:6], **SETTINGS)
-    for datastore, settings in (
-        (built, SETTINGS | given),
-        (Memory(model, built, **given), SETTINGS),
-    ):
-        found = knn_logits.tune(model, tokenizer, datastore, HELD_OUT[:6], **settings)
-        assert found.chosen.suffix_weight == 4.0
-        if "k" not in given:
-            assert found.held_out.perplexity == pytest.approx(plain.held_out.perplexity, rel=1e-6)
-        assert found.held_out.before == pytest.approx(plain.held_out.before, rel=1e-6)
-
-
 def test_a_memory_of_the_papers_is_compared_with_what_is_stored(model, tokenizer, built):
     memory = Memory(model, built, preset="paper")
     assert memory.config.suffix_weight == 1.0
     found = knn_logits.tune(model, tokenizer, memory, HELD_OUT[:6], **SETTINGS)
     own = knn_logits.tune(model, tokenizer, built, HELD_OUT[:6], **SETTINGS)
     assert found.chosen.suffix_weight == 1.0
-    assert found.held_out.before == pytest.approx(own.held_out.before, rel=1e-5)
-
-
-@pytest.mark.parametrize("pointers", [False, True])
-def test_other_bonuses_stay_when_the_weight_changes(tune, built, pointers):
-    more = {"retomaton": pointers, "min_knns": 8, "pointer_weight": 7.0} if pointers else {}
-    found = tune(built, HELD_OUT[:6], suffix_weight=2.0, **SETTINGS, **more)
-    if not pointers:
-        more = {"retomaton": False}
-    own = tune(built, HELD_OUT[:6], **SETTINGS, **more)
     assert found.held_out.before == pytest.approx(own.held_out.before, rel=1e-5)
 
 
@@ -119,8 +95,9 @@ def halves(build, tmp_path_factory):
     ]
 
 
-@pytest.mark.parametrize("weights", [None, [3.0, 1.0], [0.0, 1.0], [0.2, 0.8]])
-@pytest.mark.parametrize("suffix_weight", [None, 1.0])
+@pytest.mark.parametrize(
+    ("weights", "suffix_weight"), [(None, 1.0), ([3.0, 1.0], None), ([0.0, 1.0], 1.0)]
+)
 def test_shares_of_datastores_count_as_they_do_in_evaluate(
     model, tokenizer, tune, halves, weights, suffix_weight
 ):
