@@ -141,12 +141,9 @@ def _state(settings: SettingsRecord) -> str:
 def _learned(record: LearnedRecord | None) -> str | None:
     if record is None:
         return None
-    targets = (
-        "tokens" if record.targets == "tokens" else "tokens, and a datastore's answers to them"
-    )
     return (
         f"the entries are rows, {record.rows:g} for each different token of {record.documents:,} "
-        f"documents, learnt from {record.entries:,} {targets}; no text is kept"
+        f"documents, learnt from {record.entries:,} tokens; no text is kept"
     )
 
 

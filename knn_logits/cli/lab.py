@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.filesize import decimal
 
 from knn_logits.cli.bars import AGAIN, Bars
@@ -34,19 +33,10 @@ def distill(
     output: StoreOptions,
     run: RunOptions,
     out: str = setting(..., "Folder to write; new or empty.", metavar="FOLDER"),
-    corpus: list[str] | None = argument(
-        "[CORPUS...]",
-        "Text, as for build, or a datastore folder, whose text and keys are used. Optional with "
-        "--from.",
-        None,
+    corpus: list[str] = argument(
+        "CORPUS...", "Text, as for build, or a datastore folder, whose text and keys are used."
     ),
     rows: float = setting(3.0, "Average number of rows per distinct token of the corpus."),
-    teacher: str | None = setting(
-        None,
-        "A datastore whose distributions are distilled along with the corpus's tokens.",
-        metavar="STORE",
-        option="--from",
-    ),
     epochs: int = setting(6, "Maximum number of epochs.", least=1),
     json: Json = False,
 ) -> None:
@@ -55,17 +45,14 @@ def distill(
     The result works wherever a datastore does (generate, explain, eval, tune, push). It is far
     smaller and stores no text, so a vote refers to a row and not to a passage.
     """
-    if not corpus and teacher is None:
-        raise typer.BadParameter("pass a corpus, or a datastore with --from", param_hint="CORPUS")
     report = Report()
-    learnt_from = open_datastore(teacher, keys=not corpus) if teacher is not None else None
     with Bars(AGAIN) as bars:
-        text: Any = _corpus(corpus, fields, report, bars) if corpus else learnt_from
+        text: Any = _corpus(corpus, fields, report, bars)
         loaded, tokenizer = run.load(model)
         from knn_logits.lab.distilling import distill as learn
 
         how = {**passes.keywords(), **vars(output), "seed": run.seed, "progress": bars}
-        how |= {"rows": rows, "teacher": learnt_from, "epochs": epochs}
+        how |= {"rows": rows, "epochs": epochs}
         made = learn(loaded, tokenizer, text, out, **how)
     _answer_learnt(made, report, bars.seconds, json)
 
@@ -88,7 +75,7 @@ def _answer_learnt(made: Datastore, report: Report, seconds: float, json: bool) 
         "bytes": size_of(made),
         **picked(settings, "k", "lmbda", "temperature"),
         "perplexity": {"lm": record.perplexity_lm, "interpolated": record.perplexity},
-        **record.model_dump(include={"targets", "entries", "documents", "epochs", "held_out"}),
+        **record.model_dump(include={"entries", "documents", "epochs", "held_out"}),
         "store": str(made.folder),
     }
     answer(

@@ -42,7 +42,6 @@ def distill(
     folder: str | os.PathLike[str],
     *,
     rows: float = 3.0,
-    teacher: Datastore | None = None,
     epochs: int = 6,
     key: str = DEFAULT_KEY,
     window: WindowConfig | None = None,
@@ -70,7 +69,6 @@ def distill(
         corpus: Texts or `Document`s, or a datastore with its keys, whose text is then the corpus.
         folder: The folder to write. It must be new or empty.
         rows: Average number of rows per distinct token of the corpus; frequent tokens get more.
-        teacher: A datastore whose distributions are distilled along with the corpus's tokens.
         epochs: The maximum number of passes over the corpus.
         key: The place of the key in the model, where `corpus` is no datastore.
         window: Tokens that the model sees at once, and the stride, likewise.
@@ -94,7 +92,7 @@ def distill(
         StorageError: when the disk is full.
     """
     epochs, seed = whole_number("epochs", epochs, 1), whole_number("seed", seed, 0, MOST_SEED)
-    _check(model, tokenizer, corpus, teacher, rows)
+    _check(model, tokenizer, corpus, rows)
     about = {"license": license, "source": source}
     if isinstance(corpus, Datastore):
         corpus.fetch_keys(progress)
@@ -103,50 +101,39 @@ def distill(
         about = {name: value or getattr(record, name) for name, value in about.items()}
     else:
         corpus = several(corpus, "documents")
-    if teacher is not None and teacher.manifest.key.name != key:
-        raise ConfigError(
-            f"the keys of {teacher.folder} are taken elsewhere in the model "
-            f"({teacher.manifest.key.name}): pass that name to --key"
-        )
     plan: PlanSettings = {"key": key, "window": window, "batch_tokens": batch_tokens}
     keys = planned(model, tokenizer, plan).keys
     text = keys.as_text(model, tokenizer) | {
         "rows": f"{rows:g}",
         "epochs": str(epochs),
         "seed": str(seed),
-        "targets": "tokens" if teacher is None else teacher.manifest.checksum[:12],
         "corpus": corpus.manifest.checksum[:12] if isinstance(corpus, Datastore) else "documents",
     }
     how: dict[str, Any] = {"rows": float(rows), "epochs": epochs, "seed": seed}
     target = Path(folder).resolve()
     with begin(target, "build", text, overwrite=overwrite) as job, evaluating(model):
-        _run(Steps(job, model, tokenizer, keys, progress), corpus, teacher, about, how)
+        _run(Steps(job, model, tokenizer, keys, progress), corpus, about, how)
     return Datastore(target)
 
 
-def _check(
-    model: nn.Module, tokenizer: Any, corpus: object, teacher: Datastore | None, rows: object
-) -> None:
-    """Refuses an encoder-decoder model, datastores of another model or without text, and rows."""
+def _check(model: nn.Module, tokenizer: Any, corpus: object, rows: object) -> None:
+    """Refuses an encoder-decoder model, a datastore of another model or without text, and rows."""
     if isinstance(rows, bool) or not isinstance(rows, (int, float)) or not 0 < rows <= _MAX_ROWS:
         raise ConfigError(f"rows must be a number above 0 and at most {_MAX_ROWS:g}, not {rows!r}")
     if is_encoder_decoder(model):
         raise ModelError(
             "a learned memory needs a causal model: use one, or build a datastore of pairs"
         )
-    for store in (corpus, teacher):
-        if isinstance(store, Datastore):
-            needs_text(store.manifest, store.folder, "`distill`")
-            check_tokenizer(tokenizer, store)
-            check_model(model, store, locate_key(model, store))
     if isinstance(corpus, Datastore):
+        needs_text(corpus.manifest, corpus.folder, "`distill`")
+        check_tokenizer(tokenizer, corpus)
+        check_model(model, corpus, locate_key(model, corpus))
         check_enough(len(corpus))
 
 
 def _run(
     steps: Steps,
     corpus: Datastore | Iterable[Document | str],
-    teacher: Datastore | None,
     about: dict[str, str | None],
     how: dict[str, Any],
 ) -> None:
@@ -171,7 +158,7 @@ def _run(
     if states is None:
         job.give_up()
         return
-    learnt = learn(steps.model, location, states, teacher, progress=steps.progress, **how)
+    learnt = learn(steps.model, location, states, progress=steps.progress, **how)
     _write(job, manifest, learnt, unrepeated_ngram(states, how["seed"]))
 
 

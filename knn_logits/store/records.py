@@ -168,7 +168,6 @@ class LearnedRecord(Record):
     """How the rows of a learned memory were learnt; `tokens.npy` holds their tokens, ascending."""
 
     rows: float = Field(gt=0)  # for each different token of the corpus, on average
-    targets: Literal["tokens", "neighbors"]  # of the corpus, or what a datastore says of it
     entries: Natural  # of the corpus
     documents: Natural
     epochs: float = Field(ge=0)  # until the rows were best

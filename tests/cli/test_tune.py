@@ -76,18 +76,7 @@ def test_mistakes_are_one_line(run, model_folder, copied, text, tmp_path, monkey
         assert len(lines) == 1
 
 
-def test_build_calibrates_unless_told_otherwise(run, model_folder, tmp_path):
-    corpus = write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS * 3)
-    options = ("--window", 64, "--stride", 32, "--json")
-    found = run("build", model_folder, corpus, "--out", tmp_path / "b", "--no-calibrate", *options)
-    assert (found.json["calibrated"], found.json["lmbda"]) == (False, 0.25)
-    found = run("build", model_folder, corpus, "--out", tmp_path / "c", "--lmbda", 0.1, *options)
-    assert (found.json["calibrated"], found.json["lmbda"]) == (True, 0.1)
-    assert run("info", tmp_path / "c", "--json").json["settings"]["tuned"] is False
-    assert "(calibrated)" in run("info", tmp_path / "c").out
-
-
-@pytest.mark.parametrize("command", [("eval",), ("explain",), ("generate", "--prompt")])
+@pytest.mark.parametrize("command", [("eval",), ("explain",)])
 def test_the_infini_gram_is_asked_for(run, model_folder, copied, text, command):
     name, *option = command
     words = [*option, TEXTS[1]] if name != "eval" else [text]

@@ -72,15 +72,6 @@ def test_every_token_has_the_probability_that_generation_gives(
     np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize(("weights", "name"), [(None, "meta-k"), ([0.7, 0.3], "distance")])
-def test_several_datastores(model, tokenizer, store, weights, name):
-    settings = {"lmbda": GATES[name], "weights": weights, "k": 16}
-    found, searches = scored(model, tokenizer, [store, store], TEXT, **settings)
-    tokens = explain(model, tokenizer, [store, store], TEXT, **settings)[0].tokens
-    np.testing.assert_allclose(found, [math.log(token.p) for token in tokens], atol=1e-4)
-    assert searches == len(tokens)
-
-
 def test_the_gate_is_named_and_fits_the_metric(evaluate, store):
     with pytest.raises(ConfigError, match="fitted for the metric cosine"):
         evaluate(store, TEXTS, lmbda=Curve("cosine", [0.5], [0.4]))

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import TEXTS, pair_documents
+from conftest import TEXTS
 from gate_cases import random_meta_k
 from tuned import write_settings
 
@@ -65,38 +65,6 @@ def test_a_gate_of_other_neighbors(build, evaluate, tune, store, copy, how):
     more |= {"k": result.k, "temperature": result.temperature, "lmbda": result.gate.gate}
     found = evaluate(given, held_out, **more)
     assert result.gate.perplexity == pytest.approx(found.total.perplexity.interpolated, rel=1e-4)
-
-
-def test_a_gate_for_pairs(marian, pair_tokenizer, pair_store):
-    result = knn_logits.tune(
-        marian, pair_tokenizer, pair_store, pair_documents(), k=16, gate="meta-k"
-    )
-    held_out = [pair_documents()[number] for number in result.held_out_documents]
-    more = {"k": result.k, "temperature": result.temperature, "lmbda": result.gate.gate}
-    found = knn_logits.evaluate(marian, pair_tokenizer, pair_store, held_out, **more)
-    assert result.gate.perplexity == pytest.approx(found.total.perplexity.interpolated, rel=1e-4)
-
-
-def test_a_gate_in_the_datastore_is_used_where_no_number_is_given(model, tokenizer, tune, copy):
-    result = tune(copy, DOCUMENTS, k=64, gate="meta-k", write=True, force=True)
-    store = Datastore(copy.folder)
-    assert store.manifest.settings.calibrated
-    settings = {"k": result.k, "temperature": result.temperature}
-    for lmbda in (None, 0.3):
-        given = {"lmbda": result.gate.gate if lmbda is None else lmbda, **settings}
-        own, same = (
-            knn_logits.evaluate(model, tokenizer, where, TEXTS, **more)
-            for where, more in ((store, {"lmbda": lmbda}), (copy, given))
-        )
-        assert own.searches == same.searches
-        assert own.total.perplexity == same.total.perplexity
-    with KNNLogitsProcessor(model, store) as knn:
-        assert knn.gate is not None
-    with KNNLogitsProcessor(model, store, lmbda=0.2) as knn:
-        assert knn.gate is None
-    again = tune(store, DOCUMENTS, k=64, gate="meta-k")
-    assert again.gate.perplexity == pytest.approx(result.gate.perplexity)
-    assert again.held_out.lm == pytest.approx(result.held_out.lm)
 
 
 def test_what_changes_a_datastore_keeps_its_gate(model, tokenizer, copy):
