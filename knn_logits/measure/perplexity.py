@@ -133,9 +133,12 @@ def evaluate(
         raise CorpusError("no text given; pass at least one")
     total = results[0]
     if len(results) > 1:
-        names = ("documents", "words", "bytes")
-        sizes = (sum(getattr(result, name) for result in results) for name in names)
-        total = join([tally for _, tally in scored]).result("total", *sizes, options)
+        documents, words, size = (
+            sum(getattr(result, name) for result in results)
+            for name in ("documents", "words", "bytes")
+        )
+        joined = join([tally for _, tally in scored])
+        total = joined.result("total", documents, words, size, options)
     searches = sum(tally.searches for _, tally in scored)
     saved = total.tokens - searches if bench.memory is not None else 0
     overlap = None if check is None else check.result()

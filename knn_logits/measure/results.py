@@ -142,11 +142,6 @@ class Tally:
                 documents - first, numbers, minlength=last - first
             )
 
-    @property
-    def tokens(self) -> int:
-        """Tokens added so far."""
-        return int(self._sums[:, _TOKENS].sum())
-
     def result(
         self, name: str, documents: int, words: int, bytes: int, how: Resampling
     ) -> TextResult:

@@ -38,9 +38,6 @@ class Distributions:
     scores: Tensor  # [positions of the pass, vocabulary], any floating type
     rows: Tensor  # int64 [rows], the chosen positions of the pass, on the device of the scores
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def __getitem__(self, rows: Tensor | slice) -> Distributions:
         """Selects some of the positions."""
         index = rows if isinstance(rows, slice) else rows.to(self.rows.device)

@@ -19,8 +19,13 @@ SETTINGS = {"preset": "paper", "k": 8, "lmbda": 0.2, "temperature": 5.0}
 PAPER = {"preset": "paper", "allow_overlap": True}
 
 
-def test_a_table_of_the_tokens(evaluate, store, build, tmp_path):
-    gated = build(TEXTS, tmp_path / "gated", k=8, calibrate=True)
+@pytest.fixture(scope="module")
+def gated(build, tmp_path_factory):
+    """A datastore with the gate that a build fits."""
+    return build(TEXTS, tmp_path_factory.mktemp("gated") / "s", k=8, calibrate=True)
+
+
+def test_a_table_of_the_tokens(evaluate, store, gated, tmp_path):
     for opened, settings in ((store, PAPER), (gated, {})):
         found = evaluate(
             opened, {"a": LINES[:1], "b": LINES[1:]}, per_token=tmp_path / "t", **settings
@@ -88,8 +93,7 @@ def test_a_model_with_other_weights_has_other_passes(model, tokenizer, tmp_path)
     assert perplexity(other) == evaluate(other, tokenizer, None, LINES).total.perplexity.lm
 
 
-def test_a_gate_reads_distributions_so_its_passes_are_not_kept(build, evaluate, tmp_path, caplog):
-    gated = build(TEXTS, tmp_path / "gated", k=8, calibrate=True)
+def test_a_gate_reads_distributions_so_its_passes_are_not_kept(gated, evaluate, tmp_path, caplog):
     found = evaluate(gated, LINES, cache=tmp_path / "passes", allow_overlap=True)
     assert found.total == evaluate(gated, LINES, allow_overlap=True).total
     assert "the cache is not used" in caplog.text

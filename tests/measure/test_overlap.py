@@ -108,7 +108,7 @@ def test_a_text_in_parts_is_found_as_whole(store, monkeypatch):
     assert check(store, documents) == whole
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.lists(st.lists(st.integers(0, 1), max_size=60), min_size=1, max_size=4),
     st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=60), min_size=1, max_size=4),

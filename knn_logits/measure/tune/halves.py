@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from knn_logits.arrays import Array, Bools, Floats, Ints
+from knn_logits.corpus.documents import Document
 from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.measure.bench import Bench
 from knn_logits.measure.likelihood import Grid, GridLikelihood
@@ -19,7 +21,9 @@ from knn_logits.mixture.vote import Weighing
 from knn_logits.search.neighbors import Neighbors
 
 
-def halved(bench: Bench, texts: Texts, check: OverlapCheck | None = None) -> tuple[Text, Division]:
+def halved(
+    bench: Bench, texts: Texts | Iterable[Document | str], check: OverlapCheck | None = None
+) -> tuple[Text, Division]:
     """Reads texts, and halves them by documents, or a single document in its middle."""
     documents = chain.from_iterable(texts_by_name(texts).values())
     first, middle = list(islice(documents, 2)), None

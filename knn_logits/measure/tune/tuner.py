@@ -121,8 +121,8 @@ def tune(
     kept, fitted = other.tokens(best.place[1]), None
     if fits_gate:
         progress("gate", 0, None)
-        parts, metric = (first.tokens(best.place[1]), kept), bench.memory.retriever.metric
-        fitted = fit(*parts, grid.ks, metric, best, **bootstrap)
+        metric = bench.memory.retriever.metric
+        fitted = fit(first.tokens(best.place[1]), kept, grid.ks, metric, best, **bootstrap)
     gains = kept.mixed(kept.by_k[:, best.place[0]], best.lmbda)
     gains = gains - kept.mixed(kept.stored, stored.lmbda)
     conditions, names = describe(bench), stored_names()
@@ -219,12 +219,13 @@ def _read(
                     half.add(part, near, text.documents_at(part.places))
             done += len(second)
             progress("tuning", done, None)
-    if not all(half.grid.tokens for half in halves) or not halves:
+    if not halves or not all(half.grid.tokens for half in halves):
         raise CorpusError(
             "the texts are too short to tune on one part and evaluate on another: add more "
             "text, ideally dozens of documents"
         )
-    return division, *halves
+    first, other = halves
+    return division, first, other
 
 
 def _grids(memory: Memory, stored: SettingsRecord, neighbors: Neighbors) -> tuple[Grid, Grid]:
