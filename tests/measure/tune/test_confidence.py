@@ -69,6 +69,10 @@ def test_tokens_are_taken_by_document_or_by_block():
     by_block = compared(gains, documents // 6, samples=100, seed=0)
     assert (by_block.units, by_block.count) == ("blocks of tokens", 2 * -(-600 // 64))
     assert by_block.ratio == pytest.approx(by_document.ratio)
+    # Blocks are parts of a document, also where the tokens of documents come in turns.
+    turns = np.tile([0, 1], 600)
+    apart = compared(np.where(turns == 0, 1.0, -1.0), turns, samples=100, seed=0)
+    assert apart.interval[0] < 0.9 < 1.1 < apart.interval[1]
 
 
 OTHER = [f"{one.upper()} {number} {one[::-1]}" for number in range(6) for one in TEXTS]
