@@ -68,7 +68,7 @@ class Limits:
         if context is not None and prompt_tokens + new_tokens > context:
             raise LimitError(
                 f"{prompt_tokens:,} tokens of text plus {new_tokens:,} new tokens exceed the "
-                f"model's context of {context:,}: shorten one of them"
+                f"model's context of {context:,}: shorten either"
             )
 
     def deadline(self) -> Deadline:

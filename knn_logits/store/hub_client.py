@@ -90,8 +90,7 @@ def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubNa
         return None
     if revision is not None and match[2] not in (None, revision):
         raise ConfigError(
-            f"{text} already contains a revision, and --revision {revision} differs: use only "
-            "one of them"
+            f"{text} already contains a revision, and --revision {revision} differs: use either"
         )
     revision = revision or match[2]
     # The client uses the revision as the name of a file.

@@ -85,7 +85,7 @@ def test_a_revision_is_a_commit_a_branch_or_a_tag(published, worker, cache, stor
     assert worker(code, name=f"{NAME}@other", cache=cache) == [other, len(store)]
     assert worker(code, name=f"{NAME}@{first}", cache=cache)[0] == first
     both = "Datastore.from_pretrained(name, revision='a', cache_dir=cache)"
-    with pytest.raises(Failed, match=r"ConfigError: .*one of them"):
+    with pytest.raises(Failed, match=r"ConfigError: .*use either"):
         worker(both, name=f"{NAME}@b", cache=cache)
 
 

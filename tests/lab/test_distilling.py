@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from distances import search_steps
 
 import knn_logits
 from knn_logits.building.indexing import build_suffixes
