@@ -115,7 +115,10 @@ def test_enough_text_is_written(tune, copied):
     assert found.written, found.refused
     # The same again is the same, which nothing speaks against.
     again = tune(copied, text, k=8, write=True)
-    assert again.verdict.ratio == pytest.approx(1.0, abs=1e-3)
+    assert again.chosen == found.chosen
+    assert again.verdict.ratio == pytest.approx(1.0, abs=1e-6)
+    assert not again.verdict.better
+    assert again.written, again.refused
 
 
 def test_a_gate_has_to_be_better_than_the_best_number(tune, copied):
