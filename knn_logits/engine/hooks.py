@@ -11,8 +11,7 @@ import sys
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
@@ -78,19 +77,6 @@ class _ThreadState(threading.local):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_ThreadState, ())
-
-
-_APART = threading.local()
-
-
-@contextmanager
-def taken_apart() -> Iterator[dict[int, Window]]:
-    """Yields what takes this thread's passes, which belong to texts of several threads."""
-    _APART.windows = {}
-    try:
-        yield _APART.windows
-    finally:
-        _APART.windows = None
 
 
 def _untraced(hook: _Hook) -> _Hook:
@@ -199,11 +185,7 @@ class _Hooks:
         # A copy is needed: CUDA graphs reuse the memory of their output, and a network may work in
         # place.
         window.states = states.detach().clone()
-        apart = getattr(_APART, "windows", None)
-        if apart is None:
-            thread.windows[window.depth].append(window)
-        else:
-            apart[id(self)] = window
+        thread.windows[window.depth].append(window)
 
 
 def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -307,19 +289,6 @@ class StateCapture:
             del thread.windows[depth]
         thread.windows[window.depth].append(window)
         return window, position, input_ids
-
-    def of(self, windows: dict[int, Window]) -> Tensor:
-        """This processor's states of a pass of `taken_apart`, [rows, tokens, dim]."""
-        return self.states(windows[id(self._hooks)], 0)
-
-    def put(self, ids: Tensor, start: int, states: Tensor, cache: object) -> None:
-        """Notes a pass that another thread made over a text of this one, among others.
-
-        `start` tokens were read before. `cache` is the same object at each pass over the text.
-        """
-        depth = place().depth
-        window = Window(start, ids, ids.shape, depth, weakref.ref(cache), states)
-        self._hooks.thread.windows[depth].append(window)
 
     def states(self, window: Window, first: int) -> Tensor:
         states = window.states

@@ -200,18 +200,6 @@ def _without_marks(tokenizer: Any, control: frozenset[int], text: str, done: Any
     return left
 
 
-def with_control_tokens(
-    tokenizer: Any, tokens: Array, first: Array, *, target: bool = False
-) -> Array:
-    """Finds the documents that hold control tokens, which their text must have spelt."""
-    control = control_ids(tokenizer)
-    around = tokenizer(text_target="") if target else tokenizer("", verbose=False)
-    counts = np.concatenate([[0], np.cumsum(np.isin(tokens, sorted(control)))])
-    inside = np.diff(counts[[*first, len(tokens)]])
-    rows: Array = np.flatnonzero(inside > _count(control, around["input_ids"]))
-    return rows
-
-
 def _count(control: frozenset[int], ids: Sequence[int]) -> int:
     return sum(token in control for token in ids)
 

@@ -16,8 +16,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -199,30 +198,13 @@ _ARGUMENTS = {
 
 Draft = Callable[[Sequence[int], int], list[int]]
 Learn = Callable[[int], None]
-# Gives a text a place among others whose passes it shares.
-Shared = Callable[[], AbstractContextManager["Passes"]]
-
-
-class Passes(Protocol):
-    """A model's passes over the tokens of one text."""
-
-    cache: Any
-
-    def logits(self, fresh: Tensor, drafted: int) -> Tensor | None:
-        """Reads tokens, and scores the last `1 + drafted` of them; None without a cache."""
-
-    def forget(self, tokens: int) -> None:
-        """Removes the latest tokens from the cache."""
 
 
 class DraftedDecoding:
     """The decoding loop, for the argument `custom_generate` of transformers."""
 
-    def __init__(
-        self, draft: Draft, learn: Learn, streamer: Any = None, shared: Shared | None = None
-    ) -> None:
+    def __init__(self, draft: Draft, learn: Learn, streamer: Any = None) -> None:
         self._draft, self._learn, self._streamer = draft, learn, streamer
-        self._shared = shared
         self.passes = 0
 
     def __call__(
@@ -240,12 +222,10 @@ class DraftedDecoding:
             "stopping_criteria": stopping_criteria,
             "generation_config": generation_config,
         }
-        alone = _Passes(model, model_kwargs, input_ids)
-        if not alone.possible:
+        passes = _Passes(model, model_kwargs, input_ids)
+        if not passes.possible:
             return self._without_drafts(model, input_ids, settings | model_kwargs)
-        shared = self._shared if alone.plain else None
-        with nullcontext(alone) if shared is None else shared() as passes:
-            return self._with_drafts(model, input_ids, settings, model_kwargs, passes)
+        return self._with_drafts(model, input_ids, settings, model_kwargs, passes)
 
     def _with_drafts(
         self,
@@ -253,7 +233,7 @@ class DraftedDecoding:
         input_ids: Tensor,
         settings: dict[str, Any],
         model_kwargs: dict[str, Any],
-        passes: Passes,
+        passes: _Passes,
     ) -> Any:
         logits_processor = settings["logits_processor"]
         stopping_criteria = settings["stopping_criteria"]
@@ -340,9 +320,6 @@ class _Passes:
         self._positions: Tensor | None = settings.get("position_ids")
         if self._positions is None and "position_ids" in self._parameters:
             self._positions = torch.arange(self._length, device=prompt.device)[None]
-        self.plain = self._positions is not None and self._positions.tolist() == [
-            list(range(self._length))
-        ]
 
     def logits(self, fresh: Tensor, drafted: int) -> Tensor | None:
         """Reads tokens, and scores the last `1 + drafted` of them; None without a cache."""

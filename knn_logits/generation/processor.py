@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any
 
@@ -25,7 +23,7 @@ from knn_logits.evidence.recording import NO_RECORD, Recorder, sources_of
 from knn_logits.evidence.records import DocumentShare
 from knn_logits.evidence.trace import Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
-from knn_logits.generation.drafts import DraftedDecoding, Drafter, Passes
+from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.generation.looping import LoopEnd
 from knn_logits.mixture.gates.gate import Gate
 from knn_logits.mixture.memory import Memory
@@ -134,7 +132,6 @@ class KNNLogitsProcessor(LogitsProcessor):
         inputs: Tensor | None = None,
         *,
         draft: bool = True,
-        passes: Callable[[StateCapture], AbstractContextManager[Passes]] | None = None,
         **settings: Any,
     ) -> Any:
         """Calls the model's `generate()` with this processor, and uses drafts where possible.
@@ -150,7 +147,6 @@ class KNNLogitsProcessor(LogitsProcessor):
         Args:
             inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.
             draft: Whether to use drafts.
-            passes: Gives a drafted text a place among those whose passes a server shares.
             settings: Arguments of `generate()`. Where neither these nor their `generation_config`
                 have a `no_repeat_ngram_size`, `generation_settings` holds. This processor comes
                 first in `logits_processor`, unless the list has it in another place. A token that
@@ -175,7 +171,6 @@ class KNNLogitsProcessor(LogitsProcessor):
                 lambda text, room: drafter.draft(text, self.vote, room),
                 drafter.learn,
                 settings.get("streamer"),
-                None if passes is None else partial(passes, self._capture),
             )
             output = model.generate(**drafted, custom_generate=loop)
             self._current.passes = loop.passes

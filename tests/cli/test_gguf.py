@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 
 import missing
@@ -67,17 +66,6 @@ def test_a_conversation(run, gguf_model, store, monkeypatch):
     monkeypatch.setattr(sys, "stdin", lines)
     done = run.good("chat", gguf_model, store, "--max-new-tokens", "12")
     assert "Title 0" in done.out
-
-
-def test_a_start_does_not_load_generation(gguf_model, store):
-    code = (
-        "import atexit, sys; from knn_logits.cli import main; "
-        "slow = ('transformers.generation.utils', 'sympy'); "
-        "atexit.register(lambda: print([name for name in slow if name in sys.modules])); main()"
-    )
-    chat = [sys.executable, "-c", code, "chat", str(gguf_model), str(store)]
-    done = subprocess.run(chat, input="/quit\n", capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_bad_files_are_one_line(run, gguf_model, store, tmp_path):

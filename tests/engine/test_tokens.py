@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +13,10 @@ from knn_logits.engine import tokens as module
 from knn_logits.engine.tokens import (
     chat_ids,
     control_ids,
-    cut_texts,
     special_tokens,
     token_blocks,
     tokenize,
     tokenize_with_places,
-    with_control_tokens,
 )
 
 
@@ -227,16 +224,3 @@ def test_control_tokens_of_an_instruct_model(instruct):
     assert tokenizer.decode(ids) == tokenizer.apply_chat_template(
         said, tokenize=False, add_generation_prompt=True
     )
-
-
-def test_documents_of_an_earlier_version_are_searched_for_control_tokens():
-    tokenizer = unigram()
-    texts = ["a ferry", "a</s>b", "", "go <s> on"]
-    rows = tokenizer(texts)["input_ids"]
-    first = np.cumsum([0, *map(len, rows[:-1])])
-    tokens = np.array([one for row in rows for one in row])
-    assert with_control_tokens(tokenizer, tokens, first).tolist() == [1, 3]
-    rows = cut_texts(tokenizer, texts)[0]
-    first = np.cumsum([0, *map(len, rows[:-1])])
-    tokens = np.array([one for row in rows for one in row])
-    assert with_control_tokens(tokenizer, tokens, first).tolist() == []
