@@ -19,6 +19,7 @@ from knn_logits.errors import CorpusError, DamagedError
 from knn_logits.locks import cached_property
 from knn_logits.store.blocks import TokenBlock, TokenPlace, parsed
 from knn_logits.store.files import replacing
+from knn_logits.store.reading import first_problem
 
 _NAMES = ("id", "title", "uri")
 _FIELDS = (*_NAMES, "metadata")
@@ -189,7 +190,7 @@ def read_documents(
             raise ValueError("its documents do not cover all tokens")
     except (OSError, ValueError) as error:
         raise DamagedError(
-            f"{path} cannot be read: {' '.join(str(error).split())[:300]}; rebuild it"
+            f"{path} cannot be read: {' '.join(first_problem(error).split())[:300]}; rebuild it"
         ) from error
     return Documents(data, ends, np.array(lengths, np.int64), pairs)
 

@@ -16,7 +16,7 @@ from knn_logits.errors import DamagedError, DatastoreError, IncompleteError, Sto
 from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.store import layout
 from knn_logits.store.files import write_bytes
-from knn_logits.store.reading import map_array, open_file, regular_file
+from knn_logits.store.reading import first_problem, map_array, open_file, regular_file
 from knn_logits.store.records import (
     Count,
     EncoderRecord,
@@ -160,7 +160,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest.model_validate(content)
         whole = checksum == checksum_of(content)
     except (ValidationError, ValueError, RecursionError) as error:
-        raise DamagedError(f"{path}: {_first_problem(error)}; rebuild it") from error
+        raise DamagedError(f"{path}: {first_problem(error)}; rebuild it") from error
     if not whole:
         raise DamagedError(
             f"{path} was damaged or edited by hand, since its checksum is wrong; download it "
@@ -193,13 +193,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) != len(pairs):
         raise ValueError("a name occurs twice")
     return content
-
-
-def _first_problem(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
 def _check_files(path: Path, manifest: Manifest) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError
@@ -169,3 +170,12 @@ def sha256(path: Path) -> str:
         while chunk := file.read(HASH_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def first_problem(error: Exception) -> str:
+    """One line about an error, for which pydantic has several."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else str(first["msg"])

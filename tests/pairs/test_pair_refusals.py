@@ -42,7 +42,7 @@ def test_sources_that_are_missing_or_wrong(pair_copy, wrong):
 
 def test_sources_in_a_store_of_plain_texts(copied):
     with_rows(copied, lambda row: [*row, "source"])
-    with pytest.raises(DamagedError, match="does not have the fields length, id"):
+    with pytest.raises(DamagedError, match="at most 5 items"):
         knn_logits.Datastore(copied)
 
 
