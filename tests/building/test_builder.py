@@ -183,7 +183,7 @@ def test_the_size_of_shards_of_windows_does_not_change_the_keys(
     assert steps == sorted(steps)
     phases = list(dict.fromkeys(phase for phase, _, _ in seen))
     gate = ["texts for the gate", "gate"]
-    assert phases == ["tokens", "keys", "index exact", "settings", *gate]
+    assert phases == ["tokens", "keys", "index exact", *gate]
 
 
 @pytest.mark.parametrize("window", [2, 16])

@@ -31,7 +31,6 @@ def test_a_build_measures_which_ngram_is_a_loop(model, tokenizer, tmp_path):
         assert knn.loop_size == size
     plain = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "plain", calibrate=False)
     assert plain.manifest.settings.no_repeat_ngram_size is None
-    assert b"no_repeat_ngram_size" not in plain.manifest.to_bytes()
     assert Memory(model, plain).loop_size is None
 
 
