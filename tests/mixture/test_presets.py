@@ -97,5 +97,4 @@ def test_a_processor_outside_a_list_says_where_it_belongs(own, model, ids):
 
 def test_a_datastore_without_a_size_of_loops_changes_no_generation(store):
     assert store.manifest.settings.no_repeat_ngram_size is None
-    assert b"no_repeat_ngram_size" not in store.manifest.to_bytes()
     assert generation_settings(store) == {}

@@ -105,12 +105,13 @@ const sourceItem = (word, one, view) => {
 };
 
 const sources = (word, view) => {
+  if (!word.against && word.tokens.every((one) => !view.known.states[one].lmbda))
+    return h("p", {}, "λ is 0 here, so the memory has no part.");
   const all = documentsOf(word, view.known.states);
   // What hardly speaks for a word that a passage contradicts would only stand in that passage's place.
   const shown = all.slice(0, SOURCES).filter((one, place) => one.share >= (word.against ? LEAST : place && 0.01));
   if (!shown.length) {
     if (word.against) return null;
-    if (word.tokens.every((one) => !view.known.states[one].lmbda)) return h("p", {}, "λ is 0 here, so the memory has no part.");
     const some = word.tokens.some((one) => view.known.states[one].documents.size);
     return h("p", {}, some ? "Its pieces come from different documents. None of them has the whole word."
       : "No neighbor voted for it: this word is the model’s own.");
