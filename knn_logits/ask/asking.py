@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 # Number of sentences that are found for a question. Where none answers: the maximum number of
 # passages that are shown, and their minimum similarity.
-_FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_SIMILARITY = 24, 3, 0.32
+_FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_SIMILARITY = 24, 3, 0.2
 # Maximum number of characters of a list or code that is quoted with the sentence before it.
 _MAX_COMPLETED = 600
 

@@ -138,6 +138,7 @@ def trace(
     opened = open_datastore(store)
     tokenizer = load_tokenizer(model)
     from knn_logits.engine.compatibility import check_tokenizer
+    from knn_logits.engine.tokens import text_ids
 
     check_tokenizer(tokenizer, opened)
     if opened.suffixes is None:
@@ -155,4 +156,5 @@ def trace(
         for one in span.to_dict()["documents"]:
             names = (one["document"], one["title"], one["place"], one["uri"])
             say("  " + one_line(", ".join(dict.fromkeys(name for name in names if name))))
-    say(f"{share:.0%} of the text is in the documents, in spans of {min_tokens} tokens or more")
+    least = min(min_tokens, len(text_ids(tokenizer, text)))
+    say(f"{share:.0%} of the text is in the documents, in spans of {least} tokens or more")

@@ -70,7 +70,7 @@ def plain_table(result: Evaluation) -> str:
         low, high = interval or (float("nan"),) * 2
         text.append(
             f"perplexity against the other run: {ratio - 1:+.2%}, 95% interval {low - 1:+.2%} to "
-            f"{high - 1:+.2%}"
+            f"{high - 1:+.2%}, of {result.against['count']:,} {result.against['units']}"
         )
     saved = f", {result.searches_saved:,} saved" if result.searches_saved else ""
     speed = f"{result.tokens_per_second:,.0f} tokens a second"

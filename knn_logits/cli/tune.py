@@ -103,8 +103,8 @@ def _lines(result: Tuning, store: str) -> Iterator[str]:
         f"{result.chosen_on.tokens:,} tokens"
     )
     yield (
-        f"perplexity on {held.tokens:,} other tokens: {held.perplexity:.2f}; with the datastore's "
-        f"settings {held.before:.2f}, without kNN {held.lm:.2f}"
+        f"perplexity on {held.tokens:,} other tokens: {held.perplexity:.2f}; with the stored k, λ "
+        f"and τ {held.before:.2f}, without kNN {held.lm:.2f}"
     )
     if result.gate is not None:
         gate, verdict = result.gate, result.gate.verdict

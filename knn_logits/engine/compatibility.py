@@ -286,7 +286,8 @@ def check_model(
     if error > SAME_KEYS:
         logger.warning(
             "the model's keys differ by %.1f%% from those of %s (precision %s there, %s here), "
-            "so its neighbors may differ slightly; set the precision with --dtype",
+            "so its neighbors may differ slightly; load the model in that precision: --dtype, or "
+            "`dtype` of from_pretrained",
             100 * error,
             store.folder,
             manifest.model.dtype,
