@@ -50,6 +50,8 @@ class TokenTable:
         self._against = against
         self._other: pa.Table | None = None
         if against is not None:
+            if not Path(against).is_file():
+                raise ConfigError(f"{against} does not exist")
             try:
                 self._other = pq.read_table(against, columns=[*_PLACE, "log_p"])
             except (OSError, pa.ArrowException, ValueError) as error:
