@@ -145,14 +145,15 @@ def main():
         ids = [one for text in documents for one in tokenizer(text.text)["input_ids"]]
         data = list(windows(ids[: args.entries], args.window, args.window // 2))
         size = build(knnlm, other, data, folder, dim, args.lists)
-        plain, own = (
+        plain, whole, own = (
             knn_logits.import_datastore(model, tokenizer, folder, Path(place) / name, **more).store
-            for name, more in (("plain", {}), ("own", {"index": knn_logits.IndexConfig()}))
+            for name, more in (
+                ("plain", {}),
+                ("clustered", {}),
+                ("own", {"index": knn_logits.IndexConfig()}),
+            )
         )
-        clustered = knn_logits.import_datastore(
-            model, tokenizer, folder, Path(place) / "clustered"
-        ).store
-        clustered = knn_logits.cluster(clustered, args.clusters, threads=1)
+        clustered = knn_logits.cluster(whole, args.clusters, threads=1)
         settings = {
             "dstore_size": size,
             "dstore_dir": str(folder),

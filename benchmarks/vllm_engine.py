@@ -162,7 +162,7 @@ def speed(args, prompts):
     return result
 
 
-def build(args, _):
+def build(args):
     from vllm import LLM
 
     llm = LLM(model=args.model, dtype=args.dtype, max_model_len=1024, enforce_eager=True)
@@ -211,12 +211,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     args = parser.parse_args()
-    if args.part != "build":
+    if args.part == "build":
+        result = build(args)
+    else:
         os.environ["KNN_LOGITS_DATASTORE"] = args.store
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    prompts = prompts_of(args.text, tokenizer, 16 if args.part == "exact" else 64)
-    result = {"exact": exact, "speed": speed, "build": build}[args.part](args, prompts)
-    if args.part != "build":
+        tokenizer = AutoTokenizer.from_pretrained(args.model)
+        prompts = prompts_of(args.text, tokenizer, 16 if args.part == "exact" else 64)
+        result = {"exact": exact, "speed": speed}[args.part](args, prompts)
         result["entries"] = knn_logits.Datastore(args.store).manifest.entries
     record(f"vllm_{args.part}", vars(args), result)
 

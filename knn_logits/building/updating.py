@@ -82,8 +82,7 @@ def add_documents(
     """
     documents = several(documents, "documents")
     check_threads(threads)
-    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
-    keys = _key_plan(model, tokenizer, store, batch_tokens)
+    store, keys = _opened(model, tokenizer, datastore, batch_tokens)
 
     def cut(store: Datastore) -> Iterator[Cut]:
         rows = as_documents(documents, store.documents.ids)
@@ -145,8 +144,7 @@ def sync_documents(
     """
     documents = several(documents, "documents")
     check_threads(threads)
-    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
-    keys = _key_plan(model, tokenizer, store, batch_tokens)
+    store, keys = _opened(model, tokenizer, datastore, batch_tokens)
 
     def cut(_: Datastore) -> Iterator[Cut]:
         return cut_documents(tokenizer, as_documents(documents), keys.pairs)
@@ -171,10 +169,14 @@ def keep_checks(job: Job, store: Datastore) -> None:
         job.write("checks", store.checks)
 
 
-def _key_plan(
-    model: nn.Module, tokenizer: Any, store: Datastore, batch_tokens: int | None
-) -> KeyPlan:
-    """Plans how the keys of more text are computed, and checks model and tokenizer first."""
+def _opened(
+    model: nn.Module,
+    tokenizer: Any,
+    datastore: Datastore | str | os.PathLike[str],
+    batch_tokens: int | None,
+) -> tuple[Datastore, KeyPlan]:
+    """Opens a datastore for more text, and checks model and tokenizer before it plans the keys."""
+    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     location = locate_key(model, store)
     batch = tokens_of_pass(model, batch_tokens)
     check_tokenizer(tokenizer, store)
@@ -184,7 +186,7 @@ def _key_plan(
             f"{store.folder} was imported without its sources, so documents cannot be added; "
             "rebuild it"
         )
-    return KeyPlan(
+    keys = KeyPlan(
         key=store.manifest.key.name,
         location=location,
         windows=store.manifest.windows,
@@ -192,6 +194,7 @@ def _key_plan(
         batch_tokens=batch,
         pairs=pair_tokenizer(model, tokenizer, store),
     )
+    return store, keys
 
 
 def _update(

@@ -50,10 +50,12 @@ class TokenTable:
         self._against = against
         self._other: pa.Table | None = None
         if against is not None:
-            if not Path(against).is_file():
-                raise ConfigError(f"{against} does not exist")
             try:
                 self._other = pq.read_table(against, columns=[*_PLACE, "log_p"])
+            except FileNotFoundError as error:
+                raise ConfigError(
+                    f"{against} does not exist; check the path, or write it with --per-token"
+                ) from error
             except (OSError, pa.ArrowException, ValueError) as error:
                 raise ConfigError(f"{against} is no file of --per-token: {error}") from error
 
