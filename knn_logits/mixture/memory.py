@@ -7,7 +7,7 @@ Everything that answers takes a `Memory`: the processor in `generate()`, `explai
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NoReturn, TypeVar
 
@@ -23,8 +23,9 @@ from knn_logits.engine.tokens import control_tokens, end_tokens
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
+from knn_logits.mixture.gated_vote import GatedStore, gated_vote
 from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate
-from knn_logits.mixture.gates.gate import weigh_rows
+from knn_logits.mixture.gates.gate import Gate, weigh_rows
 from knn_logits.mixture.presets import (
     MemorySettings,
     MixtureSettings,
@@ -75,8 +76,9 @@ class Memory:
             opens them in this process, on `device` and with `threads`.
         preset: "paper" is the papers' kNN-LM with the datastore's k, λ and temperature, without
             its gate. None and "default" take the datastore's settings with its gate.
-        weights: The share of each of several datastores in the vote; None merges neighbors by
-            distance.
+        weights: The weight of each of several datastores. Gates compute λ for each datastore from
+            its own neighbors, and the weights, relative to the largest, scale these. Under a
+            constant λ they are shares of the vote, and None merges neighbors by distance.
         k: Neighbors of each query; None takes the datastore's setting.
         lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token.
             None takes the datastore's gate, or its number if it has no gate.
@@ -88,8 +90,9 @@ class Memory:
         model: The model.
         location: The place of the key in the model.
         stores: The datastores.
-        config: The settings that are numbers.
-        gate: The gate that decides on λ; None if λ is the number in `config`.
+        config: The settings that are numbers, of the first datastore if gates decide on λ.
+        gate: The gate that decides on λ, for the first datastore if each has one; None if λ is the
+            number in `config`.
         retriever: The retriever that searches the datastores.
         weighing: How the features of neighbors become weights.
         experts: What votes beside the neighbors, such as the ∞-gram.
@@ -204,33 +207,40 @@ class Memory:
 
     def _ask_under(self, settings: MixtureSettings) -> None:
         self._overrides = settings
-        self.config, self.gate = resolve(self.stores, settings)
-        self.retriever = self._open_retriever(self.config)
+        rules = resolve(self.stores, settings)
+        self.config, self.gate = rules[0]
+        adaptive = isinstance(self.gate, AdaptiveGate)
+        self.retriever: Retriever = open_retriever(
+            self.stores,
+            self.config,
+            weights=settings.get("weights"),
+            apart=[config for config, _ in rules] if adaptive else None,
+            indexes=self._indexes,
+            source=KeySource(self.model, self.location),
+        )
         self.weighing = Weighing.of(self.config, self.retriever.weights)
         self.experts: tuple[Finder, ...] = open_experts(self.stores, self.config, self._indexes)
-        if isinstance(self.gate, AdaptiveGate):
-            vocabulary = vocabulary_size(self.model)
-            self.gate = self.gate.with_control(tuple(control_tokens(self.model, vocabulary)))
-            defaults = getattr(self.model, "generation_config", None) or self.model.config
+        self._gated = tuple(self._gates(rules)) if adaptive else ()
+        self.experts = (*(part.matches for part in self._gated), *self.experts)
+
+    def _gates(self, rules: Sequence[tuple[KNNConfig, Gate | None]]) -> Iterator[GatedStore]:
+        vocabulary = vocabulary_size(self.model)
+        control = tuple(control_tokens(self.model, vocabulary))
+        defaults = getattr(self.model, "generation_config", None) or self.model.config
+        weights = self.retriever.weights or [1.0] * len(rules)
+        for number, (config, gate) in enumerate(rules):
+            assert isinstance(gate, AdaptiveGate)
+            weight = weights[number] / max(weights)
             matches = Matches.of_stores(
                 self.stores,
                 self._indexes,
-                self.config.exclude,
-                shares=self.retriever.weights,
+                config.exclude,
+                shares=[weight * (other == number) for other in range(len(rules))],
                 make=True,
                 most=MAX_OCCURRENCES,
                 end_token=next(iter(end_tokens(defaults, vocabulary)), None),
             )
-            self.experts = (matches, *self.experts)
-
-    def _open_retriever(self, config: KNNConfig) -> Retriever:
-        return open_retriever(
-            self.stores,
-            config,
-            weights=self._overrides.get("weights"),
-            indexes=self._indexes,
-            source=KeySource(self.model, self.location),
-        )
+            yield GatedStore(gate.with_control(control), Weighing.of(config), matches, weight)
 
     def check_again(self) -> None:
         """Refuses the model if its weights have changed and its keys are no longer the datastore's.
@@ -278,19 +288,18 @@ class Memory:
         """
         if neighbors.ids.device != log_p_lm.device:
             neighbors = neighbors.to(log_p_lm.device)
-        weights = self.weighing.log_weights(neighbors)
-        lmbda: float | Tensor = self.config.lmbda
         occurrences = tuple(part.to(log_p_lm.device) for part in neighbors.occurrences)
         neighbors = replace(neighbors, occurrences=occurrences)
-        if isinstance(self.gate, AdaptiveGate):
-            lmbda, share = self.gate.shares(neighbors, weights, log_p_lm)
-            occurrences = (occurrences[0].weighed(share), *occurrences[1:])
-        elif self.gate is not None:
-            lmbda, weights = weigh_rows(
-                self.gate, neighbors, weights, self.retriever.metric, log_p_lm
-            )
-        votes = drop_impossible(weights, neighbors.values, log_p_lm)
-        for part in occurrences:
+        lmbda: float | Tensor = self.config.lmbda
+        if self._gated:
+            votes, lmbda = gated_vote(self._gated, neighbors, log_p_lm)
+        else:
+            votes = self.weighing.log_weights(neighbors)
+            if self.gate is not None:
+                metric = self.retriever.metric
+                lmbda, votes = weigh_rows(self.gate, neighbors, votes, metric, log_p_lm)
+            votes = drop_impossible(votes, neighbors.values, log_p_lm)
+        for part in occurrences[len(self._gated) :]:
             occurrence_votes = drop_impossible(part.log_weights, part.values, log_p_lm)
             votes, lmbda = second_vote(votes, lmbda, occurrence_votes, part.shares)
         if occurrences:

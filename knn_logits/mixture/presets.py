@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
+from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.gate import Gate, split_lmbda
 from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.search.combined import check_document, check_shares
@@ -40,8 +41,13 @@ class MemorySettings(MixtureSettings, total=False):
 
 def resolve(
     stores: Sequence[Datastore], settings: MixtureSettings
-) -> tuple[KNNConfig, Gate | None]:
-    """Resolves the settings to numbers and a gate. It needs no model."""
+) -> list[tuple[KNNConfig, Gate | None]]:
+    """Resolves the settings to numbers and a gate. It needs no model.
+
+    Returns:
+        The numbers and the adaptive gate of each datastore; a datastore without a gate takes the
+        first one of the others. If no adaptive gate decides on λ, one pair for all datastores.
+    """
     check_names("setting", settings, {*MemorySettings.__annotations__, *settings_for()})
     changes: dict[str, Any] = dict(settings)
     check_shares(changes.pop("weights", None), len(stores))
@@ -49,12 +55,16 @@ def resolve(
     if without_keys and changes.get("retomaton") is None:
         # Pointers need keys, which some of the datastores do not store.
         changes["retomaton"] = False
-    config, gate = resolve_settings(stores[0], **changes)
+    rules = [resolve_settings(store, **changes) for store in stores]
+    config = rules[0][0]
     for name in config.exclude:
         check_document(stores, name)
     for store in stores if config.infini_gram else ():
         check_suffixes(store)
-    return config, gate
+    first = next((gate for _, gate in rules if gate is not None), None)
+    if not all(isinstance(gate or first, AdaptiveGate) for _, gate in rules):
+        return rules[:1]
+    return [(own, gate or first) for own, gate in rules]
 
 
 def resolve_settings(

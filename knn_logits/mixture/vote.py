@@ -99,22 +99,30 @@ def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     )
 
 
+def joint_vote(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """log w_i [rows, sum of k] and λ [rows] of p = sum of share_j p_j + (1 - λ) p_LM.
+
+    Args:
+        parts: log w_i [rows, k_j] and the share [rows] of each vote. An empty vote has no share.
+    """
+    shares = [share.to(weights) * any_vote(weights) for weights, share in parts]
+    total = sum(shares[1:], shares[0])
+    weights = [
+        part + (share / total).log().nan_to_num(nan=NO_WEIGHT, neginf=NO_WEIGHT).unsqueeze(-1)
+        for (part, _), share in zip(parts, shares, strict=True)
+    ]
+    return torch.cat(weights, dim=-1), total
+
+
 def second_vote(
     weights: Tensor, lmbda: float | Tensor, occurrences: Tensor, shares: Tensor
 ) -> tuple[Tensor, Tensor]:
     """log w_i [rows, k + n] and λ [rows] of p = s p_2 + (1 - s) (λ p_1 + (1 - λ) p_LM)."""
-    first = _votes(weights).to(weights) * lmbda
-    second = shares.to(weights) * _votes(occurrences).to(weights)
-    first = (1.0 - second) * first
-    total = first + second
-    parts = [
-        part + (share / total).log().nan_to_num(nan=NO_WEIGHT, neginf=NO_WEIGHT).unsqueeze(-1)
-        for part, share in ((weights, first), (occurrences, second))
-    ]
-    return torch.cat(parts, dim=-1), total
+    shares = shares.to(weights) * any_vote(occurrences)
+    return joint_vote([(weights, (1.0 - shares) * lmbda), (occurrences, shares)])
 
 
-def _votes(weights: Tensor) -> Tensor:
+def any_vote(weights: Tensor) -> Tensor:
     """bool [rows], whether anything has a weight."""
     return (weights > NO_WEIGHT).any(dim=-1)
 

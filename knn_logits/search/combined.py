@@ -101,16 +101,25 @@ def open_retriever(
     config: KNNConfig,
     *,
     weights: Sequence[float] | None = None,
+    apart: Sequence[KNNConfig] | None = None,
     indexes: Indexes | None = None,
     source: KeySource | None = None,
 ) -> Retriever:
-    """Makes a retriever for one datastore, or for several as one."""
+    """Makes a retriever for one datastore, or for several as one.
+
+    With `apart`, each datastore has settings of its own, and its own k neighbors.
+    """
     weights = check_shares(weights, len(stores))
     for name in config.exclude:
         check_document(stores, name)
     indexes = indexes or Indexes()
-    opened = [retriever_of(store, config, indexes, source) for store in stores]
-    return opened[0] if len(opened) == 1 else CombinedRetriever(opened, weights)
+    opened = [
+        retriever_of(store, own, indexes, source)
+        for store, own in zip(stores, apart or [config] * len(stores), strict=True)
+    ]
+    if len(opened) == 1:
+        return opened[0]
+    return CombinedRetriever(opened, weights, apart=apart is not None)
 
 
 def check_shares(weights: Sequence[float] | None, stores: int) -> list[float] | None:
@@ -157,10 +166,18 @@ def check_document(stores: Sequence[Datastore], name: str) -> None:
 
 
 class CombinedRetriever(Retriever):
-    """Searches several datastores as one; with weights, each has k entries and a share of p_kNN."""
+    """Searches several datastores as one.
+
+    With weights or `apart` each datastore has k neighbors, which stand side by side in equally
+    many columns; otherwise the k nearest of all datastores are the neighbors.
+    """
 
     def __init__(
-        self, retrievers: Sequence[Retriever], weights: Sequence[float] | None = None
+        self,
+        retrievers: Sequence[Retriever],
+        weights: Sequence[float] | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         self.retrievers = list(retrievers)
         first = retrievers[0]
@@ -174,8 +191,7 @@ class CombinedRetriever(Retriever):
             # The sum of the largest floats is infinite.
             parts = [weight / max(weights) for weight in weights]
             self.weights = [part / sum(parts) for part in parts]
-        # A datastore without any share votes for nothing, whatever it finds.
-        self._shares = self.weights or [1.0] * len(self.retrievers)
+        self._apart = apart or weights is not None
         sizes = [len(retriever.store) for retriever in retrievers]
         self._first = [0, *itertools.accumulate(sizes)]
 
@@ -202,7 +218,7 @@ class CombinedRetriever(Retriever):
 
     def _merged(self, results: list[Neighbors]) -> Neighbors:
         parts = [part.to(results[0].ids.device) for part in results]
-        if self.weights is not None:
+        if self._apart:
             widest = max(part.k for part in parts)
             parts = [part.padded(max(1, widest)) for part in parts]
         ids = torch.cat(
@@ -216,6 +232,6 @@ class CombinedRetriever(Retriever):
         any_searched = torch.stack(searched).any(dim=0) if len(searched) == len(parts) else None
         merged = joined(parts, -1, ids=ids, searched=any_searched)
         # All pointers vote, so that the widest row of a batch changes no other row.
-        if self.weights is not None or self.follows_text:
+        if self._apart or self.follows_text:
             return merged
         return merged.nearest(self.config.k)

@@ -200,8 +200,8 @@ class MixtureConfig:
     )
     weights: tuple[float, ...] | None = setting(
         None,
-        "Weights of multiple datastores, such as 0.7,0.3; by default neighbors are merged by "
-        "distance.",
+        "Weights of multiple datastores, such as 0.7,0.3. They scale what each gate gives; with a "
+        "constant λ they are shares of the vote, and by default neighbors are merged by distance.",
         metavar="W,W,...",
         read=read_shares,
         set_by=("tune", "serve"),

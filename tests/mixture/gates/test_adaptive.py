@@ -6,11 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conftest import TEXTS
 from gate_cases import neighbors_of, rows_of_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
+from tuned import write_settings
 
-from knn_logits import KNNLogitsProcessor, Memory
+from knn_logits import Datastore, KNNLogitsProcessor, build_datastore
+from knn_logits.mixture.gated_vote import GatedStore, gated_vote
 from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate, Ballots, shares_of
 from knn_logits.mixture.gates.adaptive_fitting import (
     CORPUS,
@@ -21,7 +24,8 @@ from knn_logits.mixture.gates.adaptive_fitting import (
     quality,
 )
 from knn_logits.mixture.gates.stored import load_gate, save_gate
-from knn_logits.mixture.vote import log_weights, mix
+from knn_logits.mixture.vote import Weighing, log_weights, mix
+from knn_logits.search.neighbors import joined, with_occurrences
 from knn_logits.search.occurrences import Occurrences
 
 LEAST = -20.0
@@ -155,18 +159,22 @@ def test_a_small_share_is_none():
     assert shares_of(logits).tolist() == pytest.approx([0.0, 0.0, 0.49, 0.999])
 
 
-@given(cases(), st.floats(0, 0.9), st.floats(0, 0.9))
-def test_the_mixture_that_a_memory_makes(case, knn, match):
-    """p = s p_match + (1 - s) (λ p_kNN + (1 - λ) p_LM), by the parts of `Memory.vote`."""
+SHARES = st.tuples(st.floats(0, 0.9), st.floats(0, 0.9), st.floats(0.1, 1.0))
+
+
+@given(cases(), st.lists(SHARES, min_size=1, max_size=3))
+def test_the_vote_of_gated_datastores(case, shares):
+    """p = sum of r_j (s_j p_match + (1 - s_j) λ_j p_kNN) + Π (1 - t_j) p_LM, by plain loops."""
     metric, rows, matches = case
     neighbors, weights, log_p_lm = asked(case)
-    gate = constant(knn, match, metric)
-    memory = object.__new__(Memory)
-    memory.config, memory.gate = None, gate
-    memory.weighing = type("W", (), {"log_weights": staticmethod(lambda _: weights)})
-    memory.config = type("C", (), {"lmbda": 0.0})
-    vote = memory.vote(neighbors, log_p_lm)
-    got = mix(log_p_lm, vote.log_weights, vote.neighbors.values, vote.lmbdas).exp()
+    stores = [
+        GatedStore(constant(knn, match, metric), Weighing(10.0), None, weight)
+        for knn, match, weight in shares
+    ]
+    found = joined([neighbors] * len(stores), -1)
+    found = replace(found, occurrences=neighbors.occurrences * len(stores))
+    votes, lmbdas = gated_vote(stores, found, log_p_lm)
+    got = mix(log_p_lm, votes, with_occurrences(found).values, lmbdas).exp()
     for number, (row, (tokens, _, _)) in enumerate(zip(rows, matches, strict=True)):
         p_lm = [math.exp(one) for one in row[3]]
         # A token that the model is forbidden to choose gets no vote.
@@ -175,13 +183,18 @@ def test_the_mixture_that_a_memory_makes(case, knn, match):
         kept = [token for token in tokens if row[3][token] >= -745]
         p_knn = share_by_token(row[2], allowed, len(p_lm))
         p_match = share_by_token(kept, [1.0] * len(kept), len(p_lm))
-        lmbda, s = (knn if sum(p_knn) else 0.0), (match if kept else 0.0)
+        by_knn, by_match, rest = 0.0, 0.0, 1.0
+        for knn, match, weight in shares:
+            s = match if kept else 0.0
+            by_match += weight * s
+            by_knn += weight * (1 - s) * (knn if sum(p_knn) else 0.0)
+            rest *= 1 - weight * (s + (1 - s) * (knn if sum(p_knn) else 0.0))
+        scale = (1 - rest) / ((by_knn + by_match) or 1.0)
         expected = [
-            s * c / max(1, len(kept))
-            + (1 - s) * (lmbda * b / (sum(p_knn) or 1.0) + (1 - lmbda) * a)
+            scale * (by_match * c / max(1, len(kept)) + by_knn * b / (sum(p_knn) or 1.0)) + rest * a
             for a, b, c in zip(p_lm, p_knn, p_match, strict=True)
         ]
-        np.testing.assert_allclose(got[number].numpy(), expected, atol=2e-4)
+        np.testing.assert_allclose(got[number].numpy(), expected, atol=3e-4)
 
 
 def test_a_gate_is_saved_and_read(tmp_path):
@@ -246,3 +259,34 @@ def test_every_step_searches_the_index(model, store, ids):
             ids, max_new_tokens=6, min_new_tokens=6, do_sample=False, logits_processor=[knn]
         )
     assert queries == [len(ids)] * 6
+
+
+def test_a_datastore_with_nothing_near_changes_nothing(model, tokenizer, ids, tmp_path):
+    """Each of several datastores has its own gate, k and temperature, in any order."""
+    gates = {"near": constant(0.6, 0.3), "far": constant(0.0, 0.0), "none": None}
+    stores = {}
+    for k, (name, gate) in enumerate(gates.items(), 3):
+        stores[name] = build_datastore(
+            model, tokenizer, TEXTS[k:], tmp_path / name, k=k, temperature=float(k), calibrate=False
+        )
+        if gate is not None:
+            write_settings(stores[name], k, 0.1, float(k), gate)
+            stores[name] = Datastore(tmp_path / name)
+
+    def log_p(*names, **settings):
+        with KNNLogitsProcessor(model, [stores[name] for name in names], **settings) as knn:
+            output = model.generate(
+                ids, max_new_tokens=1, logits_processor=[knn],
+                output_scores=True, return_dict_in_generate=True,
+            )  # fmt: skip
+        return output.scores[0].log_softmax(-1)
+
+    alone = log_p("near")
+    assert not torch.allclose(alone, log_p("far"), atol=1e-2)
+    for names in (("near", "far"), ("far", "near")):
+        torch.testing.assert_close(log_p(*names), alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(log_p("far", "near", weights=[0.5, 0.5]), alone)
+    torch.testing.assert_close(log_p("near", "far", weights=[0.0, 1.0]), log_p("far"))
+    # A datastore without a gate takes that of another one.
+    torch.testing.assert_close(log_p("far", "none"), log_p("far"))
+    assert not torch.allclose(log_p("none", "far"), log_p("none"), atol=1e-2)
