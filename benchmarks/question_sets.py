@@ -2,7 +2,7 @@
 
 None of them is part of the project. The files and the GitHub repositories they come from:
 
-    xquad.en.json                  google-deepmind/xquad
+    xquad.en.json                  google-deepmind/xquad; other languages are sets such as xquad.de
     nq-open-oracle.jsonl.gz        nelson-liu/lost-in-the-middle, qa_data/
     clapnq_dev_answerable.jsonl    primeqa/clapnq, annotated_data/dev/
     clapnq_dev_unanswerable.jsonl  primeqa/clapnq, annotated_data/dev/
@@ -16,6 +16,7 @@ import string
 import zlib
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,9 @@ from knn_logits import Document
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+LANGUAGES = ("ar", "de", "el", "es", "hi", "ro", "ru", "th", "tr", "vi", "zh")
+# Thai and Chinese have no blanks between words.
+UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3400-\u9fff]")
 
 
 @dataclass
@@ -58,10 +62,10 @@ class QuestionSet:
         return QuestionSet(self.name, questions, self.documents)
 
 
-def xquad(folder):
-    """1,190 questions about 240 paragraphs of Wikipedia, in English (Artetxe et al. 2020)."""
+def xquad(folder, language="en"):
+    """1,190 questions about 240 paragraphs of Wikipedia, in 12 languages (Artetxe et al. 2020)."""
     questions, documents = [], []
-    for article in json.loads((folder / "xquad.en.json").read_text("utf-8"))["data"]:
+    for article in json.loads((folder / f"xquad.{language}.json").read_text("utf-8"))["data"]:
         title = article["title"].replace("_", " ")
         for number, paragraph in enumerate(article["paragraphs"]):
             name = f"{title}:{number}"
@@ -69,7 +73,7 @@ def xquad(folder):
             for row in paragraph["qas"]:
                 answers = list(dict.fromkeys(answer["text"] for answer in row["answers"]))
                 questions.append(Question(row["id"], row["question"], answers, [name]))
-    return QuestionSet("xquad", questions, documents)
+    return QuestionSet(f"xquad.{language}", questions, documents)
 
 
 def nq_open(folder):
@@ -132,6 +136,7 @@ def clapnq_held(folder):
 
 
 SETS = {"xquad": xquad, "nq_open": nq_open, "clapnq": clapnq, "clapnq_held": clapnq_held}
+SETS |= {f"xquad.{code}": partial(xquad, language=code) for code in LANGUAGES}
 
 
 def normalized(text):
@@ -142,7 +147,8 @@ def normalized(text):
 def contained(text, answers):
     """Whether an answer stands in a text, as whole words of both in normal form."""
     padded = f" {normalized(text)} "
-    return any(f" {normalized(answer)} " in padded for answer in answers if normalized(answer))
+    found = filter(None, map(normalized, answers))
+    return any((one if UNSPACED.search(one) else f" {one} ") in padded for one in found)
 
 
 def exact_match(text, answers):

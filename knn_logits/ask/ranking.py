@@ -1,7 +1,8 @@
 """Ranks the sentences of documents by their meaning and by the words that they share.
 
 The score is the similarity of the encoder's vectors plus a share of BM25, divided by its maximum:
-Robertson and Zaragoza (2009), "The Probabilistic Relevance Framework: BM25 and Beyond".
+Robertson and Zaragoza (2009), "The Probabilistic Relevance Framework: BM25 and Beyond". The best
+sentences are compared with the question once more, token by token.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from knn_logits.store.datastore import Datastore
 
 # The weight of BM25 beside the similarity: of 0.2 to 0.7 it is the best on XQuAD.
 _WORDS_WEIGHT = 0.3
+# The number of sentences that are compared token by token, and the weight of this comparison: of
+# 0.3 to 10 the best on XQuAD and NQ-open.
+_RERANKED, _TOKENS_WEIGHT = 10, 3.0
 # Chosen on halves of XQuAD, with and without the paragraph that answers, and of CLAP NQ: 85% of the
 # questions that have an answer there pass.
 _GAP_WEIGHT, _MIN_NEARNESS, _MIN_SHARED = 0.7, 0.584, 0.5
@@ -95,10 +99,17 @@ class Ranking:
         else:
             score = similarities + _WORDS_WEIGHT * score
         score[~shown] = -np.inf
-        best = np.argsort(-score, kind="stable")[: min(number, int(shown.sum()))].tolist()
+        best = np.argsort(-score, kind="stable")[: min(number, int(shown.sum()))]
+        if similarities is not None and len(best):
+            near = best[:_RERANKED]
+            texts = [
+                passage.below(sentence) for passage, sentence in map(self.rows.__getitem__, near)
+            ]
+            score[near] += _TOKENS_WEIGHT * self._encoder.late_interaction(texts, question)
+            best[:_RERANKED] = near[np.argsort(-score[near], kind="stable")]
         total = sum(map(self.idf, asked)) or 1.0
         found = []
-        for row in best:
+        for row in best.tolist():
             similarity = None if similarities is None else float(similarities[row])
             shared = sum(map(self.idf, self._words[row].intersection(words))) / total
             passage, sentence = self.rows[row]

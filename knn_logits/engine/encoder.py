@@ -108,21 +108,46 @@ class Encoder:
             kind: "query" or "document", for encoders that read them after different words.
         """
         vectors = np.zeros((len(texts), self.dim), np.float32)
-        prompt = (self._prompts.get("prompts") or {}).get(kind) or ""
         order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
         for start in range(0, len(order), _BATCH):
             rows = order[start : start + _BATCH]
-            with self._lock:  # padding is a state of the tokenizer
-                inputs = self._tokenizer(
-                    [prompt + texts[row] for row in rows],
-                    padding=True,
-                    truncation=True,
-                    max_length=_MAX_TOKENS,
-                    return_tensors="pt",
-                ).to(self._device)
-            states = self._model(**inputs).last_hidden_state
-            vectors[rows] = normalize(self._pooled(states, inputs["attention_mask"])).cpu().numpy()
+            states, mask = self._states([texts[row] for row in rows], kind)
+            vectors[rows] = normalize(self._pooled(states, mask)).cpu().numpy()
         return vectors
+
+    @torch.no_grad()
+    def late_interaction(self, texts: Sequence[str], question: str) -> Array:
+        """Compares texts with a question token by token.
+
+        Khattab and Zaharia (2020), "ColBERT", equation 3, divided by the number of tokens.
+
+        Returns:
+            float32 [texts], the mean, over the question's tokens, of the largest cosine with a
+                token of the text.
+        """
+        query, asked = self._states([question], "query", special=False)
+        states, mask = self._states(texts, "document")
+        cosines = normalize(states, dim=-1) @ normalize(query[0, asked[0]], dim=-1).T
+        best = cosines.masked_fill(~mask[:, :, None], -1.0).amax(dim=1)
+        interaction: Array = best.mean(dim=-1).cpu().numpy()
+        return interaction
+
+    def _states(
+        self, texts: Sequence[str], kind: str, *, special: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """The states of tokens, [texts, tokens, dim], and which count, bool [texts, tokens]."""
+        prompt = (self._prompts.get("prompts") or {}).get(kind) or ""
+        with self._lock:  # padding is a state of the tokenizer
+            inputs = self._tokenizer(
+                [prompt + text for text in texts],
+                padding=True,
+                truncation=True,
+                max_length=_MAX_TOKENS,
+                return_special_tokens_mask=True,
+                return_tensors="pt",
+            ).to(self._device)
+        marks, mask = inputs.pop("special_tokens_mask"), inputs["attention_mask"].bool()
+        return self._model(**inputs).last_hidden_state, mask if special else mask & (marks == 0)
 
     def similarities(self, vectors: Array, query: Array) -> Array:
         """Compares texts with a question: 0 like unrelated sentences, 1 for the same direction.

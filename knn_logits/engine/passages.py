@@ -86,8 +86,11 @@ class Passage:
 
     def texts(self) -> list[str]:
         """The texts to encode: its sentences, each below title and headings."""
-        wholes = [sentence.whole for sentence in self.sentences]
-        return [f"{self.above}\n{text}" if self.above else text for text in wholes]
+        return [self.below(sentence) for sentence in self.sentences]
+
+    def below(self, sentence: Sentence) -> str:
+        """A sentence below title and headings."""
+        return f"{self.above}\n{sentence.whole}" if self.above else sentence.whole
 
 
 def sentence_span(text: str, sentence: str) -> tuple[int, int] | None:

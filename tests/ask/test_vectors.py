@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 import knn_logits
 from knn_logits.building.removing import compact
@@ -109,3 +110,37 @@ def test_a_direction_that_all_vectors_share_does_not_count(tiny_encoder, monkeyp
     assert found[0][0] == pytest.approx(1.0)
     assert abs(found[0][1]) < 0.6
     assert found[1] == pytest.approx(found[0], abs=1e-3)
+
+
+def test_late_interaction_is_the_mean_of_the_largest_cosines(tiny_encoder):
+    from transformers import AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(tiny_encoder).eval()
+    cut = AutoTokenizer.from_pretrained(tiny_encoder)
+
+    def states(text):
+        with torch.no_grad():
+            found = model(**cut(text, return_tensors="pt")).last_hidden_state[0]
+        return (found / found.norm(dim=-1, keepdim=True)).tolist()
+
+    def cosine(one, other):
+        return sum(a * b for a, b in zip(one, other, strict=True))
+
+    texts, question = ["abc", "a long decline of peaks", "p"], "a cab in a pond"
+    expected = []
+    for text in texts:  # one at a time, so that none has padding
+        largest = [max(cosine(one, other) for other in states(text)) for one in states(question)]
+        expected.append(sum(largest) / len(largest))
+    got = Encoder(tiny_encoder).late_interaction(texts, question)
+    assert got == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_best_sentences_are_compared_token_by_token(encoded, model, tokenizer, monkeypatch):
+    asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, encoded))
+    for first in (FIRST[1], "It is red."):
+        monkeypatch.setattr(
+            Encoder,
+            "late_interaction",
+            lambda self, texts, question, first=first: np.array([first in text for text in texts]),
+        )
+        assert asking.find("What lifts crates?").found[0].sentence.text == first
