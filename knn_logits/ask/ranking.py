@@ -100,7 +100,7 @@ class Ranking:
             score = similarities + _WORDS_WEIGHT * score
         score[~shown] = -np.inf
         best = np.argsort(-score, kind="stable")[: min(number, int(shown.sum()))]
-        if similarities is not None and len(best):
+        if self._encoder is not None and similarities is not None and len(best):
             near = best[:_RERANKED]
             texts = [
                 passage.below(sentence) for passage, sentence in map(self.rows.__getitem__, near)
