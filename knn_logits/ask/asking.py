@@ -135,7 +135,7 @@ class Asking:
 
     def _found(self, query: str) -> _Finding:
         found = self._ranking.rank(query, _FOUND_SENTENCES, self._hidden)
-        return _Finding(found, self._ranking.answers(query, found))
+        return _Finding(found, self._ranking.answers(found))
 
     def _answered(
         self,

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,11 @@ from knn_logits.store.datastore import Datastore
 # The weight of BM25 beside the similarity: of 0.2 to 0.7 it is the best on XQuAD.
 _WORDS_WEIGHT = 0.3
 # The number of sentences that are compared token by token, and the weight of this comparison: of
-# 0.3 to 10 the best on XQuAD and NQ-open.
-_RERANKED, _TOKENS_WEIGHT = 10, 3.0
+# 0.3 to 10 about the best on XQuAD and NQ-open.
+_RERANKED, _TOKENS_WEIGHT = 10, 2.7
 # Chosen on halves of XQuAD, with and without the paragraph that answers, and of CLAP NQ: 85% of the
 # questions that have an answer there pass.
-_GAP_WEIGHT, _MIN_NEARNESS, _MIN_SHARED = 0.7, 0.584, 0.5
+_GAP_WEIGHT, _MIN_CLOSENESS, _MIN_SHARED = 1.75, 0.77, 0.5
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -41,12 +40,14 @@ class Found:
         passage: Its passage.
         sentence: The sentence.
         similarity: See `Encoder.similarities`; None without an encoder.
+        interaction: See `Encoder.late_interaction`; None without an encoder, and beyond the best.
         shared: The share of the question's words that it has, by idf, in [0, 1].
     """
 
     passage: Passage
     sentence: Sentence
     similarity: float | None
+    interaction: float | None
     shared: float
 
 
@@ -100,42 +101,43 @@ class Ranking:
             score = similarities + _WORDS_WEIGHT * score
         score[~shown] = -np.inf
         best = np.argsort(-score, kind="stable")[: min(number, int(shown.sum()))]
+        interactions: dict[int, float] = {}
         if self._encoder is not None and similarities is not None and len(best):
             near = best[:_RERANKED]
             texts = [
                 passage.below(sentence) for passage, sentence in map(self.rows.__getitem__, near)
             ]
-            score[near] += _TOKENS_WEIGHT * self._encoder.late_interaction(texts, question)
+            compared = self._encoder.late_interaction(texts, question)
+            interactions = dict(zip(near.tolist(), compared.tolist(), strict=True))
+            score[near] += _TOKENS_WEIGHT * compared
             best[:_RERANKED] = near[np.argsort(-score[near], kind="stable")]
         total = sum(map(self.idf, asked)) or 1.0
         found = []
         for row in best.tolist():
             similarity = None if similarities is None else float(similarities[row])
             shared = sum(map(self.idf, self._words[row].intersection(words))) / total
-            passage, sentence = self.rows[row]
-            found.append(Found(passage, sentence, similarity, shared))
+            found.append(Found(*self.rows[row], similarity, interactions.get(row), shared))
         return found
 
-    def answers(self, question: str, found: Sequence[Found]) -> bool:
-        """Whether sentences that were found for a question answer it.
+    @staticmethod
+    def answers(found: Sequence[Found]) -> bool:
+        """Whether the first of the sentences that were found for a question answers it.
 
-        One of the best three has to be near the question without its title and headings, and the
-        best to stand out from the next. Without an encoder shared words decide.
+        It has to be close to the question token by token, and the closest to stand out from the
+        next five. Without an encoder shared words decide.
         """
-        best = found[:3]
-        near = sorted((row.similarity for row in found if row.similarity is not None), reverse=True)
-        if self._encoder is None or not near:
-            return any(row.shared >= _MIN_SHARED for row in best)
-        vectors = self._encoder.encode([row.sentence.whole for row in best])
-        bare = self._encoder.similarities(vectors, _encoded(self._encoder, question)).max()
-        gap = near[0] - sum(near[1:6]) / len(near[1:6]) if near[1:] else 0.0
-        return bool(bare + _GAP_WEIGHT * gap >= _MIN_NEARNESS)
+        close = [row.interaction for row in found if row.interaction is not None]
+        if not close:
+            return any(row.shared >= _MIN_SHARED for row in found[:3])
+        largest = sorted(close, reverse=True)
+        gap = largest[0] - sum(largest[1:6]) / len(largest[1:6]) if largest[1:] else 0.0
+        return close[0] + _GAP_WEIGHT * gap >= _MIN_CLOSENESS
 
     def _similarities(self, question: str) -> Array | None:
         """The similarity of each passage and sentence, or None without vectors."""
         if not self._vectors or self._encoder is None:
             return None
-        query = _encoded(self._encoder, question)
+        query = self._encoder.encode([question], "query")[0]
         parts = [
             self._encoder.similarities(vectors[at : at + _ROWS_AT_ONCE], query)
             for vectors in self._vectors
@@ -143,13 +145,6 @@ class Ranking:
         ]
         similarities: Array = np.concatenate(parts)
         return np.where(np.isfinite(similarities), similarities, -1.0)
-
-
-@lru_cache(maxsize=16)
-def _encoded(encoder: Encoder, question: str) -> Array:
-    """The vector of a question, which is ranked first and then compared with what was found."""
-    vector: Array = encoder.encode([question], "query")[0]
-    return vector
 
 
 def _vectors(parts: Sequence[tuple[Datastore, list[Passage]]]) -> Iterator[Array]:

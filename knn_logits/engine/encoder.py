@@ -117,20 +117,27 @@ class Encoder:
 
     @torch.no_grad()
     def late_interaction(self, texts: Sequence[str], question: str) -> Array:
-        """Compares texts with a question token by token.
+        """Compares texts with a question token by token: 0 like unrelated sentences, 1 at most.
 
+        It is the mean, over the question's tokens, of the largest cosine with a token of a text:
         Khattab and Zaharia (2020), "ColBERT", equation 3, divided by the number of tokens.
 
         Returns:
-            float32 [texts], the mean, over the question's tokens, of the largest cosine with a
-                token of the text.
+            float32 [texts].
         """
-        query, asked = self._states([question], "query", special=False)
-        states, mask = self._states(texts, "document")
-        cosines = normalize(states, dim=-1) @ normalize(query[0, asked[0]], dim=-1).T
-        best = cosines.masked_fill(~mask[:, :, None], -1.0).amax(dim=1)
-        interaction: Array = best.mean(dim=-1).cpu().numpy()
-        return interaction
+        asked, counted = self._states([question], "query", special=False)
+        largest = _largest(*self._states(texts, "document"), asked[0, counted[0]])
+        return (largest - self._unrelated_tokens) / (1.0 - self._unrelated_tokens)
+
+    @cached_property
+    def _unrelated_tokens(self) -> float:
+        """The mean of what `late_interaction` compares, of unrelated sentences."""
+        with torch.no_grad():
+            asked, counted = self._states(_UNRELATED, "query", special=False)
+            states = self._states(_UNRELATED, "document")
+        rows = [_largest(*states, one[count]) for one, count in zip(asked, counted, strict=True)]
+        largest, number = np.stack(rows), len(rows)
+        return float(largest.sum() - largest.trace()) / (number * (number - 1))
 
     def _states(
         self, texts: Sequence[str], kind: str, *, special: bool = True
@@ -175,6 +182,13 @@ class Encoder:
             return states[:, 0]
         weights = mask[:, :, None].to(states.dtype)
         return (states * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+def _largest(states: Tensor, mask: Tensor, asked: Tensor) -> Array:
+    """The mean of the largest cosine of each token [tokens, dim] with a token of each text."""
+    cosines = normalize(states, dim=-1) @ normalize(asked, dim=-1).T
+    largest: Array = cosines.masked_fill(~mask[:, :, None], -1.0).amax(1).mean(-1).cpu().numpy()
+    return largest
 
 
 def default_encoder() -> str:
