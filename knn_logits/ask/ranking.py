@@ -116,7 +116,8 @@ class Ranking:
         for row in best.tolist():
             similarity = None if similarities is None else float(similarities[row])
             shared = sum(map(self.idf, self._words[row].intersection(words))) / total
-            found.append(Found(*self.rows[row], similarity, interactions.get(row), shared))
+            passage, sentence = self.rows[row]
+            found.append(Found(passage, sentence, similarity, interactions.get(row), shared))
         return found
 
     @staticmethod
