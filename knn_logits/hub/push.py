@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from knn_logits.errors import ConfigError, DatastoreError, HubError
+from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.hub.card import card, is_published
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
@@ -136,10 +136,7 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
 
 def _card(api: Any, name: HubName, commit: str) -> str:
     path = api.hf_hub_download(name.repo, _CARD, repo_type=REPO_TYPE, revision=commit)
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeError as error:
-        raise HubError(f"{_CARD} of {name.repo} is not UTF-8: repair it on the Hub") from error
+    return Path(path).read_text(encoding="utf-8", errors="replace")
 
 
 def _operations(files: dict[str, Path | bytes], present: Sequence[str]) -> list[Any]:
