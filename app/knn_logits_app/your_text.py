@@ -21,7 +21,7 @@ MOST_FILES = 20
 _ARCHIVES = (".docx", ".pptx", ".epub")
 SUFFIXES = (
     ".txt", ".md", ".jsonl", ".pdf", ".docx", ".pptx", ".epub", ".html", ".rst", ".json", ".csv",
-    ".tex", ".py", ".rtf", ".ipynb", ".eml", ".mbox",
+    ".tex", ".py", ".ipynb", ".eml", ".mbox",
 )  # fmt: skip
 # How the uri of an uploaded file begins (`addressOf` in assets/dom.js).
 UPLOAD = "upload:"

@@ -85,12 +85,6 @@ class CorpusOptions:
     source_field: str = setting("source", "Field of a row's source, such as translation.en.")
     target_field: str = setting("target", "Field of a row's target.")
     text_field: str = setting("text", "Field of a row's text, such as body or article.text.")
-    id_field: str = setting("id", "Field of a row's id.")
-    title_field: str = setting("title", "Field of a row's title.")
-    encoding: str | None = setting(
-        None, "Encoding of text files, HTML and rows, such as latin-1; detected by default."
-    )
-    strict: bool = setting(False, "Fail on documents that cannot be read.")
 
     def _read(self, corpus: Sequence[str], **options: Any) -> Iterator[Document]:
         from knn_logits.corpus.reading import read_corpus

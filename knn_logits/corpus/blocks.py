@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 
 from knn_logits.store.blocks import MAX_BLOCKS
 
-# A longer line is taken in parts, and a longer paragraph of plain text is cut between two lines.
-_LONGEST_LINE, _LONGEST_PARAGRAPH = 1 << 20, 1000
+# A longer paragraph of plain text is cut between two lines, and longer white space anywhere.
+_LONGEST_PARAGRAPH, _LONGEST_SPACE = 1000, 1 << 20
 _LONGEST_NAME = 80
 _ITEM = re.compile(r"\s{0,12}(?:[-*+•▪◦●–]|\(?\d{1,3}[.)]|[a-z]\))[ \t]+\S")
 _UNDERLINE = re.compile(r"[ \t]{0,3}([=\-~^\"'`#*+])\1{2,}[ \t]*\n?")
@@ -51,36 +52,23 @@ def text_blocks(text: str) -> tuple[Block, ...]:
     if "\n" not in text:
         return (Block(0),)
     blocks, start = [], 0
-    for kind, part, _ in itertools.islice(prose([text]), MAX_BLOCKS):
+    for kind, part, _ in itertools.islice(prose(io.StringIO(text)), MAX_BLOCKS):
         if kind:
             blocks.append(Block(start, kind))
         start += len(part)
     return tuple(blocks)
 
 
-def lines_of(pieces: Iterable[str]) -> Iterator[str]:
-    """Yields the lines of a text with their ends. A very long line comes in parts."""
-    rest = ""
-    for piece in pieces:
-        *lines, rest = (rest + piece).split("\n")
-        yield from (f"{line}\n" for line in lines)
-        if len(rest) > _LONGEST_LINE:
-            yield rest
-            rest = ""
-    if rest:
-        yield rest
-
-
-def paragraphs(pieces: Iterable[str]) -> Iterator[tuple[list[str], int, bool]]:
+def paragraphs(text: Iterable[str]) -> Iterator[tuple[list[str], int, bool]]:
     """Yields the lines of each paragraph with the blank ones after it, and their first number.
 
     A very long paragraph comes in parts. The last value is whether a part begins a paragraph.
     """
     lines: list[str] = []
     number, row, size, begins = 1, 1, 0, True
-    for line in lines_of(pieces):
+    for line in text:
         ended = bool(lines) and lines[-1].isspace()
-        full = size > (_LONGEST_LINE if line.isspace() else _LONGEST_PARAGRAPH)
+        full = size > (_LONGEST_SPACE if line.isspace() else _LONGEST_PARAGRAPH)
         if full or (ended and not line.isspace()):
             yield lines, number, begins
             lines, number, size, begins = [], row, 0, ended
@@ -91,9 +79,9 @@ def paragraphs(pieces: Iterable[str]) -> Iterator[tuple[list[str], int, bool]]:
         yield lines, number, begins
 
 
-def prose(pieces: Iterable[str]) -> Iterator[tuple[str, str, int]]:
-    """Yields the kind, the text and the first line of the blocks of a text without markup."""
-    parts = itertools.chain(paragraphs(pieces), [([""], 0, True)])
+def prose(text: Iterable[str]) -> Iterator[tuple[str, str, int]]:
+    """Yields the kind, the text and the first line of each block of the lines of plain text."""
+    parts = itertools.chain(paragraphs(text), [([""], 0, True)])
     for (lines, number, begins), (following, _, _) in itertools.pairwise(parts):
         level, end = _heading(lines, following) if begins else ("", 0)
         if end:
@@ -109,30 +97,21 @@ def prose(pieces: Iterable[str]) -> Iterator[tuple[str, str, int]]:
             yield kind, "".join(lines[start:]), number + start
 
 
-def underlined(lines: list[str]) -> tuple[str, int]:
-    """Returns the sign under a heading and how many lines the two have; ("", 0) for none."""
-    over = len(lines) > 2 and _UNDERLINE.fullmatch(lines[0]) is not None
-    title, below = (lines[over], lines[over + 1]) if len(lines) > 1 + over else ("", "")
-    sign = _UNDERLINE.fullmatch(below)
-    if sign is None or not any(map(str.isalnum, title)) or len(title) > _LONGEST_NAME:
-        return "", 0
-    wide = len(below.strip()) >= len(title.strip()) // 2
-    return (sign[1], over + 2) if wide else ("", 0)
-
-
 def _heading(lines: list[str], following: list[str]) -> tuple[str, int]:
     """Returns the level of the heading that a paragraph begins with, and its number of lines.
 
     Without a line under it, a heading is a short line that is not a sentence, above a longer text.
     """
-    sign, end = underlined(lines)
-    rest = "".join(lines[end:]).strip()
-    if end:
-        level = "h1" if sign == "=" else "h2"
+    over = len(lines) > 2 and _UNDERLINE.fullmatch(lines[0]) is not None
+    sign = _UNDERLINE.fullmatch(lines[over + 1]) if len(lines) > over + 1 else None
+    name, below = [line.strip() for line in [*lines[over:], ""][:2]]
+    if len(name) > _LONGEST_NAME:
+        return "", 0
+    if sign is not None and any(map(str.isalnum, name)) and len(below) >= len(name) // 2:
+        level, end = "h1" if sign[1] == "=" else "h2", over + 2
+        rest = "".join(lines[end:]).strip()
     else:
-        name, below = lines[0].strip(), lines[1].strip() if len(lines) > 1 else ""
-        fits = len(name) <= _LONGEST_NAME and _HEADING.match(lines[0])
-        if not fits or name.endswith(_NO_HEADING):
+        if over or not _HEADING.match(lines[0]) or name.endswith(_NO_HEADING):
             return "", 0
         alone = len("".join(following).strip()) > len(name) and not _ITEM.match(name)
         above = len(below) >= max(_TEXT_LINE, 2 * len(name)) and below[:1].isupper()

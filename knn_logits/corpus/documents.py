@@ -6,23 +6,12 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from knn_logits.corpus.blocks import Block, text_blocks
 from knn_logits.errors import CorpusError
 
 Item = TypeVar("Item")
-# A longer text is no path on any usual system.
-_LONGEST_PATH = 4096
-_TYPE_NAMES: tuple[tuple[Any, str], ...] = (
-    (type(None), "null"),
-    (bool, "a boolean"),
-    ((int, float), "a number"),
-    (str, "a string"),
-    ((list, tuple), "a list"),
-    (Mapping, "an object"),
-)
 # Soft hyphens, and spaces and joiners of no width, which no search or quotation has. The joiners of
 # letters, U+200C and U+200D, have a meaning in Persian, in Hindi and in emoji.
 _INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")
@@ -79,23 +68,17 @@ class Document:
                 checked_text(value, f"the {name} of the document {self.id[:80]!r}")
         if not isinstance(self.metadata, Mapping):
             raise CorpusError(
-                f"the metadata of the document {self.id[:80]!r} is {type_name(self.metadata)}, "
-                "not an object"
+                f"the metadata of the document {self.id[:80]!r} must be a mapping, not a "
+                f"{type(self.metadata).__name__}"
             )
         if not self.blocks and self.source is None:
             object.__setattr__(self, "blocks", text_blocks(self.text))
 
 
-def type_name(value: object) -> str:
-    """Returns JSON's name for the type of `value`, with its article."""
-    names = (name for kind, name in _TYPE_NAMES if isinstance(value, kind))
-    return next(names, f"of type {type(value).__name__}")
-
-
 def checked_text(value: object, label: str) -> str:
     """Returns a value, and refuses one that is no text or holds half a character."""
     if not isinstance(value, str):
-        raise CorpusError(f"{label} must be a string, not {type_name(value)}")
+        raise CorpusError(f"{label} must be a string, not a {type(value).__name__}")
     try:
         if not value.isascii():
             value.encode("utf-8")
@@ -109,13 +92,12 @@ def checked_text(value: object, label: str) -> str:
 
 def several(values: Iterable[Item], label: str) -> Iterable[Item]:
     """Refuses a single value, such as a string, which would be read as its characters."""
-    if isinstance(values, (str, bytes, os.PathLike, Document, Mapping)):
+    single = isinstance(values, (str, bytes, os.PathLike, Document, Mapping))
+    if single or not isinstance(values, Iterable):
         raise CorpusError(
             f"{label} must be a list, not a single {type(values).__name__}; put it in a list, "
             "[...], or read files with read_corpus"
         )
-    if not isinstance(values, Iterable):
-        raise CorpusError(f"{label} must be a list, not {type_name(values)}")
     return values
 
 
@@ -133,7 +115,7 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             ids.setdefault(document.id, 1)
             yield document
         elif isinstance(document, str):
-            if _is_path(document):
+            if re.fullmatch(r"\S*[/.]\S*", document) and is_there(document):
                 raise CorpusError(
                     f"{document!r} is a file or a folder, but texts are expected here: use "
                     f"read_corpus([{document!r}]), or pass Document({document!r}, id) if this is "
@@ -142,21 +124,14 @@ def _numbered(documents: Iterable[Document | str], before: Collection[str]) -> I
             yield Document(document, unique_id(str(number), ids))
         else:
             raise CorpusError(
-                f"document number {number + 1} is {type_name(document)}; pass strings, or "
+                f"document number {number + 1} is a {type(document).__name__}; pass strings, or "
                 "Document(text, id)"
             )
 
 
-def _is_path(text: str) -> bool:
-    """Whether a text without white space is the path of a file or a folder that exists."""
-    if not 0 < len(text) <= _LONGEST_PATH or any(map(str.isspace, text)):
-        return False
-    if not (set(text) & {"/", os.sep} or Path(text).suffix):
-        return False
-    try:
-        return Path(text).exists()
-    except (OSError, ValueError):
-        return False
+def is_there(name: str) -> bool:
+    """Whether a file or a folder has this name, which may be one that no system allows."""
+    return os.path.exists(name)  # noqa: PTH110 (that of Path raises errors)
 
 
 def unique_id(name: str, ids: dict[str, int]) -> str:

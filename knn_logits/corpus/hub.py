@@ -7,15 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from knn_logits.corpus.rows import (
-    Row,
-    column_fields,
-    display_name,
-    field_option,
-    first_line,
-    lifted,
-    listed,
-)
+from knn_logits.corpus.rows import Row, display_name, fields_of, first_line, plain_values
 from knn_logits.errors import CorpusError, MissingDependencyError
 
 HUB_PREFIX = "hf:"
@@ -23,13 +15,12 @@ HUB_PREFIX = "hf:"
 
 def parse_hub_name(name: str) -> tuple[str, str | None, str]:
     """Splits a name into dataset, configuration (None for the default) and split."""
-    dataset, _, rest = name.removeprefix(HUB_PREFIX).partition(":")
-    config, _, split = rest.partition(":")
+    dataset, config, split, *_ = f"{name.removeprefix(HUB_PREFIX)}::".split(":", 2)
     if not dataset.strip():
         raise CorpusError(
             f"{display_name(name)!r} is not a dataset name; use hf:DATASET:CONFIG:SPLIT"
         )
-    return dataset, config or None, split or "train"
+    return dataset, config or None, split.rstrip(":") or "train"
 
 
 def load_datasets(name: str) -> ModuleType:
@@ -63,12 +54,9 @@ def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
             ) from error
         if values is None:
             return
-        values = lifted({**values}, keys)
-        for key in keys:
-            if key not in values:
-                raise CorpusError(
-                    f'{shown} has no column "{key}" among {listed(values)}; set it with '
-                    f"{field_option(key, keys)}, or choose another configuration"
-                )
         where = f"{shown}, row {number}"
-        yield Row(column_fields(values, keys, where), f"{shown}:{number}", where)
+        try:
+            fields = plain_values(fields_of({**values}, keys))
+        except ValueError as error:
+            raise CorpusError(f"{where}: {error}") from None
+        yield Row(fields, f"{shown}:{number}", where)

@@ -14,22 +14,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from knn_logits.corpus.formats import advice_for, parser_format
 from knn_logits.corpus.parsers import Begin, Fields, Left, Parser, Part, Text
-from knn_logits.corpus.rows import LONGEST_ROW, Schema, UnreadableError, display_name
-from knn_logits.corpus.texts import EXTRA
+from knn_logits.corpus.rows import LONGEST_ROW, UnreadableError, display_name, fields_of, first_line
+from knn_logits.corpus.texts import EXTRA, lines_of, opened, recognised
 from knn_logits.errors import CorpusError
 from knn_logits.store.blocks import KINDS
 
 # The address space of the child in bytes. Python and its libraries take a tenth of it.
 MEMORY = 2 << 30
-# The seconds that the child may take for one answer and for a document; and for all documents, as
-# many and these for each of their bytes.
+# The seconds that the child may take for one answer; and for all documents, as many and these for
+# each of their bytes.
 PATIENCE_SECONDS, LONGEST_SECONDS, SECONDS_PER_BYTE = 60.0, 900.0, 60.0 / (1 << 20)
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -37,19 +36,14 @@ PROGRAM = (
 )
 # The most characters of a block, since an answer is read as a whole.
 _LONGEST_BLOCK = 1 << 20
-# The bytes and the seconds of rows and blocks that are sent together.
-_BATCH, _BATCH_SECONDS = 1 << 18, 1.0
+# The bytes and the seconds for which rows and blocks are kept, to be sent together.
+_BYTES_KEPT, _SECONDS_KEPT = 1 << 18, 1.0
 _LONGEST_LINE = LONGEST_ROW + (1 << 20)
 _LINES_AHEAD = 8
 _BEAT_SECONDS = 0.1
 # Libraries reserve memory for every processor of a machine, which the limit would count.
 _SMALL_PROCESS = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 _SMALL_PROCESS |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_REASONS = {
-    "missing": f"its format needs more packages: {EXTRA}",
-    "nesting": "nested too deeply to be read; save it again",
-}
-_CRASHED = "the library that reads it crashed; save it again"
 
 
 class Sandbox:
@@ -60,14 +54,15 @@ class Sandbox:
         *,
         memory: int = MEMORY,  # bytes of address space, if the system can limit it
         patience: float = PATIENCE_SECONDS,  # seconds from one page, heading or row to the next
-        longest: float = LONGEST_SECONDS,  # seconds for a document, and for many small ones
+        longest: float = LONGEST_SECONDS,  # seconds for all documents, if they are small
         beat: Callable[[], None] = lambda: None,  # ten times a second; an exception ends the work
         program: str = PROGRAM,  # the Python code that the child runs
     ) -> None:
         self._memory, self._patience = memory, patience
-        self._longest = self._left = longest
+        self._left = longest
         self._beat, self._program = beat, program
-        self._child: subprocess.Popen[bytes] | None = None
+        # None before the first file and after the end
+        self.child: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
         self._lines: queue.Queue[bytes] = queue.Queue(_LINES_AHEAD)
 
@@ -77,23 +72,16 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def child(self) -> int | None:
-        """The process id of the child; None before the first file and after the end."""
-        return None if self._child is None else self._child.pid
-
-    def parts(self, path: Path, reader: str, schema: Schema) -> Iterator[Part]:
-        """Yields the parts of a regular file in order, as `reader` of the registry reads them."""
+    def parts(self, path: Path, parser: str, keys: tuple[str, ...]) -> Iterator[Part]:
+        """Yields the parts of a regular file in order, as a parser of the registry reads them."""
         if self._left <= 0:
             raise UnreadableError(
                 "the files before it took all the time that files of their size may take, as with "
                 "malicious ones; read it alone"
             )
         child = self._started()
-        name = os.fsencode(path.resolve()).hex()
-        request = {"path": name, "reader": reader, "schema": asdict(schema)}
+        request = {"path": os.fsencode(path.resolve()).hex(), "parser": parser, "keys": keys}
         self._left += SECONDS_PER_BYTE * path.stat().st_size
-        left = self._longest
         finished = False
         try:
             assert child.stdin is not None
@@ -103,28 +91,21 @@ class Sandbox:
             while True:
                 since = time.monotonic()
                 try:
-                    answers = self._next_answers(min(self._patience, left, self._left))
+                    answer = self._next_answer(min(self._patience, self._left))
                 finally:
-                    taken = time.monotonic() - since
-                    left, self._left = left - taken, self._left - taken
-                for answer in answers:
-                    if answer == ["end"]:
+                    self._left -= time.monotonic() - since
+                match answer:
+                    case ["end"] | ["wrong" | "refused", str()]:
                         finished = True
-                        return
-                    part = self._part(answer)
-                    if isinstance(part, Exception):
-                        # A child that crashed, or that lacked memory, is replaced.
-                        finished = str(part) != _CRASHED and answer != ["refused", "memory"]
-                        raise part
-                    if isinstance(part, Fields):
-                        left = self._longest
-                    yield part
+                if answer == ["end"]:
+                    return
+                yield _checked(answer, keys)
         finally:
-            if not finished:
+            if not finished:  # it crashed, lacks memory, or has half an answer left
                 self.close()
 
     def close(self) -> None:
-        child, self._child = self._child, None
+        child, self.child = self.child, None
         if child is None or self._pump is None:
             return
         child.kill()
@@ -138,31 +119,26 @@ class Sandbox:
         child.wait()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._child is None or self._child.poll() is not None:
+        if self.child is None or self.child.poll() is not None:
             self.close()
             package = str(Path(__file__).parents[2])
             paths = json.dumps([package, *(path for path in sys.path if path)])
             command = [sys.executable, "-I", "-B", "-c", self._program, str(self._memory), paths]
-            try:
-                self._child = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    env={**os.environ, **_SMALL_PROCESS},
-                )
-            except OSError as error:
-                raise UnreadableError(
-                    f"cannot start a process to read it ({error}); free some memory"
-                ) from None
+            self.child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **_SMALL_PROCESS},
+            )
             self._lines = queue.Queue(_LINES_AHEAD)
-            arguments = (self._child.stdout, self._lines)
+            arguments = (self.child.stdout, self._lines)
             self._pump = threading.Thread(target=_pump, args=arguments, daemon=True)
             self._pump.start()
-        return self._child
+        return self.child
 
-    def _next_answers(self, seconds: float) -> list[object]:
-        """Waits for the next line of the child, a list of answers."""
+    def _next_answer(self, seconds: float) -> Any:
+        """Waits for the next line of the child."""
         end = time.monotonic() + seconds
         while True:
             self._beat()
@@ -175,41 +151,33 @@ class Sandbox:
                     "malicious file; save it again or split it"
                 )
         with contextlib.suppress(ValueError, RecursionError):
-            answers = json.loads(line)
-            if isinstance(answers, list) and answers:
-                return answers
-        return [None]
-
-    def _part(self, answer: Any) -> Part | UnreadableError | CorpusError:
-        """Checks an answer of the child."""
-        try:
-            match answer:
-                case ["begin", None | str() as title, int(number)]:
-                    return Begin(None if title is None else _line(title, 300), number)
-                case ["text", str(text), str(kind), str(place), str(link), done] if kind in KINDS:
-                    share = min(1.0, max(0.0, float(done)))
-                    return Text(text, kind, _line(place, 100), _line(link, 100), share)
-                case ["fields", dict(fields), int(number), float() | int() as done]:
-                    return Fields(fields, number, min(1.0, max(0.0, float(done))))
-                case ["left", str(where), str(reason), bool(damaged)]:
-                    return Left(_line(where, 100), _line(reason, 300), damaged)
-                case ["wrong", str(reason)]:
-                    return CorpusError(_line(reason, 1000))
-                case ["refused", "memory"]:
-                    return UnreadableError(
-                        f"reading it takes more than {self._memory / (1 << 30):.3g} GiB, as with "
-                        "a damaged or malicious file; split it"
-                    )
-                case ["refused", str(reason)]:
-                    return UnreadableError(_REASONS.get(reason, _line(reason, 300)))
-        except (ValueError, TypeError, OverflowError):
-            pass
-        return UnreadableError(_CRASHED)
+            return json.loads(line)
+        return None
 
 
-@lru_cache(1024)  # the blocks of a page have one place
+def _checked(answer: Any, keys: tuple[str, ...]) -> Part:
+    """Checks an answer of the child, which may be a reason to stop."""
+    try:
+        match answer:
+            case ["begin", None | str() as title, int(number)]:
+                return Begin(None if title is None else _line(title, 300), number)
+            case ["text", str(text), str(kind), str(place), str(link)] if kind in KINDS:
+                return Text(text, kind, _line(place, 100), _line(link, 100))
+            case ["fields", dict(fields), int(number), done]:
+                return Fields(fields_of(fields, keys), number, min(1.0, max(0.0, float(done))))
+            case ["left", str(where), str(reason), bool(damaged)]:
+                return Left(_line(where, 100), _line(reason, 300), damaged)
+            case ["wrong", str(reason)]:
+                raise CorpusError(_line(reason, 1000))
+            case ["refused" | "full", str(reason)]:
+                raise UnreadableError(_line(reason, 300))
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise UnreadableError("the library that reads it crashed; save it again")
+
+
 def _line(text: str, most: int) -> str:
-    return display_name(text)[:most]
+    return display_name(text[:most])
 
 
 def _pump(stdout: Any, lines: queue.Queue[bytes]) -> None:
@@ -226,25 +194,18 @@ def _pump(stdout: Any, lines: queue.Queue[bytes]) -> None:
 def serve() -> None:
     """Answers requests, lines of JSON, until the pipe is closed. The memory is an argument."""
     # The output of a library must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "wb")
+    output = os.fdopen(os.dup(1), "wb", _BYTES_KEPT)
     os.dup2(2, 1)
-    confine(int(sys.argv[1]))
+    memory = int(sys.argv[1])
+    confine(memory)
+    since = time.monotonic()
     for line in sys.stdin:
-        batch: list[bytes] = []
-        size = 0
-        since = time.monotonic()
-        for answer in _parsed(**json.loads(line)):
+        for answer in _answers(memory, **json.loads(line)):
             data = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
-            if len(data) > LONGEST_ROW:
-                reason = f"longer than {LONGEST_ROW:,} bytes; split it"
-                data = json.dumps(["left", f"row {answer[2]}", reason, True]).encode()
-            batch.append(data)
-            late = time.monotonic() - since > _BATCH_SECONDS
-            size += len(data)
-            if answer[0] not in ("fields", "text") or late or size > _BATCH:
-                answers.write(b"[" + b",".join(batch) + b"]\n")
-                answers.flush()
-                batch, size, since = [], 0, time.monotonic()
+            output.write(data + b"\n")
+            if answer[0] not in ("fields", "text") or time.monotonic() - since > _SECONDS_KEPT:
+                output.flush()
+                since = time.monotonic()
 
 
 def confine(memory: int) -> None:
@@ -253,45 +214,60 @@ def confine(memory: int) -> None:
         import resource
     except ImportError:  # on Windows only the time limit holds
         return
-    for kind, value in (
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        try:
+    limits = {resource.RLIMIT_AS: memory, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
+    for kind, value in limits.items():
+        with contextlib.suppress(ValueError, OSError):  # macOS refuses some of these limits
             hard = resource.getrlimit(kind)[1]
             most = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (most, most))
-        except (ValueError, OSError):  # macOS refuses some of these limits
-            continue
 
 
-def _parsed(path: str, reader: str, schema: dict[str, Any]) -> Iterator[list[object]]:
-    module, name = reader.split(".")
+def _answers(memory: int, path: str, parser: str, keys: list[str]) -> Iterator[list[object]]:
     try:
-        read = cast(Parser, getattr(import_module(f"knn_logits.corpus.parsers.{module}"), name))
-        fields = Schema(**{**schema, "keys": tuple(schema["keys"])})
-        with Path(os.fsdecode(bytes.fromhex(path))).open("rb") as stream:
-            for part in read(stream, fields):
-                if isinstance(part, Text):
-                    for first in range(0, len(part.text), _LONGEST_BLOCK):
-                        text = part.text[first : first + _LONGEST_BLOCK]
-                        rest = [part.place, part.fragment, part.done]
-                        yield ["text", text, part.kind if not first else "", *rest]
-                else:
-                    yield [type(part).__name__.lower(), *vars(part).values()]
+        for part in parsed(Path(os.fsdecode(bytes.fromhex(path))), parser, tuple(keys)):
+            if isinstance(part, Text):
+                for first in range(0, len(part.text), _LONGEST_BLOCK):
+                    text = part.text[first : first + _LONGEST_BLOCK]
+                    kind = "" if first else part.kind
+                    yield ["text", text, kind, part.place, part.fragment]
+            else:
+                yield [type(part).__name__.lower(), *vars(part).values()]
         yield ["end"]
     except CorpusError as error:
         yield ["wrong", str(error)]
     except UnreadableError as error:
         yield ["refused", str(error)]
     except ImportError:
-        yield ["refused", "missing"]
+        yield ["refused", f"its format needs more packages: {EXTRA}"]
     except MemoryError:
-        yield ["refused", "memory"]
-        raise SystemExit(1) from None  # the rest of the process may be broken
+        reason = "as with a damaged or malicious file; split it"
+        yield ["full", f"reading it takes more than {memory / (1 << 30):.3g} GiB, {reason}"]
     except RecursionError:
-        yield ["refused", "nesting"]
+        yield ["refused", "nested too deeply to be read; save it again"]
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0][:200]
-        yield ["refused", f"damaged: {type(error).__name__} {reason}".rstrip()]
+        yield ["refused", f"damaged ({type(error).__name__}: {first_line(error)}); save it again"]
+
+
+def parsed(path: Path, parser: str, keys: tuple[str, ...]) -> Iterator[Part]:
+    """Yields the parts of a file in order, as a parser of the registry reads them."""
+    module, name = parser.split(".")
+    read = cast(Parser, getattr(import_module(f"knn_logits.corpus.parsers.{module}"), name))
+    holds = parser_format(parser).holds
+    try:
+        with opened(path) as stream:
+            if holds == "text":
+                yield from _text(stream, path.name, read)
+            else:
+                yield from read(stream, keys) if holds == "rows" else read(stream)
+    except UnicodeError as error:
+        raise UnreadableError(f"damaged text ({first_line(error)}); save it as UTF-8") from None
+
+
+def _text(stream: Any, name: str, read: Parser) -> Iterator[Part]:
+    advice = advice_for(name)
+    if advice is not None:
+        raise UnreadableError(f"not read: {advice}")
+    encoding, guessed = recognised(stream)
+    if guessed:
+        yield Left("", f"read as {encoding}, which is a guess; save it as UTF-8", False)
+    yield from read(lines_of(stream, encoding))

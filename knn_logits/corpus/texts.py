@@ -1,23 +1,27 @@
-"""The encoding of plain text, and its characters."""
+"""Opens files, packed or not, and reads the characters of text in the encoding that it has."""
 
 from __future__ import annotations
 
 import codecs
+import contextlib
+import gzip
 import io
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any
 
 from knn_logits.corpus.documents import visible
 from knn_logits.corpus.rows import UnreadableError
-from knn_logits.errors import ConfigError
 
-CHUNK = 1 << 20
+# A longer line is taken in parts.
+_LONGEST_LINE = 1 << 20
 EXTRA = 'pip install "knn-logits[documents]"'
-_MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
+# The most characters that a file may give: in any case, and for each of its bytes.
+MOST_TEXT, MOST_TEXT_A_BYTE = 64 << 20, 300
+_GZIP_MAGIC = b"\x1f\x8b"
+_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
@@ -29,124 +33,93 @@ _MOSTLY = 4
 _NUL = "binary: it holds NUL bytes"
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """Python's name of a file's encoding, and whether it is a guess, which can be wrong."""
-
-    name: str
-    guessed: bool = False
+def most_text(size: int) -> int:
+    """Returns the maximum number of characters that a file of `size` bytes may give."""
+    return max(MOST_TEXT, MOST_TEXT_A_BYTE * size)
 
 
-def check_encoding(name: str | None) -> str | None:
-    """Refuses an encoding that Python lacks. None means that it is to be recognised."""
-    if name is None or name.lower() == "auto":
-        return None
-    try:
-        b"a".decode(name)
-    except UnicodeError:
-        pass  # in some encodings a single byte is not a character
-    except (LookupError, ValueError):
-        raise ConfigError(
-            f"the encoding {name!r} is unknown; use for example utf-8, latin-1, windows-1252, "
-            "utf-16 or shift_jis, or omit --encoding"
-        ) from None
-    return name
-
-
-def recognised(stream: BinaryIO, encoding_name: str | None = None) -> Encoding:
-    """Recognises an encoding from all bytes: a mark, else `encoding_name`, else a guess."""
-    head = stream.read(_SAMPLE)
-    mark = next((name for mark, name in _MARKS if head.startswith(mark)), encoding_name)
-    encoding = Encoding(mark) if mark is not None else _without_mark(head, stream)
-    if encoding.name != "utf-8" or encoding.guessed or encoding_name is not None:
-        _check(stream, encoding)
-    stream.seek(0)
-    return encoding
-
-
-def characters(stream: BinaryIO, encoding: str | None) -> Iterator[str]:
-    r"""Yields the text of a stream piece by piece, as it is seen. Line ends become `\n`."""
-    decode = io.IncrementalNewlineDecoder(
-        codecs.getincrementaldecoder(encoding or "utf-8")("strict"), translate=True
+def too_much() -> UnreadableError:
+    return UnreadableError(
+        "it yields more text than a document of its size can contain, as in a zip bomb; split it "
+        "if you trust it"
     )
-    while chunk := stream.read(CHUNK):
-        yield visible(decode.decode(chunk))
-    yield visible(decode.decode(b"", final=True))
 
 
-def _without_mark(head: bytes, stream: BinaryIO) -> Encoding:
-    if b"\0" in head:
-        # In Latin text without a mark, every other byte of UTF-16 is NUL.
-        for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
-            nul, other = head[first::2].count(0), head[1 - first :: 2].count(0)
-            if len(head) >= 4 and nul > 0.4 * len(head) / 2 and other == 0:
-                return Encoding(name, guessed=True)
-        raise UnreadableError(_NUL)
-    stream.seek(0)
-    decoder = codecs.getincrementaldecoder("utf-8")("strict")
-    position = wide = 0
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Opens a file for reading, and unpacks gzip as it is read."""
+    with path.open("rb") as raw:
+        packed = raw.peek(2).startswith(_GZIP_MAGIC)
+        yield io.BufferedReader(_Unpacked(fileobj=raw)) if packed else raw
+
+
+class _Unpacked(gzip.GzipFile):
+    """The content of a gzip file. It refuses more text than a file of its size may give."""
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read1(len(buffer))  # without waiting for what is damaged
+        if self.tell() > most_text(os.fstat(self.fileno()).st_size):
+            raise too_much()
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def lines_of(stream: Any, encoding: str) -> Iterator[str]:
+    r"""Yields the lines of a text as they are seen, with `\n` as their end; long ones in parts."""
+    text = io.TextIOWrapper(stream, encoding)
     try:
-        while chunk := stream.read(CHUNK):
-            if b"\0" in chunk:
+        while line := text.readline(_LONGEST_LINE):
+            yield visible(line)
+    finally:
+        text.detach()
+
+
+def decoded(data: bytes, name: str | None) -> str:
+    """Returns the text of bytes in the encoding that they name, or that is recognised."""
+    if name and not data.startswith(tuple(mark for mark, _ in _MARKS)):
+        with contextlib.suppress(ValueError, LookupError):
+            return visible(data.decode(name))
+    return visible(data.decode(recognised(io.BytesIO(data))[0]))
+
+
+def recognised(stream: Any) -> tuple[str, bool]:
+    """Recognises an encoding by a mark or by all bytes; returns whether it is a guess, too."""
+    head = stream.read(4)
+    name = next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
+    stream.seek(0)
+    try:
+        for line in lines_of(stream, name):
+            if "\0" in line:
                 raise UnreadableError(_NUL)
-            wide += len(chunk) - len(decoder.decode(chunk))
-            position += len(chunk)
-        decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        if error.reason == "unexpected end of data":
-            raise UnreadableError(
-                "not UTF-8 text: it ends in the middle of a character, so it was truncated; "
-                "download it again"
-            ) from None
-        # The decoder counts from the start of a character, which may lie in an earlier chunk.
-        position += error.start - (len(error.object) - len(chunk))
-        sample = error.object[max(0, error.start - _SAMPLE) : error.start + _SAMPLE]
-        decoded = sample.decode("utf-8", "replace")
-        bad = decoded.count("\ufffd")
-        if wide + sum(char > "\x7f" for char in decoded) - bad > _MOSTLY * bad:
-            raise UnreadableError(
-                f"not UTF-8 text, though most of it is: byte {position + 1:,} is not valid; "
-                "repair it, or set the encoding with --encoding"
-            ) from None
-        return _guessed(sample)
-    return Encoding("utf-8")
+        stream.seek(max(0, stream.tell() - _SAMPLE))
+        guess = _guessed(stream.read(2 * _SAMPLE), error, name)
+        stream.seek(0)
+        return guess, True
+    stream.seek(0)
+    return name, False
 
 
-def _guessed(sample: bytes) -> Encoding:
+def _guessed(sample: bytes, error: UnicodeDecodeError, name: str) -> str:
+    """Guesses the encoding of text that is not in the encoding `name`."""
+    if b"\0" in sample and name == "utf-8":
+        raise UnreadableError(_NUL)
+    text = sample.decode(name, "replace")
+    bad = text.count("\ufffd")
+    mostly = sum(char > "\x7f" for char in text) - bad > _MOSTLY * bad
+    if name != "utf-8" or mostly or error.reason == "unexpected end of data":
+        raise UnreadableError(
+            f"damaged: it is {name} text but for some bytes; download it again, or save it as UTF-8"
+        ) from None
     try:
         import chardet
     except ImportError:
         raise UnreadableError(
-            "not UTF-8 text: set its encoding, as in --encoding latin-1, or install encoding "
-            f"detection: {EXTRA}"
+            f"not UTF-8 text: save it as UTF-8, or install encoding detection: {EXTRA}"
         ) from None
-    guess = chardet.detect(sample, encoding_era=chardet.EncodingEra.ALL)
-    if (guess["confidence"] or 0.0) < _UNSURE:
-        guess = chardet.detect(sample, encoding_era=chardet.EncodingEra.MODERN_WEB)
-        accents = sum(byte > 127 for byte in sample) / len(sample)
-        if (guess["confidence"] or 0.0) < _UNSURE and accents < _FEW_ACCENTS:
-            guess["encoding"] = guess["encoding"] and "cp1252"
-    if guess["encoding"] is None or b"\0" in sample:
+    guess = chardet.detect(sample, encoding_era=chardet.EncodingEra.MODERN_WEB)
+    if guess["encoding"] is None:
         raise UnreadableError("binary: its bytes are not text in any known encoding")
-    return Encoding(codecs.lookup(guess["encoding"]).name, guessed=True)
-
-
-def _check(stream: BinaryIO, encoding: Encoding) -> None:
-    """Reads a whole stream, and refuses text with characters that no text has."""
-    stream.seek(0)
-    read = 0
-    try:
-        for piece in characters(stream, encoding.name):
-            if "\0" in piece:
-                raise UnreadableError(_NUL)
-            if any("\ud800" <= char <= "\udfff" for char in piece if not piece.isascii()):
-                raise UnreadableError(
-                    f"not text in {encoding.name}: it contains an incomplete character"
-                )
-            read += len(piece)
-    except UnicodeError:
-        how = "recognised as" if encoding.guessed else "said to be"
-        raise UnreadableError(
-            f"not text in {encoding.name}, which it is {how}, after {read:,} characters; set its "
-            "encoding with --encoding"
-        ) from None
+    accents = sum(byte > 127 for byte in sample) / len(sample)
+    unsure = (guess["confidence"] or 0.0) < _UNSURE and accents < _FEW_ACCENTS
+    return "cp1252" if unsure else codecs.lookup(guess["encoding"]).name

@@ -205,11 +205,8 @@ def test_files_of_text_and_json_lines_are_read(session, tmp_path):
         '{"text": "The crane is red.", "uri": "javascript:alert(1)"}\n'
     )
     (tmp_path / "none.txt").write_bytes(b"\xff\xfe\x00bad\x80")
-    with pytest.raises(
-        RequestError, match="utf-16, which it is said to be, after 2 char"
-    ) as caught:
+    with pytest.raises(RequestError, match="it is utf-16 text but for some bytes"):
         documents_of(session, [str(tmp_path / "none.txt")], Deadline(60))
-    assert "--encoding" not in str(caught.value)
     files = [str(tmp_path / name) for name in ("notes.md", "rows.jsonl")]
     found, skipped = documents_of(session, files, Deadline(60))
     assert [one.title for one in found] == ["notes.md", "Winch", "rows.jsonl:2"]

@@ -105,23 +105,15 @@ def test_a_disk_without_room_is_said_before_the_keys_are_computed(
     assert not (tmp_path / "s").exists()
 
 
-def test_fields_and_encoding_are_named(run, model_folder, tmp_path):
+def test_the_field_of_the_text_is_named(run, model_folder, tmp_path):
     rows = tmp_path / "rows.jsonl"
-    row = {"article": {"body": "Die Königin gründete eine Stadt."}, "key": "q", "head": "Stadt"}
-    rows.write_bytes(json.dumps(row, ensure_ascii=False).encode("latin-1"))
-    fields = ("--text-field", "article.body", "--id-field", "key", "--title-field", "head")
-    run.good("build", model_folder, rows, "--out", tmp_path / "s", *fields, "--encoding", "latin-1")
+    row = {"article": {"body": "Die Königin gründete eine Stadt."}, "id": "q", "title": "Stadt"}
+    rows.write_text(json.dumps(row))
+    run.good("build", model_folder, rows, "--out", tmp_path / "s", "--text-field", "article.body")
     document = Datastore(tmp_path / "s").documents[0]
     assert (document.id, document.title) == ("q", "Stadt")
-    more = tmp_path / "more.jsonl"
-    more.write_text(json.dumps({"body": "Another text.", "key": "r"}))
-    fields = ("--text-field", "body", "--id-field", "key")
-    added = run("add", model_folder, tmp_path / "s", more, *fields, "--json")
-    assert added.json["added_documents"] == 1
-    wrong = run.refused("add", model_folder, tmp_path / "s", more)
-    assert "(--text-field names another field)" in wrong.err
-    unknown = run.refused("add", model_folder, tmp_path / "s", more, "--encoding", "latin-99")
-    assert "use for example utf-8" in unknown.err
+    wrong = run.refused("add", model_folder, tmp_path / "s", rows)
+    assert 'no field "text" among article, id, title; --text-field names a field' in wrong.err
 
 
 @pytest.mark.parametrize("began", ["float16", "float32"])

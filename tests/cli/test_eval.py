@@ -56,7 +56,7 @@ def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
         assert (result.out, expected in result.err) == ("", True)
 
 
-def test_an_unreadable_document_is_skipped_or_refused(run, model_folder, store, text, tmp_path):
+def test_an_unreadable_document_is_skipped(run, model_folder, store, text, tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "a.txt").write_text(TEXT)
@@ -64,4 +64,3 @@ def test_an_unreadable_document_is_skipped_or_refused(run, model_folder, store, 
     result = run.good("eval", model_folder, store.folder, folder, "--json")
     assert "skipped" in result.err
     assert json.loads(result.out)["documents"] == 1
-    run.refused("eval", model_folder, store.folder, folder, "--strict")

@@ -56,7 +56,7 @@ def test_a_dataset_without_a_name_is_an_error(hub, name):
     [
         (
             {f"column{number}": "x" for number in range(12)},
-            ('hf:x::trian has no column "text" among column0, ', "column9, ...;"),
+            ('hf:x::trian, row 1: no field "text" among column0, ', "column2, ...;"),
         ),
         ({"text": ["a"]}, ('hf:x::trian, row 1: "text" is a list, not a string',)),
         (

@@ -1,12 +1,9 @@
-"""Texts in other encodings than UTF-8: recognised, named by the user, or refused with advice."""
+"""Texts in other encodings than UTF-8: recognised, or refused with advice."""
 
 import sys
 
 import pytest
 from corpus_files import failure, read, write
-
-from knn_logits.corpus.reading import read_corpus
-from knn_logits.errors import ConfigError
 
 TEXTS = [
     ("Les élèves ont mangé à la cantine du collège; ça leur a plu.", "latin-1"),
@@ -26,35 +23,20 @@ def test_an_encoding_is_recognised_and_said_to_be_a_guess(tmp_path, text, name):
     assert ([one.text for one in documents], skipped) == ([text], [])
     ((noted, note),) = notes
     assert noted == path
-    assert note.endswith("a guess; --encoding names another encoding")
+    assert note.endswith("a guess; save it as UTF-8")
 
 
-@pytest.mark.parametrize("name", ["utf-16", "utf-32", "utf-8-sig", "utf-16-le", "utf-16-be"])
-def test_a_byte_order_mark_is_no_guess_and_utf_16_is_recognised_without(tmp_path, name):
+@pytest.mark.parametrize("name", ["utf-16", "utf-8-sig"])
+def test_a_byte_order_mark_is_no_guess(tmp_path, name):
     path = write(tmp_path / "a.txt", "One.\r\nTwo.".encode(name))
     notes = []
     documents, skipped = read(path, on_note=lambda *note: notes.append(note))
     assert ([document.text for document in documents], skipped) == (["One.\nTwo."], [])
-    assert len(notes) == name.endswith("e")
-
-
-def test_rows_have_the_encoding_that_is_named_or_that_their_mark_says(tmp_path):
-    rows = '{"text": "café"}\n{"text": "zwei"}\n'
-    latin = write(tmp_path / "a.jsonl", rows.encode("latin-1"))
-    wide = write(tmp_path / "b.jsonl", rows.encode("utf-16"))
-    assert [one.text for one in read(latin, encoding="latin-1")[0]] == ["café", "zwei"]
-    assert [one.text for one in read(wide)[0]] == ["café", "zwei"]
-
-
-def test_an_unknown_encoding_is_refused_at_once(tmp_path):
-    path = write(tmp_path / "a.txt", "text")
-    for name in ("latin-99", "rot13", "hex", ""):
-        with pytest.raises(ConfigError, match=r"the encoding .* is unknown; use for example"):
-            read_corpus([path], encoding=name)
+    assert notes == []
 
 
 def test_without_the_library_the_advice_names_both_ways(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "chardet", None)
     message = failure(write(tmp_path / "a.txt", b"caf\xe9 noir"))
-    assert "--encoding latin-1" in message
+    assert "save it as UTF-8" in message
     assert 'pip install "knn-logits[documents]"' in message

@@ -4,7 +4,7 @@ import unicodedata
 from email.message import EmailMessage
 
 import pytest
-from corpus_files import blocks_of, failure, places_of, read, text_of, write
+from corpus_files import blocks_of, places_of, read, text_of, write
 from office_files import WORD, archive, docx, docx_members, epub, paragraph, pdf
 
 from knn_logits import Datastore, build_datastore, read_corpus, remove_documents
@@ -192,34 +192,7 @@ def test_joiners_of_letters_stay(tmp_path):
     assert text_of(tmp_path / "a.txt", text) == text
 
 
-# Subtitles, saved pages and mail
-
-
-def test_subtitles_are_what_is_said_with_times(tmp_path):
-    said = ["The ferry", "<i>leaves</i> at nine.", "Be there."]
-    srt = "".join(f"{n}\n00:0{n}:05,100 --> 00:0{n}:07,000\n{t}\n\n" for n, t in enumerate(said, 1))
-    vtt = "WEBVTT\n\nNOTE a comment\n\n" + srt.replace(",", ".").replace("\n00:", "\n\n00:")
-    for name, content in (("a.srt", srt), ("a.vtt", vtt)):
-        ((document,), _) = read(write(tmp_path / name, content))
-        assert document.text == "The ferry leaves at nine.\nBe there.\n"
-        assert [place for _, place, _ in places_of(document)] == [
-            "00:01:05",
-            "00:02:05",
-            "00:03:05",
-        ]
-        assert [kind for kind, _ in blocks_of(document)] == ["p", "", "p"]
-    assert "it has no captions" in failure(write(tmp_path / "b.srt", "Only text.\n"))
-
-
-def test_a_saved_page_is_read_as_a_page(tmp_path):
-    page = EmailMessage()
-    page["Subject"] = "Winches"
-    page.make_related()
-    page.add_related("<title>Winches</title><h1>Open</h1><p>At nine.</p>", subtype="html")
-    page.add_related(b"x" * 99, maintype="image", subtype="png")
-    ((document,), _) = read(write(tmp_path / "a.mhtml", bytes(page)))
-    assert (document.title, blocks_of(document)) == ("Winches", [("h1", "Open"), ("p", "At nine.")])
-    assert "it has no web page" in failure(write(tmp_path / "b.mht", "Subject: a\n\nText.\n"))
+# Mail
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from corpus_files import failure, read, write, write_table
 from growth import grows_faster
 from office_files import ENTITIES, archive, docx, docx_members, paragraph, pdf, pptx
 
-from knn_logits.corpus import file_rows
-from knn_logits.corpus.parsers import mail, markup, rtf
-from knn_logits.corpus.rows import Schema
+from knn_logits.corpus import texts
+from knn_logits.corpus.parsers import mail, markup
 
 
 def refused(path, **options):
@@ -73,35 +72,37 @@ def test_an_entity_does_not_read_a_file_of_this_machine(tmp_path):
         ("a.pdf", b"%PDF-1.7 and no more", "damaged"),
         ("a.pdf", b"words", "damaged"),
         ("a.pdf", pdf("Text")[:300], "damaged"),
-        ("a.docx", b"PK\x03\x04 and no more", "not a zip archive"),
+        ("a.docx", b"PK\x03\x04 and no more", "damaged (BadZipFile: File is not a zip file)"),
         ("a.docx", b"\xd0\xcf\x11\xe0" + b"\0" * 100, "encrypted, or in an older Office"),
-        ("a.pptx", b"words", "not a zip archive"),
-        ("a.epub", b"words", "not a zip archive"),
-        ("a.ipynb", b"{", "not a Jupyter notebook"),
-        ("a.ipynb", b"[]", "not a Jupyter notebook"),
+        ("a.pptx", b"words", "damaged (BadZipFile: File is not a zip file)"),
+        ("a.epub", b"words", "damaged (BadZipFile: File is not a zip file)"),
+        ("a.ipynb", b"{", "damaged (JSONDecodeError"),
+        ("a.ipynb", b"[]", "damaged (TypeError"),
         ("a.ipynb", b"[" * 100_000, "nested too deeply"),
         ("a.eml", b"\n", "not an e-mail"),
         ("a.mbox", b"words", "not a mailbox"),
-        ("a.rtf", b"words", "not rich text"),
+        ("a.rtf", b"words", "not read: save it as .docx or .pdf"),
+        ("a.vtt", b"WEBVTT", "not read: save what is said as .txt"),
+        ("a.mhtml", b"words", "not read: save the page as .html"),
         ("a.html", b"a\0b" * 9, "NUL"),
         ("a.png", b"\x89PNG\r\n\x1a\n\0", "binary: it holds NUL bytes"),
-        ("a.doc", b"\xd0\xcf\x11\xe0" + b"\0" * 9, "binary: save it as .docx or .pdf"),
-        ("a.xlsx", b"PK\x03\x04\0", "binary: save its sheets as .csv"),
-        ("a.zip", b"PK\x03\x04\0", "binary: unpack it first"),
+        ("a.doc", b"\xd0\xcf\x11\xe0" + b"\0" * 9, "not read: save it as .docx or .pdf"),
+        ("a.xlsx", b"PK\x03\x04\0", "not read: save its sheets as .csv"),
+        ("a.zip", b"PK\x03\x04\0", "not read: unpack it first"),
     ],
 )
 def test_a_file_that_is_not_read_says_why(tmp_path, name, data, reason):
     path = tmp_path / name
     path.write_bytes(data)
     assert reason in refused(path)
-    assert str(path) in failure(str(path), strict=True)
+    assert reason in failure(str(path))
 
 
 # Files that unpack to far more than they hold, or that cost more time than text
 
 
 def test_a_packed_file_is_bounded_however_far_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_rows, "MOST_TEXT", 1 << 20)
+    monkeypatch.setattr(texts, "MOST_TEXT", 1 << 20)
     rows = b'{"text": "%s"}\n' % (b"a" * (1 << 16)) * 200
     path = write(tmp_path / "bomb.jsonl.gz", gzip.compress(rows, 9))
     documents, ((name, reason),) = read(path)
@@ -120,18 +121,14 @@ def test_empty_lines_and_other_fields_of_packed_rows_are_bounded(tmp_path, line)
     assert "as in a zip bomb" in reason
 
 
-def test_a_packed_document_is_bounded_on_the_disk(tmp_path, monkeypatch):
+def test_a_packed_document_is_bounded(tmp_path):
     path = write(tmp_path / "a.txt.gz", gzip.compress(b"Text." + b" " * (70 << 20), 9))
-    _, skipped = read(path)
-    assert "as in a zip bomb" in skipped[-1][1]
-    monkeypatch.setattr(file_rows, "MOST_UNPACKED", 100)
-    small = write(tmp_path / "b.pdf.gz", gzip.compress(pdf("Text.")))
-    assert "unpacks to more than 100 bytes" in failure(small)
+    assert "as in a zip bomb" in failure(path)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json.gz"])
 def test_a_row_is_bounded(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(file_rows, "LONGEST_ROW", 1000)
+    monkeypatch.setattr("knn_logits.corpus.parsers.json_rows.LONGEST_ROW", 1000)
     rows = b'{"text": "good"}\n' + b'{"text": "%s"}\n' % (b"a" * 1000)
     if name == "a.json.gz":
         rows = b'[{"text": "%s"}]' % (b"a" * 1000)
@@ -149,26 +146,10 @@ def test_a_table_is_bounded(tmp_path):
     path = write_table(tmp_path / "a.parquet", {"text": column}, compression="zstd")
     assert Path(path).stat().st_size < 100_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    reason = failure(path, strict=True)
+    documents, ((_, reason),) = read(path)
+    assert len(documents) <= 1
     assert "more text than a document" in reason or "GiB" in reason
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # in KiB
-
-
-@pytest.mark.parametrize("empty", ["From x\n\n", "From x\nX: y\n\n", "From x\nSubject: \n\n \n\n"])
-def test_empty_messages_of_a_mailbox_are_counted_in_a_line(tmp_path, empty):
-    path = write(tmp_path / "a.mbox", empty * 500 + "From x\nSubject: Winch\n\nText.\n")
-    documents, skipped = read(path)
-    assert [document.title for document in documents] == ["Winch"]
-    assert skipped == [(f"{path}, 500 of 501 messages", "empty")]
-
-
-def test_the_parts_that_are_left_out_are_named_up_to_a_number(tmp_path):
-    message = "From x\nSubject: a\nContent-Disposition: attachment\n\nText.\n\n"
-    path = write(tmp_path / "a.mbox", message * 300)
-    notes = []
-    _, skipped = read(path, on_note=lambda *note: notes.append(note))
-    assert len(notes) == 100
-    assert skipped == [(path, "200 other parts are left out as well")]
 
 
 @pytest.mark.parametrize(
@@ -188,37 +169,21 @@ def test_a_mail_header_is_read_up_to_a_length(tmp_path, monkeypatch, header):
 
     monkeypatch.setattr(EmailPolicy, "header_fetch_parse", record)
     data = f"{header.format('; c=d' * 8_000)}\nSubject: Winch\n\nText.\n".encode()
-    parts = list(mail.read(io.BytesIO(data), Schema()))
+    parts = list(mail.read(io.BytesIO(data)))
     assert "Winch" in parts[1].text
     # The time to read one grows with the square of its length.
     assert max(lengths) == 10_000
 
 
 @pytest.mark.parametrize(
-    ("reader", "name", "unit"),
+    "unit",
     [
-        (rtf.read, "a.rtf", "{\\fonttbl{\\f0"),
-        (rtf.read, "a.rtf", '{\\field{\\*\\fldinst{HYPERLINK "'),
-        (rtf.read, "a.rtf", '{\\field{\\*\\fldinst{HYPERLINK "a"}} {b '),
-        (markup.read, "a.html", "<h1>W<style>p{}</style></head><body><nav>x</nav>"),
-        (markup.read, "a.html", "<h1><a><table><tr><td>"),
+        "<h1>W<style>p{}</style></head><body><nav>x</nav>",
+        "<h1><a><table><tr><td>",
     ],
 )
-def test_the_time_of_nested_parts_grows_with_their_number(tmp_path, reader, name, unit):
+def test_the_time_of_nested_parts_grows_with_their_number(unit):
     def run(number):
-        text = ("{\\rtf1 " if name == "a.rtf" else "") + unit * number
-        list(reader(io.BytesIO(text.encode()), Schema()))
+        list(markup.read(io.BytesIO((unit * number).encode())))
 
     assert not grows_faster(run, 250, 2_000, most=25)  # it was more than 50 times as long
-
-
-def test_links_and_fonts_of_rich_text_are_read(tmp_path):
-    rich = (
-        rb"{\rtf1\ansi{\fonttbl{\f0\fswiss\fcharset204{\*\panose 020b}Arial;}{\f1\fnil Symbol;}}"
-        rb'{\field{\*\fldinst{\b HYPERLINK "https://example.org/a"}}{\fldrslt {\ul the page}}}'
-        rb"\f0 \'cf\'f0}"
-    )
-    ((document,), _) = read(write(tmp_path / "a.rtf", rich))
-    assert "the page" in document.text
-    assert "https://example.org/a" in document.text
-    assert "Пр" in document.text

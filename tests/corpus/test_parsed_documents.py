@@ -11,7 +11,6 @@ from office_files import docx, encrypted_pdf, epub, notebook, paragraph, pdf, pp
 
 from knn_logits.corpus.parsers.pdf import paragraphs
 from knn_logits.corpus.parsers.pdf import read as read_pdf
-from knn_logits.corpus.rows import Schema
 
 WINCH = "When error code E42 appears, open the winch cover."
 
@@ -69,17 +68,17 @@ def test_a_heading_in_a_pdf_stands_alone():
     lines = ["The ferry", "1. Charging", body, rest, "2. Rules", body, rest]
     text = ("p", f"{body} {rest}")
     headings = [("h2", "The ferry"), ("h2", "1. Charging"), text, ("h2", "2. Rules"), text]
-    assert paragraphs("\n".join(lines)) == headings
+    assert paragraphs(lines, {}) == headings
     verses = ["Roses are red", "Violets are blue", "Sugar is sweet", body, rest]
     items = ["1. Open it", "2. Close it", body, rest]
     unfinished = [body.removesuffix("."), "Morvik", body, rest]
     for lines in (verses, items, unfinished):
-        assert "h2" not in dict(paragraphs("\n".join(lines)))
+        assert "h2" not in dict(paragraphs(lines, {}))
 
 
 def test_the_ligatures_of_a_pdf_are_letters(tmp_path, monkeypatch):
     monkeypatch.setattr("pypdf.PageObject.extract_text", lambda _, **__: "The oﬃce ﬁlter was ﬂat.")
-    (block,) = read_pdf(io.BytesIO(pdf("x")), Schema())
+    (block,) = read_pdf(io.BytesIO(pdf("x")))
     assert block.text.strip() == "The office filter was flat."
 
 
@@ -137,7 +136,7 @@ def test_a_pdf_that_is_free_to_read_is_read_and_one_with_a_password_is_not(tmp_p
 def test_a_pdf_of_images_says_that_it_needs_recognition(tmp_path):
     scan = write(tmp_path / "scan.pdf", pdf("", ""))
     assert "its pages contain no text (2)" in failure(scan)
-    assert "OCR" in failure(scan, strict=True)
+    assert "OCR" in failure(scan)
 
 
 def test_a_pdf_is_known_by_its_first_bytes(tmp_path):
@@ -230,13 +229,6 @@ def test_a_presentation_is_read_slide_by_slide_with_its_notes(tmp_path):
     ]
 
 
-def test_rich_text_loses_its_markup(tmp_path):
-    rich = (
-        rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}\f0 The winch\rquote s caf\'e9 \b x\b0 .}"
-    )
-    assert only(write(tmp_path / "a.rtf", rich)).text.strip() == "The winch’s café x."
-
-
 # Books, notebooks, mail
 
 
@@ -279,12 +271,10 @@ def test_a_letter_has_its_subject_as_title_and_says_what_is_left_out(tmp_path):
     message.add_attachment(b"%PDF-", maintype="application", subtype="pdf", filename="r.pdf")
     path = write(tmp_path / "a.eml", bytes(message))
     notes = []
-    document = only(path, strict=True, on_note=lambda name, note: notes.append((name, note)))
+    document = only(path, on_note=lambda name, note: notes.append((name, note)))
     assert document.title == "The winch – again"
     assert document.text.endswith(f"Subject: The winch – again\n\n{WINCH}\n")
-    assert notes == [
-        (f"{path}, the message", "attachments are not read (r.pdf): save them as files")
-    ]
+    assert notes == [(f"{path}, the message", "attachments are not read (1): save them as files")]
 
 
 def test_a_letter_in_html_alone_is_read(tmp_path):
@@ -306,6 +296,3 @@ def test_a_mailbox_is_a_document_a_message(tmp_path):
         ("box.mbox:3", "Number 2"),
     ]
     assert documents[2].text.endswith("\n\nText 2.\n")
-
-
-# Pairs

@@ -8,10 +8,10 @@ import pytest
 from corpus_files import write
 from office_files import notebook, pdf
 
-from knn_logits.corpus import file_rows, reading
+from knn_logits.corpus import reading, texts
 from knn_logits.corpus.parsers import Text
 from knn_logits.corpus.reading import read_corpus
-from knn_logits.corpus.rows import Schema, UnreadableError
+from knn_logits.corpus.rows import TEXT_KEYS, UnreadableError
 from knn_logits.corpus.sandbox import PROGRAM, Sandbox
 from knn_logits.errors import LimitError
 
@@ -19,7 +19,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems may
 
 
 def parts(sandbox, path, reader="markup.read"):
-    return list(sandbox.parts(path, reader, Schema()))
+    return list(sandbox.parts(path, reader, TEXT_KEYS))
 
 
 def runs(pid):
@@ -40,25 +40,25 @@ def page(tmp_path):
 def test_one_child_reads_many_files_and_is_replaced_when_it_dies(page):
     with Sandbox() as sandbox:
         assert isinstance(parts(sandbox, page)[-1], Text)
-        first = sandbox.child
+        first = sandbox.child.pid
         parts(sandbox, page)
-        assert sandbox.child == first
+        assert sandbox.child.pid == first
         os.kill(first, 9)
         os.waitpid(first, 0)
         assert parts(sandbox, page)[-1].text.strip() == "Text."
-        assert sandbox.child != first
+        assert sandbox.child.pid != first
 
 
 def test_a_reader_that_stops_leaves_no_child_with_half_an_answer(page):
     page.write_text("".join(f"<h1>{number}</h1><p>Text.</p>" for number in range(100)))
     with Sandbox() as sandbox:
-        reading = sandbox.parts(page, "markup.read", Schema())
+        reading = sandbox.parts(page, "markup.read", TEXT_KEYS)
         next(reading)
-        child = sandbox.child
+        child = sandbox.child.pid
         reading.close()
         assert not runs(child)
         assert len(parts(sandbox, page)) == 201
-        child = sandbox.child
+        child = sandbox.child.pid
     assert not runs(child)
 
 
@@ -88,7 +88,7 @@ def test_work_that_is_stopped_ends_the_child_at_once(page, error):
     since, children = time.monotonic(), []
 
     def beat():
-        children.append(sandbox.child)
+        children.append(sandbox.child.pid)
         if len(children) > 2:
             raise error
 
@@ -116,10 +116,11 @@ NONSENSE = [
     "no JSON",
     "[]",
     "{}",
-    '[["text", 1, "", "", 0]]',
-    '["end"]',
-    "[[]]",
-    "[7]",
+    '["text", 1, "p", "", ""]',
+    '["fields", {"text": "a"}, 1, "x"]',
+    '["fields", {"text": 7}, 1, 0.5]',
+    '[["end"]]',
+    "7",
     "",
     "[" * 10**5,
 ]
@@ -140,17 +141,17 @@ def test_more_text_than_a_document_has_is_refused(page, monkeypatch):
     page.write_text("<p>" + "words " * 10_000)
     flood = (
         "import sys; sys.stdin.readline()\n"
-        'while True: print(\'[["text", "\' + \'x\' * (1 << 20) + \'", "p", "", "", 0]]\')'
+        'while True: print(\'["text", "\' + \'x\' * (1 << 20) + \'", "p", "", ""]\')'
     )
     monkeypatch.setattr(reading, "Sandbox", lambda beat: Sandbox(program=flood, beat=beat))
-    monkeypatch.setattr(file_rows, "MOST_TEXT", 8 << 20)
+    monkeypatch.setattr(texts, "MOST_TEXT", 8 << 20)
     skipped = []
     list(read_corpus([str(page)], on_skip=lambda *skip: skipped.append(skip)))
     assert "more text than a document" in skipped[0][1]
 
 
 def test_many_files_have_a_time_together(tmp_path):
-    late = "import sys, time; sys.stdin.readline(); time.sleep(1); print('[[\"end\"]]', flush=True)"
+    late = "import sys, time; sys.stdin.readline(); time.sleep(1); print('[\"end\"]', flush=True)"
     slow = f"while True:\n {late}"
     with Sandbox(program=slow, longest=2.5, patience=20) as sandbox:
         for number in range(9):

@@ -6,10 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import running
-from running import Target
-
-from knn_logits.errors import KNNLogitsError
 
 HERE = Path(__file__).parent
 
@@ -40,29 +36,3 @@ def test_no_parser_breaks_on_a_few_inputs_and_on_those_that_once_broke_it():
 @pytest.mark.soak
 def test_no_parser_breaks():
     fuzzed("--number", "20000", "--seed", "7")
-
-
-def breaks(data):
-    if data == b"loop":
-        while True:
-            pass
-    if data == b"memory":
-        bytearray(3 << 30)
-    if data == b"crash":
-        os._exit(3)
-    if data == b"lines":
-        raise KNNLogitsError("one\ntwo")
-    if data == b"refused":
-        raise KNNLogitsError("one line")
-    assert b"!" not in data, "a mark"
-    return "accepted"
-
-
-def test_each_kind_of_failure_is_seen(monkeypatch):
-    monkeypatch.setattr(running, "SECONDS", 1)
-    inputs = [b"loop", b"a", b"memory", b"crash", b"lines", b"refused", b"!"]
-    found = running.outcomes(Target("breaks", inputs, lambda: breaks), inputs)
-    assert [kind for kind, _ in found] == [
-        *("hang", "accepted", "memory", "crash"),
-        *("lines", "refused", "exception"),
-    ]

@@ -100,8 +100,6 @@ def test_bytes_that_are_no_text_cost_their_line(tmp_path):
     found = read(f"{tmp_path}/s::{tmp_path}/t", on_skip=lambda *one: skipped.append(one))
     assert pairs_of(found) == [("a", "1"), ("c", "3")]
     assert skipped == [(f"{tmp_path}/t, line 2", "not UTF-8 text")]
-    with pytest.raises(CorpusError, match="line 2: not UTF-8"):
-        read(f"{tmp_path}/s::{tmp_path}/t", strict=True)
 
 
 ROWS = [
@@ -134,9 +132,9 @@ def test_what_else_an_object_holds_is_metadata(tmp_path):
 def test_objects_of_parquet_that_lack_a_field(tmp_path):
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "r.parquet")
     for fields in (("translation.fr", "translation.de"), ("id.x", "translation.de"), ("x.y", "id")):
-        with pytest.raises(CorpusError, match=f'no column "{fields[0]}"'):
+        with pytest.raises(CorpusError, match=f'no field "{fields[0]}"'):
             read(tmp_path / "r.parquet", pair_fields=fields)
-    with pytest.raises(CorpusError, match='"translation" is an object'):
+    with pytest.raises(CorpusError, match='"translation" is a dict'):
         read(tmp_path / "r.parquet", pair_fields=("id", "translation"))
 
 
@@ -161,5 +159,5 @@ def test_datasets_of_the_hub(monkeypatch):
     monkeypatch.setattr("knn_logits.corpus.reading.load_datasets", lambda name: Datasets)
     found = read("hf:org/pairs", pair_fields=FIELDS)
     assert pairs_of(found) == [("a", "b"), ("c", "d")]
-    with pytest.raises(CorpusError, match='no column "source"'):
+    with pytest.raises(CorpusError, match='no field "source"'):
         read("hf:org/pairs")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from knn_logits.corpus.documents import visible
-from knn_logits.corpus.rows import Schema
 
 _CONTROLS = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -28,12 +27,11 @@ class Text(NamedTuple):
     kind: str = "p"  # see `Block`
     place: str = ""  # for a reader, such as `page 12`; empty if that of the block before
     fragment: str = ""  # the part after `#` that makes the file's uri lead to the place
-    done: float = 0.0  # the share of the file that has been read, in [0, 1]
 
 
 @dataclass(frozen=True)
 class Fields:
-    """A row of a table, with its number from 1 and the share of the file read so far."""
+    """A row: its number from 1, or 0 for the only one, and the share of the file read so far."""
 
     fields: dict[str, object]
     number: int
@@ -53,7 +51,8 @@ class Left:
 
 
 Part: TypeAlias = Begin | Text | Fields | Left
-Parser: TypeAlias = Callable[[Any, Schema], Iterator[Part]]
+# A parser takes an open file, for rows also their keys, or the lines of a text.
+Parser: TypeAlias = Callable[..., Iterator[Part]]
 
 
 def clean(text: str) -> str:

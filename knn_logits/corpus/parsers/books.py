@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import posixpath
 import unicodedata
 from collections.abc import Iterator
@@ -11,9 +10,9 @@ from urllib.parse import unquote
 
 from knn_logits.corpus.blocks import quoted
 from knn_logits.corpus.parsers import Begin, Left, Part
-from knn_logits.corpus.parsers.archives import member, opened_zip, parse_xml
+from knn_logits.corpus.parsers.archives import opened_zip, parse_xml
 from knn_logits.corpus.parsers.markup import source_of, texts_of
-from knn_logits.corpus.rows import Schema, UnreadableError
+from knn_logits.corpus.rows import UnreadableError
 
 _CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
 _PACKAGE = "{http://www.idpf.org/2007/opf}"
@@ -23,19 +22,18 @@ _OF_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#
 _METHOD = "{http://www.w3.org/2001/04/xmlenc#}EncryptionMethod"
 
 
-def read(stream: Any, schema: Schema) -> Iterator[Part]:
+def read(stream: Any) -> Iterator[Part]:
     """Reads a book, whose places are its headings."""
-    del schema  # the web pages in a book name their encoding
     with opened_zip(stream) as archive:
         names = {_plain(name): name for name in archive.namelist()}
         if _PROTECTION in names:
-            methods = parse_xml(member(archive, _PROTECTION)).iter(_METHOD)
+            methods = parse_xml(archive.read(_PROTECTION)).iter(_METHOD)
             if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
                 raise UnreadableError("protected by DRM: use an unprotected copy")
-        container = parse_xml(member(archive, "META-INF/container.xml"))
+        container = parse_xml(archive.read("META-INF/container.xml"))
         root = next(container.iter(f"{_CONTAINER}rootfile"), None)
         name = "" if root is None else root.get("full-path", "")
-        package = parse_xml(member(archive, name))
+        package = parse_xml(archive.read(name))
         title = next((node.text for node in package.iter(_TITLE) if node.text), None)
         yield Begin(None if title is None else " ".join(title.split())[:300])
         items = {
@@ -50,10 +48,10 @@ def read(stream: Any, schema: Schema) -> Iterator[Part]:
                 yield Left(f"part {number}", f"it has no {page[:80]}")
                 continue
             page = names[_plain(page)]
-            title, texts = texts_of(source_of(io.BytesIO(member(archive, page))))
+            title, texts = texts_of(source_of(archive.read(page)))
             for text in texts:
                 place = text.place or place or quoted(title or "") or f"part {number}"
-                yield text._replace(place=place, fragment="", done=number / len(spine))
+                yield text._replace(place=place, fragment="")
 
 
 def _plain(name: str) -> str:

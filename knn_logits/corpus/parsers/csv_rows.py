@@ -10,13 +10,10 @@ import csv
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from knn_logits.corpus.blocks import lines_of, paragraphs
 from knn_logits.corpus.parsers import Left, Part, Text
-from knn_logits.corpus.parsers.plain import placed
-from knn_logits.corpus.rows import LONGEST_ROW, Schema
-from knn_logits.corpus.texts import characters
+from knn_logits.corpus.parsers.plain import read_lines
+from knn_logits.corpus.rows import LONGEST_ROW
 
 _DELIMITERS = (",", ";", "\t", "|")
 _SEPARATOR = re.compile(r"sep=(.)\n?", re.IGNORECASE)
@@ -30,10 +27,9 @@ _NUMBER = re.compile(r"[-+(]?[.,]*\d[\d.,]*\)?%?")
 _YEAR = re.compile(r"(?:1[5-9]|20)\d\d")
 
 
-def read(stream: Any, schema: Schema) -> Iterator[Part]:
+def read(lines: Iterator[str]) -> Iterator[Part]:
     """Reads a table with named columns, or else its lines as they are."""
     csv.field_size_limit(LONGEST_ROW)  # Python's own is 131,072
-    lines = lines_of(characters(stream, schema.encoding))
     sample = list(itertools.islice(lines, _SAMPLE))
     given = _SEPARATOR.fullmatch(sample[0]) if sample else None
     skipped = int(given is not None)
@@ -41,10 +37,7 @@ def read(stream: Any, schema: Schema) -> Iterator[Part]:
     rest = itertools.chain(sample, lines)
     if found is None:
         yield Left("", "read as plain text: no first row names the columns of a table", False)
-        yield from placed(
-            ("p" if begins else "", "".join(part), number)
-            for part, number, begins in paragraphs(rest)
-        )
+        yield from read_lines(rest)
         return
     delimiter, above, names = found
     reader = csv.reader(itertools.islice(rest, skipped, None), delimiter=delimiter)

@@ -14,8 +14,8 @@ from typing import Any
 from knn_logits.corpus.blocks import prose
 from knn_logits.corpus.parsers import Begin, Left, Part, Text, clean
 from knn_logits.corpus.parsers.markup import texts_of
-from knn_logits.corpus.rows import Schema, UnreadableError
-from knn_logits.corpus.texts import characters, recognised
+from knn_logits.corpus.rows import UnreadableError
+from knn_logits.corpus.texts import decoded
 
 # The time to read a header grows with the square of its length.
 _LONGEST_HEADER = 10_000
@@ -26,43 +26,21 @@ _DEEPEST = 5
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
-def read(stream: Any, schema: Schema) -> Iterator[Part]:
-    del schema  # a message names its own encoding
+def read(stream: Any) -> Iterator[Part]:
     message = _parsed(stream)
     if not message.keys():
         raise UnreadableError("not an e-mail: it has no headers; rename it to .txt")
-    yield from _parts(message, 0, 1.0)
+    yield from _parts(message, 0)
 
 
-def read_page(stream: Any, schema: Schema) -> Iterator[Part]:
-    """Reads a web page that a browser saved with its pictures, as a message of several parts."""
-    del schema
-    page = _parsed(stream).get_body(("html",))
-    title, texts = texts_of(_content(page)) if page is not None else (None, [])
-    if not texts:
-        raise UnreadableError("it has no web page with text; save the page as .html")
-    yield Begin(title)
-    yield from texts
-
-
-def read_mailbox(stream: Any, schema: Schema) -> Iterator[Part]:
-    """Reads a mailbox in the mbox format, one document for each message that is not empty."""
-    del schema
+def read_mailbox(stream: Any) -> Iterator[Part]:
+    """Reads a mailbox in the mbox format, one document for each message."""
     messages = mailbox.mbox(stream.name, factory=_parsed, create=False)
-    keys = messages.keys()
-    empty = 0
-    for number, key in enumerate(keys, start=1):
+    for number, key in enumerate(messages.keys(), start=1):
         message: Any = messages.get(key)
-        parts = list(_parts(message, number, number / len(keys)))
-        if any(isinstance(part, Text) and part.text.strip() for part in parts):
-            yield from parts
-        else:  # a mailbox may have a great many of these
-            empty += 1
-            yield from (part for part in parts if isinstance(part, Left))
-    if not keys:
+        yield from _parts(message, number)
+    if not len(messages):
         raise UnreadableError("not a mailbox: no line begins with 'From '; rename it to .txt")
-    if empty:
-        yield Left(f"{empty:,} of {len(keys):,} messages", "empty")
 
 
 class _Policy(policy.EmailPolicy):
@@ -81,26 +59,25 @@ def _parsed(file: Any) -> Any:
     return BytesParser(policy=_Policy()).parse(file)
 
 
-def _parts(message: EmailMessage, number: int, done: float) -> Iterator[Part]:
+def _parts(message: EmailMessage, number: int) -> Iterator[Part]:
     yield Begin(_header(message, "Subject") or None, number)
-    yield from _texts(message, done)
+    yield from _texts(message)
     attached = [
-        clean(str(part.get_filename() or part.get_content_type()))[:80].replace("\n", " ")
+        part
         for part in message.walk()
         if part.get_content_disposition() == "attachment"
         and part.get_content_type() != "message/rfc822"
     ]
     if attached:
         where = f"message {number}" if number else "the message"
-        names = ", ".join(attached[:3]) + (", …" if len(attached) > 3 else "")
-        yield Left(where, f"attachments are not read ({names}): save them as files", False)
+        yield Left(where, f"attachments are not read ({len(attached)}): save them as files", False)
 
 
-def _texts(message: EmailMessage, done: float, levels: int = _DEEPEST) -> Iterator[Text]:
+def _texts(message: EmailMessage, levels: int = _DEEPEST) -> Iterator[Text]:
     """Yields the headers and the text of a message, and of those that it forwards."""
     headers = {name: _header(message, name) for name in _HEADERS}
     lines = [f"{name}: {value}" for name, value in headers.items() if value]
-    yield Text("\n".join([*lines, "", ""]), done=done)
+    yield Text("\n".join([*lines, "", ""]))
     for text in _body(message):
         yield text._replace(place="", fragment="")
     forwarded = message.iter_parts() if message.is_multipart() and levels else ()
@@ -108,7 +85,7 @@ def _texts(message: EmailMessage, done: float, levels: int = _DEEPEST) -> Iterat
         inner = part.get_payload() if part.get_content_type() == "message/rfc822" else None
         if isinstance(inner, list) and inner and isinstance(inner[0], EmailMessage):
             yield Text("\n", "")
-            yield from _texts(inner[0], done, levels - 1)
+            yield from _texts(inner[0], levels - 1)
 
 
 def _header(message: EmailMessage, name: str) -> str:
@@ -130,7 +107,7 @@ def _body(message: EmailMessage) -> Iterator[Text]:
     if words > _MORE_WORDS * len(content.split()):
         yield from texts
         return
-    for kind, text, _ in prose([clean(content).strip() + "\n"]):
+    for kind, text, _ in prose(io.StringIO(clean(content).strip() + "\n")):
         yield Text(text, kind)
 
 
@@ -139,9 +116,7 @@ def _content(part: Any) -> str:
     payload = part.get_payload(decode=True)
     if not isinstance(payload, bytes) or part.get_content_maintype() != "text":
         return ""
-    stream, named = io.BytesIO(payload), part.get_content_charset()
-    for name in (named, None) if named != "us-ascii" else (None,):
-        with contextlib.suppress(UnreadableError, LookupError):
-            return "".join(characters(stream, recognised(stream, name).name))
-        stream.seek(0)
+    named = part.get_content_charset()
+    with contextlib.suppress(UnreadableError, UnicodeError):
+        return decoded(payload, named if named != "us-ascii" else None)
     return payload.decode("utf-8", "replace")

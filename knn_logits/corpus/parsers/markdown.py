@@ -5,13 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from knn_logits.corpus.blocks import lines_of, quoted
+from knn_logits.corpus.blocks import quoted
 from knn_logits.corpus.parsers import Text
 from knn_logits.corpus.parsers.plain import placed
-from knn_logits.corpus.rows import Schema
-from knn_logits.corpus.texts import characters
 from knn_logits.store.blocks import HEADINGS
 
 # A longer text is parsed in parts, which end before a heading or an empty line.
@@ -20,10 +17,10 @@ _FRONT = re.compile(r"---\n(?:.*\n)*?---\n")
 _KINDS = {"paragraph_open": "p", "fence": "pre", "code_block": "pre", "html_block": "p"}
 
 
-def read(stream: Any, schema: Schema) -> Iterator[Text]:
+def read(lines: Iterator[str]) -> Iterator[Text]:
     """Reads a file, whose places are its headings, or its lines if it has none."""
     first = True
-    for part in _parts(characters(stream, schema.encoding)):
+    for part in _parts(lines):
         # The front matter of a file is between two rules.
         front = _FRONT.match(part) if first else None
         blocks = [Text(front[0], "pre")] if front else []
@@ -36,10 +33,10 @@ def read(stream: Any, schema: Schema) -> Iterator[Text]:
         first = False
 
 
-def _parts(pieces: Iterator[str]) -> Iterator[str]:
+def _parts(lines: Iterator[str]) -> Iterator[str]:
     part: list[str] = []
     size = 0
-    for line in lines_of(pieces):
+    for line in lines:
         if (size > _PART and (line.startswith("#") or line.isspace())) or size > 4 * _PART:
             yield "".join(part)
             part, size = [], 0

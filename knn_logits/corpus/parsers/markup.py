@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from knn_logits.corpus.blocks import quoted
 from knn_logits.corpus.parsers import Begin, Part, Text, clean
-from knn_logits.corpus.rows import Schema, UnreadableError
-from knn_logits.corpus.texts import characters, recognised
+from knn_logits.corpus.parsers.formulas import formula
+from knn_logits.corpus.texts import decoded
 from knn_logits.store.blocks import HEADINGS
 
 
@@ -28,13 +27,9 @@ _BLOCKS = _PARAGRAPHS | _tags(
     "address article aside body caption center dd details div dt fieldset figcaption footer form "
     "header hr li main summary tr"
 )
-_CELLS = ("td", "th")
+_CELLS, _LISTS = ("td", "th"), ("ol", "ul", "menu")
 _KINDS = frozenset((*HEADINGS, "li", "pre"))
 _WRITTEN = ("sub", "sup", "math")  # they are written as a whole
-# The most levels of a formula.
-_DEEPEST = 20
-# The most pieces of text that are read for a name, which is cut to a line.
-_MOST_PARTS = 200
 # How far a cell is repeated, and how much of it.
 _MOST_COLUMNS, _MOST_ROWS, _LONGEST_CELL = 50, 1000, 200
 _DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w-]+)")
@@ -43,8 +38,8 @@ _INLINE = re.compile(r"display:\s*inline")
 _SPACE = re.compile(r"[ \t\n\f\r]+")
 
 
-def read(stream: Any, schema: Schema) -> Iterator[Part]:
-    title, texts = texts_of(source_of(stream, schema.encoding))
+def read(stream: Any) -> Iterator[Part]:
+    title, texts = texts_of(source_of(stream.read()))
     yield Begin(title)
     yield from texts
 
@@ -67,17 +62,10 @@ def texts_of(source: str) -> tuple[str | None, list[Text]]:
     return title, [Text(*block) for block in walk.texts]
 
 
-def source_of(stream: Any, encoding: str | None = None) -> str:
-    """Decodes a page by the encoding that is given, that it declares, or that is recognised."""
-    declared = _DECLARED.search(stream.read(4096).lower())
-    for name in (encoding, declared and declared[1].decode("ascii"), None):
-        stream.seek(0)
-        try:
-            return "".join(characters(stream, recognised(stream, name).name))
-        except (UnreadableError, LookupError) as error:
-            if name is None:
-                raise UnreadableError(str(error)) from None
-    raise AssertionError
+def source_of(page: bytes) -> str:
+    """Decodes a page by the encoding that it declares, or that is recognised."""
+    declared = _DECLARED.search(page[:4096].lower())
+    return decoded(page, declared and declared[1].decode("ascii"))
 
 
 def _main(root: Any) -> Any:
@@ -101,8 +89,11 @@ class _Walk:
     between: str = ""  # the line breaks due before the next block
     kinds: list[str] = field(default_factory=lambda: ["p"])  # of the elements that are open
     marker: str = ""  # of a list item that has no word yet
+    # The next number of each list that is open; None for one without numbers
+    lists: list[int | None] = field(default_factory=list)
     place: str = ""
     fragment: str = ""
+    anchor: str = ""  # the fragment of the heading that is open
     cells: int = 0  # how many cells are open, one in another
     row: list[str] = field(default_factory=list)
     spans: dict[int, tuple[str, int]] = field(default_factory=dict)  # cells that reach down
@@ -125,7 +116,7 @@ class _Walk:
             if not opening:
                 self._close(node)
             elif seen and tag == "math":
-                self._word(_formula(node))
+                self._word(formula(node))
             elif seen:
                 self._raised(node)
             if node is not root:
@@ -139,16 +130,15 @@ class _Walk:
         if tag in _BLOCKS:
             self._break("\n\n" if tag in _PARAGRAPHS else "\n")
         if tag in HEADINGS:
-            # The beginning of one, since headings of a hostile page stand within one another.
-            name = quoted("".join(islice(_seen_text(node), _MOST_PARTS)))
-            if name:
-                self.place, self.fragment = name, _anchor(node)
+            self.anchor = _anchor(node)
         if tag in _KINDS:
             self.kinds.append("li" if self.kinds[-1] == "li" and tag != "pre" else tag)
-        if tag == "br":
+        if tag in _LISTS:
+            self.lists.append(_number(node.get("start"), 1) if tag == "ol" else None)
+        elif tag == "br":
             self.gap = " " if self.cells else self.gap + "\n" if self.gap == "\n" else "\n"
         elif tag == "li":
-            self.marker = _marker(node)
+            self.marker = self._marker(node)
         elif tag in _CELLS:
             self.gap = self.gap or " "
             self.cells += 1
@@ -170,6 +160,16 @@ class _Walk:
         if tag in _KINDS:
             self.kinds.pop()
             self.marker = ""
+        if tag in _LISTS:
+            self.lists.pop()
+
+    def _marker(self, item: Any) -> str:
+        """The number of a list item, or a dash. One outside of a list has its mark in its text."""
+        if not self.lists or self.lists[-1] is None:
+            return "- " if self.lists else ""
+        number = _number(item.get("value"), self.lists[-1])
+        self.lists[-1] = number + 1
+        return f"{number}. "
 
     def _break(self, gap: str) -> None:
         if self.cells:
@@ -214,7 +214,7 @@ class _Walk:
 
     def _raised(self, node: Any) -> None:
         """Writes what is raised or lowered so that it does not become a part of a number."""
-        text = " ".join("".join(islice(_seen_text(node), _MOST_PARTS)).split())
+        text = " ".join(clean("".join(node.itertext())).split())
         before = "" if self.gap or not self.parts else self.parts[-1][-1:]
         marks = f"{node.get('class')} {node.get('role')}"
         linked = node.getparent() is not None and node.getparent().tag == "a"
@@ -263,7 +263,10 @@ class _Walk:
         self.parts, self.gap = [], ""
         if text:
             self._end(self.between or "\n")
-            self.texts.append([text, kind or self.kinds[-1], self.place, self.fragment])
+            kind = kind or self.kinds[-1]
+            if kind in HEADINGS:
+                self.place, self.fragment = quoted(text), self.anchor
+            self.texts.append([text, kind, self.place, self.fragment])
             self.between = ""
 
     def _end(self, gap: str) -> None:
@@ -281,66 +284,12 @@ def _tag(node: Any) -> str:
     return "span" if inline else tag
 
 
-def _formula(node: Any, levels: int = _DEEPEST) -> str:
-    """A formula of MathML in one line: (a+b)/2, x^2, √(n)."""
-    if not isinstance(node.tag, str) or node.tag.startswith("annotation") or not levels:
-        return ""
-    parts = [clean(node.text or "").strip(), *(_formula(part, levels - 1) for part in node)]
-    inner = [*map(grouped, parts[1:]), "", ""]
-    match node.tag:
-        case "mfrac":
-            return f"{inner[0]}/{inner[1]}"
-        case "msup" | "msub" | "msubsup":
-            low = f"_{inner[1]}" if node.tag != "msup" else ""
-            high = inner[1] if node.tag == "msup" else inner[2]
-            return parts[1] + low + (f"^{high}" if high else "") if parts[1:] else ""
-        case "msqrt" | "mroot":
-            return f"√({''.join(parts[:2])})" if node.tag == "mroot" else f"√({''.join(parts)})"
-    return "".join(parts) or clean(node.get("alttext") or "")
-
-
-def grouped(text: str) -> str:
-    """A part of a formula, in parentheses unless it is a word or a number."""
-    return text if re.fullmatch(r"[\w.,]*", text) else f"({text})"
-
-
-def _marker(item: Any) -> str:
-    """The number of a list item, or a dash. An item outside of a list has its mark in its text."""
-    parent = item.getparent()
-    if parent is None or parent.tag not in ("ol", "ul", "menu"):
-        return ""
-    if parent.tag != "ol":
-        return "- "
-    number, own = _number(parent.get("start"), 1), item.get("value")
-    if own is None:
-        previous = item.getprevious()
-        last = None if previous is None else previous.get("data-number")
-        number = number if last is None else int(last) + 1
-    else:
-        number = _number(own, number)
-    item.set("data-number", str(number))
-    return f"{number}. "
-
-
 def _number(text: str | None, default: int) -> int:
     return int(text) if text and re.fullmatch(r"-?\d{1,6}", text) else default
 
 
 def _span(node: Any, name: str, most: int) -> int:
     return min(most, max(1, _number(node.get(name), 1)))
-
-
-def _seen_text(node: Any) -> Iterator[str]:
-    from lxml import etree
-
-    walk = etree.iterwalk(node, events=("start", "end"))
-    for event, child in walk:
-        if event == "end":
-            yield (child.tail or "") if child is not node else ""
-        elif child.tag in _UNSEEN or _permalink(child):
-            walk.skip_subtree()
-        else:
-            yield child.text or ""
 
 
 def _permalink(node: Any) -> bool:

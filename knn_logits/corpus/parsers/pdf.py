@@ -6,12 +6,12 @@ import itertools
 import logging
 import re
 import unicodedata
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from knn_logits.corpus.parsers import Left, Part, Text, clean
-from knn_logits.corpus.rows import Schema, UnreadableError, first_line
+from knn_logits.corpus.rows import UnreadableError, first_line
 
 # A line that ends before this share of the page's width ends its paragraph.
 _FULL = 0.75
@@ -33,16 +33,29 @@ _DIGITS = re.compile(r"[0-9]+")
 _ENDS = (".", "!", "?", ":", ";", "”", '"', ")")
 
 
-def read(stream: Any, schema: Schema) -> Iterator[Part]:
+def read(stream: Any) -> Iterator[Part]:
     """Reads a PDF page by page. A paragraph may go on on the next page."""
-    del schema  # a PDF has its own encoding
     pages = _pages(stream)
-    empty = 0
     damaged: list[Left] = []
+    empty = 0
+
+    @lru_cache(2 * _NEAR_PAGES + 1)
+    def lines_of(number: int) -> list[str]:
+        try:
+            text = pages[number - 1].extract_text() if 0 < number <= len(pages) else ""
+        except (MemoryError, RecursionError, OSError):
+            raise
+        except Exception as error:  # a damaged page may make pypdf raise any exception
+            damaged.append(Left(f"page {number}", f"damaged: {first_line(error)[:120]}"))
+            text = ""
+        return [line.strip() for line in _shown(text).split("\n")]
+
     last: Text | None = None  # waits for what follows it
-    for number, lines, page, left in _without_margins(_texts(pages, damaged)):
-        layout = [line for line in _layout(page).split("\n") if _squeezed(line) not in left]
-        blocks = with_tables(paragraphs("\n".join(lines)), "\n".join(layout))
+    for number in range(1, len(pages) + 1):
+        lines, left = _without_margins(number, lines_of)
+        layout = _layout(pages[number - 1]).split("\n") if any(lines) else []
+        layout = [line for line in layout if _squeezed(line) not in left]
+        blocks = paragraphs(*_with_tables(lines, layout))
         empty += not blocks
         for row, (kind, words) in enumerate(blocks):
             goes_on = row == 0 and kind == "p" and last is not None and _goes_on(last, words)
@@ -50,16 +63,11 @@ def read(stream: Any, schema: Schema) -> Iterator[Part]:
                 gap = " " if goes_on else _gap(last, kind, row == 0)
                 yield last._replace(text=last.text + gap)
             kind = "" if goes_on else kind
-            last = Text(words, kind, f"page {number}", f"page={number}", number / len(pages))
+            last = Text(words, kind, f"page {number}", f"page={number}")
     if last is not None:
         yield last._replace(text=f"{last.text}\n\n")
-    if damaged and empty + len(damaged) == len(pages):
-        first = damaged[0]
-        raise UnreadableError(first.reason.replace("damaged:", f"damaged: {first.where}:"))
     yield from damaged
-    if not len(pages):
-        raise UnreadableError("it has no pages")
-    if empty == len(pages):
+    if empty == len(pages) and not damaged:
         raise UnreadableError(
             f"its pages contain no text ({empty}), as in a scan: run OCR first, for example with "
             "ocrmypdf"
@@ -81,40 +89,16 @@ def _gap(last: Text, kind: str, on_new_page: bool) -> str:
     return "\n\n" if {kind, last.kind} & {"h2", *rows} else "\n"
 
 
-def _texts(pages: Any, damaged: list[Left]) -> Iterator[tuple[int, str, Any]]:
-    for number in range(1, len(pages) + 1):
-        try:
-            page = pages[number - 1]
-            yield number, _shown(page.extract_text()), page
-        except (MemoryError, RecursionError, OSError):
-            raise
-        except Exception as error:  # a damaged page may make pypdf raise any exception
-            damaged.append(Left(f"page {number}", f"damaged: {first_line(error)[:120]}"))
-
-
 def _without_margins(
-    pages: Iterator[tuple[int, str, Any]],
-) -> Iterator[tuple[int, list[str], Any, set[str]]]:
-    """Yields the lines of pages without headers, footers and page numbers, and those squeezed.
+    number: int, lines_of: Callable[[int], list[str]]
+) -> tuple[list[str], set[str]]:
+    """Returns the lines of a page without headers, footers and page numbers, and those squeezed.
 
     They stand at the edges of one of the next two pages, too, and their numbers are the same there
     or grow as the pages' do. What a page has at its top first stays: it may be the document's title
     or the names of a table's columns.
     """
-    near: deque[tuple[int, list[str], Any]] = deque()
-    edges: dict[int, dict[str, list[int]]] = {}
-    for number, text, page in itertools.chain(pages, [(0, "", None)]):
-        if page is not None:
-            lines = [line.strip() for line in text.split("\n")]
-            near.append((number, lines, page))
-            edges[number] = dict(map(_numbered, (lines[row] for row in _edge_rows(lines))))
-        while len(near) > (_NEAR_PAGES if page is not None else 0):
-            yield _without_margin(*near.popleft(), edges)
-
-
-def _without_margin(
-    number: int, lines: list[str], page: Any, edges: dict[int, dict[str, list[int]]]
-) -> tuple[int, list[str], Any, set[str]]:
+    lines = lines_of(number)
     left = set()
     last = [row for row, line in enumerate(lines) if line][-_EDGE:]
     for row in _edge_rows(lines):
@@ -122,14 +106,15 @@ def _without_margin(
         first = row not in last and any(map(str.isalpha, name))
         after = range(number + 1, number if first else number + _NEAR_PAGES + 1)
         for other in (*range(number - _NEAR_PAGES, number), *after):
-            seen = edges.get(other, {}).get(name)
+            near = lines_of(other)
+            seen = dict(_numbered(near[row]) for row in _edge_rows(near)).get(name)
             grow = (0, other - number)
             if seen is not None and all(b - a in grow for a, b in zip(own, seen, strict=True)):
                 left.add(row)
     kept = [line for row, line in enumerate(lines) if row not in left]
     if not any(kept):  # pages that have nothing else are alike
-        return number, lines, page, set()
-    return number, kept, page, {_squeezed(lines[row]) for row in left}
+        return lines, set()
+    return kept, {_squeezed(lines[row]) for row in left}
 
 
 def _squeezed(text: str) -> str:
@@ -163,29 +148,17 @@ def _layout(page: Any) -> str:
 
 def _pages(stream: Any) -> Any:
     from pypdf import PasswordType, PdfReader
-    from pypdf.errors import DependencyError, PyPdfError
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
-    try:
-        reader = PdfReader(stream)
-        # Many PDFs have an empty password for opening. Their encryption only forbids changes.
-        if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
-            raise UnreadableError("encrypted: save it without its password")
-        len(reader.pages)
-    except DependencyError as error:
-        raise UnreadableError(
-            f"encrypted, and cannot be opened ({error}): save it without its password"
-        ) from None
-    except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UnreadableError(
-            f"damaged: {first_line(error)[:120]}; download it again, or print it to a PDF"
-        ) from None
+    reader = PdfReader(stream)
+    # Many PDFs have an empty password for opening. Their encryption only forbids changes.
+    if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
+        raise UnreadableError("encrypted: save it without its password")
     return reader.pages
 
 
-def paragraphs(text: str) -> list[tuple[str, str]]:
-    """Joins the lines of a page's layout into blocks, and hyphenated words into words."""
-    lines = [line.strip() for line in text.split("\n")]
+def paragraphs(lines: list[str], tables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Joins the lines of a page into blocks, and hyphenated words into words."""
     lengths = sorted(len(line) for line in lines if line)
     if not lengths:
         return []
@@ -196,14 +169,15 @@ def paragraphs(text: str) -> list[tuple[str, str]]:
         continues = bool(
             line and before and len(before) >= full and len(lines) > 2 and not _NEW.match(line)
         )
-        continues &= not {row, row - 1} & headings
+        continues &= not {row, row - 1} & headings and not {before, line} & tables.keys()
         kind, joined = blocks[-1] if blocks else ("", "")
         if continues and re.search(r"\w-$", before[-2:]) and line[:1].islower():
             blocks[-1] = kind, joined[:-1] + line
         elif continues and (line[:1].islower() or not before.endswith((":", "…"))):
             blocks[-1] = kind, f"{joined} {line}"
         elif line:
-            blocks.append(("h2" if row in headings else "li" if _NEW.match(line) else "p", line))
+            kind = "h2" if row in headings else "li" if _NEW.match(line) else "p"
+            blocks.append((tables.get(line, kind), line))
     return blocks
 
 
@@ -227,42 +201,32 @@ def _may_head(line: str, full: float) -> bool:
     return len(line) < full and bool(_HEADING.match(line)) and not line.endswith(_NO_HEADING)
 
 
-def with_tables(blocks: list[tuple[str, str]], layout: str) -> list[tuple[str, str]]:
-    """Writes a page's tables as rows of "cell | cell", as far as its text has the same order."""
+def _with_tables(lines: list[str], layout: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Writes a page's tables as lines of "cell | cell", as far as its lines have the same order.
+
+    Returns the kinds of these lines, too.
+    """
+    kinds: dict[str, str] = {}
     for rows in _tables(layout):
+        squeezed = [_squeezed(line) for line in lines]
+        ends = list(itertools.accumulate(map(len, squeezed), initial=0))
         letters = "".join(_squeezed(cell.group()) for row in rows for cell in row)
-        squeezed = "".join(_squeezed(text) for _, text in blocks)
-        first = squeezed.find(letters)
-        if first < 0:
-            continue
-        above, rest = _parted(blocks, first)
-        _, below = _parted(rest, len(letters))
-        table = [" | ".join(cell.group() for cell in row) for row in rows]
-        kinds = ["th"] + ["tr"] * len(table)
-        blocks = [*above, *zip(kinds, table, strict=False), *below]
-    return blocks
-
-
-def _parted(
-    blocks: list[tuple[str, str]], letters: int
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Cuts blocks after a number of letters."""
-    for row, (kind, text) in enumerate(blocks):
-        places = [place for place, letter in enumerate(text) if not letter.isspace()]
-        if letters < len(places):
-            begin, end = text[: places[letters]].rstrip(), text[places[letters] :]
-            return [*blocks[:row], *([(kind, begin)] if begin else [])], [
-                (kind, end),
-                *blocks[row + 1 :],
+        first = "".join(squeezed).find(letters)
+        if first in ends and first + len(letters) in ends:
+            table = [" | ".join(cell.group() for cell in row) for row in rows]
+            lines = [
+                *lines[: ends.index(first)],
+                *table,
+                *lines[ends.index(first + len(letters)) :],
             ]
-        letters -= len(places)
-    return blocks, []
+            kinds |= dict.fromkeys(table, "tr") | {table[0]: "th"}
+    return lines, kinds
 
 
-def _tables(layout: str) -> Iterator[list[_Row]]:
+def _tables(layout: list[str]) -> Iterator[list[_Row]]:
     """Finds runs of lines whose cells stand below each other, unless a list's mark or number."""
     rows: list[_Row] = []
-    for line in [*filter(str.strip, layout.split("\n")), ""]:
+    for line in [*filter(str.strip, layout), ""]:
         row = list(_CELL.finditer(line))
         if rows and not _is_below(rows[-1], row):
             if len(rows) >= _ROWS and any(map(str.isalpha, rows[0][0].group())):

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from knn_logits.corpus.blocks import paragraphs, prose
 from knn_logits.corpus.parsers import Text
-from knn_logits.corpus.rows import Schema
-from knn_logits.corpus.texts import characters
 
 
-def read(stream: Any, schema: Schema) -> Iterator[Text]:
+def read(lines: Iterable[str]) -> Iterator[Text]:
     """Reads prose, with the headings and lists that are plain without markup."""
-    return placed(prose(characters(stream, schema.encoding)))
+    return placed(prose(lines))
 
 
-def read_lines(stream: Any, schema: Schema) -> Iterator[Text]:
+def read_lines(lines: Iterable[str]) -> Iterator[Text]:
     """Reads any other text as paragraphs."""
     return placed(
-        ("p" if begins else "", "".join(lines), number)
-        for lines, number, begins in paragraphs(characters(stream, schema.encoding))
+        ("p" if begins else "", "".join(part), number) for part, number, begins in paragraphs(lines)
     )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from knn_logits.corpus.parsers import Text, clean
-from knn_logits.corpus.parsers.archives import member, opened_zip, parse_xml, relations_of
-from knn_logits.corpus.rows import Schema
+from knn_logits.corpus.parsers.archives import opened_zip, parse_xml, relations_of
 
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _SLIDES = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
@@ -15,24 +14,23 @@ _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationship
 _TITLES = ("title", "ctrTitle")
 
 
-def read(stream: Any, schema: Schema) -> Iterator[Text]:
+def read(stream: Any) -> Iterator[Text]:
     """Reads a presentation. python-pptx would load every film."""
-    del schema
     with opened_zip(stream) as archive:
         main = "ppt/presentation.xml"
         relations = relations_of(archive, main)
-        listed = parse_xml(member(archive, main)).iter(f"{_SLIDES}sldId")
+        listed = parse_xml(archive.read(main)).iter(f"{_SLIDES}sldId")
         slides = [relations.get(node.get(f"{_RELATION}id", ""), ("", ""))[1] for node in listed]
         for number, name in enumerate(slides, start=1):
             if not name:
                 continue
-            lines = list(_lines(parse_xml(member(archive, name))))
+            lines = list(_lines(parse_xml(archive.read(name))))
             for kind, notes in relations_of(archive, name).values():
                 if kind.endswith("/notesSlide") and notes in archive.namelist():
-                    lines += _lines(parse_xml(member(archive, notes)), notes=True)
+                    lines += _lines(parse_xml(archive.read(notes)), notes=True)
             for row, (kind, text) in enumerate(lines, start=1):
                 gap = "\n\n" if row == len(lines) else "\n"
-                yield Text(text + gap, kind, f"slide {number}", "", number / len(slides))
+                yield Text(text + gap, kind, f"slide {number}")
 
 
 def _lines(slide: Any, *, notes: bool = False) -> Iterator[tuple[str, str]]:
