@@ -205,7 +205,7 @@ def main():
         if any(way.startswith("ask") for way in options.ways):
             store = (
                 knn_logits.Datastore(options.store) if options.store else
-                knn_logits.build_datastore(model, tokenizer, questions.documents, room, threads=1,
+                knn_logits.build_datastore(model, tokenizer, questions.documents, room,
                                            store_keys=False, calibrate=False,
                                            encoder=options.encoder)
             )  # fmt: skip

@@ -49,7 +49,6 @@ def main():
                 first_documents(args.corpus, tokenizer, args.entries),
                 folder,
                 index=knn_logits.IndexConfig(args.index),
-                threads=args.threads,
             )
         searching = {"k": args.k, "nprobe": args.nprobe, "threads": args.threads}
 

@@ -36,7 +36,7 @@ def main():
             for nprobe in probes:
                 started = time.perf_counter()
                 config = knn_logits.IndexConfig(factory, nprobe=nprobe)
-                store = knn_logits.build_index(store, config, threads=1)
+                store = knn_logits.build_index(store, config)
                 seconds = time.perf_counter() - started
                 few, many = (
                     Retriever(store, knn_logits.KNNConfig(k=k), indexes=Indexes(threads=1))

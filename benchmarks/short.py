@@ -144,7 +144,7 @@ def main():
             store = knn_logits.Datastore(args.store)
         else:
             documents = knn_logits.read_corpus([args.texts])
-            store = knn_logits.build_datastore(model, tokenizer, documents, folder, threads=1)
+            store = knn_logits.build_datastore(model, tokenizer, documents, folder)
         prompts = prompts_of(tokenizer, args.texts, 32)
         writing(table, model, store, prompts)
         scoring(table, model, tokenizer, store, args.texts)

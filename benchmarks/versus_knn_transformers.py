@@ -153,7 +153,7 @@ def main():
                 ("own", {"index": knn_logits.IndexConfig()}),
             )
         )
-        clustered = knn_logits.cluster(whole, args.clusters, threads=1)
+        clustered = knn_logits.cluster(whole, args.clusters)
         settings = {
             "dstore_size": size,
             "dstore_dir": str(folder),

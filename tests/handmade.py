@@ -1,7 +1,10 @@
 """Writes datastores token by token, without a model."""
 
+from contextlib import contextmanager
+
 import numpy as np
 
+from knn_logits.store import writer
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.files import write_arrays
@@ -15,7 +18,17 @@ from knn_logits.store.records import (
     TokenizerRecord,
     WindowRecord,
 )
-from knn_logits.store.writer import shard_rows, write_keys, writing_text
+from knn_logits.store.writer import write_keys, writing_text
+
+
+@contextmanager
+def shards_of(size):
+    """Makes files of keys of at most a number of bytes."""
+    before, writer.SHARD_BYTES = writer.SHARD_BYTES, size
+    try:
+        yield
+    finally:
+        writer.SHARD_BYTES = before
 
 
 def make_manifest(**settings):
@@ -39,10 +52,10 @@ def make_manifest(**settings):
 
 
 def write_tokens(job, documents, *, concatenate=False, vocabulary=100):
-    with writing_text(job, concatenate=concatenate, vocabulary=vocabulary) as writer:
+    with writing_text(job, concatenate=concatenate, vocabulary=vocabulary) as text:
         for number, tokens in enumerate(documents):
-            writer.add(tokens, id=str(number), title=f"title {number}")
-    return writer
+            text.add(tokens, id=str(number), title=f"title {number}")
+    return text
 
 
 def make_store(
@@ -54,27 +67,27 @@ def make_store(
     metric="l2",
     dtype="float16",
     dim=4,
-    shard_bytes=1 << 20,
+    shard_bytes=writer.SHARD_BYTES,
     with_keys=True,
     vocabulary=100,
 ):
     """Makes a datastore of documents, which are lists of tokens. The default keys are random."""
     with begin(folder, "build", {}, overwrite=True) as job:
-        writer = write_tokens(job, documents, concatenate=concatenate, vocabulary=vocabulary)
-        entries = writer.contexts().entries
+        text = write_tokens(job, documents, concatenate=concatenate, vocabulary=vocabulary)
+        entries = text.contexts().entries
         if keys is None:
             keys = np.random.default_rng(0).standard_normal((entries, dim)).astype(dtype)
         assert len(keys) == entries
         if with_keys:
-            rows = shard_rows(keys.shape[1], dtype, shard_bytes)
-            write_keys(job, np.array_split(keys.astype(dtype), 3), rows)
+            with shards_of(shard_bytes):
+                write_keys(job, np.array_split(keys.astype(dtype), 3))
         write_arrays(job.path("checks"), {"nothing": np.zeros(1, np.float32)}, {})
         job.note(job.path("checks"))
         manifest = make_manifest(
             generation=job.generation,
             entries=entries,
-            documents=writer.documents,
-            tokens=writer.tokens,
+            documents=len(text.records),
+            tokens=text.tokens,
             dim=keys.shape[1],
             dtype=dtype,
             metric=metric,

@@ -113,7 +113,6 @@ def build_steps(
             index=IndexConfig("auto", metric=like.metric),
             **KNNConfig.of(like.settings).stored_values(),
             batch_tokens=1024,
-            threads=1,
             source="a visitor's own text",
             progress=deadline.watch(lambda *step: emit(step)),
         )

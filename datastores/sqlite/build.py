@@ -14,8 +14,8 @@ from demo import STORE
 from smollm2 import load, make
 
 from knn_logits import Document, build_datastore, read_corpus
-from knn_logits.mixture.gates.stored import gate_arrays, stored_gate
-from knn_logits.store.job import begin
+from knn_logits.measure.tune.result import write_settings
+from knn_logits.mixture.gates.stored import stored_gate
 
 PAGES = Path(__file__).parent / "pages"
 SITE = "https://www.sqlite.org"
@@ -41,9 +41,7 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         whole = build_datastore(*model, documents(), Path(scratch) / "whole")
         record = whole.manifest
-        with begin(store.folder, "tune", {}) as job:
-            job.write("gate", *gate_arrays(stored_gate(whole)))
-            job.commit(store.manifest, settings=record.settings, gate=record.gate)
+        write_settings(store, record.settings, stored_gate(whole), judged=record.gate)
     print(f"{store.manifest.entries:,} entries of {store.manifest.documents} documents in {STORE}")
 
 

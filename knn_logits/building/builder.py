@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,27 +11,27 @@ from torch import nn
 from typing_extensions import Unpack
 
 from knn_logits.arrays import Array
-from knn_logits.building.calibrate import calibrate
+from knn_logits.building.calibrate import calibrate, like_temperature
+from knn_logits.building.distributed import Ranks, on_cluster
 from knn_logits.building.encoding import encoder_named, write_vectors
 from knn_logits.building.indexing import check_index, make_index, write_index, write_suffixes
-from knn_logits.building.nearness import like_temperature
-from knn_logits.building.needs import store_bytes
-from knn_logits.building.on_demand import ON_DEMAND
-from knn_logits.building.planning import BuildPlan, BuildSettings, check_keywords, planned
-from knn_logits.building.ranks import Ranks, write_keys_together
+from knn_logits.building.planning import BuildPlan, BuildSettings, planned
 from knn_logits.building.steps import Steps
 from knn_logits.corpus.documents import Document, several
-from knn_logits.engine.compatibility import CANARY_KEYS, check_model
+from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.forward import evaluating
-from knn_logits.errors import ConfigError, StorageError
+from knn_logits.errors import ConfigError
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.ray.connection import connect
+from knn_logits.settings.config import check_names
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import IndexRecord, SettingsRecord
-from knn_logits.store.writer import SHARD_BYTES
+
+# The name in a manifest in place of an index, where keys are computed on demand.
+_ON_DEMAND = "on-demand"
 
 
 def build_datastore(
@@ -79,11 +78,10 @@ def build_datastore(
             sample of the corpus, and fit an `AdaptiveGate` where `lmbda` is not given.
         store_keys: Compute the keys now and store them (True). Otherwise the datastore holds the
             text and its suffix index, eight bytes a token, and the model computes the keys of the
-            passages that matter where it is used. This needs a causal model.
+            passages that matter where it is used. This needs a causal model, and `tune` calibrates
+            the settings.
         keys_dtype: "float16" (the default), or "float32" for numbers that float16 cannot hold.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
-        threads: OpenMP threads of the index; None leaves the choice to FAISS.
-        shard_bytes: Size of a file of keys (256 MiB). An interrupted build loses less than that.
         overwrite: Replace an existing datastore once the new one is complete. It also starts an
             unfinished build again that had other arguments.
         encoder: Hub id or folder of the sentence encoder, with whose vectors questions are
@@ -96,9 +94,9 @@ def build_datastore(
         ray: Address of a Ray cluster whose machines compute the keys: "auto", host:port, or
             "local". The files are the same as without it.
         torchrun: Whether torchrun has started this process, and all of its processes call this
-            function with the same arguments. Each of them then writes its own shards of keys into
-            the folder, which all of them see. The first one reads the documents and does the
-            rest. The files are the same as those of one process.
+            function with the same arguments. All of them compute keys. The first one reads the
+            documents and writes the folder, which all of them see at the end. The files are the
+            same as those of one process.
 
     Returns:
         The finished datastore.
@@ -110,10 +108,10 @@ def build_datastore(
         DatastoreError: when the folder cannot be used.
         MismatchError: when the folder holds an unfinished build of another model, text or plan.
         BusyError: when another process is writing the folder.
-        StorageError: when the disk is full, or has no room for the datastore.
+        StorageError: when the disk is full.
         UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
-    check_keywords("build_datastore", settings, BuildSettings)
+    check_names("argument of build_datastore", settings, BuildSettings.__annotations__)
     documents = several(documents, "documents")
     ray, torchrun = settings.get("ray"), settings.get("torchrun", False)
     if torchrun and ray is not None:
@@ -129,47 +127,33 @@ def build_datastore(
     identity = plan.as_text(model, tokenizer)
     ranks = Ranks.joined() if torchrun else None
     if ranks is not None and ranks.rank:
-        ranks.follow(model, plan.keys)
+        ranks.follow(model, plan.keys.location)
         return Datastore(folder)
     overwrite = settings.get("overwrite", False)
     with begin(target, "build", identity, overwrite=overwrite) as job, evaluating(model):
-        shard_bytes = settings.get("shard_bytes", SHARD_BYTES)
-        steps = Steps(job, model, tokenizer, plan.keys, progress, shard_bytes)
+        steps = Steps(job, model, tokenizer, plan.keys, progress)
         canary = steps.write_canary()
         dim, metric = canary[CANARY_KEYS].shape[1], plan.index.metric or DEFAULT_METRIC
         check_index(plan.index, dim, metric)
         text = steps.write_text(documents)
-        if job.repeated:
-            # An earlier run finished the datastore, and was killed before it cleaned up.
-            check_model(model, Datastore(target), plan.keys.location)
-            job.give_up()
-            if ranks is not None:
-                ranks.message(None)
-            return Datastore(folder)
         contexts = text.contexts()
         check_index(plan.index, dim, metric, contexts.entries)
-        _check_room(target, store_bytes(plan, text.tokens, contexts.entries, dim))
-        if plan.on_demand is None and ranks is not None:
-            write_keys_together(ranks, steps, text, contexts, canary)
-        elif plan.on_demand is None:
-            compute = None
-            if ray is not None:
-                from knn_logits.building.ray_keys import cluster_keys
-
-                compute = cluster_keys(ray, canary)
-            steps.write_keys(text, contexts, compute=compute)
+        if plan.on_demand is None:
+            compute = None if ray is None else on_cluster(ray, canary)
+            compute = compute if ranks is None else ranks.lead(canary)
+            steps.write_keys(text, contexts, dim, compute=compute)
         manifest = plan.keys.manifest(
             model,
             tokenizer,
             entries=contexts.entries,
-            documents=text.documents,
+            documents=len(text.records),
             tokens=text.tokens,
             dim=dim,
             dtype=plan.keys.dtype,
             metric=metric,
             skipped=len(settings.get("skipped", ())),
             index=IndexRecord(
-                factory="exact" if plan.on_demand is None else ON_DEMAND,
+                factory="exact" if plan.on_demand is None else _ON_DEMAND,
                 requested=plan.index.factory,
             ),
             settings=SettingsRecord(**plan.settings.stored_values()),
@@ -180,46 +164,29 @@ def build_datastore(
         )
         _finish(steps, plan, manifest, canary, settings.get("encoder"))
     if ranks is not None:
-        ranks.message(None)
+        ranks.end()
     return Datastore(folder)
 
 
-def _check_room(folder: Path, size: int) -> None:
-    """Refuses a datastore for which the disk has no room, before the keys are computed."""
-    written = sum(path.stat().st_size for path in folder.glob("*.npy"))
-    room = shutil.disk_usage(folder).free + written
-    if room < size:
-        raise StorageError(
-            f"{folder} would take {size:,} bytes, but its disk has room for {room:,}: free some "
-            "space, then run the same command again"
-        )
-
-
 def _finish(
-    steps: Steps,
-    plan: BuildPlan,
-    manifest: Manifest,
-    canary: dict[str, Array],
-    encoder_name: str | None,
+    steps: Steps, plan: BuildPlan, manifest: Manifest, canary: dict[str, Array], name: str | None
 ) -> None:
-    """Makes the index, chooses settings, and writes the manifest."""
+    """Makes the index, encodes sentences, chooses settings, and writes the manifest."""
     job, progress = steps.job, steps.progress
     store = Datastore.unfinished(job.folder, manifest)
     if plan.fixed.get("temperature") is None:
         temperature = like_temperature(store, plan.settings.temperature, DEFAULT_METRIC)
         settings = manifest.settings.model_copy(update={"temperature": temperature})
-        store.manifest = manifest.model_copy(update={"settings": settings})
+        store.manifest = manifest = manifest.model_copy(update={"settings": settings})
     index, record = None, manifest.index
     if plan.on_demand is None:
-        index, record = make_index(store, plan.index, threads=plan.threads, progress=progress)
+        index, record = make_index(store, plan.index, progress=progress)
     else:
         write_suffixes(job, store, progress)
-        indexed = store.manifest.model_copy(update={"files": job.files})
-        store = Datastore.unfinished(job.folder, indexed)
-    encoder, encoded = encoder_named(encoder_name), None
+    encoder, encoded = encoder_named(name), None
     if encoder is not None and plan.keys.pairs is None:
         encoded = write_vectors(job, store, steps.tokenizer, encoder, progress)
-    calibration = calibrate(steps, plan, store, index)
+    settings, gate = calibrate(steps, plan, store, index)
     if index is not None:
         write_index(job, store, index, record, canary)
-    job.commit(store.manifest, index=record, encoder=encoded, **vars(calibration))
+    job.commit(manifest, index=record, encoder=encoded, settings=settings, gate=gate)

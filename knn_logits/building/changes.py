@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from knn_logits.corpus.documents import Document, unique_id
 from knn_logits.errors import CorpusError
 from knn_logits.progress import Progress
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import DocumentRecord
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Sync:
         }
 
 
-class Changes(ABC):
+class Changes:
     """The changes that given documents make to a datastore."""
 
     def __init__(self, store: Datastore) -> None:
@@ -80,13 +81,27 @@ class Changes(ABC):
                     self.tokens += len(ids)
                     yield added, ids, places
 
-    @abstractmethod
+    def described_in(self, records: list[DocumentRecord]) -> list[DocumentRecord]:
+        """The table of documents with the new descriptions."""
+        for number, fields in self.described.items():
+            records[number] = replace(records[number], **fields)  # type: ignore[arg-type]
+        return records
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the manifest that change."""
+        base, stale = self.store.manifest, bool(self.tokens or self.gone)
+        return {
+            "removed": tuple(sorted({*base.removed, *self.gone})),
+            "settings": base.settings.model_copy(update={"stale": base.settings.stale or stale}),
+        }
+
     def added(self, given: Cut, digest: bytes) -> Document | None:
         """The document to add for one that was given, if there is one."""
+        raise NotImplementedError
 
-    @abstractmethod
     def settle(self) -> None:
         """Decides what is to be done, once all documents were read."""
+        raise NotImplementedError
 
 
 class Additions(Changes):
@@ -94,24 +109,22 @@ class Additions(Changes):
 
     def __init__(self, store: Datastore) -> None:
         super().__init__(store)
-        self._contents: dict[bytes, str] = {}
-        self._ids: dict[str, int] = {}
-        for _, id, digest in contents_of(store):
-            self._contents.setdefault(digest, id)
-            self._ids[id] = 1
-        self._before = frozenset(self._ids)
-        # Of each document that is there already its id, and its id there; of others the new id.
-        self._existing: list[tuple[str, str]] = []
-        self._renamed: dict[str, str] = {}
+        contents = [(id, digest) for _, id, digest in contents_of(store)]
+        self._contents = {digest: id for id, digest in reversed(contents)}
+        self._ids = {id: 1 for id, _ in contents}
+        # The new id of each of these documents whose id is taken. The parts of one large file share
+        # an id, and keep sharing it.
+        self._before, self._renamed = frozenset(self._ids), dict[str, str]()
+        self._existing: list[str] = []  # the documents that are there already
 
     def added(self, given: Cut, digest: bytes) -> Document | None:
         document, id = given[0], given[0].id
         if digest in self._contents:
-            self._existing.append((id, self._contents[digest]))
+            there = self._contents[digest]
+            self._existing.append(id if id == there else f"{id} (as {there})")
             return None
         if id not in self._before:
             return document
-        # The parts of one large file share an id, and keep sharing it.
         if id not in self._renamed:
             self._renamed[id] = unique_id(id, self._ids)
         return replace(document, id=self._renamed[id])
@@ -121,22 +134,19 @@ class Additions(Changes):
         if not self.tokens and not self._existing:
             raise CorpusError("the documents to add contain no tokens; add more text")
         if self._existing:
-            given, present = self._existing[0]
             logger.warning(
-                "%d documents are already in %s and were not added again, such as %s%s",
+                "%d documents are already in %s and were not added again, such as %s",
                 len(self._existing),
                 folder,
-                given,
-                "" if given == present else f" (as {present})",
+                self._existing[0],
             )
-        for id, new in list(self._renamed.items())[:1]:
+        if self._renamed:
             logger.warning(
                 "%d new documents share their id with a document in %s and were added under new "
                 "ids, such as %s for %s; to replace changed documents, use `knn-logits sync`",
                 len(self._renamed),
                 folder,
-                new,
-                id,
+                *next((new, id) for id, new in self._renamed.items()),
             )
 
 
@@ -219,7 +229,7 @@ def contents_of(store: Datastore) -> Iterator[tuple[int, str, bytes]]:
     spans = zip(table.first.tolist(), table.length.tolist(), strict=True)
     for number, (first, length) in enumerate(spans):
         if number not in removed:
-            source = table.sources([number])[0] if pairs else None
+            source = table[number].source if pairs else None
             yield number, ids[number], _digest_of(store.tokens[first : first + length], source)
 
 

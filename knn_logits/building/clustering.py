@@ -12,7 +12,7 @@ from knn_logits.errors import ConfigError
 from knn_logits.index.faiss_library import assign, train_centroids
 from knn_logits.index.opening import training_sample
 from knn_logits.progress import Progress, counter, no_progress
-from knn_logits.settings.config import IndexConfig, check_threads, whole_number
+from knn_logits.settings.config import IndexConfig, whole_number
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import begin
 
@@ -25,9 +25,7 @@ def cluster(
     datastore: Datastore | str | os.PathLike[str],
     clusters: int,
     *,
-    sample: int | None = None,
     seed: int = 0,
-    threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Groups the entries of a datastore by k-means over their keys.
@@ -39,10 +37,7 @@ def cluster(
     Args:
         datastore: A datastore with its keys, or its folder.
         clusters: Number of clusters, at least 1. In the paper a cluster has about 100 entries.
-        sample: Number of keys that the centroids are learnt from. None takes at most 64 for each
-            cluster.
         seed: Seed of the sample.
-        threads: OpenMP threads; None leaves FAISS's own choice.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -54,29 +49,24 @@ def cluster(
         BusyError: when another process is writing the datastore.
     """
     clusters = whole_number("clusters", clusters, 1)
-    check_threads(threads)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     needs_keys(store, "`index --clusters`")
     if not 1 <= clusters <= len(store):
         raise ConfigError(
             f"clusters must be between 1 and the number of entries ({len(store)}), not {clusters}"
         )
-    IndexConfig(seed=seed, train_size=sample)
-    plan = {"clusters": str(clusters), "sample": str(sample), "seed": str(seed)}
-    with begin(store.folder.resolve(), "cluster", plan) as job:
-        if job.ended:
-            job.give_up()
-            return Datastore(store.folder)
+    IndexConfig(seed=seed)
+    with begin(store.folder.resolve(), "cluster", {}) as job:
         store = Datastore(store.folder)
         metric = store.manifest.metric
         progress("centroids", 0, None)
-        keys = training_sample(store, sample or _SAMPLE_PER_CLUSTER * clusters, seed)
-        centroids = train_centroids(keys, clusters, metric=metric, seed=seed, threads=threads)
+        keys = training_sample(store, _SAMPLE_PER_CLUSTER * clusters, seed)
+        centroids = train_centroids(keys, clusters, metric=metric, seed=seed)
         labels: Array = np.empty(len(store), np.int32)
         done = 0
         count = counter(progress, "clusters", len(store))
         for batch in store.key_batches(_KEYS_AT_ONCE):
-            nearest = assign(centroids, batch, metric=metric, threads=threads)
+            nearest = assign(centroids, batch, metric=metric)
             labels[done : done + len(batch)] = nearest
             done += len(batch)
             count(len(batch))

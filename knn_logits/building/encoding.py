@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from knn_logits.arrays import Array
 from knn_logits.engine.encoder import Encoder, default_encoder, encoder_of
 from knn_logits.engine.passages import read_passages
 from knn_logits.errors import ConfigError
@@ -67,14 +66,8 @@ def write_vectors(
             progress("sentences", start, len(rows))
             part = rows[start : start + _AT_ONCE]
             vectors[start : start + len(part)] = encoder.encode(part)
-        write_arrays(job, vectors, counts)
+        job.write("vectors", {layout.VECTORS: vectors, layout.VECTOR_COUNTS: counts})
     return encoder.record
-
-
-def write_arrays(job: Job, vectors: Array, counts: Array) -> None:
-    """Writes vectors, float16 [vectors, dim], and their numbers, int32 [documents]."""
-    arrays = {layout.VECTORS: vectors, layout.VECTOR_COUNTS: counts}
-    job.write("vectors", arrays)
 
 
 def vectors_of_growth(

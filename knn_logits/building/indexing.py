@@ -5,28 +5,25 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.nearness import like_temperature
-from knn_logits.building.recall import ENOUGH_RECALL, measured
+from knn_logits.building.calibrate import like_temperature
+from knn_logits.building.recall import measured
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
-from knn_logits.index.backend import Backend
 from knn_logits.index.backends import backend
 from knn_logits.index.base import Index
 from knn_logits.index.choice import choose_factory
 from knn_logits.index.opening import check_factory, index_from_keys
 from knn_logits.metrics import Metric, as_distance
 from knn_logits.progress import Progress, no_progress, while_running
-from knn_logits.settings.config import IndexConfig, check_threads, index_config
-from knn_logits.store import layout, verification
+from knn_logits.settings.config import IndexConfig, index_config
+from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
-from knn_logits.store.manifest import Manifest, read_manifest
-from knn_logits.store.records import IndexRecord, SettingsRecord
+from knn_logits.store.records import IndexRecord
 from knn_logits.store.suffixes import suffix_order
 
 logger = logging.getLogger(__name__)
@@ -36,16 +33,14 @@ def build_index(
     store: Datastore | str | os.PathLike[str],
     index: IndexConfig | str | None = None,
     *,
-    threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Replaces the index of a datastore by one of another kind or metric.
 
     Args:
-        store: A datastore with its keys, or its folder. Its old index may be missing or damaged.
+        store: A datastore with its keys, or its folder.
         index: What kind of index to build, or its factory string; "auto" chooses by the number of
             entries.
-        threads: OpenMP threads; None leaves the choice to FAISS.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -57,46 +52,26 @@ def build_index(
         BusyError: when another process is writing the datastore.
     """
     index = index_config(index)
-    check_threads(threads)
-    if not isinstance(store, Datastore):
-        store = without_index(Path(store))
+    store = store if isinstance(store, Datastore) else Datastore(store)
     needs_keys(store, "`index`")
     check_index(index, store.manifest.dim, index.metric or store.manifest.metric, len(store))
-    with begin(store.folder.resolve(), "index", {"index": repr(index)}) as job:
-        if job.ended:
-            job.give_up()
-            return Datastore(store.folder)
-        store = without_index(store.folder)
+    with begin(store.folder.resolve(), "index", {}) as job:
+        store = Datastore(store.folder)
         old = store.manifest
-        metric: Metric = index.metric or old.metric
+        metric, gate = index.metric or old.metric, old.gate
         # The index is built under the manifest's metric, so the manifest in memory changes first.
         store.manifest = old.model_copy(update={"metric": metric})
-        built, record = make_index(store, index, threads=threads, progress=progress)
-        settings, gate = _settings_after(store, old), old.gate
+        built, record = make_index(store, index, progress=progress)
+        changed: dict[str, object] = {"stale": old.file("gate") is not None or old.settings.stale}
         gone: list[layout.Kind] = ["index"]
         if metric != old.metric:
-            gone.append("gate")  # it was fitted to distances under the old metric
-            gate = None
+            temperature = like_temperature(store, old.settings.temperature, old.metric)
+            changed = {"stale": True, "temperature": temperature}
+            gone, gate = ["index", "gate"], None  # it was fitted to distances of the old metric
         write_index(job, store, built, record, store.checks)
-        job.commit(
-            store.manifest,
-            without=gone,
-            index=record,
-            settings=settings,
-            gate=gate,
-        )
+        settings = old.settings.model_copy(update=changed)
+        job.commit(store.manifest, without=gone, index=record, settings=settings, gate=gate)
     return Datastore(store.folder)
-
-
-def _settings_after(store: Datastore, old: Manifest) -> SettingsRecord:
-    """The settings that fit a new index."""
-    settings = old.settings
-    if store.manifest.metric != old.metric:
-        temperature = like_temperature(store, settings.temperature, old.metric)
-        return settings.model_copy(update={"temperature": temperature, "stale": True})
-    if old.file("gate") is not None:
-        return settings.model_copy(update={"stale": True})
-    return settings
 
 
 def build_suffixes(
@@ -137,20 +112,6 @@ def write_suffixes(job: Job, store: Datastore, progress: Progress) -> None:
         job.write("suffixes", order)
 
 
-def without_index(folder: Path) -> Datastore:
-    """Opens a datastore without its index, which may be missing or damaged."""
-    manifest = read_manifest(folder)
-    rest = [file for file in manifest.files if layout.kind_of(file.name) != "index"]
-    if len(rest) == len(manifest.files):
-        return Datastore(folder)
-    record = IndexRecord(factory="exact", requested=manifest.index.requested)
-    bare = manifest.model_copy(update={"files": tuple(rest), "index": record})
-    verification.check(folder, bare)
-    store = Datastore.unfinished(folder, bare)
-    store.manifest = manifest
-    return store
-
-
 def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | None = None) -> None:
     """Refuses an index that cannot be made; `entries` is None while it is not known."""
     if index.factory != "auto":
@@ -169,25 +130,13 @@ def write_index(
     if arrays is not None:
         job.write("index", arrays, {"factory": record.factory})
     elif kind.approximate:
-        _warn_of_building(kind, index, record)
+        logger.warning(
+            "the index %s is not stored, so it is rebuilt from the keys each time the datastore is "
+            "opened",
+            record.factory,
+        )
     canary = {name: value for name, value in checks.items() if not name.startswith("probe")}
     job.write("checks", canary | probe_arrays(store, index, canary))
-
-
-def _warn_of_building(kind: Backend, index: Index, record: IndexRecord) -> None:
-    logger.warning(
-        "the index %s is not stored, so it is rebuilt from the keys each time the datastore is "
-        "opened",
-        record.factory,
-    )
-    try:
-        kind.check_cost(index.size, record.train_size)
-    except ValueError as error:
-        logger.warning(
-            "rebuilding it would take too much memory or time (%s), so the datastore cannot be "
-            "opened: build another index",
-            error,
-        )
 
 
 def probe_arrays(
@@ -211,16 +160,15 @@ def probe_arrays(
 
 
 def make_index(
-    store: Datastore,
-    config: IndexConfig,
-    *,
-    threads: int | None = None,
-    progress: Progress = no_progress,
+    store: Datastore, config: IndexConfig, *, progress: Progress = no_progress
 ) -> tuple[Index, IndexRecord]:
     """Builds an index, with the least nprobe of enough recall."""
-    factory = automatic_factory(store) if config.factory == "auto" else config.factory
+    factory = config.factory
+    if factory == "auto":
+        # Removed entries are not searched.
+        factory = choose_factory(len(store) - len(store.removed_entries), store.manifest.dim)
     kind = backend(factory, store.manifest.dim, store.manifest.metric)
-    threads = kind.threads(threads)
+    threads = kind.threads(None)
     built = while_running(
         progress,
         f"index {factory}",
@@ -233,31 +181,16 @@ def make_index(
         train_size=config.train_size,
         nprobe=config.nprobe if kind.approximate else None,
     )
-    record = measured(store, built, record, progress)
-    # Nobody said what kind of index to build, or how much it may miss.
-    default = IndexConfig(metric=config.metric, seed=config.seed)
-    if config == default and record.recall is not None and record.recall.value < ENOUGH_RECALL:
-        logger.warning(
-            "the index has a recall of only %.1f%%: choose another type with "
-            "`knn-logits index %s --index FACTORY`",
-            100.0 * record.recall.value,
-            store.folder,
-        )
-    return built, record
+    return built, measured(store, built, record, progress)
 
 
-def automatic_factory(store: Datastore) -> str:
-    """Chooses the kind of index by the entries that can be found, without those removed."""
-    return choose_factory(len(store) - len(store.removed_entries), store.manifest.dim)
-
-
-def same_kind(
-    store: Datastore, record: IndexRecord, factory: str, threads: int | None, progress: Progress
-) -> tuple[Index, IndexRecord]:
-    """Builds an index anew with the settings of an earlier one's record, which may be hostile."""
-    if factory == record.factory:
-        check_factory(store)
+def index_anew(store: Datastore, progress: Progress) -> tuple[Index, IndexRecord]:
+    """Builds the index that a datastore's record asks for, which may be hostile."""
+    record = store.manifest.index
+    if record.requested == "auto":
+        return make_index(store, IndexConfig(seed=record.seed), progress=progress)
+    check_factory(store)
     stored = record.model_dump(include={"nprobe", "train_size", "seed"})
-    config = IndexConfig(factory, **stored)
-    index, made = make_index(store, config, threads=threads, progress=progress)
+    config = IndexConfig(record.factory, **stored)
+    index, made = make_index(store, config, progress=progress)
     return index, made.model_copy(update={"requested": record.requested})

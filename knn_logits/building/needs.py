@@ -12,7 +12,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from knn_logits.building.indexing import check_index
-from knn_logits.building.planning import BuildPlan, PlanSettings, check_keywords, planned
+from knn_logits.building.planning import BuildPlan, PlanSettings, planned
 from knn_logits.building.steps import cut_documents
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.compatibility import canary_keys, canary_tokens, vocabulary_size
@@ -23,6 +23,7 @@ from knn_logits.index.backends import backend
 from knn_logits.index.choice import choose_factory
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
+from knn_logits.settings.config import check_names
 from knn_logits.store.entries import Contexts
 
 
@@ -56,7 +57,7 @@ def build_needs(
     **settings: Unpack[PlanSettings],
 ) -> Needs:
     """Reads and cuts all documents, and computes the keys of the first batch."""
-    check_keywords("build_needs", settings, PlanSettings)
+    check_names("argument of build_needs", settings, PlanSettings.__annotations__)
     plan = planned(model, tokenizer, settings)
     keys = plan.keys
     first: list[int] = []

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from knn_logits._version import __version__
-from knn_logits.engine.compatibility import model_record, tokenizer_record, vocabulary_size
+from knn_logits.engine.compatibility import (
+    model_record,
+    pair_tokenizer,
+    tokenizer_record,
+    vocabulary_size,
+)
 from knn_logits.engine.keys import tokens_of_pass
-from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
+from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError
@@ -20,8 +25,6 @@ from knn_logits.settings.config import (
     IndexConfig,
     KNNConfig,
     StoredSettings,
-    check_names,
-    check_threads,
     index_config,
 )
 from knn_logits.settings.passes import WindowConfig
@@ -44,13 +47,11 @@ class PlanSettings(StoredSettings, total=False):
     store_keys: bool
     keys_dtype: str
     batch_tokens: int | None
-    threads: int | None
 
 
 class BuildSettings(PlanSettings, total=False):
     """The keyword arguments of `build_datastore`, which documents them."""
 
-    shard_bytes: int
     encoder: str | None
     overwrite: bool
     license: str | None
@@ -58,16 +59,6 @@ class BuildSettings(PlanSettings, total=False):
     skipped: Sequence[tuple[str, str]]
     ray: str | None
     torchrun: bool
-
-
-def check_keywords(function: str, settings: Mapping[str, object], allowed: type) -> None:
-    """Refuses a keyword argument that a function does not take, and suggests the closest one."""
-    check_names(f"argument of {function}", settings, allowed.__annotations__)
-
-
-def complete(fixed: StoredSettings) -> bool:
-    """Whether nothing is left to choose of the settings that a user has not fixed."""
-    return {"k", "lmbda", "temperature"} <= fixed.keys()
 
 
 @dataclass(frozen=True)
@@ -130,7 +121,6 @@ class BuildPlan:
     settings: KNNConfig
     fixed: StoredSettings  # those that the user gave, which the build keeps
     calibrate: bool
-    threads: int | None
     on_demand: OnDemandRecord | None  # how keys are computed on demand; None where they are stored
 
     @property
@@ -149,16 +139,34 @@ class BuildPlan:
 
 def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPlan:
     """Checks the settings of a build."""
-    dtype, threads = settings.get("keys_dtype", "float16"), settings.get("threads")
+    dtype = settings.get("keys_dtype", "float16")
     if dtype not in ("float16", "float32"):
         raise ConfigError(f"keys can be stored as float16 or float32, not {dtype!r}")
-    check_threads(threads)
     key = settings.get("key", DEFAULT_KEY)
     location = find_key(model, key)
     batch_tokens = tokens_of_pass(model, settings.get("batch_tokens"))
-    # This also refuses what is not a tokenizer, before any text is read.
-    _check_vocabulary(model, tokenizer)
-    pairs = _pair_tokenizer(model, tokenizer, settings)
+    # Tokens that a user added, such as one for padding, do not count. This also refuses what is not
+    # a tokenizer, before any text is read.
+    words, size = tokenizer_record(tokenizer).vocabulary, vocabulary_size(model)
+    if words > size:
+        raise ConfigError(
+            f"the tokenizer has {words:,} tokens but the model only {size:,}: load the tokenizer "
+            "that belongs to the model"
+        )
+    prefix, source = settings.get("source_prefix"), settings.get("source_lang")
+    target = settings.get("target_lang")
+    pairs = pair_tokenizer(
+        model, tokenizer, source_prefix=prefix, source_lang=source, target_lang=target
+    )
+    if pairs is None and (prefix or source or target):
+        raise ConfigError(
+            "a causal model has no source input: remove --source-prefix, --source-lang and "
+            "--target-lang"
+        )
+    if pairs is not None and settings.get("concatenate"):
+        raise ConfigError(
+            "source-target pairs cannot be concatenated into one stream: remove --concatenate"
+        )
     fixed = stored_settings(settings)
     window, stride = resolve(settings.get("window") or WindowConfig(), context_length(model))
     windows = WindowRecord(
@@ -173,45 +181,8 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
         settings=KNNConfig().with_given(**fixed),
         fixed=fixed,
         calibrate=settings.get("calibrate", True),
-        threads=threads,
         on_demand=None if stores_keys else _on_demand_record(window, index, pairs),
     )
-
-
-def _check_vocabulary(model: nn.Module, tokenizer: Any) -> None:
-    """Refuses a tokenizer with more words than the model, so of a different model."""
-    # Tokens that a user added, such as one for padding, do not count.
-    words, size = tokenizer_record(tokenizer).vocabulary, vocabulary_size(model)
-    if words > size:
-        raise ConfigError(
-            f"the tokenizer has {words:,} tokens but the model only {size:,}: load the tokenizer "
-            "that belongs to the model"
-        )
-
-
-def _pair_tokenizer(
-    model: nn.Module, tokenizer: Any, settings: PlanSettings
-) -> PairTokenizer | None:
-    prefix = settings.get("source_prefix", "")
-    languages = settings.get("source_lang"), settings.get("target_lang")
-    if is_encoder_decoder(model):
-        if settings.get("concatenate"):
-            raise ConfigError(
-                "source-target pairs cannot be concatenated into one stream: remove --concatenate"
-            )
-        return PairTokenizer(
-            model,
-            tokenizer,
-            source_prefix=prefix,
-            source_lang=languages[0],
-            target_lang=languages[1],
-        )
-    if prefix or any(languages):
-        raise ConfigError(
-            "a causal model has no source input: remove --source-prefix, --source-lang and "
-            "--target-lang"
-        )
-    return None
 
 
 def _on_demand_record(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,15 +12,16 @@ from knn_logits.arrays import Array
 from knn_logits.index.backends import backend
 from knn_logits.index.base import Index, nearest_columns, pairwise
 from knn_logits.index.exact import ExactIndex
-from knn_logits.metrics import Metric
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import IndexRecord, RecallRecord
 
+logger = logging.getLogger(__name__)
+
 RECALL_AT = 64
 # Between a recall of 0.94 and of 0.995 the perplexity differs by less than 1%
 # (docs/research/nearest-neighbors.md).
-ENOUGH_RECALL = 0.9
+_ENOUGH_RECALL = 0.9
 # Lists that bring less than this share of the neighbors are not worth the time to visit them.
 _NO_GAIN = 0.005
 _ROUNDING = 1e-6
@@ -46,29 +48,32 @@ def measured(
         for nprobe in (record.nprobe,) if record.nprobe else _NPROBES:
             index.nprobe = nprobe
             value = values[index.nprobe] = recall(index, truth)
-            if value >= ENOUGH_RECALL:
+            if value >= _ENOUGH_RECALL:
                 break
         else:
             # Compressed keys may keep it from that however many lists are visited.
             least = max(values.values()) - _NO_GAIN
             index.nprobe, value = next(pair for pair in values.items() if pair[1] >= least)
+    if value < _ENOUGH_RECALL:
+        logger.warning(
+            "the index has a recall of only %.1f%%: choose another type with "
+            "`knn-logits index %s --index FACTORY`",
+            100.0 * value,
+            store.folder,
+        )
     neighbors, queries = truth.neighbors.shape[1], len(truth.queries)
     measurement = RecallRecord(at=neighbors, value=round(value, 4), queries=queries)
     return record.model_copy(update={"nprobe": index.nprobe, "recall": measurement})
 
 
+@dataclass(frozen=True)
 class Truth:
     """Entries whose keys are queries, and the true nearest others of each, int64 [queries, k]."""
 
-    def __init__(
-        self, entries: Array, ids: Array, keys: Callable[[Array], Array], metric: Metric
-    ) -> None:
-        self.entries, self._keys, self._metric = entries, keys, metric
-        self.queries: Array = keys(entries).astype(np.float32)
-        k = ids.shape[1] - 1
-        rows = zip(entries.tolist(), ids.tolist(), strict=True)
-        neighbors = [[id for id in row if id != entry][:k] for entry, row in rows]
-        self.neighbors = np.array(neighbors, dtype=np.int64)
+    store: Datastore
+    entries: Array
+    queries: Array
+    neighbors: Array
 
     def as_near(self, ids: Array) -> Array:
         """Whether entries, int64 [queries, n], are as near to each query as its last neighbor."""
@@ -79,8 +84,8 @@ class Truth:
     def _nearness(self, ids: Array) -> Array:
         parts = []
         for query, row in zip(torch.from_numpy(self.queries), ids, strict=True):
-            keys = torch.from_numpy(self._keys(row).astype(np.float32))
-            parts.append(pairwise(query[None], keys[None], self._metric))
+            keys = torch.from_numpy(self.store.keys(row).astype(np.float32))
+            parts.append(pairwise(query[None], keys[None], self.store.manifest.metric))
         return np.asarray(torch.cat(parts).numpy())
 
 
@@ -88,8 +93,10 @@ def sample_truth(store: Datastore, seed: int) -> Truth:
     """Draws entries to measure recall with, and finds the true nearest other entries of each."""
     entries = np.random.default_rng(seed + 1).permutation(len(store))[:_QUERIES]
     queries = store.keys(entries).astype(np.float32)
-    _, ids = exact_neighbors(store, queries, min(RECALL_AT + 1, len(store)))
-    return Truth(entries, ids, store.keys, store.manifest.metric)
+    k = min(RECALL_AT, len(store) - 1)
+    rows = zip(entries.tolist(), exact_neighbors(store, queries, k + 1)[1].tolist(), strict=True)
+    others = [[id for id in row if id != entry][:k] for entry, row in rows]
+    return Truth(store, entries, queries, np.array(others, dtype=np.int64))
 
 
 def recall(index: Index, truth: Truth) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ from knn_logits.engine.compatibility import (
     vocabulary_size,
 )
 from knn_logits.engine.keys import compute_keys
-from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.tokens import tokenize_with_places
 from knn_logits.engine.windows import windows_of
@@ -32,10 +31,11 @@ from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.progress import Progress, counter
 from knn_logits.store.blocks import BLOCKS, blocks_value
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job
 from knn_logits.store.reading import map_array, read_arrays
-from knn_logits.store.writer import SHARD_BYTES, TokenWriter, shard_rows, write_keys, writing_text
+from knn_logits.store.writer import TokenWriter, write_keys, writing_text
 
 # A document, its tokens, and the number of the first token of each of its blocks.
 Cut = tuple[Document, list[int], list[int]]
@@ -50,7 +50,6 @@ class Steps:
     tokenizer: Any
     keys: KeyPlan
     progress: Progress
-    shard_bytes: int = SHARD_BYTES
 
     def write_canary(self) -> dict[str, Array]:
         """Computes the keys of a fixed text, the canary, and keeps them for a later run."""
@@ -83,9 +82,9 @@ class Steps:
         self,
         cut: Iterable[Cut],
         store: Datastore | None = None,
-        after: Callable[[TokenWriter], object] = lambda _: None,
+        changed: Callable[[list[DocumentRecord]], list[DocumentRecord]] = lambda records: records,
     ) -> TokenWriter:
-        """Writes a datastore's text and new documents; `after` comes before their table."""
+        """Writes a datastore's text and new documents; `changed` is applied to their table."""
         pairs = self.keys.pairs is not None
         with writing_text(
             self.job,
@@ -97,33 +96,37 @@ class Steps:
                 if ids:
                     writer.add(ids, **document_fields(document, places, pairs=pairs))
                 self.progress("tokens", writer.tokens, None)
-            after(writer)
+            writer.records = changed(writer.records)
         return writer
 
     def write_keys(
         self,
         text: TokenWriter,
         contexts: Contexts,
+        dim: int,
         first_entry: int = 0,
         compute: Callable[..., Iterator[Array]] | None = None,
     ) -> None:
         """Computes and writes the keys that an earlier run did not write."""
         tokens = map_array(self.job.path("tokens"), "int32", (text.tokens,))
-        entries = contexts.entries - first_entry
-        dim = read_arrays(self.job.path("checks"))[0][CANARY_KEYS].shape[1]
-        advance = counter(self.progress, "keys", entries, self.job.keys)
-        parts = keys_from(
+        pairs, done = self.keys.pairs, self.job.keys
+        parts = (compute or compute_keys)(
             self.model,
-            self.keys,
+            self.keys.location,
             np.asarray(tokens),
-            contexts,
-            dim,
-            (first_entry, first_entry + self.job.keys),
-            text.sources,
-            advance,
-            compute,
+            [
+                window
+                for window in windows_of(contexts, self.keys.windows)
+                if window.first_entry + window.entries > first_entry
+            ],
+            dim=dim,
+            dtype=self.keys.dtype,
+            batch_tokens=self.keys.batch_tokens,
+            first_entry=first_entry + done,
+            sources=None if pairs is None else lambda one: pairs.sources(text.sources(one)),
+            advance=counter(self.progress, "keys", contexts.entries - first_entry, done),
         )
-        write_keys(self.job, parts, shard_rows(dim, self.keys.dtype, self.shard_bytes))
+        write_keys(self.job, parts)
 
 
 def cut_documents(
@@ -155,45 +158,3 @@ def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
             f"the metadata of the document {document.id!r} is not JSON-serializable ({error}); "
             "use plain values"
         ) from error
-
-
-def computes_canary(
-    model: nn.Module, location: KeyLocation, canary: Mapping[str, Array], refusal: str
-) -> bool:
-    """Whether a model gives the canary's keys to the last bit; other keys are refused."""
-    keys = canary_keys(model, location, canary[CANARY_TOKENS])
-    if relative_error(keys, canary[CANARY_KEYS]) > SAME_KEYS:
-        raise MismatchError(refusal)
-    return bool(np.array_equal(keys, canary[CANARY_KEYS]))
-
-
-def keys_from(
-    model: nn.Module,
-    keys: KeyPlan,
-    tokens: Array,
-    contexts: Contexts,
-    dim: int,
-    begin: tuple[int, int],
-    texts: Callable[[Sequence[int]], list[str]],
-    advance: Callable[[int], None],
-    compute: Callable[..., Iterator[Array]] | None = None,
-) -> Iterator[Array]:
-    """Computes keys of a text: of the entries from `begin[0]` on, those from `begin[1]` on."""
-    pairs = keys.pairs
-    sources = None if pairs is None else (lambda contexts: pairs.sources(texts(contexts)))
-    return (compute or compute_keys)(
-        model,
-        keys.location,
-        tokens,
-        [
-            window
-            for window in windows_of(contexts, keys.windows)
-            if window.first_entry + window.entries > begin[0]
-        ],
-        dim=dim,
-        dtype=keys.dtype,
-        batch_tokens=keys.batch_tokens,
-        first_entry=begin[1],
-        sources=sources,
-        advance=advance,
-    )

@@ -14,9 +14,9 @@ from torch import nn
 
 from knn_logits.building.changes import Additions, Changes, Differences, Sync
 from knn_logits.building.encoding import vectors_of_growth
-from knn_logits.building.indexing import automatic_factory, same_kind, write_index, write_suffixes
+from knn_logits.building.indexing import index_anew, write_index, write_suffixes
 from knn_logits.building.planning import KeyPlan
-from knn_logits.building.recall import ENOUGH_RECALL, measured
+from knn_logits.building.recall import measured
 from knn_logits.building.steps import Cut, Steps, cut_documents
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
@@ -27,11 +27,10 @@ from knn_logits.errors import DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import backend_of, whole_index
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import check_threads
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.job import Job, begin
+from knn_logits.store.documents import DocumentRecord
+from knn_logits.store.job import begin
 from knn_logits.store.records import IndexRecord
-from knn_logits.store.writer import SHARD_BYTES, TokenWriter
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +44,6 @@ def add_documents(
     documents: Iterable[Document | str],
     *,
     batch_tokens: int | None = None,
-    shard_bytes: int = SHARD_BYTES,
-    threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Datastore:
     """Adds documents to a datastore, after the documents that it has.
@@ -66,8 +63,6 @@ def add_documents(
         documents: Texts or `Document`s, in order. They are read once. For an encoder-decoder model
             they are pairs.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
-        shard_bytes: Size of one file of keys.
-        threads: OpenMP threads of the index; None leaves the choice to FAISS.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -81,7 +76,6 @@ def add_documents(
         StorageError: when the disk is full.
     """
     documents = several(documents, "documents")
-    check_threads(threads)
     store, keys = _opened(model, tokenizer, datastore, batch_tokens)
 
     def cut(store: Datastore) -> Iterator[Cut]:
@@ -89,8 +83,8 @@ def add_documents(
         return cut_documents(tokenizer, rows, keys.pairs)
 
     with begin(store.folder.resolve(), "add", keys.as_text(model, tokenizer)) as job:
-        steps = Steps(job, model, tokenizer, keys, progress, shard_bytes)
-        _update(steps, Additions(Datastore(job.folder)), cut, threads)
+        steps = Steps(job, model, tokenizer, keys, progress)
+        _update(steps, Additions(Datastore(job.folder)), cut)
     return Datastore(job.folder)
 
 
@@ -105,8 +99,6 @@ def sync_documents(
     keep: Callable[[str], bool] | None = None,
     on_plan: Callable[[Sync], None] | None = None,
     batch_tokens: int | None = None,
-    shard_bytes: int = SHARD_BYTES,
-    threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Sync:
     """Updates a datastore to given documents: adds new, replaces changed and removes old ones.
@@ -128,8 +120,6 @@ def sync_documents(
             documents are read.
         on_plan: Called with the plan before keys are computed. An exception from it ends the call.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
-        shard_bytes: Size of one file of keys.
-        threads: OpenMP threads of the index; None leaves the choice to FAISS.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -143,7 +133,6 @@ def sync_documents(
         StorageError: when the disk is full.
     """
     documents = several(documents, "documents")
-    check_threads(threads)
     store, keys = _opened(model, tokenizer, datastore, batch_tokens)
 
     def cut(_: Datastore) -> Iterator[Cut]:
@@ -157,16 +146,10 @@ def sync_documents(
     plan = keys.as_text(model, tokenizer)
     # Files may change between an unfinished call and this one, so another text is not an error.
     with begin(store.folder.resolve(), "sync", plan, overwrite=True) as job:
-        steps = Steps(job, model, tokenizer, keys, progress, shard_bytes)
+        steps = Steps(job, model, tokenizer, keys, progress)
         differences = Differences(Datastore(job.folder), keep, force, on_plan)
-        _update(steps, differences, cut, threads)
+        _update(steps, differences, cut)
     return replace(differences.plan, datastore=Datastore(job.folder))
-
-
-def keep_checks(job: Job, store: Datastore) -> None:
-    """Writes the canary into a job's folder, before the text."""
-    if job.file("checks") is None:
-        job.write("checks", store.checks)
 
 
 def _opened(
@@ -197,12 +180,7 @@ def _opened(
     return store, keys
 
 
-def _update(
-    steps: Steps,
-    changes: Changes,
-    cut: Callable[[Datastore], Iterator[Cut]],
-    threads: int | None,
-) -> None:
+def _update(steps: Steps, changes: Changes, cut: Callable[[Datastore], Iterator[Cut]]) -> None:
     """Writes the changes of a datastore, and ends the job."""
     job, store, base = steps.job, changes.store, changes.store.manifest
     steps.progress("tokens", 0, None)
@@ -215,15 +193,8 @@ def _update(
             return
         if changes.described:
             records = [store.documents[number] for number in range(len(store.documents))]
-            for number, fields in changes.described.items():
-                records[number] = replace(records[number], **fields)  # type: ignore[arg-type]
-            job.write("documents", records)
-        stale = base.settings.stale or bool(changes.gone)
-        job.commit(
-            base,
-            removed=tuple(sorted({*base.removed, *changes.gone})),
-            settings=base.settings.model_copy(update={"stale": stale}),
-        )
+            job.write("documents", changes.described_in(records))
+        job.commit(base, **changes.fields())
         return
     if not store.has_keys and base.on_demand is None:
         raise DatastoreError(
@@ -231,17 +202,15 @@ def _update(
             "the datastore"
         )
 
-    def settle(writer: TokenWriter) -> None:
+    def settle(records: list[DocumentRecord]) -> list[DocumentRecord]:
         changes.settle()
-        for number, fields in changes.described.items():
-            writer.describe(number, **fields)
+        return changes.described_in(records)
 
-    keep_checks(job, store)
-    with evaluating(steps.model):
-        text = steps.append(chain([first], new), store, settle)
-        contexts = text.contexts()
-        if base.on_demand is None:
-            steps.write_keys(text, contexts, first_entry=base.entries)
+    text = steps.append(chain([first], new), store, settle)
+    contexts = text.contexts()
+    if base.on_demand is None:
+        with evaluating(steps.model):
+            steps.write_keys(text, contexts, base.dim, first_entry=base.entries)
     if store.clusters is not None:
         logger.warning(
             "the clusters of %s did not cover the new entries and were removed: recompute "
@@ -253,46 +222,30 @@ def _update(
         # Clusters are of the old entries only.
         without=("index", "clusters", "suffixes", "vectors"),
         entries=contexts.entries,
-        documents=text.documents,
+        documents=len(text.records),
         tokens=text.tokens,
-        removed=tuple(sorted({*base.removed, *changes.gone})),
-        settings=base.settings.model_copy(update={"stale": True}),
+        **changes.fields(),
     )
     grown = Datastore.unfinished(store.folder, manifest)
     if store.suffixes is not None:
         write_suffixes(job, grown, steps.progress)
     encoder = vectors_of_growth(job, store, grown, steps.tokenizer, steps.progress)
-    if base.on_demand is not None:
-        job.commit(manifest, encoder=encoder)
-        return
-    index, record = _extended_index(store, grown, threads, steps.progress)
-    write_index(job, grown, index, record, store.checks)
+    record = base.index
+    if base.on_demand is None:
+        index, record = _extended_index(store, grown, steps.progress)
+        write_index(job, grown, index, record, store.checks)
     job.commit(manifest, index=record, encoder=encoder)
 
 
 def _extended_index(
-    store: Datastore, grown: Datastore, threads: int | None, progress: Progress
+    store: Datastore, grown: Datastore, progress: Progress
 ) -> tuple[Index, IndexRecord]:
     record = store.manifest.index
-    kind = backend_of(store)
-    if not kind.extends:
-        factory = record.factory
-        if not kind.approximate and record.requested == "auto":
-            factory = automatic_factory(grown)
-        return same_kind(grown, record, factory, threads, progress)
+    if not backend_of(store).extends:
+        return index_anew(grown, progress)
     # A format that cannot be checked is not read here: only a user who asks for it trusts it.
-    index: Any = whole_index(store, threads=threads)
+    index: Any = whole_index(store)
     progress(f"index {record.factory}", 0, None)
     for batch in grown.key_batches(_KEYS_AT_ONCE, len(store)):
         index.add(batch)
-    new = measured(grown, index, record, progress)
-    if new.recall is not None and new.recall.value < ENOUGH_RECALL:
-        before = f", {record.recall.value:.3f} before" if record.recall else ""
-        logger.warning(
-            "recall@%d of the index fell to %.3f%s: rebuild it with `knn-logits index %s`",
-            new.recall.at,
-            new.recall.value,
-            before,
-            store.folder,
-        )
-    return index, new
+    return index, measured(grown, index, record, progress)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -123,8 +122,8 @@ def build(
     # A mistaken path is said before the libraries of the model are loaded, which takes seconds.
     # Of several processes the first alone reads the corpus.
     if os.environ.get("RANK", "0") == "0":
-        _check_paths(corpus, out, overwrite=output.overwrite)
-    from knn_logits.building.ranks import started_by_torchrun
+        refuse_empty(corpus)
+    from knn_logits.building.distributed import started_by_torchrun
 
     # The number of this process among those that torchrun has started; None without it.
     rank = int(os.environ["RANK"]) if started_by_torchrun() else None
@@ -142,7 +141,7 @@ def build(
         documents = iter(()) if rank else fields.documents(corpus, report, bars, pairs=pairs)
         loaded, tokenizer = run.load(model, None if output.overwrite else out)
         made = {**vars(keys), "key": output.key, **passes.keywords(), **settings}
-        made |= {"threads": run.threads, "index": replace(index, seed=run.seed)}
+        made |= {"index": replace(index, seed=run.seed)}
         made["progress"] = no_progress if rank else bars
         if out is None:
             from knn_logits.building.needs import build_needs
@@ -161,14 +160,6 @@ def build(
             raise typer.Exit(1) from None
     if not rank:
         _answer_built(store, report, bars.seconds, model, json)
-
-
-def _check_paths(corpus: list[str], out: str | None, *, overwrite: bool) -> None:
-    from knn_logits.store.job import check_target
-
-    refuse_empty(corpus)
-    if out is not None:
-        check_target(Path(out).resolve(), overwrite=overwrite)
 
 
 def _device_of_rank(device: str) -> str:

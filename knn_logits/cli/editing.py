@@ -59,7 +59,7 @@ def add(
     with Bars(AGAIN) as bars:
         documents = fields.documents(corpus, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
-        how = {**passes.keywords(), "threads": run.threads, "progress": bars}
+        how = {**passes.keywords(), "progress": bars}
         done = add_documents(loaded, tokenizer, datastore, documents, **how)
     entries, documents_left = present(done)
     new_entries = done.manifest.entries - before.entries
@@ -103,7 +103,7 @@ def sync(
     with Bars(AGAIN) as bars:
         documents = fields.documents(folder, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
-        how = {**passes.keywords(), "threads": run.threads, "progress": bars}
+        how = {**passes.keywords(), "progress": bars}
         how |= {"dry_run": dry_run, "force": force, "keep": _unreadable(folder, report.skipped)}
         how["on_plan"] = lambda plan: tell(_planned(plan), style=None)
         done = sync_documents(loaded, tokenizer, datastore, documents, **how)
@@ -189,10 +189,10 @@ def remove(
         done = remove_documents(done, document)
     removed, on_demand = len(done.manifest.removed), done.manifest.on_demand
     kept = "" if done.has_keys or on_demand else "; it has no keys, so their text stays"
-    if removed and not kept:
+    if not kept:
         advice = f"no search finds the documents; `knn-logits remove {store}` deletes their text"
         with Bars(advice) as bars:
-            done = compact(done, threads=run.threads, progress=bars)
+            done = compact(done, progress=bars)
     entries, documents = present(done)
     answer(
         json,
@@ -229,7 +229,7 @@ def index(
     run.prepare()
     config = replace(index, seed=run.seed)
     with Bars("the datastore keeps its old index") as bars:
-        done = build_index(folder_of(store), config, threads=run.threads, progress=bars)
+        done = build_index(folder_of(store), config, progress=bars)
     content = {**index_of(done), "entries": len(done)}
     line = f"{done.folder}: {index_words(done)} in {bars.seconds:.0f} s"
     answer(json, content, line, seconds=bars.seconds)
@@ -251,7 +251,7 @@ def _beside_the_index(store: str, clusters: int | None, run: RunOptions, json: b
             content = {"suffixes": True, "tokens": tokens, "bytes": record.bytes}
             made = f"suffix index of {tokens:,} tokens"
         else:
-            done = cluster(datastore, clusters, seed=run.seed, threads=run.threads, progress=bars)
+            done = cluster(datastore, clusters, seed=run.seed, progress=bars)
             content = {"clusters": clusters, "entries": len(done)}
             made = f"{len(done):,} entries in {clusters:,} clusters"
     line = f"{done.folder}: {made} in {bars.seconds:.0f} s"

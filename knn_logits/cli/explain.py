@@ -141,8 +141,6 @@ def trace(
     from knn_logits.engine.tokens import text_ids
 
     check_tokenizer(tokenizer, opened)
-    if opened.suffixes is None:
-        tell(f"sorting the text: `knn-logits index {opened.folder} --suffixes` does it once")
     doing("looking for the text")
     spans = opened.trace(text, tokenizer, min_tokens=min_tokens, documents=documents)
     covered = set().union(*(range(span.start, span.end) for span in spans))

@@ -118,7 +118,7 @@ def import_store(
     with Bars(AGAIN) as bars:
         loaded, tokenizer = run.load(model)
         how = {**settings, **picked(output, "key", "overwrite", "license"), "window": window}
-        how |= {"index": config, "threads": run.threads, "source_text": output.source}
+        how |= {"index": config, "source_text": output.source}
         done = import_datastore(loaded, tokenizer, source, out, **how, progress=bars)
     manifest = done.store.manifest
     recall = manifest.index.recall

@@ -68,6 +68,10 @@ def prepare(threads: int | None = None, seed: int = 0) -> None:
 
     if threads is not None:
         torch.set_num_threads(threads)
+        from knn_logits.index.faiss_library import faiss_module
+
+        # FAISS has a number of its own, which holds for the threads that this one starts.
+        faiss_module().omp_set_num_threads(threads)
     transformers.set_seed(seed)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

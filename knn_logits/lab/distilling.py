@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from knn_logits.building.nearness import unrepeated_ngram
+from knn_logits.building.calibrate import unrepeated_ngram
 from knn_logits.building.planning import PlanSettings, planned
 from knn_logits.building.steps import Steps
 from knn_logits.corpus.documents import Document, several
@@ -138,9 +138,6 @@ def _run(
     how: dict[str, Any],
 ) -> None:
     job, location = steps.job, steps.keys.location
-    if job.ended and isinstance(corpus, Datastore):
-        job.give_up()
-        return
     canary = steps.write_canary()
     manifest = steps.keys.manifest(
         steps.model,
@@ -155,22 +152,17 @@ def _run(
         **about,
     )
     states = corpus if isinstance(corpus, Datastore) else _states(steps, manifest, corpus)
-    if states is None:
-        job.give_up()
-        return
     learnt = learn(steps.model, location, states, progress=steps.progress, **how)
     _write(job, manifest, learnt, unrepeated_ngram(states, how["seed"]))
 
 
-def _states(steps: Steps, manifest: Manifest, corpus: Iterable[Document | str]) -> Datastore | None:
-    """The corpus with its keys; None if an earlier run finished the job."""
+def _states(steps: Steps, manifest: Manifest, corpus: Iterable[Document | str]) -> Datastore:
+    """The corpus with its keys."""
     text, job = steps.write_text(corpus), steps.job
-    if job.repeated:
-        return None
     contexts = text.contexts()
     check_enough(contexts.entries)
-    steps.write_keys(text, contexts)
-    fields = {"entries": contexts.entries, "documents": text.documents, "tokens": text.tokens}
+    steps.write_keys(text, contexts, manifest.dim)
+    fields = {"entries": contexts.entries, "documents": len(text.records), "tokens": text.tokens}
     unfinished = manifest.model_copy(update={**fields, "files": job.files})
     return Datastore.unfinished(job.folder, unfinished)
 
@@ -180,8 +172,7 @@ def _write(job: Job, manifest: Manifest, learnt: Learnt, ngram: int | None) -> N
     number = len(learnt.tokens)
     job.write("rows", {layout.ROWS: learnt.rows})
     # The corpus and its states were the way to the rows, and do not belong to them.
-    while job.file("keys") is not None:
-        job.drop("keys")
+    job.drop("keys")
     job.write("tokens", np.concatenate([learnt.tokens[:1], learnt.tokens]))
     title = f"learned from {learnt.record.documents:,} documents"
     job.write("documents", [DocumentRecord(0, number + 1, DOCUMENT, title)])

@@ -46,7 +46,7 @@ from knn_logits.settings.passes import WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord, SettingsRecord, WindowRecord
-from knn_logits.store.writer import SHARD_BYTES, shard_rows, write_keys, writing_text
+from knn_logits.store.writer import write_keys, writing_text
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +80,6 @@ def import_datastore(
     key: str = DEFAULT_KEY,
     window: WindowConfig | None = None,
     index: IndexConfig | None = None,
-    threads: int | None = None,
-    shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
     license: str | None = None,
     source_text: str | None = None,
@@ -102,8 +100,6 @@ def import_datastore(
         window: Number of tokens that the model sees at once when text is scored. The files do not
             say what the other system used.
         index: Build this index from the keys instead of taking over the old one.
-        threads: OpenMP threads of the index; None leaves the choice to FAISS.
-        shard_bytes: Size of one file of keys.
         overwrite: Replace an existing datastore.
         license: Licence of the text, kept in the manifest.
         source_text: Where the text is from, kept in the manifest.
@@ -142,9 +138,7 @@ def import_datastore(
         begin(Path(folder).resolve(), "build", text, overwrite=overwrite) as job,
         evaluating(model),
     ):
-        conversion = _Conversion(
-            Steps(job, model, tokenizer, plan, progress), files, index, threads, shard_bytes
-        )
+        conversion = _Conversion(Steps(job, model, tokenizer, plan, progress), files, index)
         values, error = conversion.run(config, license=license, source=source_text)
     return _imported(Datastore(folder), files, values, error)
 
@@ -156,8 +150,6 @@ class _Conversion:
     steps: Steps
     files: LegacyFiles
     index: IndexConfig | None
-    threads: int | None
-    shard_bytes: int
 
     def run(self, config: KNNConfig, **about: str | None) -> tuple[int, float | None]:
         """Writes the datastore; returns the number of values and `Imported.model_error`."""
@@ -171,14 +163,10 @@ class _Conversion:
         entries = written_entries(keys, values) if keys is not None else len(values)
         error = _model_error(model, steps.keys.location, keys, values[:entries])
         _write_text(job, tokenizer, values[:entries], vocabulary, files)
-        if job.repeated:
-            job.give_up()
-            return len(values), error
         dtype = "float32" if keys is not None and keys.dtype.itemsize == 4 else "float16"
         if keys is not None:
-            rows = shard_rows(dim, dtype, self.shard_bytes)
             advance = counter(progress, "keys", entries, job.keys)
-            write_keys(job, key_parts(keys[:entries], job.keys), rows, advance)
+            write_keys(job, key_parts(keys[:entries], job.keys), advance)
         write_clusters(job, files, len(values), entries)
         manifest = steps.keys.manifest(
             model,
@@ -197,9 +185,9 @@ class _Conversion:
         store = Datastore.unfinished(job.folder, manifest)
         if old is None:
             kind = self.index or IndexConfig()
-            index, record = make_index(store, kind, threads=self.threads, progress=progress)
+            index, record = make_index(store, kind, progress=progress)
         else:
-            index, record = _converted(store, old, self.threads, progress)
+            index, record = _converted(store, old, progress)
         write_index(job, store, index, record, canary)
         job.commit(manifest, index=record)
         return len(values), error
@@ -277,9 +265,7 @@ def write_clusters(job: Job, files: LegacyFiles, entries: int, written: int) -> 
     return True
 
 
-def _converted(
-    store: Datastore, old: FaissFile, threads: int | None, progress: Progress
-) -> tuple[Index, IndexRecord]:
+def _converted(store: Datastore, old: FaissFile, progress: Progress) -> tuple[Index, IndexRecord]:
     """The other system's index over the entries of the datastore."""
     from knn_logits.index import plain_arrays
 
@@ -292,7 +278,6 @@ def _converted(
         old.size,
         retained=None if written.all() else written,
         nprobe=old.nprobe,
-        threads=threads,
     )
     record = IndexRecord(factory=old.factory, requested="import", nprobe=old.nprobe)
     if store.has_keys:

@@ -17,7 +17,6 @@ from knn_logits.index.base import Index
 from knn_logits.index.opening import backend_of, hidden_entries
 from knn_logits.settings.config import IndexConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.reading import OpenArrays
 
 # Distances and ids, [rows, k] each.
 Neighborhood = tuple[Array, Array]
@@ -75,13 +74,12 @@ def _open(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
 
 def part_of_index(store: Datastore, first: int, last: int) -> dict[str, Array]:
     """Reads the same lists with a range of the entries, numbered from 0."""
-    record = store.manifest.file("index")
-    if record is None:
+    arrays = store.index_arrays()
+    if arrays is None:
         raise DatastoreError(
             f"the index {store.manifest.index.factory} of {store.folder} is not stored as plain "
             "arrays, so it cannot be sharded: build another with `knn-logits index`"
         )
-    arrays = OpenArrays(store.folder / record.name).mapped()
     if "sizes" in arrays:
         return arrays | cut_lists(arrays, first, last)
     width = len(arrays["codes"]) // max(1, len(store))

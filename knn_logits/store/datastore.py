@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +18,12 @@ from knn_logits.store.documents import Documents, Passage, map_documents, read_d
 from knn_logits.store.entries import Contexts
 from knn_logits.store.hub_client import hub_name
 from knn_logits.store.manifest import Manifest, read_manifest
-from knn_logits.store.reading import OpenArrays, hub_repo_of, map_array, read_arrays
-from knn_logits.store.records import FileRecord
+from knn_logits.store.reading import hub_repo_of, map_array, map_arrays, read_arrays
 from knn_logits.store.remote import Remote, needed
-from knn_logits.store.spans import Quotes, Span, find_spans
+from knn_logits.store.spans import Span, find_spans
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# Openings of a datastore whose files change meanwhile.
-_ATTEMPTS = 3
 
 
 class Datastore:
@@ -61,7 +57,8 @@ class Datastore:
         while True:
             self.manifest: Manifest = read_manifest(self.folder)
             try:
-                self._open_verified(self._open, full=full, progress=progress)
+                self._check(full=full, progress=progress)
+                self._open()
                 return
             except (DamagedError, OSError) as error:
                 # A job may have ended meanwhile and replaced files that the old manifest names.
@@ -75,25 +72,13 @@ class Datastore:
                     "and its permissions"
                 ) from error
 
-    def _open_verified(
-        self, opening: Callable[[], None], *, full: bool = False, progress: Progress = no_progress
-    ) -> None:
-        """Verifies and opens the files, and repeats this if they change in between."""
-        for _ in range(_ATTEMPTS):
-            try:
-                folder, manifest = self.folder, self.manifest
-                states = verification.check(folder, manifest, full=full, progress=progress)
-            except DamagedError:
-                if self.remote is not None:
-                    self.remote.reject_damaged(self.manifest.files)
-                raise
-            opening()
-            if verification.unchanged(self.folder, states):
-                return
-        raise DamagedError(
-            f"the files of {self.folder} keep changing while being read: reopen it when the "
-            "change is complete"
-        )
+    def _check(self, *, full: bool = False, progress: Progress = no_progress) -> None:
+        try:
+            verification.check(self.folder, self.manifest, full=full, progress=progress)
+        except DamagedError:
+            if self.remote is not None:
+                self.remote.reject_damaged(self.manifest.files)
+            raise
 
     def _open(self) -> None:
         """Opens every file, so that a later change of the folder does not affect this object."""
@@ -104,11 +89,11 @@ class Datastore:
         self.clusters = manifest.array(self.folder, "clusters")
         self.suffixes = manifest.array(self.folder, "suffixes")
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
-        self._index = OpenArrays(self._path("index")) if manifest.file("index") else None
-        encoded = OpenArrays(self._path("vectors")).mapped() if manifest.file("vectors") else {}
+        self._index = map_arrays(self._path("index"))[0] if manifest.file("index") else None
+        encoded = map_arrays(self._path("vectors"))[0] if manifest.file("vectors") else {}
         # The vectors of the sentences, float16 [vectors, dim], and their number in each document.
         self.vectors, self.vector_counts = self._vectors_of(encoded)
-        self._gate = OpenArrays(self._path("gate")) if manifest.file("gate") else None
+        self._gate = read_arrays(self._path("gate")) if manifest.file("gate") else None
 
     def _vectors_of(self, arrays: dict[str, Array]) -> tuple[Array | None, Array]:
         vectors, counts = arrays.get(layout.VECTORS), arrays.get(layout.VECTOR_COUNTS)
@@ -229,13 +214,8 @@ class Datastore:
     def documents(self) -> Documents:
         """The documents, in the order of their tokens."""
         manifest = self.manifest
-        return read_documents(
-            self._path("documents"),
-            manifest.documents,
-            manifest.tokens,
-            pairs=manifest.pairs is not None,
-            mapped=self._documents_file,
-        )
+        path, data = self._path("documents"), self._documents_file
+        return read_documents(path, data, manifest.documents, manifest.tokens)
 
     @cached_property
     def contexts(self) -> Contexts:
@@ -301,9 +281,6 @@ class Datastore:
             if self.manifest.on_demand is not None:
                 what = "computes its keys on demand: rebuild it without --no-keys to store them"
             raise DatastoreError(f"{self.folder} {what}")
-        self._fetch(records, progress)
-
-    def _fetch(self, records: list[FileRecord], progress: Progress) -> None:
         if self.remote is None:
             names = ", ".join(record.name for record in records[:3])
             raise DatastoreError(
@@ -311,7 +288,8 @@ class Datastore:
                 f"`knn-logits pull {self.name}@{self.revision} --keys`"
             )
         self.remote.fetch(records, progress)
-        self._open_verified(self._open_later, progress=progress)
+        self._check(progress=progress)
+        self._open_later()
 
     def _all_shards(self) -> list[Array]:
         self.fetch_keys()
@@ -354,11 +332,11 @@ class Datastore:
 
     def index_arrays(self) -> dict[str, Array] | None:
         """The index's plain arrays by name, mapped read-only; None if there is no such file."""
-        return self._index.mapped() if self._index is not None else None
+        return self._index
 
     def gate_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
         """The arrays and the metadata of the gate; None if there is no such file."""
-        return (self._gate.read(), self._gate.metadata) if self._gate is not None else None
+        return self._gate
 
     def take_gate(self, other: Datastore) -> None:
         """Uses the gate of another datastore of the same model, in this object only."""
@@ -387,9 +365,8 @@ class Datastore:
     ) -> list[Span]:
         """Finds the longest spans of any text that the documents hold word for word.
 
-        It needs no model: the text may come from anywhere. The suffix index of `build_suffixes`
-        is used if it is there; otherwise the first call sorts the tokens. A short string is
-        counted and found by itself. Liu et al. (2025), "OLMoTrace".
+        It needs no model: the text may come from anywhere. A short string is counted and found by
+        itself. Liu et al. (2025), "OLMoTrace".
 
         Args:
             text: The text.
@@ -404,8 +381,4 @@ class Datastore:
             DatastoreError: for a learned memory, which has no text.
             ModelError: when the tokenizer does not tell each token's place.
         """
-        return find_spans(self._quotes, text, tokenizer, min_tokens, documents)
-
-    @cached_property
-    def _quotes(self) -> Quotes:
-        return Quotes(self)
+        return find_spans(self, text, tokenizer, min_tokens, documents)

@@ -22,7 +22,6 @@ from knn_logits.store.files import replacing
 from knn_logits.store.reading import first_problem
 
 _NAMES = ("id", "title", "uri")
-_FIELDS = (*_NAMES, "metadata")
 # The most characters of an id, which is a path or an address at most. Titles and uris may be longer
 # and are cut where they are shown.
 _LONGEST_ID = 4096
@@ -32,13 +31,11 @@ _LONGEST_SOURCE = 2000
 
 _LENGTH = Annotated[int, Field(ge=1, le=1 << 62)]
 _ID = Annotated[str, Field(max_length=_LONGEST_ID)]
-_STRICT = ConfigDict(strict=True)
 # The length of a document, its id, its title, its uri, its metadata, and the source of a pair.
+_Texts = tuple[_LENGTH, _ID, str | None, str | None, str | None]
 _ROW: TypeAdapter[tuple[Any, ...]] = TypeAdapter(
-    tuple[_LENGTH, _ID, str | None, str | None, str | None], config=_STRICT
-)
-_PAIR: TypeAdapter[tuple[Any, ...]] = TypeAdapter(
-    tuple[_LENGTH, _ID, str | None, str | None, str | None, str], config=_STRICT
+    _Texts | tuple[_LENGTH, _ID, str | None, str | None, str | None, str],
+    config=ConfigDict(strict=True),
 )
 
 
@@ -87,8 +84,8 @@ _CACHED_RECORDS = 4096
 class Documents:
     """The table of documents, by number: lines of JSON, which are parsed when they are needed."""
 
-    def __init__(self, data: Array, ends: Ints, lengths: Ints, pairs: bool) -> None:
-        self._data, self._ends, self._pairs = data, ends, pairs
+    def __init__(self, data: Array, ends: Ints, lengths: Ints) -> None:
+        self._data, self._ends = data, ends
         self._records: dict[int, DocumentRecord] = {}
         self.length = lengths
         self.first: Ints = np.cumsum(lengths) - lengths
@@ -100,21 +97,18 @@ class Documents:
         number = range(len(self))[number]
         record = self._records.get(number)
         if record is None:
-            record = self._record(number)
+            start = int(self._ends[number - 1]) if number else 0
+            row = _ROW.validate_json(self._data[start : self._ends[number]].tobytes())
+            record = DocumentRecord(int(self.first[number]), *row)
             if len(self._records) < _CACHED_RECORDS:
                 self._records[number] = record
         return record
-
-    def _record(self, number: int) -> DocumentRecord:
-        start = int(self._ends[number - 1]) if number else 0
-        texts = _row(self._data[start : self._ends[number]], self._pairs)[1:]
-        return DocumentRecord(int(self.first[number]), int(self.length[number]), *texts)
 
     @cached_property
     def _columns(self) -> dict[str, list[str | None]]:
         columns: dict[str, list[str | None]] = {name: [] for name in _NAMES}
         for number in range(len(self)):
-            record = self._record(number)
+            record = self[number]
             for name, column in columns.items():
                 column.append(getattr(record, name))
         return columns
@@ -157,8 +151,6 @@ class Documents:
 
 def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
     """Writes a line for each document: its length, its names and, of a pair, its source."""
-    pairs = any(row.source is not None for row in documents)
-    fields = (*_FIELDS, "source") if pairs else _FIELDS
     with replacing(path) as file:
         for row in documents:
             if len(row.id) > _LONGEST_ID:
@@ -166,7 +158,8 @@ def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
                     f"the id of the document {row.id[:40]!r}... has {len(row.id)} characters: use "
                     f"an id of at most {_LONGEST_ID}"
                 )
-            values = [row.length, *(getattr(row, name) for name in fields)]
+            values = [row.length, row.id, row.title, row.uri, row.metadata]
+            values += [] if row.source is None else [row.source]
             file.write(f"{json.dumps(values, ensure_ascii=False)}\n".encode())
 
 
@@ -175,29 +168,21 @@ def map_documents(path: Path) -> Array:
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
-def read_documents(
-    path: Path, rows: int, tokens: int, *, pairs: bool = False, mapped: Array | None = None
-) -> Documents:
-    """Reads the table of `rows` documents, which must cover all tokens without a gap."""
+def read_documents(path: Path, data: Array, rows: int, tokens: int) -> Documents:
+    """Reads the mapped table of `rows` documents, which must cover all tokens without a gap."""
     try:
-        data = mapped if mapped is not None else map_documents(path)
         ends = np.flatnonzero(data == ord("\n")) + 1
         if len(ends) != rows or rows > tokens or len(data) != (ends[-1] if rows else 0):
             raise ValueError(f"it has {len(ends)} lines for {rows} documents of {tokens} tokens")
         bounds = itertools.pairwise([0, *ends.tolist()])
-        lengths = [_row(data[start:end], pairs)[0] for start, end in bounds]
+        lengths = [_ROW.validate_json(data[start:end].tobytes())[0] for start, end in bounds]
         if sum(lengths) != tokens:
             raise ValueError("its documents do not cover all tokens")
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise DamagedError(
             f"{path} cannot be read: {' '.join(first_problem(error).split())[:300]}; rebuild it"
         ) from error
-    return Documents(data, ends, np.array(lengths, np.int64), pairs)
-
-
-def _row(line: Array, pairs: bool) -> tuple[Any, ...]:
-    """Parses a line: the length of a document, and its texts."""
-    return (_PAIR if pairs else _ROW).validate_json(line.tobytes())
+    return Documents(data, ends, np.array(lengths, np.int64))
 
 
 @dataclass(frozen=True)

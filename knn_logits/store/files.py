@@ -23,14 +23,12 @@ from knn_logits.errors import BusyError, DatastoreError, StorageError
 from knn_logits.store.layout import LOCK, partial_name
 from knn_logits.store.reading import hub_repo_of
 
-_HEADER_BYTES = 128
-
-
 # Each operation on the disk is a function, so that tests can make any of them fail.
 
 
-def write(file: IO[bytes], content: Any) -> int:
-    return file.write(content)
+def create(path: Path) -> IO[bytes]:
+    """Opens a new file for writing."""
+    return path.open("xb")
 
 
 def sync(handle: int) -> None:
@@ -44,23 +42,6 @@ def rename(old: Path, new: Path) -> None:
 
 def unlink(path: Path) -> None:
     path.unlink(missing_ok=True)
-
-
-class _Partial(io.RawIOBase):
-    """The file that is being written. Each of its writes goes through `write`."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.seek, self.tell = file.seek, file.tell  # type: ignore[method-assign]
-
-    def write(self, content: Any) -> int:
-        return write(self._file, content)
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
 
 def storage_error(path: Path, error: BaseException) -> StorageError:
@@ -79,12 +60,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     try:
         # Opening would follow a link in its place.
         unlink(partial)
-        with partial.open("xb") as file:
-            yield _Partial(file)  # type: ignore[misc]
+        with create(partial) as file:
+            yield file
             file.flush()
             sync(file.fileno())
         rename(partial, path)
-        _sync_folder(path.parent)
     except BaseException as error:
         with suppress(OSError):
             unlink(partial)
@@ -92,6 +72,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and error.filename in ours:
             raise storage_error(path, error) from error
         raise
+    _sync_folder(path.parent)
 
 
 def delete(path: Path) -> None:
@@ -102,14 +83,13 @@ def delete(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes renames in a folder durable."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        sync(handle)
-    finally:
-        os.close(handle)
+    """Makes renames in a folder durable, where the system can; the files are in place already."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            sync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -126,10 +106,10 @@ def write_array(path: Path, array: Array) -> None:
 
 def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """The header of a .npy file, always 128 bytes, so that it can be written last."""
-    text = repr({"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False})
-    text = f"{text[:-1]}, 'shape': {shape!r}, }}"
-    body = text.encode("latin1").ljust(_HEADER_BYTES - 11) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
+    header, descr = io.BytesIO(), np.lib.format.dtype_to_descr(dtype)
+    fields = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, fields)
+    return header.getvalue()
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:

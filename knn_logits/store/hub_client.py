@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from knn_logits._version import __version__
-from knn_logits.errors import ConfigError, DatastoreError, HubError, KNNLogitsError, StorageError
+from knn_logits.errors import ConfigError, HubError, KNNLogitsError, StorageError
 
 # Datastores live in repositories of this kind.
 REPO_TYPE = "dataset"
@@ -25,44 +25,21 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 # The most bytes of a manifest, a list of files or a card.
 LARGEST_ANSWER = 16 << 20
-_UNREACHED = (
-    "{name} is no folder here and not in this machine's cache, and the Hub was not reached "
-    "({reason}): check the path, or run `knn-logits pull {name}` with a connection"
-)
-_BROKEN = (
-    "the connection to {hub} broke ({reason}): run the command again; downloaded files are kept"
-)
-_UNREADABLE = (
-    "the answer of {hub} about {name} cannot be read ({reason}): check whether HF_ENDPOINT is the "
-    "right Hub"
-)
-_REFUSED = "the Hub refuses access to {repo} ({status}): {login} that has the permission"
-# The meanings of the client's errors, by their class or a status; the first that fits counts.
-_MEANINGS = (
-    ("GatedRepoError", "{name} is gated: accept its terms at {address}, and {login}"),
-    (
-        "RepositoryNotFoundError",
-        "{repo} is neither a folder nor a public datastore at {hub}: check the name; for a "
-        "private datastore {login}",
-    ),
-    (
-        "RevisionNotFoundError",
-        "{repo} has no revision {revision} on the Hub: leave the revision out to get the newest",
-    ),
-    ("LocalEntryNotFoundError", _UNREACHED),
-    ("OfflineModeIsEnabled", _UNREACHED),
-    (
-        "EntryNotFoundError",
-        "{address} does not hold a complete datastore: check the name, or tell its publisher",
-    ),
-    ("status 401", _REFUSED),
-    ("status 403", _REFUSED),
-    ("status 412", "{repo} changed on the Hub during the command: run it again"),
-    ("status", "the Hub answered {status} for {name}: try again later"),
-    ("HFValidationError", "{repo!r} cannot be a name on the Hub: write org/name"),
-    *((kind, _BROKEN) for kind in ("OSError", "RuntimeError", "httpx")),
-    *((kind, _UNREADABLE) for kind in ("ValueError", "TypeError", "KeyError", "AttributeError")),
-)
+# The meanings of the client's errors, by their class.
+_MEANINGS = {
+    "GatedRepoError": "{repo} is gated: accept its terms at {address}, and log in with `hf auth "
+    "login`",
+    "RepositoryNotFoundError": "{repo} is neither a folder nor a public datastore at {hub}: check "
+    "the name; for a private datastore log in with `hf auth login`, or give a token (HF_TOKEN)",
+    "RevisionNotFoundError": "{repo} has no revision {revision} on the Hub: leave the revision out "
+    "to get the newest",
+    "LocalEntryNotFoundError": "{repo} is no folder here and not in this machine's cache, and the "
+    "Hub was not reached ({reason}): check the path, HF_HUB_OFFLINE and the connection",
+    "EntryNotFoundError": "{address} does not hold a complete datastore: check the name, or tell "
+    "its publisher",
+    "Exception": "{hub} gave no usable answer about {repo} ({reason}): run the command again; "
+    "downloaded files are kept",
+}
 
 
 @dataclass(frozen=True)
@@ -74,11 +51,6 @@ class HubName:
 
     def __str__(self) -> str:
         return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the revision is a commit, whose content never changes."""
-        return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
 
 
 def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubName | None:
@@ -116,66 +88,54 @@ def endpoint() -> str:
     return str(constants.ENDPOINT)
 
 
-def is_offline() -> bool:
-    from huggingface_hub import constants
-
-    return bool(constants.HF_HUB_OFFLINE)
-
-
-@dataclass(frozen=True)
-class _Question:
-    """A question to the Hub, and how many bytes its answer may have."""
-
-    name: HubName
-    most: int
-
-    def check(self, response: Any) -> None:
-        """Refuses an answer that leads to another place or commit, and bounds its body."""
-        if response.request.method == "HEAD":
-            self._check_headers(response.headers)
-            # hf_xet would fetch the file itself, from any host and of any size.
-            for header in [name for name in response.headers if name.lower().startswith("x-xet")]:
-                del response.headers[header]
-        response.iter_bytes = self._bounded(response.iter_bytes)
-
-    def _check_headers(self, headers: Any) -> None:
-        commit = headers.get("X-Repo-Commit")
-        expected = self.name.revision if self.name.is_pinned else commit
-        tags = [headers[header] for header in ("X-Linked-Etag", "ETag") if header in headers]
-        if commit is not None and (commit != expected or not _COMMIT.fullmatch(commit)):
-            raise self._refusal("names another commit than was asked for")
-        if not all(_TAG.fullmatch(tag.removeprefix("W/").strip('"')) for tag in tags):
-            raise self._refusal("has a malformed tag (ETag)")
-        size = headers.get("X-Linked-Size") or headers.get("Content-Length")
-        if size is not None and not (size.isdecimal() and int(size) <= self.most):
-            raise self._refusal(f"is larger than the {self.most:,} bytes that it may have")
-
-    def _bounded(self, chunks: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
-        def read(*args: Any, **options: Any) -> Iterator[bytes]:
-            arrived = 0
-            for chunk in chunks(*args, **options):
-                arrived += len(chunk)
-                if arrived > self.most:
-                    raise self._refusal(f"is larger than the {self.most:,} bytes that it may have")
-                yield chunk
-
-        return read
-
-    def _refusal(self, reason: str) -> HubError:
-        return HubError(
-            f"the answer of {endpoint()} about {self.name} {reason}, so it is refused: check "
-            "whether HF_ENDPOINT is the right Hub, or tell the datastore's publisher"
-        )
-
-
-_question: ContextVar[_Question | None] = ContextVar("_question", default=None)
+# What is asked for at the moment, and the most bytes that the answer may have.
+_question: ContextVar[tuple[HubName, int] | None] = ContextVar("_question", default=None)
 
 
 def _check_answer(response: Any) -> None:
     """Checks each answer before the client acts on it. Answers to other users' code pass."""
     question = _question.get()
-    if question is not None:
-        question.check(response)
+    if question is None:
+        return
+    name, most = question
+    if response.request.method == "HEAD":
+        headers = response.headers
+        commit, asked = headers.get("X-Repo-Commit"), name.revision or ""
+        if commit is not None and (
+            not _COMMIT.fullmatch(commit) or (_COMMIT.fullmatch(asked) and commit != asked)
+        ):
+            raise _refusal(name, "names another commit than was asked for")
+        tags = [headers[header] for header in ("X-Linked-Etag", "ETag") if header in headers]
+        if not all(_TAG.fullmatch(tag.removeprefix("W/").strip('"')) for tag in tags):
+            raise _refusal(name, "has a malformed tag (ETag)")
+        size = headers.get("X-Linked-Size") or headers.get("Content-Length")
+        if size is not None and not (size.isdecimal() and int(size) <= most):
+            raise _refusal(name, f"is larger than the {most:,} bytes that it may have")
+        # hf_xet would fetch the file itself, from any host and of any size.
+        for header in [header for header in headers if header.lower().startswith("x-xet")]:
+            del headers[header]
+    response.iter_bytes = _bounded(response.iter_bytes, name, most)
+
+
+def _bounded(
+    chunks: Callable[..., Iterator[bytes]], name: HubName, most: int
+) -> Callable[..., Iterator[bytes]]:
+    def read(*args: Any, **options: Any) -> Iterator[bytes]:
+        arrived = 0
+        for chunk in chunks(*args, **options):
+            arrived += len(chunk)
+            if arrived > most:
+                raise _refusal(name, f"is larger than the {most:,} bytes that it may have")
+            yield chunk
+
+    return read
+
+
+def _refusal(name: HubName, reason: str) -> HubError:
+    return HubError(
+        f"the answer of {endpoint()} about {name} {reason}, so it is refused: check whether "
+        "HF_ENDPOINT is the right Hub, or tell the datastore's publisher"
+    )
 
 
 def is_watched() -> bool:
@@ -192,16 +152,28 @@ def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
 
     if not is_watched():
         get_session().event_hooks["response"].append(_check_answer)
-    before = _question.set(_Question(name, most))
+    before = _question.set((name, most))
     try:
         yield
     except KNNLogitsError:
         raise
     except Exception as error:
-        meaning = _meaning(name, error)
-        if meaning is None:
-            raise
-        raise meaning from error
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StorageError(
+                f"the disk is full while {name} is fetched: free some space, or set HF_HOME to "
+                "another disk, then run the command again; downloaded files are kept"
+            ) from error
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        text = next(_MEANINGS[kind] for kind in kinds if kind in _MEANINGS)
+        raise HubError(
+            text.format(
+                repo=name.repo,
+                revision=name.revision or "main",
+                hub=endpoint(),
+                address=f"{endpoint()}/datasets/{name.repo}",
+                reason=_first_cause(error),
+            )
+        ) from error
     finally:
         _question.reset(before)
 
@@ -211,38 +183,6 @@ def checked_commit(name: HubName, commit: str | None) -> str:
     if commit is None or not _COMMIT.fullmatch(commit):
         raise HubError(f"{endpoint()} did not return a commit of {name}: try again later")
     return commit
-
-
-def _meaning(name: HubName, error: Exception) -> DatastoreError | None:
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StorageError(
-            f"the disk is full while {name} is fetched: free some space, or set HF_HOME to another "
-            "disk, then run the command again; downloaded files are kept"
-        )
-    if isinstance(error, PermissionError):
-        return StorageError(
-            f"{error.filename} cannot be written: check its permissions, or set HF_HOME"
-        )
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    kinds = [kind.__name__ for kind in type(error).__mro__] + [f"status {status}"] * bool(status)
-    kinds += ["status"] * bool(status) + ["httpx"] * type(error).__module__.startswith("httpx")
-    text = next((text for kind, text in _MEANINGS if kind in kinds), None)
-    if text is None:
-        return None
-    forbidden = text is _UNREACHED and is_offline()
-    reason = "HF_HUB_OFFLINE forbids asking it" if forbidden else _first_cause(error)
-    return HubError(
-        text.format(
-            name=name,
-            repo=name.repo,
-            revision=name.revision or "main",
-            hub=endpoint(),
-            address=f"{endpoint()}/datasets/{name.repo}",
-            login="log in with `hf auth login`, or give a token (HF_TOKEN)",
-            status=status,
-            reason=reason,
-        )
-    )
 
 
 def _first_cause(error: BaseException) -> str:

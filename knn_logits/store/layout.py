@@ -33,24 +33,20 @@ class Format:
     # Its numbers are from 0 to below this field of the manifest, or the vocabulary.
     below: str | None = None
     largest: int | None = None  # the most bytes of a file that is read into memory as a whole
-    later: bool = False  # whether a download fetches it only when it is needed
 
 
 FORMATS: dict[Kind, Format] = {
     "tokens": Format("npy", dtype="int32", shape=("tokens",), below="vocabulary"),
     "documents": Format("jsonl"),
-    "keys": Format("npy", dtype="key", shape=(None, "dim"), later=True),
+    "keys": Format("npy", dtype="key", shape=(None, "dim")),
     "rows": Format("safetensors"),
     "index": Format("safetensors"),
     "clusters": Format("npy", dtype="int32", shape=("entries",), below="entries"),
-    "suffixes": Format("npy", dtype="uint32", shape=("positions",)),
+    "suffixes": Format("npy", dtype="uint32", shape=("positions",), below="tokens"),
     "vectors": Format("safetensors"),
     "gate": Format("safetensors", largest=1 << 20),
     "checks": Format("safetensors", largest=64 << 20),
 }
-
-# Files of a published datastore that are fetched only when they are needed.
-LATER = frozenset(kind for kind, format in FORMATS.items() if format.later)
 
 # Arrays in the file of checks: the keys of a fixed text, and queries with their neighbors.
 CANARY_TOKENS = "canary.tokens"
@@ -75,7 +71,7 @@ _NAME = re.compile(r"([a-z]+)(?:\.[1-9][0-9]{0,8})?(-[0-9]{5})?\.([a-z]+)")
 _KIND_OF: dict[tuple[str, str], Kind] = {
     (kind, format.suffix): kind for kind, format in FORMATS.items()
 }
-_PARTIAL_SUFFIX, _KEPT_SUFFIX = ".partial", ".kept"
+_PARTIAL_SUFFIX = ".partial"
 
 
 def file_name(kind: Kind, generation: int = 0, shard: int | None = None) -> str:
@@ -102,12 +98,7 @@ def partial_name(name: str) -> str:
     return name + _PARTIAL_SUFFIX
 
 
-def kept_name(name: str) -> str:
-    """The name of a file while its replacement is written and noted."""
-    return name + _KEPT_SUFFIX
-
-
 def is_ours(name: str) -> bool:
     """Whether a file name belongs to a datastore's folder, finished or not."""
-    name = name.removesuffix(_PARTIAL_SUFFIX).removesuffix(_KEPT_SUFFIX)
+    name = name.removesuffix(_PARTIAL_SUFFIX)
     return name in (MANIFEST, JOURNAL, LOCK) or kind_of(name) is not None

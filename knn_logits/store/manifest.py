@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field, ValidationError
 
 from knn_logits.arrays import Array
-from knn_logits.errors import DamagedError, DatastoreError, IncompleteError, StorageError
+from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.store import layout
 from knn_logits.store.files import write_bytes
@@ -33,8 +31,6 @@ from knn_logits.store.records import (
     TokenizerRecord,
     WindowRecord,
 )
-
-logger = logging.getLogger(__name__)
 
 FORMAT: Literal["knn-logits datastore"] = "knn-logits datastore"
 FORMAT_VERSION: Literal[2] = 2
@@ -127,33 +123,31 @@ def checksum_of(content: dict[str, Any]) -> str:
 def read_manifest(folder: Path) -> Manifest:
     path = folder / layout.MANIFEST
     try:
-        exists = path.exists()
+        if not path.exists():
+            if (folder / layout.JOURNAL).exists():
+                raise IncompleteError(
+                    f"{folder} contains an unfinished build; run the same `knn-logits build` again "
+                    "to resume"
+                )
+            what = "is not a datastore" if folder.exists() else "does not exist"
+            raise DatastoreError(
+                f"{folder} {what}; make a datastore of documents with `knn-logits build MODEL "
+                "DOCUMENTS --out STORE`"
+            )
     except OSError as error:
         raise DatastoreError(
             f"{folder} cannot be read: {error.strerror}; check its name and its permissions"
         ) from error
-    if not exists:
-        if not folder.exists():
-            raise DatastoreError(f"{folder} does not exist; build it with `knn-logits build`")
-        if (folder / layout.JOURNAL).exists():
-            raise IncompleteError(
-                f"{folder} contains an unfinished build; run the same `knn-logits build` again "
-                "to resume"
-            )
-        raise DatastoreError(
-            f"{folder} is not a datastore, since it has no {layout.MANIFEST}; make one of its "
-            f"documents with `knn-logits build MODEL {folder} --out STORE`"
-        )
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DatastoreError(f"{path} is not the manifest of a {FORMAT}; use another folder")
     version = content.get("format_version")
     if version != FORMAT_VERSION:
-        older = version in range(1, FORMAT_VERSION)
-        advice = "build the datastore again" if older else "install a newer knn-logits"
+        # The representation of a deeply nested value would fail.
+        shown = type(version) if isinstance(version, (list, dict)) else version
         raise DatastoreError(
-            f"{path} has format version {_shown(version)}, but this release reads only "
-            f"{FORMAT_VERSION}; {advice}"
+            f"{path} has format version {shown!r:.40}, but this release reads only "
+            f"{FORMAT_VERSION}: build the datastore again, or install a newer knn-logits"
         )
     checksum = content.pop("checksum", None)
     try:
@@ -180,12 +174,6 @@ def read_json(path: Path) -> Any:
             return json.loads(file.read(_LARGEST_MANIFEST), object_pairs_hook=_unique)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise DamagedError(f"{path} is not JSON ({error}); rebuild it") from error
-
-
-def _shown(value: Any) -> str:
-    """Shows a plain value, but only the type of any other value, which may be nested deeply."""
-    plain = value is None or isinstance(value, (int, float, str))
-    return f"{value!r:.40}" if plain else f"of the type {type(value).__name__}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -224,19 +212,6 @@ def _check_files(path: Path, manifest: Manifest) -> None:
         problem = "names removed documents that do not exist"
     if problem is not None:
         raise DamagedError(f"{path} {problem}; rebuild it")
-
-
-def put_manifest(folder: Path, manifest: Manifest) -> bool:
-    """Writes a manifest, which makes a change hold; returns whether it is surely durable."""
-    try:
-        manifest.write(folder)
-    except StorageError as error:
-        with suppress(DatastoreError):
-            if read_manifest(folder).checksum == manifest.checksum:
-                logger.warning("%s is finished, though %s", folder, error)
-                return False
-        raise
-    return True
 
 
 def needs_text(manifest: Manifest, folder: Path, feature: str) -> None:

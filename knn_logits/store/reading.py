@@ -5,14 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import stat
-import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from threading import Lock
 
 import numpy as np
 from pydantic import ValidationError
@@ -23,13 +19,7 @@ from knn_logits.errors import DamagedError
 HASH_CHUNK = 1 << 22
 _MAGIC = b"\x93NUMPY\x01\x00"
 _LARGEST_HEADER = 4096
-_HEADER = re.compile(
-    r"\{'descr': '([<>|][biuf][0-9]{1,2})', 'fortran_order': False, "
-    r"'shape': \(((?:[0-9]{1,20}, )*(?:[0-9]{1,20},?)?)\), \}[ \n]*"
-)
-_NUMBER = re.compile("[0-9]+")
-# The number formats of .safetensors files that indexes are stored in.
-_NUMBERS = {"U8": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4"}
+_PARSING = Lock()
 
 
 def regular_file(path: Path) -> os.stat_result:
@@ -72,79 +62,56 @@ def hub_repo_of(folder: Path) -> str | None:
     return repo.replace("--", "/", 1)
 
 
-class OpenArrays:
-    """An open .safetensors file, whose arrays are read on demand."""
+def map_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """Maps the arrays of a .safetensors file, read-only, and reads the texts beside them.
 
-    def __init__(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
+    safetensors itself would copy the arrays into memory.
+    """
+    from safetensors import SafetensorError, safe_open
 
-        self._path = path
-        # safetensors raises `AttributeError` for number formats that numpy lacks.
-        ordinary = (OSError, ValueError, TypeError, AttributeError, KeyError, MemoryError)
-        self._errors = (SafetensorError, *ordinary)
-        with self._readable():
-            self._file: Any = safe_open(path, framework="numpy")
-            # It stays open, so that these are the same bytes if the file is replaced.
-            self._bytes = open_file(path)
-        weakref.finalize(self, self._bytes.close)
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except self._errors as error:
-            reason = " ".join(str(error).split())
-            raise DamagedError(f"{self._path} cannot be read: {reason}; rebuild it") from error
-
-    def read(self) -> dict[str, Array]:
-        with self._readable():
-            return {name: self._file.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
-
-    def mapped(self) -> dict[str, Array]:
-        """Every array by name, mapped read-only; safetensors would copy them into memory."""
-        with self._readable():
-            whole = np.asarray(np.memmap(self._bytes, np.uint8, mode="r"))
-            first = 8 + int(whole[:8].view("<u8")[0])
-            header = json.loads(whole[8:first].tobytes())
-            header.pop("__metadata__", None)
-            return {name: _view(whole[first:], **fields) for name, fields in header.items()}
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """The texts that the writer stored beside the arrays."""
-        return dict(self._file.metadata() or {})
+    try:
+        with safe_open(path, framework="numpy") as checked, open_file(path) as file:
+            texts = dict(checked.metadata() or {})
+            whole = np.asarray(np.memmap(file, np.uint8, mode="r"))
+        first = 8 + int(whole[:8].view("<u8")[0])
+        header = json.loads(whole[8:first].tobytes())
+        header.pop("__metadata__", None)
+        return {name: _view(whole[first:], **fields) for name, fields in header.items()}, texts
+    except (SafetensorError, OSError, ValueError, TypeError, MemoryError) as error:
+        reason = " ".join(str(error).split())
+        raise DamagedError(f"{path} cannot be read: {reason}; rebuild it") from error
 
 
 def _view(data: Array, *, dtype: str, shape: list[int], data_offsets: list[int]) -> Array:
     """One array of a .safetensors file, as its header describes it."""
     first, last = data_offsets
-    array: Array = data[first:last].view(_NUMBERS[dtype]).reshape(shape)
+    kind = np.dtype(f"<{dtype[0].lower()}{int(dtype[1:]) // 8}")
+    array: Array = data[first:last].view(kind).reshape(shape)
     return array
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    file = OpenArrays(path)
-    return file.read(), file.metadata
+    arrays, texts = map_arrays(path)
+    return {name: np.array(array) for name, array in arrays.items()}, texts
 
 
 def array_facts(path: Path) -> tuple[str, tuple[int, ...], int]:
     """Reads the header of a .npy file: dtype, shape, and the offset of the data in bytes."""
     with open_file(path) as file:
-        start = file.read(len(_MAGIC) + 2)
-        length = int.from_bytes(start[len(_MAGIC) :], "little")
-        if start[: len(_MAGIC)] != _MAGIC or length > _LARGEST_HEADER:
+        if file.read(len(_MAGIC)) != _MAGIC:
             raise ValueError("not version 1.0 of the .npy format")
-        text = file.read(length).decode("latin1")
-    # `ast` is not used here: in Python 3.11 it sometimes fails when several threads parse at once.
-    header = _HEADER.fullmatch(text)
-    if header is None:
-        raise ValueError("its header cannot be read")
-    try:
-        dtype = np.dtype(header[1])
-    except TypeError as error:
-        raise ValueError(f"its header cannot be read ({error})") from error
-    shape = tuple(int(number) for number in _NUMBER.findall(header[2]))
-    return str(dtype), shape, len(start) + length
+        try:
+            # NumPy parses with `ast`, which fails now and then in several threads of Python 3.11.
+            with _PARSING:
+                shape, in_columns, dtype = np.lib.format.read_array_header_1_0(
+                    file, max_header_size=_LARGEST_HEADER
+                )
+        except Exception as error:  # the parser fails in many ways
+            reason = " ".join(str(error).split())
+            raise ValueError(f"its header cannot be read ({reason[:100]})") from error
+        if in_columns or dtype.kind not in "biuf" or min(shape, default=0) < 0:
+            raise ValueError("its header cannot be read: it holds no rows of numbers")
+        return str(dtype), shape, file.tell()
 
 
 def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Array:

@@ -119,19 +119,14 @@ class IndexRecord(Record):
     recall: RecallRecord | None = None
 
 
-class VoteRecord(Record):
-    """The settings of a vote."""
+class SettingsRecord(Record):
+    """Settings that hold where a user gives none."""
 
     k: int = Field(ge=1)
     lmbda: Share
     temperature: float = Field(gt=0)
     # Factor for each token before an entry that is also before the query.
     suffix_weight: float = Field(default=1.0, gt=0)
-
-
-class SettingsRecord(VoteRecord):
-    """Settings that hold where a user gives none."""
-
     calibrated: bool = False  # fitted to text
     stale: bool = False  # the datastore has changed since then
     tuned: bool = False  # fitted to a user's text, not to a sample of the datastore

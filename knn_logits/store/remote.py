@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from knn_logits.errors import DamagedError, DatastoreError, HubError, StorageError
-from knn_logits.progress import Progress, no_progress
+from knn_logits.errors import DamagedError
+from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
 from knn_logits.store.files import delete
 from knn_logits.store.hub_client import (
@@ -20,15 +17,11 @@ from knn_logits.store.hub_client import (
     HubName,
     asking,
     identity,
-    is_offline,
     is_watched,
 )
 from knn_logits.store.manifest import Manifest, read_manifest
 from knn_logits.store.reading import sha256
 from knn_logits.store.records import FileRecord
-
-# A partial file that nobody has written to for so long was left by a killed process.
-_ABANDONED_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -42,17 +35,9 @@ class Remote:
     access: Mapping[str, Any]
 
     @classmethod
-    def find(
-        cls,
-        name: HubName,
-        *,
-        cache_dir: str | Path | None = None,
-        token: str | bool | None = None,
-        local_files_only: bool = False,
-    ) -> Remote:
+    def find(cls, name: HubName, **access: Any) -> Remote:
         """Fetches the manifest, or takes it from the cache if the Hub cannot be reached."""
-        access = {"cache_dir": cache_dir, "token": token, "local_files_only": local_files_only}
-        path = _download(name, layout.MANIFEST, LARGEST_ANSWER, access, no_progress)
+        path = _download(name, layout.MANIFEST, LARGEST_ANSWER, access, lambda _: None)
         return cls(name, path.parent, access)
 
     @property
@@ -75,22 +60,11 @@ class Remote:
         missing = self.missing(records)
         if not missing:
             return
-        if self.access["local_files_only"] or is_offline():
-            names = ", ".join(record.name for record in missing[:3])
-            raise HubError(
-                f"{names} of {self.pinned} are not in the local cache, and the Hub is offline: "
-                f"run `knn-logits pull {self.pinned}` with a connection"
-            )
-        self._refuse_full_disk(missing)
-        self._sweep()
-        total, done = sum(record.bytes for record in missing), 0
+        count = counter(progress, "downloading", sum(record.bytes for record in missing))
         for record in missing:
-            shifted = _shifted(progress, done, total)
-            path = _download(self.pinned, record.name, record.bytes, self.access, shifted)
+            path = _download(self.pinned, record.name, record.bytes, self.access, count)
             if path.stat().st_size != record.bytes:
                 self._reject(record)
-            done += record.bytes
-            progress("downloading", done, total)
 
     def reject_damaged(self, records: Sequence[FileRecord]) -> None:
         """Raises for a file that is not what the manifest says, and deletes it."""
@@ -98,15 +72,6 @@ class Remote:
             path = self.folder / record.name
             if path.exists() and sha256(path) != record.sha256:
                 self._reject(record)
-
-    def _refuse_full_disk(self, records: Sequence[FileRecord]) -> None:
-        size, free = sum(record.bytes for record in records), shutil.disk_usage(self.folder).free
-        if size > free:
-            raise StorageError(
-                f"{self.name} needs {size / 1e6:,.0f} MB, but the disk of {self.folder.parents[2]} "
-                f"has only {free / 1e6:,.0f} MB left: free some space, or set HF_HOME to another "
-                "disk"
-            )
 
     def _reject(self, record: FileRecord) -> NoReturn:
         # The manifest may be the wrong one of the two, so it is fetched again as well.
@@ -117,29 +82,32 @@ class Remote:
             "was deleted: try again, use another revision, or contact its publisher"
         )
 
-    def _sweep(self) -> None:
-        """Deletes what killed downloads of this datastore have left."""
-        oldest = time.time() - _ABANDONED_SECONDS
-        with suppress(OSError, DatastoreError):
-            for part in (self.folder.parents[1] / "blobs").glob("*.incomplete"):
-                if part.stat().st_mtime < oldest:
-                    delete(part)
-
 
 def needed(manifest: Manifest) -> list[FileRecord]:
     """The files that a search needs. The other files can be fetched later."""
-    kinds = {record.kind for record in manifest.files}
-    later = layout.LATER if "index" in kinds else layout.LATER - {"keys"}
-    return [record for record in manifest.files if record.kind not in later]
+    later = manifest.key_shards if manifest.file("index") else []
+    return [record for record in manifest.files if record not in later]
 
 
 def _download(
-    name: HubName, file: str, most: int, access: Mapping[str, Any], progress: Progress
+    name: HubName, file: str, most: int, access: Mapping[str, Any], count: Callable[[int], None]
 ) -> Path:
     """Fetches a file of at most `most` bytes into the cache, if it is not there."""
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils.tqdm import tqdm
 
-    options: dict[str, Any] = {**access, **identity(), "tqdm_class": _bar(progress)}
+    class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
+        """Counts instead of drawing."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            if not is_watched():
+                raise ConnectionError("it was lost for a moment")
+            super().__init__(*args, **{**options, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> None:
+            count(int(n or 0))
+
+    options: dict[str, Any] = {**access, **identity(), "tqdm_class": Bar}
     with asking(name, most):
         return Path(
             hf_hub_download(name.repo, file, repo_type=REPO_TYPE, revision=name.revision, **options)
@@ -152,26 +120,3 @@ def _drop(path: Path) -> None:
     delete(path)
     if blob.parent == path.parent.resolve().parents[1] / "blobs":
         delete(blob)
-
-
-def _shifted(progress: Progress, before: int, total: int) -> Progress:
-    """Turns the progress of one of several files into the progress of all files."""
-    return lambda phase, done, _: progress(phase, min(before + done, total), total)
-
-
-def _bar(progress: Progress) -> type[Any]:
-    """Makes a progress bar for the client that calls `progress` instead of drawing."""
-    from huggingface_hub.utils.tqdm import tqdm
-
-    class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
-        def __init__(self, *args: Any, **options: Any) -> None:
-            if not is_watched():
-                raise ConnectionError("it was lost for a moment")
-            self._arrived = 0
-            super().__init__(*args, **{**options, "disable": True})  # type: ignore[no-untyped-call]
-
-        def update(self, n: float | None = 1) -> None:
-            self._arrived += int(n or 0)
-            progress("downloading", self._arrived, None)
-
-    return Bar

@@ -14,8 +14,6 @@ from knn_logits.progress import Progress, no_progress
 
 # Places are kept as uint32.
 MOST_TOKENS = 1 << 32
-# Occurrences compared at once, where all are looked at.
-CHUNK = 1 << 20
 
 
 def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) -> Array:
@@ -27,7 +25,9 @@ def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) 
             f"a suffix index covers at most {MOST_TOKENS:,} tokens, but there are {len(tokens):,}: "
             "split the corpus into several datastores"
         )
-    depth = _depths(len(tokens), first)
+    # How many tokens of its document stand before each.
+    lengths = np.diff(np.append(first, len(tokens)))
+    depth: Array = np.arange(len(tokens), dtype=np.int64) - np.repeat(first, lengths)
     # The last token of the text before each place.
     order: Array = np.flatnonzero(depth) - 1
     total = len(order)
@@ -55,39 +55,3 @@ def suffix_order(tokens: Array, first: Array, progress: Progress = no_progress) 
         sorting = np.argsort(keys, kind="stable")
         order[slots], keys = ends[sorting], keys[sorting]
         length *= 2
-
-
-def is_suffix_order(tokens: Array, first: Array, order: Array) -> bool:
-    """Whether an array, uint32 of any content, is what `suffix_order` gives, in one pass."""
-    depth = _depths(len(tokens), first)
-    total = len(tokens) - len(first)
-    if order.shape != (total,):
-        return False
-    if not total:
-        return True
-    if int(order.max()) >= len(tokens) or not depth[order].all():
-        return False
-    rank = np.zeros(len(tokens), np.uint32)
-    rank[order] = np.arange(1, total + 1, dtype=np.uint32)
-    # Each place once: as many have a rank as there are.
-    if int(np.count_nonzero(rank)) != total:
-        return False
-    for start in range(0, total - 1, CHUNK):
-        places = order[start : start + CHUNK + 1].astype(np.int64)
-        # Two texts are in order where their last tokens are, or else the texts before those; these
-        # are sorted as well. A document's first token has no text before it, and rank 0.
-        token, before = tokens[places - 1], rank[places - 1]
-        less = token[:-1] < token[1:]
-        same = token[:-1] == token[1:]
-        less |= same & (before[:-1] < before[1:])
-        less |= same & (before[:-1] == before[1:]) & (places[:-1] < places[1:])
-        if not less.all():
-            return False
-    return True
-
-
-def _depths(tokens: int, first: Array) -> Array:
-    """int64 [tokens], how many tokens of its document stand before each."""
-    lengths = np.diff(np.append(first, tokens))
-    depths: Array = np.arange(tokens, dtype=np.int64) - np.repeat(first, lengths)
-    return depths

@@ -11,11 +11,8 @@ import json
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +21,7 @@ from knn_logits.errors import DamagedError, StorageError
 from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
-from knn_logits.store.documents import read_documents
+from knn_logits.store.documents import map_documents, read_documents
 from knn_logits.store.entries import Contexts
 from knn_logits.store.files import write_bytes
 from knn_logits.store.manifest import Manifest
@@ -37,13 +34,12 @@ from knn_logits.store.reading import (
     regular_file,
 )
 from knn_logits.store.records import FileRecord
-from knn_logits.store.suffixes import is_suffix_order
 
 # A power of two and a multiple of every dtype's size.
 _CHUNK = HASH_CHUNK // 4
-_THREADS = 4
 _LONGEST_CANARY = 4096
 _ADVICE = "get the datastore again, or build it again"
+_NONE = np.empty(0, np.int64)
 # Two changes within one tick of the file system's clock have the same time.
 TICK_NS = 50_000_000
 
@@ -52,28 +48,18 @@ State = tuple[int, ...]
 
 def check(
     folder: Path, manifest: Manifest, *, full: bool = False, progress: Progress = no_progress
-) -> dict[str, State]:
-    """Refuses damaged files, quickly after a first check; returns each file's state before."""
-    since = time.time_ns()
-    records = _required_files(folder, manifest)
+) -> None:
+    """Refuses damaged files, quickly after a first check."""
+    since, records = time.time_ns(), _required_files(folder, manifest)
     for record in records:
         _check_size(folder / record.name, record)
     states = {record.name: _state_of(folder / record.name) for record in records}
     if not full and _is_stamped(folder, manifest.checksum, states):
-        return states
+        return
     problems = damage(folder, manifest, progress)
     if problems:
         raise DamagedError(problems[0])
     write_stamp(folder, manifest.checksum, states, since)
-    return states
-
-
-def unchanged(folder: Path, states: dict[str, State]) -> bool:
-    """Whether files that are now open are those that were verified, by their states."""
-    try:
-        return all(_state_of(folder / name) == state for name, state in states.items())
-    except OSError:
-        return False
 
 
 def _state_of(path: Path) -> State:
@@ -117,40 +103,24 @@ def write_stamp(folder: Path, checksum: str, states: dict[str, State], since: in
 
 def _required_files(folder: Path, manifest: Manifest) -> list[FileRecord]:
     """The files that must be in a folder. A download may still lack its keys."""
-    if hub_repo_of(folder) is None:
-        return list(manifest.files)
-    return [
-        file
-        for file in manifest.files
-        if file.kind not in layout.LATER or (folder / file.name).exists()
-    ]
+    here = hub_repo_of(folder) is None
+    shards = [] if here else manifest.key_shards
+    return [file for file in manifest.files if file not in shards or (folder / file.name).exists()]
 
 
 def damage(folder: Path, manifest: Manifest, progress: Progress = no_progress) -> list[str]:
     """Lists everything that is wrong with a datastore's files, one line each."""
-    records = _required_files(folder, manifest)
-    count, lock = counter(progress, "verifying", sum(record.bytes for record in records)), Lock()
-
-    def on_bytes(size: int) -> None:
-        with lock:
-            count(size)
-
-    def problem(record: FileRecord) -> str | None:
+    records, problems = _required_files(folder, manifest), []
+    count = counter(progress, "verifying", sum(record.bytes for record in records))
+    for record in records:
         path = folder / record.name
         try:
             _check_size(path, record)
-            _check_content(path, record, manifest, on_bytes)
+            _check_content(path, record, manifest, count)
         except DamagedError as error:
-            return str(error)
+            problems.append(str(error))
         except OSError as error:
-            return f"{path} cannot be read ({error.strerror}); {_ADVICE}"
-        return None
-
-    try:
-        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-            problems = [line for line in pool.map(problem, records) if line]
-    except RuntimeError:  # the system cannot start another thread, and one thread is enough
-        problems = [line for line in map(problem, records) if line]
+            problems.append(f"{path} cannot be read ({error.strerror}); {_ADVICE}")
     if not problems:
         try:
             _check_together(folder, manifest)
@@ -180,12 +150,11 @@ def _check_content(
             *stored, offset = array_facts(path)
         except ValueError as error:
             raise DamagedError(f"{path} is damaged: {error}; {_ADVICE}") from error
-        for expected in ([record.dtype, record.shape], [dtype, shape]):
-            if stored != expected:
-                raise DamagedError(
-                    f"{path} holds {stored[0]} {stored[1]}, but the manifest says {expected[0]} "
-                    f"{expected[1]}; {_ADVICE}"
-                )
+        if stored != [dtype, shape]:
+            raise DamagedError(
+                f"{path} holds {stored[0]} {stored[1]}, but the manifest says {dtype} {shape}; "
+                f"{_ADVICE}"
+            )
     digest, buffer, problem = hashlib.sha256(), bytearray(_CHUNK), None
     with open_file(path) as file:
         digest.update(file.read(offset))
@@ -195,43 +164,36 @@ def _check_content(
             digest.update(part)
             on_bytes(size)
             if dtype and problem is None:
-                problem = _number_problem(part, record, manifest)
+                # The check of the size finds bytes beyond the last whole number.
+                count = size // np.dtype(dtype).itemsize
+                problem = _number_problem(np.frombuffer(part, dtype, count), record, manifest)
     if digest.hexdigest() != record.sha256:
         problem = "is damaged: its SHA-256 differs from the manifest's"
     if problem is not None:
         raise DamagedError(f"{path} {problem}; {_ADVICE}")
 
 
-def _number_problem(part: memoryview, record: FileRecord, manifest: Manifest) -> str | None:
-    """The fault of some numbers of an array; a suffix index is checked with the text."""
+def _number_problem(numbers: Array, record: FileRecord, manifest: Manifest) -> str | None:
+    """The fault of some numbers of an array."""
     if record.kind == "keys":
-        half = manifest.dtype == "float16"
-        bits = _numbers(part, np.uint16 if half else np.uint32)
-        exponent = bits.dtype.type(0x7C00 if half else 0x7F800000)
-        return "holds keys that are not finite" if exponent in bits & exponent else None
+        return None if np.isfinite(numbers).all() else "holds keys that are not finite"
     below = layout.FORMATS[record.kind].below if record.kind else None
-    numbers = _numbers(part, np.int32)
     if below is None or not len(numbers):
         return None
-    limits = {"entries": manifest.entries, "vocabulary": manifest.model.vocabulary or 1 << 31}
+    limits = {
+        "entries": manifest.entries,
+        "tokens": manifest.tokens,
+        "vocabulary": manifest.model.vocabulary or 1 << 31,
+    }
     low, high = int(numbers.min()), int(numbers.max())
     if low >= 0 and high < limits[below]:
         return None
     return f"holds the number {low if low < 0 else high}, outside 0 to {limits[below] - 1}"
 
 
-def _numbers(part: memoryview, kind: Any) -> Any:
-    # The check of the size finds bytes beyond the last whole number.
-    return np.frombuffer(part, kind, count=len(part) // np.dtype(kind).itemsize)
-
-
 def _check_together(folder: Path, manifest: Manifest) -> None:
-    documents = read_documents(
-        manifest.path(folder, "documents"),
-        manifest.documents,
-        manifest.tokens,
-        pairs=manifest.pairs is not None,
-    )
+    path = manifest.path(folder, "documents")
+    documents = read_documents(path, map_documents(path), manifest.documents, manifest.tokens)
     contexts = Contexts(documents.first, manifest.tokens, manifest.windows.concatenate)
     keys = sum(file.shape[0] for file in manifest.key_shards if file.shape)
     missing = manifest.key_shards and keys != manifest.entries
@@ -240,22 +202,15 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
             f"the text of {folder} has {contexts.entries} entries and there are {keys} keys, but "
             f"the manifest says {manifest.entries}; {_ADVICE}"
         )
-    tokens = manifest.array(folder, "tokens")
-    assert tokens is not None
-    suffixes = manifest.array(folder, "suffixes")
-    if suffixes is not None and not is_suffix_order(tokens, documents.first, suffixes):
-        raise DamagedError(
-            f"{manifest.path(folder, 'suffixes')} does not match the text; rebuild it with "
-            f"`knn-logits index {folder} --suffixes`"
-        )
     if manifest.file("rows"):
         read_rows(manifest.path(folder, "rows"), manifest)
-        if manifest.metric != LEARNED_METRIC or (np.diff(tokens[1:]) < 0).any():
+        tokens = manifest.array(folder, "tokens")
+        if manifest.metric != LEARNED_METRIC or tokens is None or (np.diff(tokens[1:]) < 0).any():
             path = manifest.path(folder, "tokens")
             raise DamagedError(f"{path} does not hold the tokens of rows; {_ADVICE}")
-    if not _are_checks(read_arrays(manifest.path(folder, "checks"))[0], manifest):
-        path = manifest.path(folder, "checks")
-        raise DamagedError(f"the canary or the probe in {path} does not fit; {_ADVICE}")
+    checks = manifest.path(folder, "checks")
+    if not _are_checks(read_arrays(checks)[0], manifest):
+        raise DamagedError(f"the canary or the probe in {checks} does not fit; {_ADVICE}")
     path = manifest.path(folder, "gate")
     for name, array in read_arrays(path)[0].items() if manifest.file("gate") else ():
         if array.dtype != np.float32 or not (np.abs(array) <= layout.LARGEST_IN_GATE).all():
@@ -291,27 +246,22 @@ _CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def _are_checks(arrays: dict[str, Array], manifest: Manifest) -> bool:
-    """Whether the canary fits the model, and the probe fits the index."""
+    """Whether the arrays of checks have the shapes of one another, and numbers in their ranges."""
     pairs = (layout.CANARY_TOKENS, layout.CANARY_KEYS), (layout.PROBE_QUERIES, layout.PROBE_IDS)
     if any((one in arrays) != (other in arrays) for one, other in pairs):
         return False
     lengths = {"dim": manifest.dim}
-    limits = {
-        layout.CANARY_TOKENS: (0, manifest.model.vocabulary or 1 << 31),
-        layout.PROBE_IDS: (-1, manifest.entries),
-    }
-    for name, (dtype, shape) in _CHECKS.items():
-        array = arrays.get(name)
-        if array is None:
-            continue
-        if array.dtype != dtype or array.ndim != len(shape):
+    for name, (dtype, names) in _CHECKS.items():
+        array = arrays.get(name, np.empty([lengths.get(key, 0) for key in names], dtype))
+        if array.dtype != dtype or array.ndim != len(names):
             return False
-        if any(lengths.setdefault(key, n) != n for key, n in zip(shape, array.shape, strict=True)):
+        if any(lengths.setdefault(key, n) != n for key, n in zip(names, array.shape, strict=True)):
             return False
-        least, end = limits.get(name, (0, 0))
-        if end and array.size and not least <= array.min() <= array.max() < end:
-            return False
-        # The distance of a neighbor that was not found is infinite.
-        if not end and name != layout.PROBE_DISTANCES and not np.isfinite(array).all():
-            return False
-    return lengths.get("canary", 0) <= _LONGEST_CANARY
+    tokens, ids = arrays.get(layout.CANARY_TOKENS, _NONE), arrays.get(layout.PROBE_IDS, _NONE)
+    queries, keys = arrays.get(layout.PROBE_QUERIES, _NONE), arrays.get(layout.CANARY_KEYS, _NONE)
+    return (
+        lengths["canary"] <= _LONGEST_CANARY
+        and bool(((tokens >= 0) & (tokens < (manifest.model.vocabulary or 1 << 31))).all())
+        and bool(((ids >= -1) & (ids < manifest.entries)).all())
+        and bool(np.isfinite(keys).all() and np.isfinite(queries).all())
+    )

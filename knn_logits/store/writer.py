@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
@@ -16,13 +14,13 @@ from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.store.documents import DocumentRecord, Documents
 from knn_logits.store.entries import Contexts
-from knn_logits.store.files import array_header, replacing
+from knn_logits.store.files import array_header, replacing, write_array
 from knn_logits.store.job import Job
 from knn_logits.store.reading import HASH_CHUNK
 
+# The most bytes of a shard, and those of the first.
 SHARD_BYTES = 256 << 20
-# A shard that is not full is saved this often, for a model that takes hours to fill it.
-_SAVE_SECONDS = 60
+_FIRST_BYTES = 1 << 20
 
 
 @contextmanager
@@ -54,7 +52,6 @@ class TokenWriter:
     def __init__(self, file: IO[bytes], concatenate: bool, vocabulary: int) -> None:
         self._file, self._concatenate, self._vocabulary = file, concatenate, vocabulary
         self._digest = hashlib.sha256()
-        self._before = 0, 0
         self.records: list[DocumentRecord] = []
         self.tokens = 0
 
@@ -63,7 +60,6 @@ class TokenWriter:
             self._file.write(np.ascontiguousarray(tokens[first : first + HASH_CHUNK]).tobytes())
         self.tokens = len(tokens)
         self.records = [documents[number] for number in range(len(documents))]
-        self._before = self.tokens, self.documents
 
     def add(self, tokens: Sequence[int] | Array, **fields: Any) -> None:
         """Appends a document of at least one token; `DocumentRecord` has the fields."""
@@ -80,23 +76,11 @@ class TokenWriter:
         self.records.append(DocumentRecord(self.tokens, len(array), **fields))
         self.tokens += len(array)
 
-    def describe(self, number: int, **fields: str | None) -> None:
-        """Gives a document another title, uri or metadata, and keeps its tokens."""
-        self.records[number] = replace(self.records[number], **fields)  # type: ignore[arg-type]
-
     def identity(self) -> str:
         """A digest of all that the new keys depend on: tokens, starts of documents, sources."""
-        digest, (before, documents) = self._digest.copy(), self._before
-        new = self.records[documents:]
-        digest.update(np.array([row.first - before for row in new], dtype=np.int64).tobytes())
-        for row in new:
-            if row.source is not None:
-                digest.update(hashlib.sha256(row.source.encode()).digest())
+        digest = self._digest.copy()
+        digest.update(repr([(row.first, row.source) for row in self.records]).encode())
         return digest.hexdigest()
-
-    @property
-    def documents(self) -> int:
-        return len(self.records)
 
     def sources(self, numbers: Sequence[int]) -> list[str]:
         return [self.records[number].source or "" for number in numbers]
@@ -109,52 +93,46 @@ class TokenWriter:
         return contexts
 
 
-def shard_rows(dim: int, dtype: str, shard_bytes: int = SHARD_BYTES) -> int:
-    """Number of keys of a shard; the last one may have fewer."""
-    return max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
+def shard_rows(row_bytes: int, done: int) -> int:
+    """Number of keys of the shard after `done` keys: few at first, and at most a quarter more.
 
-
-def in_shards(parts: Iterable[Array], rows: int, seconds: float = math.inf) -> Iterator[Array]:
-    """Yields the rows of some arrays, `rows` at a time, in a buffer that is used again.
-
-    After `seconds`, the rows of an unfilled buffer are yielded as well.
+    A killed job loses the shard that it has begun.
     """
-    buffer, filled, yielded = None, 0, time.monotonic()
+    size = min(SHARD_BYTES, max(_FIRST_BYTES, done * row_bytes // 4))
+    return max(1, size // row_bytes)
+
+
+def in_shards(parts: Iterable[Array], done: int) -> Iterator[Array]:
+    """Yields the rows of some arrays, the shards after `done` rows, in a buffer for all of them."""
+    buffer, filled, rows = None, 0, 0
     for part in parts:
         if buffer is None:
-            buffer = np.empty((rows, *part.shape[1:]), part.dtype)
+            row_bytes = part.itemsize * math.prod(part.shape[1:])
+            buffer = np.empty((max(1, SHARD_BYTES // row_bytes), *part.shape[1:]), part.dtype)
+            rows = shard_rows(row_bytes, done)
         while len(part):
             fit = part[: rows - filled]
             buffer[filled : filled + len(fit)] = fit
             filled, part = filled + len(fit), part[len(fit) :]
             if filled == rows:
-                yield buffer
-                filled = 0
-        if filled and time.monotonic() - yielded >= seconds:
-            yield buffer[:filled]
-            yielded = time.monotonic()
+                yield buffer[:filled]
+                done, filled = done + rows, 0
+                rows = shard_rows(row_bytes, done)
     if buffer is not None and filled:
         yield buffer[:filled]
 
 
 def write_keys(
-    job: Job,
-    parts: Iterable[Array],
-    rows: int,
-    advance: Callable[[int], None] = lambda _: None,
+    job: Job, parts: Iterable[Array], advance: Callable[[int], None] = lambda _: None
 ) -> None:
     """Writes keys in shards, after the `job.keys` of an earlier run, and notes each shard."""
-    number, begun = len(job.shards), job.unfilled(rows)
-    earlier = [] if begun is None else [np.load(job.folder / begun.name)]
-    number -= len(earlier)
 
     def counted() -> Iterator[Array]:
         for part in parts:
-            if earlier:
-                yield earlier.pop()
             yield part
             advance(len(part))
 
-    for keys in in_shards(counted(), rows, _SAVE_SECONDS):
-        job.write_shard(job.path("keys", number), keys)
-        number += len(keys) == rows
+    for keys in in_shards(counted(), job.keys):
+        path = job.path("keys", len(job.shards))
+        write_array(path, keys)
+        job.note(path)

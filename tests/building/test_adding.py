@@ -5,6 +5,7 @@ import pytest
 import torch
 from conftest import TEXTS
 from folders import contents, names, one_line
+from handmade import shards_of
 from interrupted import Stop, stopping
 
 import knn_logits
@@ -26,10 +27,16 @@ DOCUMENTS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _small_shards():
+    with shards_of(4096):
+        yield
+
+
 @pytest.fixture
 def make(build, tmp_path):
     def built(name, documents, **settings):
-        usual = {"window": SMALL, "shard_bytes": 4096, "k": 8, "calibrate": False}
+        usual = {"window": SMALL, "k": 8, "calibrate": False}
         return build(documents, tmp_path / name, **{**usual, **settings})
 
     return built
@@ -70,9 +77,7 @@ def test_ten_parts_one_after_another_are_one_build(model, tokenizer, make, conca
     whole = make("whole", DOCUMENTS, **settings)
     store = make("parts", DOCUMENTS[:2], **settings)
     for first in range(2, 20, 2):
-        store = add_documents(
-            model, tokenizer, store, iter(DOCUMENTS[first : first + 2]), shard_bytes=4096
-        )
+        store = add_documents(model, tokenizer, store, iter(DOCUMENTS[first : first + 2]))
         assert store.manifest.generation == first // 2
     assert_the_same(store, whole)
     queries = torch.from_numpy(whole.keys(np.arange(0, len(whole), 7)).astype(np.float32))
@@ -158,7 +163,7 @@ def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, ca
     monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
     settings = {"batch_tokens": 64, "index": IndexConfig("IVF4,SQ8")}
     stores = [make(name, DOCUMENTS[:8], **settings) for name in ("a", "b")]
-    more = {"batch_tokens": 64, "shard_bytes": 4096}
+    more = {"batch_tokens": 64}
     expected = add_documents(model, tokenizer, stores[0], DOCUMENTS[8:], **more)
     folder = stores[1].folder
     before = contents(folder)
@@ -168,7 +173,7 @@ def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, ca
         # Readers see the datastore as it was.
         assert contents(folder).items() >= before.items()
         assert len(Datastore(folder, full=True)) == len(stores[1])
-    with pytest.raises(MismatchError, match=r"building\.json"):
+    with pytest.raises(MismatchError, match="different corpus"):
         add_documents(model, tokenizer, folder, DOCUMENTS[9:], **more)
     with caplog.at_level(logging.WARNING, "knn_logits"):
         grown = add_documents(model, tokenizer, folder, DOCUMENTS[8:], **more)

@@ -9,7 +9,7 @@ from handmade import make_store
 from random_keys import KEYS, make_random
 
 from knn_logits import IndexConfig, build_index
-from knn_logits.building import indexing, recall
+from knn_logits.building import recall
 from knn_logits.index.opening import open_index
 
 
@@ -68,14 +68,10 @@ def test_nprobe_is_the_smallest_that_reaches_the_recall(plain):
     assert recall.recall(index, truth) < 0.9
 
 
-@pytest.mark.parametrize(("factory", "said"), [("auto", True), ("IVF32,Flat", False)])
-def test_who_did_not_choose_the_kind_hears_of_a_low_recall(
-    plain, monkeypatch, caplog, factory, said
-):
-    monkeypatch.setattr(indexing, "choose_factory", lambda *_: "IVF32,Flat")
+def test_a_low_recall_is_warned_of(plain, monkeypatch, caplog):
     monkeypatch.setattr(recall, "recall", lambda *_: 0.294)
-    build_index(plain, IndexConfig(factory))
-    assert ("the index has a recall of only 29.4%" in caplog.text) is said
+    build_index(plain, IndexConfig("IVF32,Flat"))
+    assert "the index has a recall of only 29.4%" in caplog.text
 
 
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])

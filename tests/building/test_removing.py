@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from folders import change, contents, names, one_line, read_content, refit
+from folders import change, contents, names, one_line, read_content
 from full_disk import tried_on_full_disks
-from handmade import make_store
+from handmade import make_store, shards_of
 from interrupted import Stop, stopping
 
 from knn_logits import Datastore, Document, IndexConfig, KNNConfig, build_index
 from knn_logits.building import removing
 from knn_logits.building.removing import compact, remove_documents
-from knn_logits.errors import CorpusError, DamagedError, StorageError
+from knn_logits.errors import CorpusError, DamagedError
 from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
 from knn_logits.store import files, layout
@@ -27,7 +27,7 @@ GONE = [0, 4, 5, 9]
 def make(folder, factory="exact", metric="l2", **settings):
     entries = sum(LENGTHS) - (1 if settings.get("concatenate") else len(LENGTHS))
     keys = np.random.default_rng(2).standard_normal((entries, 8)).astype(np.float16)
-    store = make_store(folder, DOCUMENTS, keys, shard_bytes=1000, vocabulary=30_000, **settings)
+    store = make_store(folder, DOCUMENTS, keys, vocabulary=30_000, **settings)
     return build_index(store, IndexConfig(factory, metric))
 
 
@@ -39,6 +39,12 @@ def search(store, queries, k, **settings):
 
 def keys_of(store, entries):
     return torch.from_numpy(store.keys(entries).astype(np.float32))
+
+
+@pytest.fixture(autouse=True)
+def _small_shards():
+    with shards_of(1000):
+        yield
 
 
 # Removed
@@ -169,7 +175,7 @@ def test_what_was_compacted_away_is_in_no_file(tmp_path, factory, concatenate):
     queries = keys_of(old, np.arange(len(old)))
     marked = remove_documents(old, [str(n) for n in GONE])
     before = search(marked, queries, 12, nprobe=1000)
-    small = compact(marked, shard_bytes=1000)
+    small = compact(marked)
     assert_forgotten(small.folder, old, GONE)
     assert names(small.folder) == sorted(
         [layout.MANIFEST, *(one.name for one in small.manifest.files)]
@@ -191,40 +197,13 @@ def test_what_was_compacted_away_is_in_no_file(tmp_path, factory, concatenate):
     for row in range(len(queries)):
         expected = {renumbered.get(one) for one in before.ids[row].tolist()} - {None, -1}
         same.append(len(expected & set(after.ids[row].tolist())) / len(expected))
-    assert np.mean(same) > (0.9 if factory == "HNSW16" else 0.999)
-
-
-def wrapped(sizes, size):
-    """Sizes of lists whose sum in int64 is right."""
-    return np.array([2**62] * 4 + [size] + [0] * (len(sizes) - 5))
-
-
-CHANGES = {
-    "sizes that wrap around": lambda a: a | {"sizes": wrapped(a["sizes"], len(a["ids"]))},
-    "ids out of range": lambda a: a | {"ids": a["ids"] + 2**40},
-    "negative ids": lambda a: a | {"ids": a["ids"] - 1},
-    "equal ids": lambda a: a | {"ids": a["ids"] * 0},
-    "no ids": lambda a: {name: one for name, one in a.items() if name != "ids"},
-    "short codes": lambda a: a | {"codes": a["codes"][:-3]},
-    "another file": lambda a: {"codes": a["codes"]},
-}
-
-
-@pytest.mark.parametrize("wrong", CHANGES)
-def test_an_index_of_others_is_checked_before_anything_is_made_of_it(tmp_path, wrong):
-    """Its hash fits: whoever publishes a datastore writes the hashes."""
-    store = remove_documents(make(tmp_path / "s", "IVF8,SQ8"), ["0"])
-    path = store.folder / store.manifest.file("index").name
-    files.write_arrays(path, CHANGES[wrong](store.index_arrays()), {})
-    refit(store.folder)
-    with pytest.raises(DamagedError, match="the index file is not a") as caught:
-        compact(store.folder)
-    assert one_line(caught)
-    assert Datastore(store.folder, full=True).manifest.removed == (0,)
+    # The index is trained anew, so that the codes of compressed keys differ.
+    least = {"HNSW16": 0.9, "IVF8,SQ8": 0.9, "IVF4,PQ4x4": 0.3}
+    assert np.mean(same) > least.get(factory, 0.999)
 
 
 def test_no_costly_index_is_built_on_the_word_of_a_manifest(tmp_path):
-    store = make(tmp_path / "s", "HNSW16")
+    store = remove_documents(make(tmp_path / "s", "HNSW16"), ["0"])
     content = read_content(store.folder)
     change(store.folder, index=content["index"] | {"factory": "HNSW999"})
     with pytest.raises(DamagedError, match=r"building the index .* is refused"):
@@ -236,19 +215,19 @@ def test_an_interrupted_compaction_goes_on(tmp_path, monkeypatch):
     stores = [
         remove_documents(make(tmp_path / name, "IVF8,SQ8"), ["2", "10"]) for name in ("a", "b")
     ]
-    expected = compact(stores[0], shard_bytes=1000)
+    expected = compact(stores[0])
     folder = stores[1].folder
     before = contents(folder)
 
     with pytest.raises(Stop):
-        compact(folder, shard_bytes=1000, progress=stopping(131))
+        compact(folder, progress=stopping(131))
     assert contents(folder).items() >= before.items()
     assert len(Datastore(folder, full=True)) == len(stores[1])
-    small = compact(folder, shard_bytes=1000)
+    small = compact(folder)
     assert contents(small.folder) == contents(expected.folder)
 
 
-def test_a_compaction_that_cannot_delete_the_old_files_says_so(tmp_path, monkeypatch):
+def test_old_files_that_could_not_be_deleted_are_deleted_later(tmp_path, monkeypatch, caplog):
     store = remove_documents(make(tmp_path / "s"), ["2"])
     shards = [one.name for one in store.manifest.key_shards]
     unlink = files.unlink
@@ -260,9 +239,8 @@ def test_a_compaction_that_cannot_delete_the_old_files_says_so(tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "unlink", fails)
-        with pytest.raises(StorageError, match="could not be deleted") as caught:
-            compact(store)
-    assert "remove` again" in one_line(caught)
+        compact(store)
+    assert "old files are left" in caplog.text
     assert shards[0] in names(store.folder)
     small = compact(store.folder)
     assert_forgotten(small.folder, store, [2])

@@ -203,7 +203,8 @@ def test_a_stopped_call_goes_on_and_another_text_begins_again(
 ):
     monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
     texts = {**FIRST, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
-    small = {"batch_tokens": 32, "shard_bytes": 2048}
+    monkeypatch.setattr("knn_logits.store.writer.SHARD_BYTES", 2048)
+    small = {"batch_tokens": 32}
     before = contents(store.folder)
     with pytest.raises(Stop):
         sync(texts, progress=stopping(100), **small)

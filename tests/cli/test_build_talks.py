@@ -3,7 +3,6 @@
 import copy
 import json
 import shlex
-from types import SimpleNamespace
 
 import pytest
 from conftest import TEXTS
@@ -79,30 +78,9 @@ def test_what_a_build_cannot_read_or_write_is_said_before_the_model_is_loaded(
     monkeypatch.setattr("knn_logits.cli.loading.RunOptions.load", never)
     (tmp_path / "empty").mkdir()
     (tmp_path / "blank.txt").write_text("")
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "notes.md").write_text("Mine.")
-    out = tmp_path / "s"
-    for corpus, target, reason in (
-        (tmp_path / "empty", out, "empty: no readable document"),
-        (tmp_path / "blank.txt", out, "blank.txt: no readable document"),
-        (folder, tmp_path / "taken", "contains other files (notes.md)"),
-        (folder, tmp_path / "blank.txt", "cannot be used: Not a directory"),
-    ):
-        done = run.refused("build", model_folder, corpus, "--out", target, "--overwrite")
-        assert reason in done.err
-    monkeypatch.setattr("os.access", lambda *_: False)
-    done = run.refused("build", model_folder, folder, "--out", out)
-    assert f"no permission to write into {tmp_path}" in done.err
-
-
-def test_a_disk_without_room_is_said_before_the_keys_are_computed(
-    run, model_folder, folder, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=9000))
-    monkeypatch.setattr("knn_logits.building.steps.Steps.write_keys", None)
-    done = run.refused("build", model_folder, folder, "--out", tmp_path / "s")
-    assert "its disk has room for" in done.err
-    assert not (tmp_path / "s").exists()
+    for corpus in ("empty", "blank.txt"):
+        done = run.refused("build", model_folder, tmp_path / corpus, "--out", tmp_path / "s")
+        assert f"{corpus}: no readable document" in done.err
 
 
 def test_the_field_of_the_text_is_named(run, model_folder, tmp_path):

@@ -49,10 +49,10 @@ def world(build, model_folder, marian_folder, tmp_path_factory):
             (folder / f"{name}.{suffix}").write_text(lines)
 
     read = knn_logits.read_corpus([str(documents)])
-    build(read, folder / "store", threads=1)
+    build(read, folder / "store")
     for name in ("manual", "chronicle"):
         texts = [knn_logits.Document(row["text"], row["id"]) for row in rows_of(name, 0, 6)]
-        build(texts, folder / name, threads=1)
+        build(texts, folder / name)
     return folder
 
 

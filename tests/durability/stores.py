@@ -15,8 +15,9 @@ sys.path.insert(2, str(Path(__file__).parents[1] / "hub"))
 
 import torch
 from conftest import TEXTS, make_gpt2
-from folders import hashes, names
+from folders import hashes
 from gate_cases import random_meta_k
+from handmade import shards_of
 from legacy_files import faiss_index, knn_transformers, stored_keys
 from tuned import write_settings
 
@@ -68,7 +69,7 @@ class Jobs:
 
     Args:
         documents: Taken for a build; the last third of them is what is added.
-        shard_bytes: Size of a file of keys.
+        shard_bytes: The most bytes of a file of keys.
         index: The index that is built.
     """
 
@@ -78,22 +79,23 @@ class Jobs:
         self._documents = DOCUMENTS[:documents]
         self._first = documents - documents // 3
         self._shard_bytes = shard_bytes
-        self._small = {"batch_tokens": BATCH_TOKENS, "shard_bytes": shard_bytes}
+        self._small = {"batch_tokens": BATCH_TOKENS}
         self._index = IndexConfig(index)
         self._of_first = None
 
     def build(self, folder, last=None, step=1):
         documents = self._documents[:last:step]
-        return build_datastore(
-            model(),
-            tokenizer(),
-            documents,
-            folder,
-            window=WINDOW,
-            index=self._index,
-            calibrate=False,
-            **self._small,
-        )
+        with shards_of(self._shard_bytes):
+            return build_datastore(
+                model(),
+                tokenizer(),
+                documents,
+                folder,
+                window=WINDOW,
+                index=self._index,
+                calibrate=False,
+                **self._small,
+            )
 
     def add(self, folder):
         more = self._documents[self._first :]
@@ -106,7 +108,7 @@ class Jobs:
         return sync_documents(model(), tokenizer(), folder, given, **self._small)
 
     def compact(self, folder):
-        return compact(folder, shard_bytes=self._shard_bytes)
+        return compact(folder)
 
     def index(self, folder):
         return build_index(Datastore(folder), IndexConfig("IVF4,Flat", "cosine"))
@@ -129,7 +131,8 @@ class Jobs:
         write_settings(Datastore(folder), 8, 0.5, 3.0, random_meta_k())
 
     def run(self, kind, folder):
-        return getattr(self, kind)(folder)
+        with shards_of(self._shard_bytes):
+            return getattr(self, kind)(folder)
 
     def prepare(self, kind, folder):
         """What is there before a job: nothing, some documents, or all with two removed."""
@@ -200,9 +203,7 @@ class EveryJob(Jobs):
         push_to_hub(self._published, self.HUB_NAME, token=token)
 
     def import_(self, folder):
-        return import_datastore(
-            model(), tokenizer(), self._theirs, folder, shard_bytes=self._shard_bytes
-        )
+        return import_datastore(model(), tokenizer(), self._theirs, folder)
 
     def pull(self, folder):
         from huggingface_hub import constants
@@ -245,9 +246,3 @@ def visible(folder):
     store = Datastore(folder, full=True)
     assert len(store.values) == len(store)
     return store.manifest.checksum
-
-
-def is_clean(folder):
-    """Whether the folder holds nothing but what the manifest names."""
-    manifest = Datastore(folder).manifest
-    return set(names(folder)) == {layout.MANIFEST, *(one.name for one in manifest.files)}

@@ -2,6 +2,7 @@
 
 import pytest
 from conftest import TEXTS
+from handmade import shards_of
 from loopback import PRIVATE_TOKEN, Hub
 from worker import NAME, Worker, content, environment
 
@@ -11,18 +12,18 @@ import knn_logits
 @pytest.fixture(scope="session")
 def indexed(build, tmp_path_factory):
     """A datastore with its own index, and with keys in several shards."""
-    store = build(
-        [f"{text} Number {number}." for number in range(4) for text in TEXTS],
-        tmp_path_factory.mktemp("stores") / "indexed",
-        window=knn_logits.WindowConfig(64, 32),
-        index=knn_logits.IndexConfig("IVF4,SQ8", nprobe=4),
-        k=16,
-        lmbda=0.4,
-        temperature=5.0,
-        shard_bytes=16 << 10,
-        license="CC BY-SA 3.0",
-        source="eight sentences",
-    )
+    with shards_of(16 << 10):
+        store = build(
+            [f"{text} Number {number}." for number in range(4) for text in TEXTS],
+            tmp_path_factory.mktemp("stores") / "indexed",
+            window=knn_logits.WindowConfig(64, 32),
+            index=knn_logits.IndexConfig("IVF4,SQ8", nprobe=4),
+            k=16,
+            lmbda=0.4,
+            temperature=5.0,
+            license="CC BY-SA 3.0",
+            source="eight sentences",
+        )
     assert len(store.manifest.key_shards) > 3
     return store
 

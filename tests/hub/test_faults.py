@@ -1,6 +1,5 @@
 """What goes wrong on the way: one clear line each, and a cache that works afterwards."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -140,25 +139,3 @@ def test_a_full_disk(published, worker, cache, indexed):
     published.requests.clear()
     assert is_whole(worker(WHOLE, name=NAME, cache=cache), indexed)
     assert published.sent("datastore.json") == 0
-    small = (
-        "import collections, shutil\n"
-        "real = shutil.disk_usage\n"
-        "shutil.disk_usage = lambda _: collections.namedtuple('d', 'free')(9)\n"
-        "try:\n"
-        "    Datastore.from_pretrained(name, cache_dir=cache)\n"
-        "finally:\n"
-        "    shutil.disk_usage = real\n"
-    )
-    fails(worker, r"StorageError: org/texts needs", small, name=NAME, cache=cache / "other")
-
-
-def test_what_a_killed_download_left_is_swept_away(published, worker, cache):
-    blobs = cache / "datasets--org--texts" / "blobs"
-    blobs.mkdir(parents=True)
-    old, new = blobs / "aa.1.incomplete", blobs / "bb.2.incomplete"
-    old.write_bytes(b"x")
-    new.write_bytes(b"x")
-    os.utime(old, (1, 1))
-    worker(WHOLE, name=NAME, cache=cache)
-    # The other may be another process's, under way.
-    assert partials(cache) == [new]

@@ -121,6 +121,6 @@ def test_an_edit_during_a_push_is_not_overwritten(hub, owner, indexed):
         "    HfApi.create_commit = real\n"
     )
     before = repo.branches["main"]
-    with pytest.raises(Failed, match=r"HubError: .*changed on the Hub during the command"):
+    with pytest.raises(Failed, match=r"HubError: .*412"):
         owner(code, folder=indexed.folder, name=NAME)
     assert repo.branches["main"] == before

@@ -1,12 +1,13 @@
 """Settings, documents and functions that the tests of pairs share."""
 
 from conftest import PAIRS, pair_documents
+from handmade import shards_of
 from pair_mixtures import LMBDA, TEMPERATURE, K
 
 import knn_logits
 
 SETTINGS = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE}
-SMALL = {"batch_tokens": 48, "shard_bytes": 4096}
+SMALL = {"batch_tokens": 48}
 MANY = [
     knn_logits.Document(f"{target} Nummer {number}.", f"d{number}", source=f"{source} No. {number}")
     for number in range(6)
@@ -19,8 +20,9 @@ def builder(model, tokenizer, parent):
 
     def built(name="s", documents=None, **options):
         pairs = pair_documents() if documents is None else documents
-        return knn_logits.build_datastore(
-            model, tokenizer, pairs, parent / name, **SETTINGS | options
-        )
+        with shards_of(4096):
+            return knn_logits.build_datastore(
+                model, tokenizer, pairs, parent / name, **SETTINGS | options
+            )
 
     return built

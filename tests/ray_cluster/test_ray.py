@@ -125,14 +125,16 @@ def test_a_node_is_killed_during_a_build(cluster, model, tokenizer, texts, alone
     assert digests(store.folder) == digests(alone.folder)
 
 
-def test_the_driver_is_interrupted_and_goes_on(cluster, model, tokenizer, texts, alone, tmp_path):
+def test_the_driver_is_interrupted_and_goes_on(
+    cluster, model, tokenizer, texts, alone, tmp_path, monkeypatch
+):
     def stops(phase, done, total):
         if phase == "keys" and done > 900:
             raise KeyboardInterrupt
 
-    shards = {"shard_bytes": 20_000}
+    monkeypatch.setattr("knn_logits.store.writer.SHARD_BYTES", 20_000)
     with pytest.raises(KeyboardInterrupt):
-        build(model, tokenizer, texts, tmp_path / "s", ray="auto", progress=stops, **shards)
+        build(model, tokenizer, texts, tmp_path / "s", ray="auto", progress=stops)
     written = len(list((tmp_path / "s").glob("keys-*.npy")))
     assert written > 0
     done = []
@@ -141,9 +143,9 @@ def test_the_driver_is_interrupted_and_goes_on(cluster, model, tokenizer, texts,
         if phase == "keys":
             done.append(number)
 
-    store = build(model, tokenizer, texts, tmp_path / "s", ray="auto", progress=watch, **shards)
+    store = build(model, tokenizer, texts, tmp_path / "s", ray="auto", progress=watch)
     assert done[0] > 0
-    again = build(model, tokenizer, texts, tmp_path / "t", **shards)
+    again = build(model, tokenizer, texts, tmp_path / "t")
     assert digests(store.folder) == digests(again.folder)
     assert np.array_equal(store.keys(np.arange(len(store))), alone.keys(np.arange(len(alone))))
 

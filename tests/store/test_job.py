@@ -4,7 +4,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import pytest
 from folders import contents, names, one_line
-from handmade import make_manifest, make_store, write_tokens
+from handmade import make_store, shards_of, write_tokens
 
 from knn_logits.errors import (
     DatastoreError,
@@ -36,7 +36,8 @@ def interrupted(folder, plan=PLAN, *, error=Stop, keys=True, kind="build", **set
     with suppress(error), begin(folder, kind, plan, **settings) as job:
         write_tokens(job, DOCUMENTS)
         if keys:
-            write_keys(job, [np.ones((4, 4), np.float16)], 2)
+            with shards_of(16):
+                write_keys(job, [np.ones((4, 4), np.float16)])
         raise error
     return job
 
@@ -112,9 +113,6 @@ def test_a_failed_job_without_keys_is_cleared_away(tmp_path):
     folder = tmp_path / "s"
     interrupted(folder, keys=False)
     assert not folder.exists()
-    folder.mkdir()
-    interrupted(folder, keys=False)
-    assert names(folder) == []
     store = make_store(folder, DOCUMENTS)
     before = contents(folder)
     interrupted(folder, keys=False, overwrite=True)
@@ -210,54 +208,22 @@ def test_another_kind_of_job_gives_up_an_unfinished_one(tmp_path, caplog):
 # The end
 
 
-def finish(folder, **settings):
-    with begin(folder, "build", PLAN, **settings) as job:
-        writer = write_tokens(job, DOCUMENTS)
-        if job.repeated:
-            job.give_up()
-            return
-        write_keys(job, [np.ones((5, 4), np.float16)], 5)
-        files.write_arrays(job.path("checks"), {"nothing": np.zeros(1)}, {})
-        job.note(job.path("checks"))
-        manifest = make_manifest(
-            entries=5,
-            documents=writer.documents,
-            tokens=writer.tokens,
-            generation=job.generation,
-            files=job.files,
-        )
-        job.commit(manifest)
-
-
 def test_an_end_that_could_not_be_cleared_up_is_an_end(tmp_path, monkeypatch, caplog):
-    finish(tmp_path / "one")
-
     def fails(path):
         if path.name == layout.JOURNAL:
             raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "unlink", fails)
-        finish(tmp_path / "s")
+        store = make_store(tmp_path / "s", DOCUMENTS)
     assert "is finished, but old files are left" in caplog.text
-    assert layout.JOURNAL in names(tmp_path / "s")
-    assert len(Datastore(tmp_path / "s")) == 5
-    # The same job again finds all done.
-    finish(tmp_path / "s")
-    assert contents(tmp_path / "s") == contents(tmp_path / "one")
-    with pytest.raises(DatastoreError, match="already contains"):
-        finish(tmp_path / "s")
-
-
-def test_an_ended_job_is_not_mistaken_for_another(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "unlink", lambda path: None)
-        finish(tmp_path)
-    with pytest.raises(DatastoreError, match="already contains"), begin(tmp_path, "build", {}):
+    assert leftovers(store.folder, store.manifest) == [layout.JOURNAL]
+    with refused(DatastoreError, "already contains"), begin(store.folder, "build", {}):
         pass
-    with refused(DatastoreError, "already contains"), begin(tmp_path, "build", PLAN) as job:
-        write_tokens(job, DOCUMENTS[:2])
-    assert len(Datastore(tmp_path, full=True)) == 5
+    # The next job clears it up.
+    with begin(store.folder, "add", {}) as job:
+        job.give_up()
+    assert leftovers(store.folder, store.manifest) == []
 
 
 def test_a_manifest_that_cannot_be_read_now_is_no_reason_to_delete(tmp_path):

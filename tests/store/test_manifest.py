@@ -117,7 +117,7 @@ def test_an_unknown_format_version(tmp_path, version):
         write(tmp_path, {"format": "knn-logits datastore", **other, "format_version": version})
         text = error(tmp_path, DatastoreError)
         assert f"format version {version!r}" in text
-        assert ("build the datastore again" if version == 1 else "install a newer") in text
+        assert "build the datastore again" in text
 
 
 COUNTS = ["entries", "documents", "tokens", "dim", "skipped"]
@@ -267,5 +267,5 @@ def test_nested_values_are_not_shown(tmp_path):
     nested = "[" * depth + "]" * depth
     text = json.dumps(content()).replace('"format_version": 2', f'"format_version": {nested}')
     (tmp_path / "datastore.json").write_text(text)
-    with pytest.raises(DatastoreError, match="of the type list"):
+    with pytest.raises(DatastoreError, match="has format version"):
         read_manifest(tmp_path)

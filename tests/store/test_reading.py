@@ -18,9 +18,9 @@ from knn_logits.index.opening import open_index
 from knn_logits.store import datastore as store_module
 from knn_logits.store import files
 from knn_logits.store.reading import (
-    OpenArrays,
     array_facts,
     map_array,
+    map_arrays,
     read_arrays,
     regular_file,
 )
@@ -87,7 +87,7 @@ LONG = [b"\x93NUMPY\x01\x00" + n.to_bytes(2, "little") + b" " * n for n in (5000
 )
 def test_what_is_no_array_at_all(tmp_path, content):
     (tmp_path / "a.npy").write_bytes(content)
-    with pytest.raises(ValueError, match="not version" if content in LONG else r"\.npy|header"):
+    with pytest.raises(ValueError, match=r"\.npy|header"):
         array_facts(tmp_path / "a.npy")
 
 
@@ -111,8 +111,7 @@ def test_mapped_arrays_are_those_that_are_read(tmp_path):
         "half": np.arange(4, dtype=np.float16),
     }
     files.write_arrays(path, written, {"factory": "none"})
-    opened = OpenArrays(path)
-    read, mapped = opened.read(), opened.mapped()
+    read, mapped = read_arrays(path)[0], map_arrays(path)[0]
     assert mapped.keys() == read.keys() == written.keys()
     for name, array in written.items():
         assert mapped[name].dtype == read[name].dtype == array.dtype
@@ -210,7 +209,7 @@ def test_other_processes_open_it_again_and_again_while_jobs_change_it(tmp_path):
             assert all(reader.runs() for reader in readers), readers[0].stderr.read()
             build_index(Datastore(folder), IndexConfig(("IVF2,Flat", "exact", "Flat")[turn % 3]))
             if turn % 4 == 3 and turn < 12:
-                compact(remove_documents(folder, [str(turn // 4)]), shard_bytes=500)
+                compact(remove_documents(folder, [str(turn // 4)]))
             make_again = turn == 6
             if make_again:
                 make_store(folder, DOCUMENTS, KEYS, shard_bytes=500)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from knn_logits.arrays import Array
 from knn_logits.measure.confidence import Verdict
 from knn_logits.measure.likelihood import Grid
 from knn_logits.measure.overlap import Overlap
@@ -22,8 +18,8 @@ from knn_logits.settings.registry import stored_names
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import locked
 from knn_logits.store.job import begin
-from knn_logits.store.manifest import put_manifest, read_manifest
-from knn_logits.store.records import SettingsRecord
+from knn_logits.store.manifest import read_manifest
+from knn_logits.store.records import GateRecord, SettingsRecord
 
 
 @dataclass(frozen=True)
@@ -137,35 +133,22 @@ def write_settings(
     record: SettingsRecord,
     gate: FittedGate | None = None,
     *,
+    judged: GateRecord | None = None,
     keep_gate: bool = False,
 ) -> None:
-    """Stores settings in a datastore, and a gate."""
+    """Stores settings in a datastore, and a gate with the record of the build that fitted it."""
     folder = store.folder.resolve()
     if gate is None:
         with locked(folder):
             # The manifest is read again, since another process may have changed the datastore.
             manifest = read_manifest(folder)
             if keep_gate or manifest.file("gate") is None:
-                put_manifest(folder, manifest.model_copy(update={"settings": record}))
+                manifest.model_copy(update={"settings": record}).write(folder)
                 return
     arrays = gate_arrays(gate) if gate is not None else None
-    plan = {"settings": repr(record), "gate": _identity(*arrays) if arrays else "none"}
-    with begin(folder, "tune", plan) as job:
-        manifest = read_manifest(folder)
-        # Only the settings may have changed since.
-        if job.ended and manifest.settings == record:
-            job.give_up()
-            return
+    with begin(folder, "tune", {}) as job:
         job.drop("gate")
         if arrays is not None:
             job.write("gate", *arrays)
-        job.commit(manifest, without={"gate"}, settings=record, gate=None)
-
-
-def _identity(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> str:
-    """Computes the SHA-256 of a gate."""
-    facts = [[name, arrays[name].dtype.name, arrays[name].shape] for name in sorted(arrays)]
-    digest = hashlib.sha256(json.dumps([facts, metadata], sort_keys=True).encode())
-    for name in sorted(arrays):
-        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return digest.hexdigest()
+        manifest = read_manifest(folder)
+        job.commit(manifest, without={"gate"}, settings=record, gate=judged)

@@ -1,43 +1,44 @@
-"""Builds by processes of torchrun: the bytes of one process, and errors that end all of them."""
+"""Keys that other processes compute: the bytes of one process, and errors that end all of them."""
 
 import hashlib
 import json
 import os
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from forked import Fork, command
-from hypothesis import given
-from hypothesis import strategies as st
 
-from knn_logits.building import builder
-from knn_logits.building import ranks as module
-from knn_logits.building.ranks import KeyWork, started_by_torchrun
+from knn_logits.building.distributed import KeyWorker, cut, started_by_torchrun
 from knn_logits.engine import keys
-from knn_logits.errors import ConfigError
+from knn_logits.engine.compatibility import CANARY_KEYS
+from knn_logits.engine.location import find_key
+from knn_logits.engine.windows import plan
+from knn_logits.errors import ConfigError, MismatchError
+from knn_logits.store import writer
 
 TEXT = "The crane lifts a crate from the quay, and the winch holds it over the water. "
 
 
-def work(entries, rows, written=0, shards=0):
-    return KeyWork(
-        folder=None, generation=0, text=None, contexts=SimpleNamespace(entries=entries), dim=1,
-        rows=rows, written=written, written_shards=shards, canary={}, sources=None,
-    )  # fmt: skip
+@pytest.mark.parametrize("first_entry", [0, 10, 30])
+def test_pieces_give_the_same_keys_as_one_machine(model, store, first_entry, monkeypatch):
+    monkeypatch.setattr(keys, "_BUFFER_BYTES", 1)  # many groups
+    location = find_key(model, "ffn_input")
+    tokens, contexts = np.asarray(store.tokens), store.contexts
+    windows = list(plan(contexts.first, contexts.length, 64, 32))
+    shape = {"dim": 32, "dtype": "float16", "batch_tokens": 32}
+    whole = keys.compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
+    worker = KeyWorker(model, location, shape, 1, store.checks)
+    pieces = list(cut(tokens, keys.grouped(windows, **shape), first_entry))
+    assert len(pieces) > 2
+    found = [worker(piece)[0] for piece in pieces]
+    assert np.concatenate(found).tobytes() == np.concatenate(list(whole)).tobytes()
 
 
-@given(st.integers(1, 400), st.integers(1, 50), st.integers(1, 6), st.integers(1, 300))
-def test_each_key_is_in_one_shard_of_one_rank(entries, rows, world, round_bytes):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_ROUND_BYTES", round_bytes)
-        one = work(entries, rows, written=min(entries - 1, 7), shards=2)
-        rounds = list(one.rounds(world, row_bytes=2))
-    shards = [shard for blocks in rounds for block in blocks for shard in block]
-    assert shards == list(range(one.shards))
-    assert (one.shards - 1) * rows < entries - one.written <= one.shards * rows
-    assert all(len(blocks) == world for blocks in rounds)
-    # A round's blocks differ by what the last ones lack.
-    assert all(len(blocks[0]) == max(map(len, blocks)) for blocks in rounds)
+def test_a_worker_that_computes_other_keys_is_refused(model, store):
+    location = find_key(model, "ffn_input")
+    other = {CANARY_KEYS: store.checks[CANARY_KEYS] + 0.5}
+    with pytest.raises(MismatchError, match="computes other keys"):
+        KeyWorker(model, location, {}, 1, store.checks | other)
 
 
 def test_without_torchrun_it_is_refused(monkeypatch, build, tmp_path):
@@ -60,17 +61,16 @@ def digests(folder):
 
 
 def of_a_rank(work, rank_1_ends):
-    """What each process runs. Small shards make many rounds; rank 1 may end in the third one."""
-    module._ROUND_BYTES = 1
-    write, written = module.write_array, []
+    """What each process runs; rank 1 may end with its third piece."""
+    compute, pieces = KeyWorker.__call__, []
 
-    def ends(path, array):
-        written.append(path)
-        if len(written) == 3 and os.environ["RANK"] == "1" and rank_1_ends:
+    def ends(worker, piece):
+        pieces.append(piece)
+        if len(pieces) == 3 and os.environ["RANK"] == "1" and rank_1_ends:
             os._exit(9)
-        write(path, array)
+        return compute(worker, piece)
 
-    module.write_array = ends
+    KeyWorker.__call__ = ends
     work()
 
 
@@ -99,7 +99,7 @@ def test_two_ranks_write_what_one_process_writes(run, model_folder, tmp_path, mo
     call = [model_folder, corpus, "--window", 64, "--stride", 32, "--batch-tokens", 256]
     call += ["--no-calibrate", "--json", "--out"]
     monkeypatch.setattr(keys, "_BUFFER_BYTES", 1)
-    monkeypatch.setattr(builder, "SHARD_BYTES", 6000)
+    monkeypatch.setattr(writer, "SHARD_BYTES", 6000)
     alone = run("build", *call, tmp_path / "alone").json
     assert len(list((tmp_path / "alone").glob("keys-*.npy"))) > 10
 
@@ -109,10 +109,10 @@ def test_two_ranks_write_what_one_process_writes(run, model_folder, tmp_path, mo
             out, err = launcher.ended()
         return launcher.returncode, out, err
 
-    # Rank 1 ends, and torchrun ends rank 0. Two rounds of two shards each are not lost.
+    # Rank 1 ends, and torchrun ends rank 0. The keys of four pieces are not lost.
     assert build(rank_1_ends=True)[0] != 0
     kept = json.loads((tmp_path / "s" / "building.json").read_text())["files"]
-    assert sum(one["name"].startswith("keys-") for one in kept) == 4
+    assert sum(one["name"].startswith("keys-") for one in kept) > 2
     code, out, err = build()
     assert code == 0, err
     assert "continuing the unfinished build" in err
