@@ -83,7 +83,7 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
         layer = _last_layer(model)
         if name == "layer_output":
             return KeyLocation(name, _path_of(model, layer), "output")
-        return KeyLocation(name, _path_of(model, _feed_forward(model, layer)), "input")
+        return KeyLocation(name, _path_of(model, feed_forward(model, layer)), "input")
     path, colon, side = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     if not colon or not path or side not in ("input", "output"):
         raise ConfigError(
@@ -106,7 +106,7 @@ def _last_layer(model: nn.Module) -> nn.Module:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     decoder = decoder_of(model)
-    for module in _breadth_first(decoder):
+    for module in breadth_first(decoder):
         if isinstance(module, nn.ModuleList) and len(module):
             last = original(module[-1])
             if isinstance(last, GradientCheckpointingLayer):
@@ -128,7 +128,7 @@ def _path_of_states(model: nn.Module) -> str:
     return _path_of(model, decoder)
 
 
-def _feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
+def feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
     level = [layer]
     while level:
         children = [child for module in level for child in module.named_children()]
@@ -143,7 +143,7 @@ def _feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
     )
 
 
-def _breadth_first(root: nn.Module) -> Iterator[nn.Module]:
+def breadth_first(root: nn.Module) -> Iterator[nn.Module]:
     level = [root]
     while level:
         yield from level

@@ -31,7 +31,7 @@ def store(instruct, tmp_path_factory):
     model, tokenizer = instruct
     folder = tmp_path_factory.mktemp("vllm") / "store"
     return build_datastore(
-        model, tokenizer, TEXTS, folder, key="head_input", k=8, lmbda=0.3, calibrate=False
+        model, tokenizer, TEXTS, folder, k=8, lmbda=0.3, calibrate=False
     )
 
 
@@ -122,19 +122,23 @@ def test_a_wrong_setting_is_refused_and_the_engine_goes_on(llm):
     assert len(write(llm, PROMPTS, [{}, {}])) == 2
 
 
-def test_a_datastore_built_by_vllm_has_the_keys_of_transformers(llm, store, tmp_path):
+@pytest.mark.parametrize("key", ["ffn_input", "head_input"])
+def test_a_datastore_built_by_vllm_has_the_keys_of_transformers(llm, instruct, key, tmp_path):
+    model, tokenizer = instruct
+    settings = {"calibrate": False, "k": 8, "key": key}
+    wanted = build_datastore(model, tokenizer, TEXTS, tmp_path / "wanted", **settings)
+    (tmp_path / "texts").mkdir()
     for number, text in enumerate(TEXTS):
-        (tmp_path / f"{number}.txt").write_text(text)
+        (tmp_path / "texts" / f"{number}.txt").write_text(text)
     folder = str(tmp_path / "built")
-    settings = {"calibrate": False, "k": 8}
-    llm.collective_rpc("knn_build", args=([str(tmp_path)], folder, settings))
+    llm.collective_rpc("knn_build", args=([str(tmp_path / "texts")], folder, settings))
     llm.reset_prefix_cache()
     built = Datastore(folder)
     assert built.manifest.model.engine == "vllm"
-    assert built.values.tolist() == store.values.tolist()
-    every = range(len(store))
-    keys, wanted = (torch.from_numpy(one.keys(list(every))).float() for one in (built, store))
-    torch.testing.assert_close(keys, wanted, atol=0.05, rtol=0.01)
+    assert built.values.tolist() == wanted.values.tolist()
+    every = list(range(len(built)))
+    keys = [torch.from_numpy(one.keys(every)).float() for one in (built, wanted)]
+    torch.testing.assert_close(*keys, atol=0.05, rtol=0.01)
 
 
 def test_a_datastore_of_another_model_or_key_is_refused_at_the_start(llm, instruct, tmp_path):
@@ -146,7 +150,7 @@ def test_a_datastore_of_another_model_or_key_is_refused_at_the_start(llm, instru
     text = (DATASTORES / "sqlite" / "pages" / "about.md").read_text()[:3000]
     for made, key, words in (
         (other, "head_input", "and 60% are needed"),
-        (model, "ffn_input", "head_input only, not at ffn_input"),
+        (model, "layer_output", "at ffn_input and head_input, not at layer_output"),
     ):
         store = build_datastore(made, tokenizer, [text], tmp_path / key, key=key, calibrate=False)
         with pytest.raises(KNNLogitsError, match=words):

@@ -15,6 +15,7 @@ from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 from knn_logits.errors import ConfigError, ModelError
+from knn_logits.integrations.vllm.kept_states import keep_ffn_input
 from knn_logits.integrations.vllm.requests import check_request
 from knn_logits.integrations.vllm.stepping import Stepping
 from knn_logits.integrations.vllm.vllm_model import VLLMModel
@@ -75,7 +76,13 @@ def _attach(worker: Any, names: list[str]) -> None:
     if not names:
         return
     # A folder that is none is refused before the model is loaded.
-    stores, warm_up = open_stores(names), worker.compile_or_warm_up_model
+    stores = open_stores(names)
+    load, warm_up = worker.load_model, worker.compile_or_warm_up_model
+
+    def loaded(**given: Any) -> None:
+        load(**given)
+        if stores[0].manifest.key.name == "ffn_input":
+            keep_ffn_input(worker.model_runner)
 
     def opened() -> Any:
         times = warm_up()
@@ -83,4 +90,4 @@ def _attach(worker: Any, names: list[str]) -> None:
         worker.knn_sources = stepping.sources.of
         return times
 
-    worker.compile_or_warm_up_model = opened
+    worker.load_model, worker.compile_or_warm_up_model = loaded, opened

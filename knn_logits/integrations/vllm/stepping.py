@@ -45,18 +45,26 @@ class Stepping:
 
     def __init__(self, runner: Any, datastores: Sequence[Datastore]) -> None:
         model = VLLMModel(runner)
-        self._memories = Memories(Memory(model, list(datastores), device=runner.device))
+        memory = Memory(model, list(datastores), device=runner.device)
+        self._model, self._key, self._memories = model, memory.location.name, Memories(memory)
         self.sources = Sources(model.tokenizer)
         self._runner = runner
         self._states: Tensor | None = None
         # Sampled tokens are then known before the next step, also where steps overlap.
         runner.input_batch.logitsprocs_need_output_token_ids = True
+        self._prepare_inputs, runner._prepare_inputs = runner._prepare_inputs, self._on_inputs
         self._sample_tokens, self._sample = runner.sample_tokens, runner._sample
         runner.sample_tokens, runner._sample = self._on_step, self._on_scores
 
+    def _on_inputs(self, *given: Any) -> Any:
+        prepared = self._prepare_inputs(*given)
+        self._scored = prepared[0]  # the places of the tokens whose states the head reads
+        return prepared
+
     def _on_step(self, grammar: Any) -> Any:
-        state = self._runner.execute_model_state
-        self._states = None if state is None else state.sample_hidden_states
+        # A later pass, which may be that of drafts, overwrites the states.
+        ran = self._runner.execute_model_state is not None
+        self._states = self._model.sampled(self._key, self._scored) if ran else None
         return self._sample_tokens(grammar)
 
     @torch.inference_mode()

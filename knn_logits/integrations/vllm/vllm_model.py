@@ -19,8 +19,9 @@ from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from knn_logits.building.builder import build_datastore
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import ConfigError, ModelError
+from knn_logits.integrations.vllm.kept_states import keep_ffn_input
 
-KEY = "head_input"
+KEYS = ("ffn_input", "head_input")
 
 
 class Scores(NamedTuple):
@@ -56,21 +57,41 @@ class VLLMModel(nn.Module):
         self.generation_config = GenerationConfig(**given)
         self.precision = str(runner.model_config.dtype).removeprefix("torch.")
         self.tokenizer = cached_tokenizer_from_config(runner.model_config)
-        # The states pass through this module, so that they can be taken there.
-        self.states = nn.Identity()
+        # The states pass through these modules, so that they can be taken there.
+        self.ffn_input, self.head_input = nn.Identity(), nn.Identity()
 
     def find_key(self, name: str) -> str:
         """The module for a key's name.
 
         Raises:
-            ConfigError: for any place but the input of the head.
+            ConfigError: for any place but the inputs of the last feed-forward network and the head.
+            ModelError: when vLLM's model has no such feed-forward network.
         """
-        if name != KEY:
+        if name not in KEYS:
             raise ConfigError(
-                f"vLLM gives the states at {KEY} only, not at {name}: build the datastore with "
-                f"--key {KEY}"
+                f"vLLM gives the states at {' and '.join(KEYS)}, not at {name}: build the "
+                "datastore with one of them"
             )
-        return "states"
+        if name == "ffn_input" and not hasattr(self._runner, "knn_states"):
+            if not self._runner.model_config.enforce_eager:
+                raise ConfigError(
+                    "the model is compiled without the key ffn_input: start vLLM with "
+                    "enforce_eager=True, or with a datastore of this key"
+                )
+            keep_ffn_input(self._runner)
+        return name
+
+    def sampled(self, key: str, places: Tensor) -> Tensor:
+        """The states at a key of the tokens that the last pass scored.
+
+        Args:
+            key: The key's name.
+            places: The places of these tokens in the pass.
+        """
+        if key == "ffn_input":
+            states: Tensor = self._runner.knn_states[places]
+            return states
+        return self._runner.execute_model_state.sample_hidden_states
 
     def get_decoder(self) -> nn.Module:
         """The module that reads the columns."""
@@ -89,14 +110,21 @@ class VLLMModel(nn.Module):
         lengths = [columns] * rows if attention_mask is None else attention_mask.sum(-1).tolist()
         texts = [row[:length] for row, length in zip(input_ids.tolist(), lengths, strict=True)]
         states = nn.utils.rnn.pad_sequence(self._read(texts), batch_first=True)
-        states = self.states(nn.functional.pad(states, (0, 0, 0, columns - states.shape[1])))
+        states = nn.functional.pad(states, (0, 0, 0, columns - states.shape[1]))
+        kept = getattr(self._runner, "knn_states", states[:0, :0, :0])
+        heads = states.shape[-1] - kept.shape[-1]
+        self.ffn_input(states[..., heads:])
+        states = self.head_input(states[..., :heads])
         if keys_only:
             return None
         logits = self._runner.model.compute_logits(states.flatten(0, 1))
         return Scores(logits.unflatten(0, (rows, columns)))
 
     def _read(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-        """The states of texts, [tokens, dim] each, in as few passes as fit."""
+        """The states of texts, [tokens, dims] each, in as few passes as fit.
+
+        The head's input is first, and the feed-forward network's follows where it is kept.
+        """
         runner, longest = self._runner, max(map(len, texts))
         if longest > runner.max_model_len:
             raise ModelError(
@@ -152,6 +180,8 @@ class VLLMModel(nn.Module):
         step.total_num_scheduled_tokens = sum(lengths.values())
         runner.execute_model(step)
         states, runner.execute_model_state = runner.execute_model_state.hidden_states, None
+        if hasattr(runner, "knn_states"):
+            states = torch.cat([states, runner.knn_states[: len(states)]], dim=-1)
         places, starts = runner.input_batch.req_id_to_index, runner.query_start_loc.np
         parts = [
             states[starts[places[name]] :][:length].clone() for name, length in lengths.items()
@@ -164,5 +194,5 @@ class VLLMModel(nn.Module):
     def build(self, sources: Sequence[str], folder: str, settings: Mapping[str, Any]) -> int:
         """Builds a datastore from files and folders, and returns its number of entries."""
         documents = read_corpus(list(sources))
-        store = build_datastore(self, self.tokenizer, documents, folder, key=KEY, **settings)
+        store = build_datastore(self, self.tokenizer, documents, folder, **settings)
         return len(store)
