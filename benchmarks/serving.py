@@ -34,10 +34,10 @@ WAIT_SECONDS = 120
 class Server:
     """`knn-logits serve` in a process of its own, on a free port, and its clients in another."""
 
-    def __init__(self, model, store, tokens, at_once, folder):
+    def __init__(self, model, store, tokens, at_once, folder, dtype="auto"):
         self._errors = (Path(folder) / "serve.log").open("w+")
         command = [sys.executable, "-m", "knn_logits", "serve", model, store, "--port", "0"]
-        command += ["--at-once", str(at_once)]
+        command += ["--at-once", str(at_once), "--dtype", dtype]
         self._process = subprocess.Popen(command, stdout=self._errors, stderr=subprocess.STDOUT)
         url = self._address()
         models = httpx.get(f"{url}/v1/models", trust_env=False).json()["data"]

@@ -5,12 +5,14 @@ python benchmarks/vllm_engine.py MODEL STORE TEXT speed
 python benchmarks/vllm_engine.py MODEL none TEXT build
 
 Prompts are beginnings of the documents of a text that the datastore does not hold. `exact` gives
-vLLM a small cache and few tokens a step, so that it cuts prompts. `speed` asks for so many texts at
-once. `build` makes a datastore of TEXT with vLLM and with transformers. Each part is a process of
-its own, since vLLM keeps one engine in a process.
+vLLM a small cache and few tokens a step, so that it cuts prompts and preempts requests. `speed`
+asks for so many texts at once. `build` makes a datastore of TEXT with vLLM and with transformers.
+Each part is a process of its own, since vLLM keeps one engine in a process. `--engine` changes
+vLLM's own settings, such as '{"tensor_parallel_size": 2}', and `--name` keeps the result apart.
 """
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -80,18 +82,19 @@ def library_logs(memory, prompt, answer, settings):
 def exact(args, prompts):
     from vllm import LLM
 
-    # The blocks hold most of 16 texts at once.
-    llm = LLM(
-        model=args.model,
-        dtype="float32",
-        max_model_len=512,
-        enforce_eager=True,
-        max_num_batched_tokens=64,
-        max_num_seqs=32,
-        block_size=32,
-        num_gpu_blocks_override=48,
-        disable_log_stats=False,
-    )
+    # The blocks hold a third of 16 texts.
+    given = {
+        "model": args.model,
+        "dtype": "float32",
+        "max_model_len": 512,
+        "enforce_eager": True,
+        "max_num_batched_tokens": 64,
+        "max_num_seqs": 32,
+        "block_size": 32,
+        "num_gpu_blocks_override": 24,
+        "disable_log_stats": False,
+    }
+    llm = LLM(**given | args.engine)
     settings = [{}, {"knn_lmbda": 0.4, "knn_k": 16}, {"knn_suffix_weight": 4.0}, OFF]
     mixed = [settings[place % 4] for place in range(16)]
     together, outputs = write(llm, prompts, [parameters(args.tokens, **one) for one in mixed])
@@ -105,7 +108,9 @@ def exact(args, prompts):
     given = [parameters(args.tokens)] * 16
     given += [parameters(args.tokens, **settings[1 + place % 3]) for place in range(16)]
     among, _ = write(llm, others, given)
-    preempted = [one.value for one in llm.get_metrics() if one.name == "vllm:num_preemptions"]
+    counted = ("num_preemptions", "prefix_cache_hits", "spec_decode_num_accepted_tokens")
+    values = {one.name: getattr(one, "value", None) for one in llm.get_metrics()}
+    counts = {name: values.get(f"vllm:{name}") for name in counted}
 
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
     memory = knn_logits.Memory(model, args.store)
@@ -121,7 +126,7 @@ def exact(args, prompts):
     alike = sum(one[0][0] == answer for one, answer in zip(alone, among, strict=False))
     return {
         "difference of log p": errors,
-        "preemptions": preempted,
+        "counts": counts,
         "same text alone and among 31 others": f"{alike} of 16",
     }
 
@@ -133,9 +138,9 @@ def speed(args, prompts):
         model=args.model,
         dtype=args.dtype,
         max_model_len=512,
-        enforce_eager=True,
         max_num_seqs=64,
         enable_prefix_caching=False,
+        **{"enforce_eager": True} | args.engine,
     )
     result = {}
     for size in (1, 16, 64):
@@ -176,9 +181,7 @@ def build(args):
 
     def by_transformers(folder):
         documents = knn_logits.read_corpus([args.text])
-        knn_logits.build_datastore(
-            model, tokenizer, documents, folder, key="head_input", **settings
-        )
+        knn_logits.build_datastore(model, tokenizer, documents, folder, **settings)
 
     result = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -192,13 +195,18 @@ def build(args):
                 best = [entries / seconds for seconds in took]
                 result[name] = [*map(max, zip(best, result.get(name, best), strict=True))]
         keys = [
-            torch.from_numpy(np.array(knn_logits.Datastore(f"{folder}/{name}").keys(range(64))))
+            torch.from_numpy(np.array(knn_logits.Datastore(f"{folder}/{name}").keys(range(2048))))
             for name in result
         ]
     result = {name: dict(zip(("entries a second", "entries a second of the processor"), best,
                              strict=True)) for name, best in result.items()}  # fmt: skip
     gap = (keys[0].float() - keys[1].float()).norm(dim=-1) / keys[1].float().norm(dim=-1)
-    return result | {"largest relative difference of a key": float(gap.max())}
+    near = [torch.cdist(one.float(), one.float()).topk(17, largest=False)[1] for one in keys]
+    shared = (near[0][:, :, None] == near[1][:, None, :]).any(-1).float().mean()
+    return result | {
+        "largest relative difference of a key": float(gap.max()),
+        "share of a key's 16 neighbors that are the same": float(shared),
+    }
 
 
 def main():
@@ -210,6 +218,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    parser.add_argument("--engine", type=json.loads, default={})
+    parser.add_argument("--name", default="")
     args = parser.parse_args()
     if args.part == "build":
         result = build(args)
@@ -219,7 +229,7 @@ def main():
         prompts = prompts_of(args.text, tokenizer, 16 if args.part == "exact" else 64)
         result = {"exact": exact, "speed": speed}[args.part](args, prompts)
         result["entries"] = knn_logits.Datastore(args.store).manifest.entries
-    record(f"vllm_{args.part}", vars(args), result)
+    record(f"vllm_{args.part}{args.name}", vars(args), result)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,7 @@ SETTINGS = [{}, {"knn": 0}, {"knn_lmbda": 0.5, "knn_k": 4}, {"knn_exclude": ["0"
 def store(instruct, tmp_path_factory):
     model, tokenizer = instruct
     folder = tmp_path_factory.mktemp("vllm") / "store"
-    return build_datastore(
-        model, tokenizer, TEXTS, folder, k=8, lmbda=0.3, calibrate=False
-    )
+    return build_datastore(model, tokenizer, TEXTS, folder, k=8, lmbda=0.3, calibrate=False)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""Keeps the input of a model's last feed-forward network, the default key, for each token of a pass.
+"""Keeps the input of a model's last feed-forward network, the default key, for a pass of vLLM.
 
-The model copies it into a buffer. The buffer has one address for good, so a compiled graph and a
-CUDA graph copy to it as well.
+The model copies it into a buffer. The copy is a part of the model's graph, and the buffer has one
+address for good, so a CUDA graph that is replayed fills it as well. With tensor parallelism, each
+process has the whole input, since attention ends with an all-reduce.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _last_ffn(runner: Any) -> nn.Module:
         or config.cache_config.kv_sharing_fast_prefill
     ):
         raise ModelError(
-            "under enable_dbo, kv_sharing_fast_prefill and sequence-parallel experts, the tokens of "
+            "with enable_dbo, kv_sharing_fast_prefill or sequence-parallel experts, the tokens of "
             f"a pass do not reach the last feed-forward network together: {advice}"
         )
     if hasattr(model, "get_language_model"):
@@ -62,5 +63,6 @@ def _last_ffn(runner: Any) -> nn.Module:
             except ModelError:
                 break
     raise ModelError(
-        f"the last layer of vLLM's {type(model).__name__} has no known feed-forward network: {advice}"
+        f"the last layer of vLLM's {type(model).__name__} has no known feed-forward network: "
+        f"{advice}"
     )
