@@ -74,10 +74,15 @@ class VLLM:
                 time.sleep(0.5)
         raise SystemExit(f"vLLM did not start: {Path(self._log.name).read_text()[-4000:]}")
 
-    def megabytes(self):
+    def _processes(self):
         process = psutil.Process(self._process.pid)
-        parts = [process, *process.children(recursive=True)]
-        return sum(part.memory_info().rss for part in parts) / 1e6
+        return [process, *process.children(recursive=True)]
+
+    def megabytes(self):
+        return sum(one.memory_info().rss for one in self._processes()) / 1e6
+
+    def processor_seconds(self):
+        return sum(sum(one.cpu_times()[:2]) for one in self._processes())
 
     def close(self):
         self._process.terminate()
@@ -85,7 +90,7 @@ class VLLM:
 
 
 def clients(args, prompts):
-    """Tokens a second of both servers for 1, 4 and 16 clients."""
+    """Tokens a second, of the clock and of the processor, of both servers."""
     texts = [AutoTokenizer.from_pretrained(args.model).decode(one) for one in prompts]
     result = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -96,19 +101,28 @@ def clients(args, prompts):
             with httpx.Client(base_url=URL, timeout=600, trust_env=False) as client:
                 one = partial(write_one, client, "model", args.tokens)
                 with ThreadPoolExecutor(number) as threads:
-                    started = time.perf_counter()
+                    started, before = time.perf_counter(), vllm.processor_seconds()
                     written = sum(threads.map(one, texts[: max(4, number)]))
-                    return time.perf_counter() - started, written
+                    processor = vllm.processor_seconds() - before
+                    return time.perf_counter() - started, processor, written
 
+        write = {
+            "vLLM": ask,
+            "knn-logits serve": lambda number: own.write(texts[: max(4, number)], number),
+        }
         for number in (1, 4, 16):
-            rates = {"vLLM": [], "knn-logits serve": []}
+            best = {}
             for _ in range(args.rounds):
-                seconds, tokens = ask(number)
-                rates["vLLM"].append(tokens / seconds)
-                seconds, _, tokens = own.write(texts[: max(4, number)], number)
-                rates["knn-logits serve"].append(tokens / seconds)
-            best = {name: max(each) for name, each in rates.items()}
-            result[f"{number} clients"] = best | {"ratio": best["vLLM"] / best["knn-logits serve"]}
+                for name, way in write.items():
+                    *took, tokens = way(number)
+                    rates = [tokens / seconds for seconds in took]
+                    best[name] = [*map(max, zip(rates, best.get(name, rates), strict=True))]
+            ours = best["knn-logits serve"]
+            ratio = [one / other for one, other in zip(best["vLLM"], ours, strict=True)]
+            result[f"{number} clients"] = {
+                name: dict(zip(("clock", "processor"), rates, strict=True))
+                for name, rates in (best | {"ratio": ratio}).items()
+            }
             print(number, result[f"{number} clients"], flush=True)
         own.close()
         vllm.close()
@@ -238,7 +252,7 @@ def main():
     parser.add_argument("part", choices=["clients", "api", "many"])
     parser.add_argument("--other", help="a second datastore, for many")
     parser.add_argument("--requests", type=int, default=500)
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--options", default="--enforce-eager", help="options of vLLM's server")
