@@ -38,7 +38,10 @@ URL = f"http://127.0.0.1:{PORT}"
 ON, OFF = {"knn_lmbda": 0.3}, {"knn": 0}
 SCHEMA = {
     "type": "object",
-    "properties": {"title": {"type": "string", "maxLength": 20}, "number": {"type": "integer"}},
+    "properties": {
+        "title": {"type": "string", "maxLength": 20},
+        "number": {"type": "integer", "minimum": 0, "maximum": 9999},
+    },
     "required": ["title", "number"],
     "additionalProperties": False,
 }
@@ -84,7 +87,12 @@ class VLLM:
     def processor_seconds(self):
         return sum(sum(one.cpu_times()[:2]) for one in self._processes())
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind:
+            print(Path(self._log.name).read_text()[-8000:])
         self._process.terminate()
         self._process.wait(60)
 
@@ -93,8 +101,7 @@ def clients(args, prompts):
     """Tokens a second, of the clock and of the processor, of both servers."""
     texts = [AutoTokenizer.from_pretrained(args.model).decode(one) for one in prompts]
     result = {}
-    with tempfile.TemporaryDirectory() as folder:
-        vllm = VLLM(args, folder)
+    with tempfile.TemporaryDirectory() as folder, VLLM(args, folder) as vllm:
         own = Server(args.model, args.store, args.tokens, 16, folder, args.dtype)
 
         def ask(number):
@@ -125,7 +132,6 @@ def clients(args, prompts):
             }
             print(number, result[f"{number} clients"], flush=True)
         own.close()
-        vllm.close()
     return result
 
 
@@ -134,9 +140,8 @@ def api(args, prompts):
     prompt = AutoTokenizer.from_pretrained(args.model).decode(prompts[3])
     messages = [{"role": "user", "content": "Which PEP describes the walrus operator?"}]
     result = {}
-    with tempfile.TemporaryDirectory() as folder:
-        options = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-        server = VLLM(args, folder, *options)
+    options = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    with tempfile.TemporaryDirectory() as folder, VLLM(args, folder, *options):
         client = OpenAI(base_url=f"{URL}/v1", api_key="none")
         write = partial(client.completions.create, model="model", temperature=0)
         chat = partial(client.chat.completions.create, model="model", temperature=0)
@@ -163,7 +168,7 @@ def api(args, prompts):
                 tool_choice={"type": "function", "function": {"name": "find"}},
                 **extra,
             )
-            call = used.choices[0].message.tool_calls[0].function
+            calls = [one.function for one in used.choices[0].message.tool_calls or []]
             result[f"knn {name}"] = {
                 "completions": len(choice.text) > 0,
                 "sources": [len(one["tokens"]) for one in texts] == ([16] if knn is ON else []),
@@ -172,14 +177,14 @@ def api(args, prompts):
                 "chat, streamed": spoken == said.choices[0].message.content,
                 "chat, log-probabilities": len(said.choices[0].logprobs.content) == 16,
                 "JSON schema": set(value) == {"title", "number"},
-                "tools": call.name == "find" and set(json.loads(call.arguments)) == set(value),
+                "tools": [(one.name, set(json.loads(one.arguments))) for one in calls]
+                == [("find", set(value))],
             }
         result["log-probabilities differ"] = rows["on"] != rows["off"]
         try:
             write(prompt="x", extra_body={"vllm_xargs": {"knn_lmbda": 3}})
         except BadRequestError as error:
             result["a wrong setting is refused"] = str(error)
-        server.close()
     return result
 
 
@@ -190,8 +195,8 @@ async def one_request(client, number, prompts, stores, chance):
     knn = OFF if name is None else {"knn_datastores": [name], "knn_lmbda": chance.uniform(0.1, 0.9)}
     asked = {
         "model": "model",
-        "prompt": prompts[number % len(prompts)],
-        "max_tokens": chance.randint(8, 32),
+        "prompt": prompts[number % 4],
+        "max_tokens": chance.randint(2, 8),
         "temperature": 1.0,
         "seed": number,
         "extra_body": {"vllm_xargs": knn, "return_token_ids": True, "ignore_eos": True},
@@ -237,11 +242,8 @@ async def all_requests(args, prompts, server):
 
 
 def many(args, prompts):
-    with tempfile.TemporaryDirectory() as folder:
-        server = VLLM(args, folder)
-        result = asyncio.run(all_requests(args, prompts, server))
-        server.close()
-    return result
+    with tempfile.TemporaryDirectory() as folder, VLLM(args, folder) as server:
+        return asyncio.run(all_requests(args, prompts, server))
 
 
 def main():
