@@ -92,7 +92,8 @@ class VLLM:
 
     def __exit__(self, kind, *_):
         if kind:
-            print(Path(self._log.name).read_text()[-8000:])
+            lines = Path(self._log.name).read_text().splitlines()
+            print(*[line for line in lines if "ERROR" in line][:100], sep="\n")
         self._process.terminate()
         self._process.wait(60)
 
