@@ -199,7 +199,6 @@ async def one_request(client, number, prompts, stores, chance):
         "prompt": prompts[number % 4],
         "max_tokens": chance.randint(2, 8),
         "temperature": 1.0,
-        "seed": number,
         "extra_body": {"vllm_xargs": knn, "return_token_ids": True, "ignore_eos": True},
     }
     if kind != "read":
