@@ -27,7 +27,7 @@ QUICK := building/test_given_documents.py corpus/test_corpus_hub.py corpus/test_
     docs/test_site.py engine/test_compatibility.py engine/test_location.py \
     engine/test_tokens.py engine/test_windows.py evidence/test_sources.py \
     generation/test_generate_constraints.py hub/test_card.py \
-    index/test_choice.py index/test_demand.py index/test_exact.py lab/test_csr_pickle.py \
+    index/test_choice.py index/test_demand.py index/test_exact.py lab/test_clusters.py \
     lab/test_legacy.py measure/test_likelihood.py measure/test_texts.py \
     mixture/gates/test_gate.py mixture/test_distribution_edges.py \
     mixture/test_presets.py settings/test_config.py settings/test_given_numbers.py \

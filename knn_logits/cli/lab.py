@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from rich.filesize import decimal
 
 from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.build import StoreOptions
-from knn_logits.cli.corpus_options import CorpusOptions, Report
 from knn_logits.cli.loading import Run, RunOptions, index_of, index_words, open_datastore, size_of
-from knn_logits.cli.options import Json, Model, Settable, Without, argument, command
+from knn_logits.cli.options import Json, Model, Settable, Store, argument, command
 from knn_logits.cli.terminal import answer, in_time, picked, tell
 from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
-from knn_logits.settings.passes import PassConfig, WindowConfig
+from knn_logits.settings.passes import WindowConfig
 from knn_logits.settings.registry import settings_line
-from knn_logits.store.layout import MANIFEST
-
-if TYPE_CHECKING:
-    from knn_logits.corpus.documents import Document
-    from knn_logits.store.datastore import Datastore
 
 
 @command
 def distill(
     model: Model,
-    passes: Annotated[PassConfig, Without(("concatenate",))],
-    fields: Annotated[CorpusOptions, Without(("source_field", "target_field"))],
-    output: StoreOptions,
+    store: Store,
     run: RunOptions,
     out: str = setting(..., "Folder to write; new or empty.", metavar="FOLDER"),
-    corpus: list[str] = argument(
-        "CORPUS...", "Text, as for build, or a datastore folder, whose text and keys are used."
-    ),
     rows: float = setting(3.0, "Average number of rows per distinct token of the corpus."),
     epochs: int = setting(6, "Maximum number of epochs.", least=1),
+    overwrite: bool = setting(False, "Overwrite an existing datastore."),
     json: Json = False,
 ) -> None:
     """Train a small learned memory to replace a datastore.
@@ -45,48 +33,30 @@ def distill(
     The result works wherever a datastore does (generate, explain, eval, tune, push). It is far
     smaller and stores no text, so a vote refers to a row and not to a passage.
     """
-    report = Report()
-    with Bars(AGAIN) as bars:
-        text: Any = _corpus(corpus, fields, report, bars)
-        loaded, tokenizer = run.load(model)
+    datastore = open_datastore(store, keys=True)
+    with Bars("run the same command again to start over") as bars:
+        loaded, tokenizer = run.load(model, datastore.folder)
         from knn_logits.lab.distilling import distill as learn
 
-        how = {**passes.keywords(), **vars(output), "seed": run.seed, "progress": bars}
-        how |= {"rows": rows, "epochs": epochs}
-        made = learn(loaded, tokenizer, text, out, **how)
-    _answer_learnt(made, report, bars.seconds, json)
-
-
-def _corpus(
-    corpus: list[str], fields: CorpusOptions, report: Report, bars: Bars
-) -> Datastore | Iterable[Document]:
-    """The documents of a corpus; or a datastore, where its folder is given."""
-    if len(corpus) == 1 and (Path(corpus[0]) / MANIFEST).is_file():
-        return open_datastore(corpus[0], keys=True)
-    return fields.documents(corpus, report, bars, pairs=False)
-
-
-def _answer_learnt(made: Datastore, report: Report, seconds: float, json: bool) -> None:
+        how: dict[str, Any] = {"rows": rows, "epochs": epochs, "overwrite": overwrite}
+        made = learn(loaded, tokenizer, datastore, out, seed=run.seed, progress=bars, **how)
     manifest = made.manifest
     record, settings = manifest.learned, manifest.settings
     assert record is not None
     content = {
-        "rows": manifest.entries,
         "bytes": size_of(made),
+        "rows": manifest.entries,
         **picked(settings, "k", "lmbda", "temperature"),
         "perplexity": {"lm": record.perplexity_lm, "interpolated": record.perplexity},
-        **record.model_dump(include={"entries", "documents", "epochs", "held_out"}),
-        "store": str(made.folder),
     }
     answer(
         json,
         content,
         f"{made.folder}: {manifest.entries:,} rows from {record.entries:,} tokens of "
-        f"{record.documents:,} documents in {in_time(seconds)}, {decimal(size_of(made))}",
-        report.summary,
+        f"{record.documents:,} documents in {in_time(bars.seconds)}, {decimal(size_of(made))}",
         f"perplexity of {record.held_out:,} held-out tokens: {record.perplexity_lm:.1f} → "
         f"{record.perplexity:.1f}, with {settings_line(settings, symbols=True)}",
-        seconds=seconds,
+        seconds=bars.seconds,
     )
 
 
@@ -121,17 +91,13 @@ def import_store(
         how |= {"index": config, "source_text": output.source}
         done = import_datastore(loaded, tokenizer, source, out, **how, progress=bars)
     manifest = done.store.manifest
-    recall = manifest.index.recall
     for line in done.limits:
         tell(line)
     content = {
-        **picked(manifest, "entries", "dim"),
-        "keys": done.store.has_keys,
-        "clusters": manifest.file("clusters") is not None,
+        **picked(manifest, "entries"),
         **index_of(done.store),
-        "recall": recall.value if recall else None,
-        **picked(done, "unwritten", "model_error"),
-        "limits": list(done.limits),
+        "clusters": manifest.file("clusters") is not None,
+        **picked(done, "unwritten", "model_error", "limits"),
     }
     unwritten = f", {done.unwritten:,} at the end were never written" if done.unwritten else ""
     answer(

@@ -29,11 +29,11 @@ from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import Index
 from knn_logits.index.faiss_file import FaissFile, read_faiss_file
-from knn_logits.lab.csr_pickle import read_csr
 from knn_logits.lab.legacy import (
     LegacyFiles,
     find_files,
     key_parts,
+    read_clusters,
     read_keys,
     read_values,
     written_entries,
@@ -62,10 +62,9 @@ _SPANS = 4
 
 @dataclass(frozen=True)
 class Imported:
-    """An imported datastore, the files that it came from, and what is not possible with it."""
+    """An imported datastore, and what is not possible with it."""
 
     store: Datastore
-    files: LegacyFiles
     unwritten: int  # entries at the end that the other system never filled, and are left out
     model_error: float | None  # distance of the keys from this model's; near 1 for another model's
     limits: tuple[str, ...]  # what is not possible, one line each
@@ -140,7 +139,7 @@ def import_datastore(
     ):
         conversion = _Conversion(Steps(job, model, tokenizer, plan, progress), files, index)
         values, error = conversion.run(config, license=license, source=source_text)
-    return _imported(Datastore(folder), files, values, error)
+    return _imported(Datastore(folder), values, error)
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,9 @@ class _Conversion:
         if keys is not None:
             advance = counter(progress, "keys", entries, job.keys)
             write_keys(job, key_parts(keys[:entries], job.keys), advance)
-        write_clusters(job, files, len(values), entries)
+        clusters = self._clusters(len(values))
+        if clusters is not None:
+            job.write("clusters", clusters[:entries])
         manifest = steps.keys.manifest(
             model,
             tokenizer,
@@ -213,17 +214,23 @@ class _Conversion:
             )
         return old
 
+    def _clusters(self, entries: int) -> Array | None:
+        """Reads the other system's clusters; None if there are none, or they cannot be read."""
+        try:
+            return read_clusters(self.files.clusters, entries) if self.files.clusters else None
+        except DamagedError as error:
+            logger.warning("%s; the datastore is imported without clusters", error)
+            return None
 
-def _imported(store: Datastore, files: LegacyFiles, values: int, error: float | None) -> Imported:
+
+def _imported(store: Datastore, values: int, error: float | None) -> Imported:
     limits = ["sources are passages of one stream, since the files do not name documents"]
     if not store.offers_keys:
         limits += [
             "there are no keys, so refine, add, compact and another index are not possible",
             "the recall is unknown, and nothing shows whether the index belongs to this model",
         ]
-    if files.clusters is not None and store.clusters is None:
-        limits.append("the clusters could not be taken over")
-    return Imported(store, files, values - len(store), error, tuple(limits))
+    return Imported(store, values - len(store), error, tuple(limits))
 
 
 def _write_text(
@@ -234,35 +241,6 @@ def _write_text(
     with writing_text(job, concatenate=True, vocabulary=vocabulary) as writer:
         tokens = np.concatenate([[first], np.asarray(values, np.int64)])
         writer.add(tokens, id=files.values.name, title=f"all of {files.values.name}")
-
-
-def write_clusters(job: Job, files: LegacyFiles, entries: int, written: int) -> bool:
-    """Writes the cluster of each of the `written` entries, if the other system made clusters."""
-    if files.clusters is None:
-        return False
-    try:
-        (rows, columns), indptr, indices = read_csr(files.clusters)
-        if columns != entries or len(indices) != entries:
-            raise DamagedError(
-                f"{files.clusters} is made for {columns} entries and names {len(indices)}, but the "
-                f"datastore has {entries}"
-            )
-        # The numbers are compared and not subtracted, since differences of large ones wrap around.
-        rising = bool((indptr[1:] >= indptr[:-1]).all())
-        if not rising or (int(indptr[0]), int(indptr[-1])) != (0, entries) or rows > entries:
-            raise DamagedError(f"{files.clusters} has clusters whose sizes do not add up")
-        if int(indices.min(initial=0)) < 0 or int(indices.max(initial=0)) >= entries:
-            raise DamagedError(f"{files.clusters} names entries that the datastore does not have")
-        sizes: Array = np.diff(indptr.astype(np.int64))
-        clusters = np.full(entries, -1, np.int32)
-        clusters[indices] = np.repeat(np.arange(rows, dtype=np.int32), sizes)
-        if int(clusters.min(initial=0)) < 0:
-            raise DamagedError(f"{files.clusters} leaves entries without a cluster")
-    except DamagedError as error:
-        logger.warning("%s; the datastore is imported without clusters", error)
-        return False
-    job.write("clusters", clusters[:written])
-    return True
 
 
 def _converted(store: Datastore, old: FaissFile, progress: Progress) -> tuple[Index, IndexRecord]:

@@ -22,7 +22,6 @@ from knn_logits.building.settings_choice import (
     pieces_of,
     sample_size,
 )
-from knn_logits.engine.compatibility import vocabulary_size
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import windows_of
@@ -31,7 +30,8 @@ from knn_logits.index.exact import ExactIndex
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood
 from knn_logits.measure.text_pass import score_pieces, tokens_of_scoring_pass
 from knn_logits.metrics import LEARNED_METRIC
-from knn_logits.progress import Progress
+from knn_logits.mixture.vote import mix_row
+from knn_logits.progress import Progress, counter
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.settings.config import FEWEST_CALIBRATED
 from knn_logits.store.datastore import Datastore
@@ -55,8 +55,6 @@ _DRAWN = 2.0
 _TEMPERATURES = tuple(2.0 ** (step / 4) for step in range(-2, 9))
 # Adam's decays, and its step in units of the rows' own size.
 _DECAYS, _STEP = (0.9, 0.99), 0.05
-_ROWS_AT_ONCE = 256
-_MIN_P = 1e-30
 _SCALED_TOKENS = 1024
 # No more than this share of the corpus is held out.
 _MAX_HELD_OUT = 0.1
@@ -67,81 +65,40 @@ class Held:
     """Tokens that the rows are not learnt from."""
 
     states: Tensor  # float32 [tokens, dim]
-    tokens: Tensor  # int64 [tokens], numbers among the memory's tokens; -1 for another token
-    targets: Tensor  # int64 [tokens], as the model numbers them
+    targets: Tensor  # int64 [tokens]
     log_p_lm: Tensor  # float32 [tokens]
 
 
+@dataclass(frozen=True)
 class Rows:
-    """Rows that learn in place, [rows, dim], sorted by token; each token has `allotted` of them."""
+    """Rows of tokens."""
 
-    def __init__(self, rows: Tensor, allotted: Ints, steps: int) -> None:
-        self.rows = rows
-        device = rows.device
-        self.allotted = torch.from_numpy(allotted).to(device)
-        self.first = self.allotted.cumsum(0) - self.allotted
-        self._adam = torch.optim.Adam([rows], betas=_DECAYS)
-        self._size = 0.0
-        self._steps, self._step = max(1, steps), 0
+    rows: Tensor  # float32 [rows, dim]
+    tokens: Tensor  # int64 [rows], the token of each, on the same device
 
-    def begin(self, scale: float) -> None:
-        """Multiplies the rows before they begin to learn, and chooses the size of a step."""
-        self.rows *= scale
-        self._size = _STEP * float(self.rows.square().mean().sqrt())
+    def log_p(self, states: Tensor, targets: Tensor, scale: float = 1.0) -> Tensor:
+        """Computes log p of a token after each state, float32 [states]; -inf without a row."""
+        scores = scale * (states @ self.rows.T)
+        own = scores.masked_fill(self.tokens != targets[:, None], -math.inf)
+        return own.logsumexp(dim=-1) - scores.logsumexp(dim=-1)
 
-    def learn(self, states: Tensor, tokens: Tensor) -> None:
-        """Makes tokens, numbers among the memory's, int64 [batch], likelier after some states."""
-        p = torch.softmax(states @ self.rows.T, dim=-1)
-        row, column = self._rows_of(tokens)
-        votes = p[row, column]
-        total = torch.zeros(len(tokens), device=p.device).index_add_(0, row, votes)
-        # The gradient at a row is its p less its part in the token's p.
-        p[row, column] = votes - votes / total.clamp(min=_MIN_P)[row]
-        self._move(p.T @ states / len(tokens))
-
-    def _rows_of(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The place in a batch, and the row, of each row of each token."""
-        allotted = self.allotted[tokens]
-        batch = torch.arange(len(tokens), device=tokens.device)
-        row = torch.repeat_interleave(batch, allotted)
-        before = torch.repeat_interleave(allotted.cumsum(0) - allotted, allotted)
-        column = torch.arange(len(row), device=tokens.device) - before
-        return row, column + self.first[tokens][row]
-
-    def _move(self, gradient: Tensor) -> None:
-        self._step += 1
-        for group in self._adam.param_groups:
-            group["lr"] = self._size * max(0.05, 1.0 - self._step / self._steps)
-        self.rows.grad = gradient
-        self._adam.step()
-
+    @torch.no_grad()
     def perplexity(self, held: Held, scale: float = 1.0) -> float:
         """The perplexity of other tokens under the mixture, at the best λ, for scaled rows."""
-        log_p = torch.full((len(held.tokens),), -math.inf)
-        for first in range(0, len(held.tokens), _ROWS_AT_ONCE):
-            part = slice(first, first + _ROWS_AT_ONCE)
-            tokens = held.tokens[part].to(self.rows.device)
-            learned = tokens >= 0
-            states = held.states[part].to(self.rows.device)[learned]
-            p = torch.softmax(scale * (states @ self.rows.T), dim=-1)
-            row, column = self._rows_of(tokens[learned])
-            total = p.new_zeros(len(states)).index_add_(0, row, p[row, column])
-            log_p[part][learned.cpu()] = total.log().cpu()
-        least = math.inf
-        for lmbda in LMBDAS:
-            mixed = torch.logaddexp(
-                log_p + math.log(max(lmbda, _MIN_P)), held.log_p_lm + math.log1p(-lmbda)
-            )
-            least = min(least, -float(mixed.double().mean()))
-        return math.exp(least)
+        device = self.rows.device
+        parts = zip(held.states.split(_BATCH), held.targets.split(_BATCH), strict=True)
+        log_p_knn = torch.cat(
+            [self.log_p(one.to(device), targets.to(device), scale).cpu() for one, targets in parts]
+        )
+        log_p = mix_row(held.log_p_lm, log_p_knn, torch.tensor(LMBDAS)[:, None])
+        return math.exp(-float(log_p.double().mean(dim=-1).max()))
 
 
 def best_scale(rows: Rows, held: Held, variance: float) -> float:
     """The factor at which rows that are centers of states predict other tokens best."""
-    fields = (held.states, held.tokens, held.targets, held.log_p_lm)
-    held = Held(*(values[:_SCALED_TOKENS] for values in fields))
+    few = Held(*(values[:_SCALED_TOKENS] for values in vars(held).values()))
     scales = [2.0**power / variance for power in range(1, 8)]
-    return min(scales, key=lambda scale: rows.perplexity(held, scale))
+    return min(scales, key=lambda scale: rows.perplexity(few, scale))
 
 
 def held_out(store: Datastore, seed: int) -> Array:
@@ -162,14 +119,9 @@ def held_out(store: Datastore, seed: int) -> Array:
 
 
 def read_held(
-    model: nn.Module,
-    location: KeyLocation,
-    store: Datastore,
-    held: Array,
-    numbers: Ints,
-    progress: Progress,
+    model: nn.Module, location: KeyLocation, store: Datastore, held: Array, progress: Progress
 ) -> Held:
-    """Runs the model over windows with held-out entries; `numbers` maps tokens, or -1."""
+    """Runs the model over windows with held-out entries."""
     before = np.concatenate([[0], np.cumsum(held)])
     windows = [
         window
@@ -178,18 +130,15 @@ def read_held(
     ]
     batch = tokens_of_scoring_pass(model)
     states, targets, log_p_lm = [], [], []
-    done, total = 0, int(held.sum())
-    progress("held-out text", 0, total)
+    advance = counter(progress, "held-out text", int(held.sum()))
     with evaluating(model):
         for scored in score_pieces(model, location, pieces_of(store, windows), batch):
             inside = torch.from_numpy(held[entry_of_places(store, scored.places)])
             states.append(scored.states.detach().float().cpu()[inside])
             targets.append(scored.targets[inside])
             log_p_lm.append(scored.log_p_lm[inside])
-            done += int(inside.sum())
-            progress("held-out text", done, total)
-    tokens = torch.cat(targets)
-    return Held(torch.cat(states), torch.from_numpy(numbers)[tokens], tokens, torch.cat(log_p_lm))
+            advance(int(inside.sum()))
+    return Held(torch.cat(states), torch.cat(targets), torch.cat(log_p_lm))
 
 
 def check_enough(entries: int) -> None:
@@ -228,17 +177,16 @@ def learn(
     values = corpus.values.numpy()
     entries = entries[np.argsort(values[entries], kind="stable")]
     tokens, order, counts = np.unique(values[entries], return_index=True, return_counts=True)
-    numbers = np.full(vocabulary_size(model), -1, np.int64)
-    numbers[tokens] = np.arange(len(tokens))
-    held = read_held(model, location, corpus, away, numbers, progress)
+    held = read_held(model, location, corpus, away, progress)
     allotted = allot(counts.astype(np.int64), max(len(tokens), round(rows * len(tokens))))
     random = np.random.default_rng(seed)
     start, variance = centers(corpus, entries, order, allotted, random, progress)
-    learner = Rows(start.to(input_device(model)), allotted, epochs * -(-len(entries) // _BATCH))
-    learner.begin(best_scale(learner, held, variance))
-    best, read = _train(learner, corpus, entries, numbers, held, epochs, random, progress)
+    row_tokens = torch.from_numpy(np.repeat(tokens, allotted)).long()
+    device = input_device(model)
+    learner = Rows(start.to(device), row_tokens.to(device))
+    learner.rows.mul_(best_scale(learner, held, variance)).requires_grad_()
+    best, read = _train(learner, corpus, entries, held, epochs, random, progress)
     stored = best.half()
-    row_tokens = torch.from_numpy(np.repeat(tokens, allotted))
     settings, lm, perplexity = _settings(stored.float(), row_tokens, held, progress)
     return Learnt(
         stored.numpy(),
@@ -260,32 +208,36 @@ def _train(
     learner: Rows,
     corpus: Datastore,
     entries: Ints,
-    numbers: Ints,
     held: Held,
     epochs: int,
     random: np.random.Generator,
     progress: Progress,
 ) -> tuple[Tensor, float]:
     """Reads the corpus until the held-out text is predicted best; the rows, and how often."""
-    device = learner.rows.device
-    targets = torch.from_numpy(numbers[corpus.values.numpy()[entries]])
-    best, least, read, waited = learner.rows.cpu().clone(), learner.perplexity(held), 0.0, 0
+    rows = learner.rows
+    steps = epochs * -(-len(entries) // _BATCH)
+    adam = torch.optim.Adam([rows], _STEP * float(rows.detach().square().mean().sqrt()), _DECAYS)
+    schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: max(0.05, 1.0 - step / steps))
+    best, least, read, waited = rows.detach().cpu().clone(), learner.perplexity(held), 0.0, 0
     parts = np.linspace(0, len(entries), _TESTS + 1).astype(int)
-    done = 0
+    advance = counter(progress, "rows", epochs * len(entries))
     for epoch in range(epochs):
         shuffled = random.permutation(len(entries))
         for number, (start, end) in enumerate(pairwise(parts)):
             for first in range(start, end, _BATCH):
-                batch = np.sort(shuffled[first : min(end, first + _BATCH)])
-                states = torch.from_numpy(corpus.keys(entries[batch]).astype(np.float32)).to(device)
-                learner.learn(states, targets[torch.from_numpy(batch)].to(device))
-                done += len(batch)
-                progress("rows", done, epochs * len(entries))
+                batch = entries[np.sort(shuffled[first : min(end, first + _BATCH)])]
+                states = torch.from_numpy(corpus.keys(batch).astype(np.float32)).to(rows.device)
+                targets = corpus.values[torch.from_numpy(batch)].long().to(rows.device)
+                adam.zero_grad()
+                learner.log_p(states, targets).mean().neg().backward()
+                adam.step()
+                schedule.step()
+                advance(len(batch))
             perplexity, now = learner.perplexity(held), epoch + (number + 1) / _TESTS
             waited += 1
             logger.debug("epoch %.1f: held-out perplexity %.2f", now, perplexity)
             if perplexity < least:
-                best, least, waited, read = learner.rows.cpu().clone(), perplexity, 0, now
+                best, least, waited, read = rows.detach().cpu().clone(), perplexity, 0, now
             if waited >= _PATIENCE:
                 return best, read
     return best, read
@@ -299,18 +251,18 @@ def _settings(
     k = min(_LARGEST_K, len(rows))
     ks = powers_up_to(k, min(k, _SMALLEST_K))
     likelihood = GridLikelihood(Grid(ks, _TEMPERATURES, LMBDAS))
+    advance = counter(progress, "settings", len(held.targets))
     for first in range(0, len(held.targets), _BATCH):
-        progress("settings", first, len(held.targets))
         part = slice(first, first + _BATCH)
         similarities, ids = index.search(held.states[part], k)
         neighbors = Neighbors(ids, similarities, tokens[ids].long(), LEARNED_METRIC)
         likelihood.add(neighbors, held.targets[part], held.log_p_lm[part])
-    progress("settings", len(held.targets), len(held.targets))
+        advance(len(ids))
     best = likelihood.best(_K_TOLERANCE)
     settings = SettingsRecord(
         k=best.k, lmbda=best.lmbda, temperature=float(f"{best.temperature:.4g}"), calibrated=True
     )
-    return settings, float(np.exp(-likelihood.lm / likelihood.tokens)), best.perplexity
+    return settings, likelihood.lm_perplexity, best.perplexity
 
 
 def allot(counts: Ints, rows: int) -> Ints:

@@ -6,9 +6,12 @@ from the numbers that each format would give.
 
 from __future__ import annotations
 
+import mmap
+import pickletools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,9 @@ _ROWS = 1 << 20
 # The widest format is tried first. Narrow numbers read as wide ones are far out of range, but wide
 # numbers read as narrow ones may look right.
 _VALUE_KINDS = ("<i8", "<i4", "<u2")
+# The names in a pickled matrix that arrays follow. Such a pickle has some fifty instructions.
+_ARRAYS = ("data", "indices", "indptr")
+_MAX_INSTRUCTIONS = 10_000
 
 
 @dataclass(frozen=True)
@@ -200,3 +206,52 @@ def _mapped(path: Path, kind: str) -> Array | None:
     with open_file(path) as file:
         shape = (size // dtype.itemsize,)
         return np.memmap(file, dtype, mode="r", offset=offset, shape=shape)
+
+
+def read_clusters(path: Path, entries: int) -> Array:
+    """Reads the cluster of each entry, int32 [entries], from a pickled CSR matrix of scipy.
+
+    A pickle is a program that can call any function, so it is not run: `pickletools` lists its
+    instructions, and the matrix is the numbers in them.
+    """
+    try:
+        contents = _pickled_arrays(path)
+        width, rest = divmod(len(contents["indices"]), max(1, entries))
+        if rest or width not in (4, 8):
+            raise ValueError(f"it does not have {entries} entries")
+        indptr, indices = (
+            np.frombuffer(contents[name], f"<i{width}") for name in ("indptr", "indices")
+        )
+        # The numbers are compared and not subtracted, since differences of large ones wrap around.
+        rising = bool((indptr[1:] >= indptr[:-1]).all())
+        if not rising or (int(indptr[0]), int(indptr[-1])) != (0, entries):
+            raise ValueError("its clusters have sizes that do not add up")
+        if int(indices.min()) < 0 or int(indices.max()) >= entries:
+            raise ValueError("it names entries that the datastore does not have")
+        clusters = np.full(entries, -1, np.int32)
+        clusters[indices] = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+        if int(clusters.min()) < 0:
+            raise ValueError("it leaves entries without a cluster")
+    except (ValueError, IndexError, KeyError, OSError) as error:
+        raise DamagedError(
+            f"{path} is not a pickled matrix of clusters ({str(error)[:80]}); remove it, and "
+            "recompute the clusters"
+        ) from error
+    return clusters
+
+
+def _pickled_arrays(path: Path) -> dict[str, bytes]:
+    """The longest content that follows each array's name in a pickle."""
+    contents: dict[str, bytes] = {}
+    name = ""
+    with (
+        open_file(path) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+    ):
+        instructions: Any = pickletools.genops(mapped)  # type: ignore[arg-type]
+        for _, argument, _ in islice(instructions, _MAX_INSTRUCTIONS):
+            if isinstance(argument, str) and argument in _ARRAYS:
+                name = argument
+            elif isinstance(argument, bytes | bytearray):
+                contents[name] = max(contents.get(name, b""), bytes(argument), key=len)
+    return contents

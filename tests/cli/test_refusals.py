@@ -19,7 +19,6 @@ CALLS = {
     "eval": ("MODEL", "STORE", "TEXT"),
     "tune": ("MODEL", "STORE", "TEXT"),
     "serve": ("MODEL", "STORE"),
-    "distill": ("MODEL", "TEXT", "--out", "OUT"),
     "import": ("MODEL", "STORE", "--out", "OUT"),
 }
 WRONG = {

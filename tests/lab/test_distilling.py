@@ -1,6 +1,5 @@
 """A learned memory: what it learns, what it says, and where it takes a datastore's place."""
 
-import json
 import math
 import shutil
 
@@ -29,10 +28,16 @@ def hashes(store):
 
 
 @pytest.fixture(scope="module")
-def learned(model, tokenizer, tmp_path_factory):
+def store(build, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus") / "store"
+    return build(CORPUS, folder, window=WINDOW, calibrate=False, license="CC0-1.0")
+
+
+@pytest.fixture(scope="module")
+def learned(model, tokenizer, store, tmp_path_factory):
     """Rows learnt from `TEXTS`. Nothing may change the folder."""
     folder = tmp_path_factory.mktemp("learned") / "rows"
-    return distill(model, tokenizer, CORPUS, folder, rows=2, epochs=8, window=WINDOW)
+    return distill(model, tokenizer, store, folder, rows=2, epochs=8)
 
 
 def test_the_folder_holds_rows_and_no_text(learned):
@@ -53,6 +58,7 @@ def test_the_folder_holds_rows_and_no_text(learned):
     record = learned.manifest.learned
     assert record.documents == len(CORPUS)
     assert len(set(values.tolist())) <= len(learned) <= 2 * len(set(values.tolist()))
+    assert learned.manifest.license == "CC0-1.0"
     assert damage(learned.folder, learned.manifest) == []
 
 
@@ -111,34 +117,28 @@ def test_what_needs_text_is_refused_in_one_line(model, tokenizer, learned):
             call()
 
 
-def test_an_interrupted_call_goes_on(model, tokenizer, learned, tmp_path):
+def test_an_interrupted_call_is_repeated(model, tokenizer, store, learned, tmp_path):
     def stop(phase, done, total):
         if phase == "rows" and done > 0:
             raise KeyboardInterrupt
 
-    arguments = {"rows": 2, "epochs": 8, "window": WINDOW}
+    arguments = {"rows": 2, "epochs": 8}
     with pytest.raises(KeyboardInterrupt):
-        distill(model, tokenizer, CORPUS, tmp_path / "rows", **arguments, progress=stop)
-    kept = (tmp_path / "rows" / "keys-00000.npy").stat()
-    phases = []
-    arguments["progress"] = lambda phase, done, total: phases.append((phase, done))
-    done = distill(model, tokenizer, CORPUS, tmp_path / "rows", **arguments)
-    assert kept.st_size > 0
-    assert next(done for phase, done in phases if phase == "keys") > 0
+        distill(model, tokenizer, store, tmp_path / "rows", **arguments, progress=stop)
+    done = distill(model, tokenizer, store, tmp_path / "rows", **arguments)
     assert hashes(done) == hashes(learned)
-    assert not list((tmp_path / "rows").glob("keys*"))
+    assert not list(done.folder.glob("keys*"))
 
 
-def test_bad_input_is_refused(model, marian, pair_tokenizer, tokenizer, tmp_path):
+def test_bad_input_is_refused(model, marian, pair_tokenizer, tokenizer, store, build, tmp_path):
     for rows in (0, -1, math.nan, math.inf, "3", True, 2000):
         with pytest.raises(ConfigError, match="rows"):
-            distill(model, tokenizer, CORPUS, tmp_path / "rows", rows=rows)
+            distill(model, tokenizer, store, tmp_path / "rows", rows=rows)
+    few = build(TEXTS[:1], tmp_path / "few", calibrate=False)
     with pytest.raises(CorpusError, match="needs 256"):
-        distill(model, tokenizer, TEXTS[:1], tmp_path / "rows")
+        distill(model, tokenizer, few, tmp_path / "rows")
     with pytest.raises(ModelError, match="causal"):
-        distill(marian, pair_tokenizer, CORPUS, tmp_path / "rows")
-    with pytest.raises(CorpusError, match="list"):
-        distill(model, tokenizer, TEXTS[0], tmp_path / "rows")
+        distill(marian, pair_tokenizer, store, tmp_path / "rows")
     assert not (tmp_path / "rows").exists()
 
 
@@ -157,23 +157,12 @@ def test_damaged_rows_are_refused(learned, tmp_path):
             knn_logits.Datastore(folder)
 
 
-def test_the_command_line(run, model, tokenizer, tmp_path):
+def test_the_command_line(run, model, tokenizer, store, tmp_path):
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "corpus.jsonl").write_text(
-        "\n".join(
-            json.dumps({"id": str(number), "text": text}) for number, text in enumerate(CORPUS)
-        )
-    )
     found = run(
-        "distill", tmp_path / "model", tmp_path / "corpus.jsonl", "--out", tmp_path / "rows",
-        "--rows", 2, "--epochs", 2, "--window", 64, "--json",
+        "distill", tmp_path / "model", store.folder, "--out", tmp_path / "rows",
+        "--rows", 2, "--epochs", 2, "--json",
     ).json  # fmt: skip
     assert found["rows"] > 0
     assert found["perplexity"]["interpolated"] < found["perplexity"]["lm"]
-
-
-def test_a_datastore_may_be_the_corpus(model, tokenizer, build, learned, tmp_path):
-    store = build(CORPUS, tmp_path / "store", window=WINDOW, calibrate=False)
-    made = distill(model, tokenizer, store, tmp_path / "rows", rows=2, epochs=8)
-    assert hashes(made) == hashes(learned)
