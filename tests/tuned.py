@@ -1,6 +1,6 @@
 """A datastore whose settings are tuned."""
 
-from knn_logits.measure.tune import result
+from knn_logits.measure.tune import tuner
 from knn_logits.store.records import SettingsRecord
 
 
@@ -14,4 +14,4 @@ def write_settings(store, k, lmbda, temperature, gate=None, *, keep_gate=False, 
         calibrated=True,
         tuned=True,
     )
-    result.write_settings(store, record, gate, keep_gate=keep_gate)
+    tuner.write_settings(store, record, gate, keep_gate=keep_gate)

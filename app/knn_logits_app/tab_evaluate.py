@@ -67,7 +67,6 @@ def measured_html(
         "The model alone": p.lm,
         "With the memory": p.interpolated,
         "Neighbors alone": p.knn,
-        "The better of both at each token": p.oracle,
     }
     shown = "".join(
         f"<div><dt>{name}</dt><dd>{_short(value)}</dd></div>" for name, value in figures.items()

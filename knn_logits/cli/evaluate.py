@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from json import dumps as json_text
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 import yaml
 
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.corpus_options import CorpusOptions
-from knn_logits.cli.explain import check_writable, writing
+from knn_logits.cli.explain import check_writable
 from knn_logits.cli.loading import RunOptions, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, command
-from knn_logits.cli.terminal import print_json, say
+from knn_logits.cli.terminal import answer
 from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.corpus.reading import checked_paths
 from knn_logits.errors import ConfigError
@@ -30,9 +28,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-if TYPE_CHECKING:
-    from knn_logits.measure.translation import Translations
 
 Paths = Annotated[
     list[str],
@@ -102,56 +97,25 @@ Config = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class TranslationOptions:
-    """How an encoder-decoder model translates the sources."""
-
-    bleu: bool = setting(
-        True, "For encoder-decoder models: translate and compute BLEU.", option="--bleu/--no-bleu"
-    )
-    num_beams: tuple[int, ...] = setting(
-        (), "Number of beams for --bleu; may be repeated. [default: 1 and 5]", least=1
-    )
-    batch_size: int = setting(16, "Batch size of translation.", least=1)
-    translations: str | None = setting(None, "Save the translations as JSON lines.", metavar="FILE")
-
-    def write(self, measured: list[Translations]) -> None:
-        """Writes the translations: one line for each pair and each number of beams."""
-        if self.translations is None:
-            return
-        path = Path(self.translations)
-        lines = [
-            json_text({"text": text.name, "num_beams": text.num_beams, **row}, ensure_ascii=False)
-            for text in measured
-            for row in text.texts
-        ]
-        with writing(path):
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """The files that a run writes for other runs, or reads."""
-
-    per_token: str | None = setting(
-        None, "Save a row for each token as parquet: log p, p_kNN, λ, sources.", metavar="FILE"
-    )
-    against: str | None = setting(
-        None, "Compare with another run's --per-token file (paired bootstrap).", metavar="FILE"
-    )
-    cache: str | None = setting(None, CACHE_HELP, metavar="FOLDER")
-
-
 @command
 def evaluate(
     model: Model,
     paths: Paths,
     memory: MemoryOptions,
     passes: PassConfig,
-    translation: TranslationOptions,
     fields: CorpusOptions,
     run: RunOptions,
-    files: RunFiles,
+    bleu: bool = setting(
+        True, "For encoder-decoder models: translate and compute BLEU.", option="--bleu/--no-bleu"
+    ),
+    num_beams: int = setting(5, "Number of beams for --bleu.", least=1),
+    per_token: str | None = setting(
+        None, "Save a row for each token as parquet: log p, p_kNN, λ, sources.", metavar="FILE"
+    ),
+    against: str | None = setting(
+        None, "Compare with another run's --per-token file (paired bootstrap).", metavar="FILE"
+    ),
+    cache: str | None = setting(None, CACHE_HELP, metavar="FOLDER"),
     allow_overlap: bool = setting(False, OVERLAP_HELP),
     json: Json = False,
     config: Config = None,  # noqa: ARG001 - which sets the others
@@ -166,44 +130,39 @@ def evaluate(
     opened = memory.open(stores)
     pairs = reads_pairs(model)
     texts = fields.texts(names, pairs=pairs)
-    translates = pairs and translation.bleu
+    translates = pairs and bleu
     if translates:
         from knn_logits.measure.translation import sacrebleu
 
         sacrebleu()  # raises here if the package is missing
         texts = {name: list(documents) for name, documents in texts.items()}
-    for path in (translation.translations, files.per_token):
-        if path is not None:
-            check_writable(path)
+    if per_token is not None:
+        check_writable(per_token)
     loaded, tokenizer = run.load(model)
+    from knn_logits.cli.results_table import plain_table, plain_translations
     from knn_logits.measure.perplexity import evaluate as evaluate_texts
+    from knn_logits.measure.translation import evaluate_translations
 
-    settings = opened.keywords(run.threads)
-    how = {**passes.keywords(), "device": str(loaded.device), "seed": run.seed}
-    how |= {"allow_overlap": allow_overlap, **vars(files)}
-    measured = None
+    datastores, settings = opened.stores, opened.keywords(run.threads)
+    how: dict[str, Any] = {**passes.keywords(), "device": str(loaded.device), "seed": run.seed}
+    how |= {
+        "cache": cache,
+        "allow_overlap": allow_overlap,
+        "per_token": per_token,
+        "against": against,
+    }
+    measured = []
     with Bars("nothing was written") as bars, opened.searching():
-        datastores = opened.stores
         result = evaluate_texts(
             loaded, tokenizer, datastores, texts, progress=bars, **how, **settings
         )
         if translates:
-            from knn_logits.measure.translation import evaluate_translations
-
-            settings["num_beams"] = translation.num_beams or (1, 5)
-            settings["batch_size"] = translation.batch_size
+            settings["num_beams"] = num_beams
             measured = evaluate_translations(
                 loaded, tokenizer, datastores, texts, progress=bars, **settings
             )
     content = result.to_dict()
-    if measured is not None:
+    if measured:
         content["translations"] = [text.to_dict() for text in measured]
-    if json:
-        print_json(content)
-    else:
-        from knn_logits.cli.results_table import plain_table, plain_translations
-
-        say(plain_table(result))
-        if measured is not None:
-            say("\n" + plain_translations(measured))
-    translation.write(measured or [])
+    lines = [plain_table(result), *(["", plain_translations(measured)] if measured else [])]
+    answer(json, content, *lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,51 +12,31 @@ from knn_logits.cli.corpus_options import CorpusOptions
 from knn_logits.cli.evaluate import CACHE_HELP, OVERLAP_HELP, Config, Paths, stores_and_texts
 from knn_logits.cli.loading import RunOptions, open_datastore, reads_pairs
 from knn_logits.cli.options import Json, Model, Settable, command
-from knn_logits.cli.terminal import print_json, say
+from knn_logits.cli.terminal import answer
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
 from knn_logits.settings.registry import check_settings, settings_line
 
 if TYPE_CHECKING:
-    from knn_logits.measure.tune.result import Tuning
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """Which settings are tried, and which gate is fitted."""
-
-    k: int | None = setting(None, "Largest k to try.")
-    gate: str | None = setting(
-        None, "Also fit a gate: meta-k; none removes the stored gate.", metavar="KIND"
-    )
-
-    def check(self) -> None:
-        from knn_logits.measure.tune.gates import check_gate
-
-        check_settings({"k": self.k})
-        check_gate(self.gate)
-
-
-@dataclass(frozen=True)
-class StoringOptions:
-    """When the choice is stored."""
-
-    write: bool = setting(False, "Store the chosen settings in the datastore.")
-    force: bool = setting(False, "Store them even if they are not significantly better.")
-    allow_overlap: bool = setting(False, OVERLAP_HELP)
+    from knn_logits.measure.tune.tuner import Tuning
 
 
 @command
 def tune(
     model: Model,
     paths: Paths,
-    search: SearchOptions,
-    storing: StoringOptions,
     fields: CorpusOptions,
     settings: Annotated[Any, Settable("tune")],
     passes: PassConfig,
     run: RunOptions,
+    k: int | None = setting(None, "Largest k to try."),
+    gate: str | None = setting(
+        None, "Also fit a gate: meta-k; none removes the stored gate.", metavar="KIND"
+    ),
+    write: bool = setting(False, "Store the chosen settings in the datastore."),
+    force: bool = setting(False, "Store them even if they are not significantly better."),
+    allow_overlap: bool = setting(False, OVERLAP_HELP),
     cache: str | None = setting(None, CACHE_HELP, metavar="FOLDER"),
     json: Json = False,
     config: Config = None,  # noqa: ARG001 - which sets the others
@@ -67,30 +46,26 @@ def tune(
     Use texts similar to your application that are not in the datastore. Half of the documents
     are used for tuning, the other half for evaluation.
     """
+    from knn_logits.measure.tune.halves import check_gate
     from knn_logits.mixture.presets import resolve
 
-    search.check()
+    check_settings({"k": k})
+    check_gate(gate)
     stores, names = stores_and_texts(paths)
-    if storing.write and len(stores) > 1:
-        raise ConfigError(
-            "--write can store settings in only one datastore: tune each datastore separately"
-        )
-    datastores = [open_datastore(store) for store in stores]
-    resolve(datastores, settings)
+    if len(stores) > 1:
+        raise ConfigError("settings belong to one datastore: tune each datastore separately")
+    datastore = open_datastore(stores[0])
+    resolve([datastore], settings)
     texts = fields.texts(names, pairs=reads_pairs(model))
     loaded, tokenizer = run.load(model)
-    # How the texts are read and searched, and when the choice is written.
-    how: dict[str, Any] = {**settings, **passes.keywords(), **vars(storing), "seed": run.seed}
+    how: dict[str, Any] = {**settings, **passes.keywords(), "seed": run.seed}
     how |= {"threads": run.threads, "device": str(loaded.device), "cache": cache}
-    how |= vars(search)
+    how |= {"k": k, "gate": gate, "write": write, "force": force, "allow_overlap": allow_overlap}
     from knn_logits.measure.tune.tuner import tune as tune_settings
 
     with Bars("the datastore keeps its settings") as bars:
-        result = tune_settings(loaded, tokenizer, datastores, texts, progress=bars, **how)
-    for line in () if json else _lines(result, stores[0]):
-        say(line)
-    if json:
-        print_json(result.to_dict())
+        result = tune_settings(loaded, tokenizer, datastore, texts, progress=bars, **how)
+    answer(json, result.to_dict(), *_lines(result, stores[0]))
     if result.refused is not None:
         # A warning has said why.
         raise typer.Exit(1)
@@ -114,8 +89,6 @@ def _lines(result: Tuning, store: str) -> Iterator[str]:
             f"gate: {gate.perplexity:.2f}, {verdict.ratio - 1:+.1%} of the best number's "
             f"{gate.constant:.2f}{between}"
         )
-    for name in result.at_the_edge:
-        yield f"the best {name} is at the edge of the grid; a value beyond it may be better"
     if result.written:
         yield f"{store}: settings written"
     elif result.refused is None:

@@ -25,7 +25,6 @@ from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
 from knn_logits.settings.config import check_threads
 from knn_logits.settings.passes import WindowConfig
-from knn_logits.store.datastore import Datastore
 
 logger = logging.getLogger(__name__)
 
@@ -86,30 +85,27 @@ def open_bench(
     window = WindowConfig() if window is None else window
     check_window(window)
     memory, store = None, None
-    windows = (window, False)
     if datastore is None:
         location = find_key(model, DEFAULT_KEY)
     else:
         memory = Memory.of(model, datastore, **settings)
         for opened in memory.stores:
             check_tokenizer(tokenizer, opened)
-            if memory.config.retomaton and memory.config.min_knns == 1 and opened.clusters is None:
-                logger.warning(
-                    "%s has no clusters, so RetoMaton may predict worse than a search at each "
-                    "token: make them with `knn-logits index --clusters`, or search more often "
-                    "with --min-knns 8",
-                    opened.name,
-                )
         location, store = memory.location, memory.stores[0]
-        windows = _like_the_store(window, store)
-    size, stride = resolve(windows[0], context_length(model))
+        if window.window is None:
+            stored = store.manifest.windows
+            window = WindowConfig(stored.window, window.stride or stored.stride)
+    size, stride = resolve(window, context_length(model))
     pairs = pair_tokenizer(model, tokenizer, store)
-    if pairs is not None:
-        if concatenate:
-            raise ConfigError(
-                "source-target pairs cannot be concatenated into one stream: remove --concatenate"
-            )
-        concatenate = False
+    if pairs is not None and concatenate:
+        raise ConfigError(
+            "source-target pairs cannot be concatenated into one stream: remove --concatenate"
+        )
+    if concatenate is None:
+        concatenate = pairs is None and store is not None and store.manifest.windows.concatenate
+    if cache is not None and memory is not None and memory.reads_distributions:
+        logger.warning("the cache is not used: a gate or the ∞-gram reads whole distributions")
+        cache = None
     return Bench(
         model,
         tokenizer,
@@ -117,25 +113,8 @@ def open_bench(
         memory,
         size,
         stride,
-        windows[1] if concatenate is None else concatenate,
+        concatenate,
         tokens_of_scoring_pass(model, batch_tokens),
         pairs,
-        None if cache is None else _cache(cache, model, location, memory),
+        None if cache is None else PassCache(cache, model, location),
     )
-
-
-def _cache(
-    folder: str | Path, model: nn.Module, location: KeyLocation, memory: Memory | None
-) -> PassCache | None:
-    if memory is None or not memory.reads_distributions:
-        return PassCache(folder, model, location)
-    logger.warning("the cache is not used: a gate or the ∞-gram reads the model's distributions")
-    return None
-
-
-def _like_the_store(window: WindowConfig, store: Datastore) -> tuple[WindowConfig, bool]:
-    """The given windows, or those of the datastore where none are given."""
-    record = store.manifest.windows
-    if window.window is None:
-        return WindowConfig(record.window, window.stride or record.stride), record.concatenate
-    return window, record.concatenate

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.arrays import Array
 from knn_logits.mixture.vote import Weighing
 from knn_logits.search.neighbors import Neighbors
 
@@ -75,7 +74,7 @@ def spread(neighbors: Neighbors) -> float:
 
 
 def temperatures_around(scale: float, through: float) -> tuple[float, ...]:
-    """Temperatures in steps of √2: each is half of another, which saves exponentials."""
+    """Temperatures in steps of √2."""
     steps = np.arange(
         min(0, math.floor(2 * math.log2(_COLDEST * scale / through))),
         max(0, math.ceil(2 * math.log2(_HOTTEST * scale / through))) + 1,
@@ -116,7 +115,7 @@ class GridLikelihood:
     ) -> None:
         self.tokens += len(targets)
         self.lm += float(log_p_lm.double().sum())
-        ratio = self._p_knn(neighbors, targets)
+        ratio = p_knn_table(neighbors, targets, self.grid, self.weighing.bonus(neighbors))
         if keep is not None:
             keep(ratio.clone())
         # A token without neighbors keeps the model's probability under every setting.
@@ -127,22 +126,6 @@ class GridLikelihood:
         for number, lmbda in enumerate(self.grid.lmbdas):
             torch.mul(ratio, lmbda, out=buffer).add_(1.0 - lmbda).log_()
             self.sums[:, :, number] += buffer.sum(dim=0)
-
-    def _p_knn(self, neighbors: Neighbors, targets: Tensor) -> Tensor:
-        bonus, weights = self.weighing.bonus(neighbors), self.weighing.shares
-        if weights is None:
-            return p_knn_table(neighbors, targets, self.grid, bonus)
-        parts = neighbors.split(len(weights))
-        bonuses = [None] * len(parts) if bonus is None else bonus.split(parts[0].k, dim=-1)
-        # The share of a datastore that finds nothing goes to the others.
-        present = torch.stack([part.mask.any(dim=-1) for part in parts])
-        shares = present * torch.tensor(weights, dtype=torch.float32).unsqueeze(-1)
-        shares /= shares.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
-        tables = [
-            p_knn_table(part, targets, self.grid, extra)
-            for part, extra in zip(parts, bonuses, strict=True)
-        ]
-        return torch.einsum("sr,srkt->rkt", shares, torch.stack(tables))
 
     def perplexities(self) -> Tensor:
         """Computes the perplexity under each setting, float64 [ks, temperatures, lmbdas]."""
@@ -172,35 +155,26 @@ def p_knn_table(
         return table
     # The segment of the grid's ks that each column is in. Columns beyond the last do not count.
     segments, columns = len(grid.ks), min(neighbors.k, grid.ks[-1])
-    below, votes, bonus = (
-        part if part is None else part[:, :columns].contiguous()
-        for part in _sorted_votes(neighbors, targets, bonus)
-    )
-    assert below is not None
-    assert votes is not None
+    below, votes, bonus = _sorted_votes(neighbors, targets, bonus)
+    below, votes = below[:, :columns], votes[:, :columns]
+    bonus = None if bonus is None else bonus[:, :columns]
     segment = torch.bucketize(torch.arange(columns), torch.tensor(grid.ks), right=True)
     row, column = votes.nonzero(as_tuple=True)
     flat, target = row * columns + column, row * segments + segment[column]
     ends = [min(k, columns) for k in grid.ks]
     # Many shared tokens are a factor beyond float32.
     kind = torch.float32 if bonus is None else torch.float64
-    # A weight at half the temperature is the weight's square, so the last two are kept.
-    before = torch.empty_like(below), torch.empty_like(below)
-    for number in reversed(range(len(grid.temperatures))):
-        weights, temperature = before[number % 2], grid.temperatures[number]
+    for number, temperature in enumerate(grid.temperatures):
+        logits = below / -temperature
         if bonus is not None:
-            logits = torch.add(bonus, below, alpha=-1.0 / temperature).to(kind)
-            nearest = logits.amax(dim=1, keepdim=True).clamp(min=torch.finfo(kind).min)
-            weights = logits.sub_(nearest).exp_()
-        elif grid.temperatures[number + 2 : number + 3] == (2.0 * temperature,):
-            weights.square_()
-        else:
-            torch.mul(below, -1.0 / temperature, out=weights).exp_()
+            logits = (logits + bonus).to(kind)
+            logits -= logits.amax(dim=1, keepdim=True).clamp(min=torch.finfo(kind).min)
+        weights = logits.exp_()
         total = torch.stack(
             [weights[:, a:b].sum(dim=1) for a, b in zip([0, *ends], ends, strict=False)], dim=1
         )
         voted = torch.zeros(neighbors.rows * segments, dtype=kind)
-        voted.index_add_(0, target, weights.view(-1)[flat])
+        voted.index_add_(0, target, weights.reshape(-1)[flat])
         total = total.cumsum(dim=1).clamp_(min=torch.finfo(kind).tiny)
         table[:, :, number] = voted.view(-1, segments).cumsum(dim=1) / total
     return table
@@ -210,27 +184,11 @@ def _sorted_votes(
     neighbors: Neighbors, targets: Tensor, bonus: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Sorted distances beyond the nearest, +inf for padding, with votes and bonuses, [rows, k]."""
-    # The vote is the last bit of the distance: a plain sort keeps both together, and is three times
-    # as fast as sorting indices. The sum turns -0 into 0, whose last bit sorts as that of others.
-    numbers = np.negative(neighbors.nearness.numpy(), dtype=np.float32) + np.float32(0.0)
-    votes = ((neighbors.values == targets.unsqueeze(-1)) & neighbors.mask).numpy()
-    numbers[~np.isfinite(numbers)] = np.inf
-    votes &= np.isfinite(numbers)
-    if bonus is not None:
-        order = numbers.argsort(axis=1, kind="stable")
-        numbers, votes = (np.take_along_axis(array, order, axis=1) for array in (numbers, votes))
-        bonus = bonus.gather(-1, torch.from_numpy(order)).float()
-        return torch.from_numpy(numbers - _finite_nearest(numbers)), torch.from_numpy(votes), bonus
-    bits = numbers.view(np.int32)
-    bits &= ~1
-    bits |= votes
-    numbers.sort(axis=1)
-    voted = torch.from_numpy((numbers.view(np.int32) & 1).astype(bool))
-    return torch.from_numpy(numbers - _finite_nearest(numbers)), voted, None
-
-
-def _finite_nearest(numbers: Array) -> Array:
-    """The first of each row's sorted distances, [rows, 1]; 0 where it is infinite."""
-    nearest: Array = numbers[:, :1].copy()
-    nearest[~np.isfinite(nearest)] = 0.0
-    return nearest
+    nearness = neighbors.nearness
+    distances, order = (
+        nearness.neg().masked_fill(~nearness.isfinite(), math.inf).sort(dim=1, stable=True)
+    )
+    votes = ((neighbors.values == targets.unsqueeze(-1)) & neighbors.mask).gather(1, order)
+    votes &= distances.isfinite()
+    nearest = distances[:, :1].masked_fill(~distances[:, :1].isfinite(), 0.0)
+    return distances - nearest, votes, None if bonus is None else bonus.gather(1, order).float()

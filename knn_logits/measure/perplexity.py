@@ -121,24 +121,20 @@ def evaluate(
         check = OverlapCheck(bench.memory.stores, bench.memory.config.exclude)
     started = time.monotonic()
     for name, rows in lots.items():
-        before = sum(text.documents for text, _ in scored)
-        on_tokens = partial(_noted, check, before) if check is not None else None
+        on_tokens = partial(check.add, name) if check is not None else None
         scored.append(_score_text(bench, name, rows, progress, on_tokens, table))
     seconds = time.monotonic() - started
     results = [
-        tally.result(text.name, text.documents, text.words, text.bytes, options)
-        for text, tally in scored
+        tally.result(text.name, text.documents, text.bytes, options) for text, tally in scored
     ]
     if not results:
         raise CorpusError("no text given; pass at least one")
     total = results[0]
     if len(results) > 1:
-        documents, words, size = (
-            sum(getattr(result, name) for result in results)
-            for name in ("documents", "words", "bytes")
+        documents, size = (
+            sum(getattr(one, name) for one in results) for name in ("documents", "bytes")
         )
-        joined = join([tally for _, tally in scored])
-        total = joined.result("total", documents, words, size, options)
+        total = join([tally for _, tally in scored]).result("total", documents, size, options)
     searches = sum(tally.searches for _, tally in scored)
     saved = total.tokens - searches if bench.memory is not None else 0
     overlap = None if check is None else check.result()
@@ -148,10 +144,6 @@ def evaluate(
         table.write(per_token)
     verdict = table.comparison(samples=samples, seed=seed) if table is not None else None
     return Evaluation(results, total, describe(bench), searches, saved, seconds, overlap, verdict)
-
-
-def _noted(check: OverlapCheck, before: int, document: int, tokens: Array) -> None:
-    check.add(before + document, tokens)
 
 
 def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLikelihoods]:

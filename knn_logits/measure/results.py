@@ -11,7 +11,6 @@ import numpy as np
 from knn_logits.arrays import Floats, Ints
 from knn_logits.measure.overlap import Overlap
 
-_LM, _KNN, _MIXED, _ORACLE, _TOKENS, _REACHED, _REACHED_LM, _REACHED_KNN = range(8)
 _LARGEST_EXPONENT = 700.0
 # The most units that the bootstrap draws at once, which take 32 MB for each column.
 _DRAWN_AT_ONCE = 4 << 20
@@ -19,22 +18,12 @@ _DRAWN_AT_ONCE = 4 << 20
 
 @dataclass(frozen=True)
 class Measures:
-    """A measure; None if it is infinite. The oracle takes the better of p_LM and p_kNN."""
+    """A measure; None if it is infinite."""
 
     lm: float | None  # the measure of the model alone
     # The measure of the neighbors alone. It is infinite if a single token has no vote.
     knn: float | None
     interpolated: float | None
-    oracle: float | None  # the measure of the better of both for each token
-
-
-@dataclass(frozen=True)
-class Reached:
-    """The tokens that at least one neighbor votes for, where p_kNN has a finite perplexity."""
-
-    share: float  # share of all tokens
-    lm: float | None  # perplexity of the model on these tokens
-    knn: float | None  # perplexity of the neighbors alone on these tokens
 
 
 @dataclass(frozen=True)
@@ -44,15 +33,12 @@ class TextResult:
     name: str
     documents: int  # number of its documents
     tokens: int  # number of scored tokens, which are all but the first of each context
-    words: int  # number of words, which are separated by white space
     bytes: int  # number of bytes in UTF-8
     perplexity: Measures  # the exponential of the mean negative log-likelihood of a token
-    perplexity_per_word: Measures  # the same for a word. It does not depend on the tokenizer
-    bits_per_byte: Measures  # the mean negative log-likelihood of a byte, to the base 2
-    reached: Reached  # the tokens that a neighbor votes for
-    # 95% intervals of "lm", "interpolated", "oracle" and "ratio", from a bootstrap over documents.
-    # "ratio" is the mixture's perplexity divided by the model's. None with fewer than two
-    # documents.
+    # the mean negative log-likelihood of a byte, to the base 2. It does not depend on the tokenizer
+    bits_per_byte: Measures
+    # 95% intervals of "lm", "interpolated" and "ratio", from a bootstrap over documents. "ratio" is
+    # the mixture's perplexity divided by the model's. None with fewer than two documents.
     interval: dict[str, tuple[float, float] | None] | None
 
 
@@ -113,76 +99,49 @@ class Resampling:
 
 
 class Tally:
-    """Sums log-likelihoods by document. It keeps eight numbers for each document."""
+    """Sums log p by document, [documents, 4]: of model, neighbors and mixture, and the tokens."""
 
     def __init__(self) -> None:
-        self._sums: Floats = np.zeros((0, 8))
+        self._sums: Floats = np.zeros((0, 4))
         self.searches = 0
 
     def add(self, documents: Ints, lm: Floats, knn: Floats, mixed: Floats) -> None:
         """Adds tokens with their documents, int64, and log p, float64, -inf without a vote."""
         if not len(documents):
             return
-        missing = int(documents.max()) + 1 - len(self._sums)
-        if missing > 0:
-            self._sums = np.concatenate([self._sums, np.zeros((missing, 8))])
-        reached = knn > -np.inf
-        first, last = int(documents.min()), int(documents.max()) + 1
-        for column, numbers in (
-            (_LM, lm),
-            (_KNN, knn),
-            (_MIXED, mixed),
-            (_ORACLE, np.maximum(lm, knn)),
-            (_TOKENS, np.ones(len(lm))),
-            (_REACHED, reached.astype(np.float64)),
-            (_REACHED_LM, np.where(reached, lm, 0.0)),
-            (_REACHED_KNN, np.where(reached, knn, 0.0)),
-        ):
-            self._sums[first:last, column] += np.bincount(
-                documents - first, numbers, minlength=last - first
-            )
+        size = max(len(self._sums), int(documents.max()) + 1)
+        added = [np.bincount(documents, one, size) for one in (lm, knn, mixed)]
+        sums = np.stack([*added, np.bincount(documents, minlength=size)], axis=-1)
+        sums[: len(self._sums)] += self._sums
+        self._sums = sums
 
-    def result(
-        self, name: str, documents: int, words: int, bytes: int, how: Resampling
-    ) -> TextResult:
+    def result(self, name: str, documents: int, bytes: int, how: Resampling) -> TextResult:
         """Computes the measures of all tokens that were added."""
-        sums = self._sums.sum(axis=0)
-        tokens = float(sums[_TOKENS])
-        nats = [-float(sums[column]) for column in (_LM, _KNN, _MIXED, _ORACLE)]
+        *logs, tokens = self._sums.sum(axis=0).tolist()
+        nats = [-log for log in logs]
         if not how.with_knn:
-            nats[1:] = [math.inf] * 3
-        reached = float(sums[_REACHED])
+            nats[1:] = [math.inf] * 2
         return TextResult(
             name=name,
             documents=documents,
             tokens=int(tokens),
-            words=words,
             bytes=bytes,
             perplexity=Measures(*(perplexity(sum_of_nats, tokens) for sum_of_nats in nats)),
-            perplexity_per_word=Measures(*(perplexity(sum_of_nats, words) for sum_of_nats in nats)),
             bits_per_byte=Measures(*(_bits(sum_of_nats, bytes) for sum_of_nats in nats)),
-            reached=Reached(
-                reached / max(tokens, 1.0),
-                perplexity(-float(sums[_REACHED_LM]), reached),
-                perplexity(-float(sums[_REACHED_KNN]), reached),
-            ),
             interval=self._intervals(how),
         )
 
     def _intervals(self, how: Resampling) -> dict[str, tuple[float, float] | None] | None:
-        columns = self._sums[:, [_LM, _MIXED, _ORACLE, _TOKENS]]
-        columns = columns[columns[:, 3] > 0]
+        columns = self._sums[self._sums[:, 3] > 0]
         if len(columns) < 2 or how.samples < 2:
             return None
         drawn = resampled(columns, how.samples, how.seed)
-        nats = -drawn[:, :3] / drawn[:, 3:]
-        intervals = {"lm": _middle(nats[:, 0])}
+        lm, _, mixed = (-drawn[:, :3] / drawn[:, 3:]).T
+        intervals = {"lm": _middle(lm)}
         if how.with_knn:
-            intervals["interpolated"] = _middle(nats[:, 1])
-            intervals["oracle"] = _middle(nats[:, 2])
             # The difference of two infinite sums has no meaning.
             with np.errstate(invalid="ignore"):
-                intervals["ratio"] = _middle(nats[:, 1] - nats[:, 0])
+                intervals |= {"interpolated": _middle(mixed), "ratio": _middle(mixed - lm)}
         return intervals
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -176,9 +175,6 @@ def _score_group(
 
 Texts = Mapping[str, Iterable[Document | str]]
 
-_WORD = re.compile(r"\S+")
-_CHARACTERS = 1 << 20
-
 
 class Text:
     """Streams documents as windows, and calls `on_tokens` with a document's number and tokens."""
@@ -196,8 +192,7 @@ class Text:
     ) -> None:
         self.name = name
         self.tokens = 0
-        # Words and bytes after a document's first token, which is not scored.
-        self.words = self.bytes = 0
+        self.bytes = 0  # those after a document's first token, which is not scored
         self.starts: list[int] = []  # the first token of each document
         self._documents = documents
         self._tokenizer = tokenizer
@@ -231,7 +226,7 @@ class Text:
             first = self.tokens
             self.starts.append(first)
             self.tokens += len(ids)
-            self._count(document.text, 0)
+            self.bytes += _size(document.text)
             block = np.array(ids, np.int32)
             self._on_tokens(self.documents - 1, block)
             for piece in stream([block], self._window, self._stride, first):
@@ -252,14 +247,11 @@ class Text:
             self.tokens += len(block)
             self._on_tokens(self.documents - 1, block)
             yield block
-        self._count(text, len(unscored))
+        self.bytes += _size(text[len(unscored) :])
 
-    def _count(self, text: str, first: int) -> None:
-        self.words += sum(1 for _ in _WORD.finditer(text, first))
-        self.bytes += sum(
-            len(text[start : start + _CHARACTERS].encode("utf-8", "surrogatepass"))
-            for start in range(first, len(text), _CHARACTERS)
-        )
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def texts_by_name(texts: Texts | Iterable[Document | str]) -> dict[str, Iterator[Document]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -24,20 +23,7 @@ from knn_logits.mixture.presets import MemorySettings
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
 from knn_logits.settings.config import check_threads, whole_number
-from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import PairsRecord
-
-NAMES = {"BLEU": "bleu", "chrF2": "chrf"}
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score of a corpus, from 0 to 100."""
-
-    score: float
-    # 95% interval by bootstrap over the sentences; None for fewer than two.
-    interval: tuple[float, float] | None
-    signature: str  # sacrebleu's signature, which says how the score was computed
 
 
 def sacrebleu() -> Any:
@@ -50,51 +36,9 @@ def sacrebleu() -> Any:
         ) from error
 
 
-def scores(
-    systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int = 1000
-) -> tuple[dict[str, dict[str, Score]], dict[str, float] | None]:
-    """Computes BLEU and chrF of one or two systems."""
-    metrics = sacrebleu().metrics
-    by_system: dict[str, dict[str, Score]] = {name: {} for name in systems}
-    targets = [list(references)]
-    if samples < 2 or len(references) < 2:
-        for metric in (metrics.BLEU(), metrics.CHRF()):
-            for name, texts in systems.items():
-                result = metric.corpus_score(list(texts), targets)
-                signature = f"{result.name}|{metric.get_signature()}"
-                by_system[name][NAMES[result.name]] = Score(float(result.score), None, signature)
-        return by_system, None
-    # sacrebleu's paired test also gives the intervals, even for one system.
-    significance = importlib.import_module("sacrebleu.significance")
-    test = significance.PairedTest(
-        [(name, list(texts)) for name, texts in systems.items()],
-        {"BLEU": metrics.BLEU(references=targets), "chrF2": metrics.CHRF(references=targets)},
-        references=None,
-        test_type="bs",
-        n_samples=samples,
-    )
-    signatures, results = test()
-    for title, short in NAMES.items():
-        for name, result in zip(systems, results[title], strict=True):
-            interval = (float(result.mean - result.ci), float(result.mean + result.ci))
-            signature = f"{title}|{signatures[title]}"
-            by_system[name][short] = Score(float(result.score), interval, signature)
-    if len(systems) < 2:
-        return by_system, None
-    first, second = (list(texts) for texts in systems.values())
-    # The test would call two equal scores a significant difference.
-    p_values = {
-        short: 1.0 if first == second else float(results[title][1].p_value)
-        for title, short in NAMES.items()
-    }
-    return by_system, p_values
-
-
 _BATCH_SIZE = 16
 # The maximum length of a translation: a factor of its source's tokens, and an addition.
 _LENGTH_FACTOR, _EXTRA_TOKENS = 2, 50
-# The settings that determine what an encoder reads.
-_READING = ("source_prefix", "source_lang", "target_lang", "max_new_tokens")
 
 
 class TranslateSettings(MemorySettings, total=False):
@@ -197,12 +141,6 @@ def _written(
         yield rows, pairs.texts(model.generate(**inputs, **pairs.settings, **extra))
 
 
-def reading_of(store: Datastore) -> dict[str, Any]:
-    """A datastore's prefix and languages, for a `translate` without the datastore."""
-    record = store.manifest.pairs
-    return record.model_dump() if record is not None else {}
-
-
 @dataclass(frozen=True)
 class Translations:
     """A model's translations of a text's sources, and their scores.
@@ -211,23 +149,18 @@ class Translations:
         name: The text's name.
         pairs: Number of its pairs.
         num_beams: Number of beams; 1 is greedy search.
-        lm: BLEU and chrF of the model alone.
-        knn: BLEU and chrF with kNN; None without a datastore.
-        p_value: For each score, the probability of so large a difference by chance, from
-            sacrebleu's paired bootstrap.
-        lm_per_second: Pairs that the model alone translates in a second.
-        knn_per_second: Pairs that the model translates in a second with kNN.
+        lm: "bleu" and "chrf" of the model alone, from 0 to 100.
+        knn: The same with kNN; None without a datastore.
+        signatures: How sacrebleu computed "bleu" and "chrf".
         texts: For each pair, the source, the target and both translations.
     """
 
     name: str
     pairs: int
     num_beams: int
-    lm: dict[str, Score]
-    knn: dict[str, Score] | None
-    p_value: dict[str, float] | None
-    lm_per_second: float
-    knn_per_second: float | None
+    lm: dict[str, float]
+    knn: dict[str, float] | None
+    signatures: dict[str, str]
     texts: list[dict[str, str]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -243,9 +176,7 @@ def evaluate_translations(
     datastore: Stores | None,
     texts: Mapping[str, Iterable[Document]],
     *,
-    num_beams: Sequence[int] = (1, 5),
-    batch_size: int = _BATCH_SIZE,
-    samples: int = 1000,
+    num_beams: int = 5,
     progress: Progress = no_progress,
     **settings: Any,
 ) -> list[Translations]:
@@ -257,71 +188,53 @@ def evaluate_translations(
         datastore: A `Memory` of this model, or one or several datastores or their folders. None
             measures the model alone.
         texts: The pairs of each text, by the text's name. They are read once.
-        num_beams: The numbers of beams to decode with.
-        batch_size: Number of sources in a batch.
-        samples: Number of resamples of the bootstrap over pairs, for intervals and p values.
+        num_beams: Number of beams; 1 is greedy search.
         progress: A callback that is told how many sources are done.
         settings: `source_prefix`, `source_lang` and `target_lang`, which `translate` explains;
             `k`, `lmbda`, `temperature` and so on, which `Memory` explains.
 
     Returns:
-        One result for each text and number of beams.
+        One result for each text.
 
     Raises:
         CorpusError: when a text has no pair.
         MissingDependencyError: when sacrebleu is not installed.
     """
-    lots = texts_by_name(texts)
-    read = {name: settings.pop(name) for name in _READING if name in settings}
+    metrics = {"bleu": sacrebleu().metrics.BLEU(), "chrf": sacrebleu().metrics.CHRF()}
+    read = {name: settings.pop(name) for name in PairsRecord.model_fields if name in settings}
     memory = None if datastore is None else Memory.of(model, datastore, **settings)
-    # The model alone gets the same prefix and languages as with the datastore.
-    read = (reading_of(memory.stores[0]) if memory else {}) | read
-    read |= {"batch_size": batch_size, "progress": progress}
-    by_system = {"lm": None, "knn": memory} if memory else {"lm": None}
+    if memory is not None and memory.stores[0].manifest.pairs is not None:
+        # The model alone gets the same prefix and languages as with the datastore.
+        read = memory.stores[0].manifest.pairs.model_dump() | read
     results = []
-    for name, documents in lots.items():
+    for name, documents in texts_by_name(texts).items():
         rows = list(documents)
         if not rows or any(row.source is None for row in rows):
             raise CorpusError(
                 f"{name} has no source-target pairs to translate: use rows with a source and a "
                 "target"
             )
-        sources = [str(row.source) for row in rows]
-        for beams in num_beams:
-            written: dict[str, list[str]] = {}
-            speeds: dict[str, float] = {}
-            for system, of in by_system.items():
-                started = time.monotonic()
-                phase = f"{name}, {'kNN' if of else 'model'}, beams {beams}"
-                options = {"num_beams": beams, "phase": phase, **read}
-                written[system] = translate(model, tokenizer, sources, of, **options)
-                speeds[system] = len(sources) / max(time.monotonic() - started, 1e-9)
-            results.append(_scored(name, rows, beams, written, speeds, samples))
+        pairs = [{"source": str(row.source), "target": row.text} for row in rows]
+        scores: dict[str, dict[str, float]] = {}
+        for system, of in {"lm": None, **({"knn": memory} if memory else {})}.items():
+            written = translate(
+                model,
+                tokenizer,
+                [pair["source"] for pair in pairs],
+                of,
+                num_beams=num_beams,
+                progress=progress,
+                phase=f"{name}, {'kNN' if of else 'model'}",
+                **read,
+            )
+            for pair, text in zip(pairs, written, strict=True):
+                pair[system] = text
+            targets = [[row.text for row in rows]]
+            scores[system] = {
+                metric: float(of_metric.corpus_score(written, targets).score)
+                for metric, of_metric in metrics.items()
+            }
+        signatures = {metric: str(one.get_signature()) for metric, one in metrics.items()}
+        lm, knn = scores["lm"], scores.get("knn")
+        results.append(Translations(name, len(rows), num_beams, lm, knn, signatures, pairs))
     return results
-
-
-def _scored(
-    name: str,
-    rows: Sequence[Document],
-    num_beams: int,
-    texts: Mapping[str, list[str]],
-    speeds: Mapping[str, float],
-    samples: int,
-) -> Translations:
-    """Scores the translations by each system, "lm" and "knn"."""
-    measured, p_value = scores(texts, [row.text for row in rows], samples)
-    pairs = [{"source": str(row.source), "target": row.text} for row in rows]
-    for system, lines in texts.items():
-        for pair, line in zip(pairs, lines, strict=True):
-            pair[system] = line
-    return Translations(
-        name=name,
-        pairs=len(rows),
-        num_beams=num_beams,
-        lm=measured["lm"],
-        knn=measured.get("knn"),
-        p_value=p_value,
-        lm_per_second=speeds["lm"],
-        knn_per_second=speeds.get("knn"),
-        texts=pairs,
-    )

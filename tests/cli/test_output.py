@@ -108,8 +108,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     monkeypatch.setattr("knn_logits.cli.loading.RunOptions.load", never)
     for command in (
         ("explain", model_folder, copied, "Some text", "--save", "/proc/nowhere"),
-        ("eval", model_folder, copied, text, "--translations", no_folder),
-        ("eval", model_folder, copied, text, "--translations", copied),
+        ("eval", model_folder, copied, text, "--per-token", no_folder),
+        ("eval", model_folder, copied, text, "--per-token", copied),
     ):
         found = run(*command)
         assert (found.code, "cannot be written" in found.err) == (1, True), (command, found.err)

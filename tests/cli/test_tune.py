@@ -29,7 +29,7 @@ def test_json_and_write(run, model_folder, copied, text, tmp_path):
     assert "runs of 13" not in quiet.err
     assert quiet.json["overlap"] is None
     few = run.refused("tune", model_folder, copied, text, "--k", 32, "--write", "--allow-overlap")
-    assert "tokens of text, half of which is held out" in few.err
+    assert "is not significantly better than the stored settings" in few.err
     written = run.good("tune", model_folder, copied, text, "--k", 32, "--write", "--force")
     assert "settings written" in written.out
     settings = run("info", copied, "--json").json["settings"]
@@ -55,8 +55,6 @@ def test_what_followed_pointers_is_named(run, model_folder, copied, text, tmp_pa
     assert (settings["retomaton"], settings["min_knns"], settings["max_knns"]) == (True, 1, 7)
     people = run(*command)
     assert "min_knns 1, max_knns 7, pointer_weight 20.0" in people.out
-    assert "has no clusters, so RetoMaton may predict worse" in people.err
-    assert "no clusters" not in run(*command, "--min-knns", 8).err
     assert f"{found.json['searches_saved']:,} saved" in people.out
     assert run("eval", model_folder, copied, text, "--json").json["settings"]["retomaton"] is False
 
@@ -68,7 +66,7 @@ def test_mistakes_are_one_line(run, model_folder, copied, text, tmp_path, monkey
         ((copied,), "no text given"),
         ((copied, short), "dozens of documents"),
         ((copied, text, "--k", 0), "k must be"),
-        ((copied, copied, text, "--write"), "tune each datastore separately"),
+        ((copied, copied, text), "tune each datastore separately"),
     ):
         result = run.refused("tune", model_folder, *args)
         assert expected in result.err
@@ -80,8 +78,7 @@ def test_mistakes_are_one_line(run, model_folder, copied, text, tmp_path, monkey
 def test_the_infini_gram_is_asked_for(run, model_folder, copied, text, command):
     name, *option = command
     words = [*option, TEXTS[1]] if name != "eval" else [text]
-    made = run.good("index", copied, "--suffixes", "--json")
-    assert made.json["bytes"] <= 4 * made.json["tokens"] + 128
+    run.good("index", copied, "--suffixes")
     plain = run(name, model_folder, copied, *words, "--json")
     with_it = run.good(name, model_folder, copied, *words, "--infini-gram", "0.4", "--json")
     part = "perplexity" if name == "eval" else "tokens"

@@ -59,7 +59,6 @@ def test_documents_words_and_bytes(tokenizer, concatenate):
         text if concatenate and number else text[len(first[number]) :]
         for number, text in enumerate(whole)
     ]
-    assert text.words == sum(len(one.split()) for one in rest)
     assert text.bytes == sum(len(one.encode()) for one in rest)
 
 
@@ -75,7 +74,7 @@ def test_a_beginning_token_leaves_all_words_to_be_scored(tokenizer):
     text = Text("t", ["The crane"], WithBeginning(), 8, 8)
     (piece,) = text.pieces()
     assert piece.tokens[0] == 0
-    assert (text.words, text.bytes) == (2, 9)
+    assert text.bytes == 9
 
 
 def test_blocks_are_what_tokenize_gives(tokenizer, monkeypatch):

@@ -6,7 +6,6 @@ import re
 import shutil
 
 import pytest
-import sacrebleu
 from commands import write_corpus
 from conftest import PAIRS, TEXTS
 from languages import FAMILIES, model_of
@@ -148,25 +147,14 @@ def test_from_a_build_to_answers(good, marian_folder, folder, built, tmp_path):
     assert good("remove", copy, "--document", "x", "--json").json["documents"] == 8
 
 
-def test_numbers_of_an_evaluation(good, marian_folder, folder, built, tmp_path):
-    file = tmp_path / "written.jsonl"
+def test_numbers_of_an_evaluation(good, marian_folder, folder, built):
     result = good(
         "eval", marian_folder, built, folder / "p.jsonl", folder / "dev.jsonl", "--num-beams", "1",
-        "--num-beams", "2", "--translations", file, "--json",
+        "--json",
     ).json  # fmt: skip
-    assert set(result["perplexity"]) == {"lm", "knn", "interpolated", "oracle"}
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    assert len(rows) == 2 * 9
-    for one in result["translations"]:
-        mine = [
-            row for row in rows
-            if (row["text"], row["num_beams"]) == (one["name"], one["num_beams"])
-        ]  # fmt: skip
-        targets = [[row["target"] for row in mine]]
-        for system in ("lm", "knn"):
-            written = [row[system] for row in mine]
-            assert one[system]["bleu"]["score"] == sacrebleu.corpus_bleu(written, targets).score
-            assert one[system]["chrf"]["score"] == sacrebleu.corpus_chrf(written, targets).score
+    assert set(result["perplexity"]) == {"lm", "knn", "interpolated"}
+    assert [one["num_beams"] for one in result["translations"]] == [1, 1]
+    assert set(result["translations"][0]["knn"]) == {"bleu", "chrf"}
     shown = good("eval", marian_folder, built, folder / "dev.jsonl", "--num-beams", "1")
     assert "BLEU" in shown.out
     pair = f"{folder / 'p.en'}::{folder / 'p.de'}"
@@ -191,7 +179,7 @@ def test_languages(good, refused, nllb_folder, folder, tmp_path):
         assert said.json["tokens"][0]["token"] == "deu_Latn"
     found = good("eval", nllb_folder, tmp_path / "s", folder / "p.jsonl", "--num-beams", "2",
                  "--k", "1", "--lmbda", "0.999", "--json").json  # fmt: skip
-    assert found["translations"][0]["knn"]["bleu"]["score"] == pytest.approx(100.0)
+    assert found["translations"][0]["knn"]["bleu"] == pytest.approx(100.0)
 
 
 def test_what_is_too_long_is_cut_and_told(good, marian_folder, folder, built, tmp_path):

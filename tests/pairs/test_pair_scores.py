@@ -46,14 +46,12 @@ def test_perplexities_are_those_of_a_plain_reference(
     result = knn_logits.evaluate(
         marian, pair_tokenizer, pair_store, HELD_OUT, **SETTINGS, batch_tokens=batch_tokens
     )
-    lm, knn, mixed = reference(marian, pair_tokenizer, pair_store, HELD_OUT).T
+    lm, _, mixed = reference(marian, pair_tokenizer, pair_store, HELD_OUT).T
     total = result.total
     assert total.tokens == len(lm) == result.searches
     assert total.documents == 3
     assert total.perplexity.lm == pytest.approx(math.exp(-lm.mean()), rel=1e-4)
     assert total.perplexity.interpolated == pytest.approx(math.exp(-mixed.mean()), rel=1e-4)
-    oracle = np.maximum(lm, knn)
-    assert total.perplexity.oracle == pytest.approx(math.exp(-oracle.mean()), rel=1e-4)
 
 
 def test_the_prefix_is_read_in_evaluations(marian, pair_tokenizer, tmp_path):
@@ -66,7 +64,7 @@ def test_the_prefix_is_read_in_evaluations(marian, pair_tokenizer, tmp_path):
     assert result.total.perplexity.interpolated == pytest.approx(math.exp(-mixed.mean()), rel=1e-4)
     # So it is for the model alone, with which translations are compared.
     (found,) = knn_logits.evaluate_translations(
-        marian, pair_tokenizer, store, {"t": HELD_OUT}, num_beams=[1], samples=0, lmbda=0.0
+        marian, pair_tokenizer, store, {"t": HELD_OUT}, num_beams=1, lmbda=0.0
     )
     assert [row["lm"] for row in found.texts] == [row["knn"] for row in found.texts]
     alone = knn_logits.translate(
@@ -152,14 +150,12 @@ def test_languages_of_the_model_alone():
     assert tokenizer.tgt_lang is None
 
 
-def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_store, tmp_path):
+def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_store):
     texts = {"held": HELD_OUT, "own": pair_documents()}
     found = knn_logits.evaluate_translations(
-        marian, pair_tokenizer, pair_store, texts, num_beams=[1, 2], samples=50, k=1, lmbda=0.999
+        marian, pair_tokenizer, pair_store, texts, num_beams=2, k=1, lmbda=0.999
     )
-    assert [(one.name, one.num_beams) for one in found] == [
-        ("held", 1), ("held", 2), ("own", 1), ("own", 2),
-    ]  # fmt: skip
+    assert [(one.name, one.num_beams) for one in found] == [("held", 2), ("own", 2)]
     for one in found:
         targets = [[row["target"] for row in one.texts]]
         assert [row["source"] for row in one.texts] == [row.source for row in texts[one.name]]
@@ -167,14 +163,10 @@ def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_
         for system in ("lm", "knn"):
             written = [row[system] for row in one.texts]
             score = getattr(one, system)
-            assert score["bleu"].score == sacrebleu.corpus_bleu(written, targets).score
-            assert score["chrf"].score == sacrebleu.corpus_chrf(written, targets).score
-            assert score["bleu"].signature.startswith("BLEU|nrefs:1|bs:50|seed:")
-            low, high = score["chrf"].interval
-            assert low <= high
-        assert set(one.p_value) == {"bleu", "chrf"}
-        assert all(0 <= value <= 1 for value in one.p_value.values())
-    assert found[2].knn["bleu"].score == pytest.approx(100.0)
+            assert score["bleu"] == sacrebleu.corpus_bleu(written, targets).score
+            assert score["chrf"] == sacrebleu.corpus_chrf(written, targets).score
+        assert one.signatures["bleu"].startswith("nrefs:1|")
+    assert found[1].knn["bleu"] == pytest.approx(100.0)
     assert "with kNN" in plain_translations(found)
 
 
@@ -184,7 +176,7 @@ def test_without_sacrebleu_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(MissingDependencyError, match=r"pip install \"knn-logits\[mt\]\""):
         knn_logits.evaluate_translations(
-            marian, pair_tokenizer, pair_store, {"t": HELD_OUT}, num_beams=[1], samples=0
+            marian, pair_tokenizer, pair_store, {"t": HELD_OUT}, num_beams=1
         )
 
 

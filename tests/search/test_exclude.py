@@ -107,7 +107,7 @@ def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, title
     # What is left out holds nothing of a text.
     check = OverlapCheck([store], exclude=["d3"])
     for number, text in enumerate(TEXTS):
-        check.add(number, np.array(tokenizer(text)["input_ids"], np.int32))
+        check.add("text", number, np.array(tokenizer(text)["input_ids"], np.int32))
     assert {document for document, _ in check.result().documents} == {"d0", "d1"}
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -16,14 +17,22 @@ from knn_logits.corpus.documents import Document
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, open_bench
-from knn_logits.measure.confidence import compared
+from knn_logits.measure.confidence import Verdict, compared
 from knn_logits.measure.likelihood import LMBDAS, Choice, Grid, spread, temperatures_around
-from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure.overlap import Overlap, OverlapCheck
 from knn_logits.measure.perplexity import describe, searched
 from knn_logits.measure.text_pass import Texts
-from knn_logits.measure.tune.gates import NO_GATE, check_gate, fit
-from knn_logits.measure.tune.halves import Division, Half, halved
-from knn_logits.measure.tune.result import Part, Tuning, refusal, write_settings
+from knn_logits.measure.tune.halves import (
+    NO_GATE,
+    Division,
+    GateTuning,
+    Half,
+    check_gate,
+    fit_gate,
+    halved,
+)
+from knn_logits.mixture.gates.gate import FittedGate
+from knn_logits.mixture.gates.stored import gate_arrays
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.vote import Weighing
 from knn_logits.progress import Progress, no_progress
@@ -32,9 +41,131 @@ from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.settings.config import DEFAULT_K, MOST_SEED, whole_number
 from knn_logits.settings.registry import stored_names
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.records import SettingsRecord
+from knn_logits.store.job import begin
+from knn_logits.store.manifest import read_manifest
+from knn_logits.store.records import GateRecord, SettingsRecord
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the text."""
+
+    documents: int  # number of whole documents in it. It is 1 if the part is half of one document
+    tokens: int  # number of scored tokens
+    lm: float  # perplexity of the model alone
+    before: float  # perplexity of the mixture under the datastore's settings
+    perplexity: float  # perplexity of the mixture under the chosen settings
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The result of `tune`.
+
+    Attributes:
+        chosen: The chosen settings. `k`, `lmbda` and `temperature` are also attributes.
+        chosen_on: The part that the settings were chosen on.
+        held_out: The other part, whose numbers can be trusted.
+        grid: The settings that were tried.
+        settings: The conditions of the numbers: model, datastore, windows.
+        seconds: Seconds that the pass over the texts took, without loading.
+        gate: The gate that was fitted and its results, if a gate was asked for.
+        held_out_documents: Numbers of the held-out documents, in the order of reading; empty for
+            halves of a single document.
+        verdict: The comparison of the choice with the stored settings, on the held-out part.
+        overlap: How much of the text the datastore holds; None if it was not checked.
+        written: Whether the choice was stored in the datastore.
+        refused: Why the choice was not stored, if it was to be.
+    """
+
+    chosen: SettingsRecord
+    chosen_on: Part
+    held_out: Part
+    grid: Grid
+    settings: dict[str, Any]
+    seconds: float
+    gate: GateTuning | None = None
+    held_out_documents: tuple[int, ...] = ()
+    verdict: Verdict | None = None
+    overlap: Overlap | None = None
+    written: bool = False
+    refused: str | None = None
+
+    @property
+    def k(self) -> int:
+        """The chosen number of neighbors of each query."""
+        return self.chosen.k
+
+    @property
+    def lmbda(self) -> float:
+        """The chosen weight of the neighbors."""
+        return self.chosen.lmbda
+
+    @property
+    def temperature(self) -> float:
+        """The chosen temperature of the softmax over the neighbors."""
+        return self.chosen.temperature
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the choice and its perplexities, for JSON."""
+        plain = ("settings", "written", "refused")
+        parts = {name: getattr(self, name) for name in ("gate", "verdict", "overlap")}
+        return {
+            **{name: getattr(self.chosen, name) for name in stored_names()},
+            **{name: getattr(self, name) for name in plain},
+            **{name: part and part.to_dict() for name, part in parts.items()},
+            "perplexity": self.held_out.perplexity,
+            "perplexity_lm": self.held_out.lm,
+            "perplexity_before": self.held_out.before,
+            "settings_tried": self.grid.settings,
+            "seconds": round(self.seconds, 3),
+            "tokens": self.chosen_on.tokens + self.held_out.tokens,
+            "chosen_on": asdict(self.chosen_on),
+            "held_out": asdict(self.held_out),
+        }
+
+
+def refusal(result: Tuning, stored: SettingsRecord) -> str | None:
+    """Says why a result should not replace the stored settings; None if it may."""
+    overlap, verdict, gate = result.overlap, result.verdict, result.gate
+    if overlap is not None and overlap.held:
+        return (
+            f"{overlap}, and settings chosen on such text are bad for any other; give text that is "
+            "not in the datastore, or --allow-overlap (allow_overlap=True)"
+        )
+    assert verdict is not None
+    forced = "; --force (force=True) writes it anyway"
+    if gate is not None:
+        if not gate.verdict.better:
+            return gate.verdict.reason("the gate", "the best number") + forced
+        if verdict.ratio <= 1.0:
+            return None
+    same = all(getattr(result.chosen, name) == getattr(stored, name) for name in stored_names())
+    if verdict.better or same:
+        return None
+    return verdict.reason("the choice", "the stored settings") + forced
+
+
+def write_settings(
+    store: Datastore,
+    record: SettingsRecord,
+    gate: FittedGate | None = None,
+    *,
+    judged: GateRecord | None = None,
+    keep_gate: bool = False,
+) -> None:
+    """Stores settings in a datastore, and a gate with the record of the build that fitted it."""
+    with begin(store.folder.resolve(), "tune", {}) as job:
+        # The manifest is read again, since another process may have changed the datastore.
+        if keep_gate:
+            job.commit(read_manifest(store.folder), settings=record)
+            return
+        job.drop("gate")
+        if gate is not None:
+            job.write("gate", *gate_arrays(gate))
+        manifest = read_manifest(store.folder)
+        job.commit(manifest, without={"gate"}, settings=record, gate=judged)
 
 
 def tune(
@@ -74,7 +205,7 @@ def tune(
         write: Store the choice in the datastore, and the gate with it. A stored gate stays if no
             gate is asked for. The choice is stored only if a bootstrap of the held-out part shows
             that it is significantly better than the stored settings. Otherwise `refused` of the
-            result says why, and how much text would be needed.
+            result says why.
         force: Store the choice even then.
         allow_overlap: Do not check whether the datastore holds the texts. With the check, a
             warning tells of such texts, and a choice on them is not stored.
@@ -85,10 +216,10 @@ def tune(
             `Memory` explains `refine`, `nprobe`, `device` and so on.
 
     Returns:
-        The choice, and the perplexity under every setting.
+        The choice, and its perplexity on both parts.
 
     Raises:
-        ConfigError: when a setting is out of its range, or several datastores are to be written.
+        ConfigError: when a setting is out of its range, or several datastores are given.
         CorpusError: when a part has no token that follows another.
         MismatchError: when model or tokenizer are not the datastore's.
     """
@@ -98,10 +229,8 @@ def tune(
     }
     check_gate(gate)
     stores = datastore.stores if isinstance(datastore, Memory) else open_stores(datastore)
-    if write and len(stores) > 1:
-        raise ConfigError(
-            "write can store settings in only one datastore: tune each datastore separately"
-        )
+    if len(stores) > 1:
+        raise ConfigError("settings belong to one datastore: tune each datastore separately")
     stored, fits_gate = stores[0].manifest.settings, gate not in (None, NO_GATE)
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     if fits_gate and given.pop("cache", None):
@@ -110,8 +239,6 @@ def tune(
     preset = {"k": max(DEFAULT_K, stored.k), "lmbda": stored.lmbda}
     bench = open_bench(model, tokenizer, datastore, **{**preset, **given})
     assert bench.memory is not None
-    if fits_gate and bench.memory.retriever.weights is not None:
-        raise ConfigError("a gate ignores the weights of datastores: omit the weights, or the gate")
     started = time.monotonic()
     check = None if allow_overlap else OverlapCheck(stores, bench.memory.config.exclude)
     division, first, other = _read(bench, texts, check, stored, fits_gate, progress)
@@ -122,7 +249,7 @@ def tune(
     if fits_gate:
         progress("gate", 0, None)
         metric = bench.memory.retriever.metric
-        fitted = fit(first.tokens(best.place[1]), kept, grid.ks, metric, best, **bootstrap)
+        fitted = fit_gate(first.tokens(best.place[1]), kept, grid.ks, metric, best, **bootstrap)
     gains = kept.mixed(kept.by_k[:, best.place[0]], best.lmbda)
     gains = gains - kept.mixed(kept.stored, stored.lmbda)
     conditions, names = describe(bench), stored_names()
@@ -139,10 +266,7 @@ def tune(
         ),
         chosen_on=_part(documents[0], first, best),
         held_out=_part(documents[1], other, best),
-        at_the_edge=_edges(best.place, grid),
         grid=grid,
-        perplexities=first.grid.perplexities().numpy(),
-        held_out_perplexities=other.grid.perplexities().numpy(),
         settings={name: conditions[name] for name in conditions if name not in names},
         seconds=time.monotonic() - started,
         gate=fitted,
@@ -190,7 +314,7 @@ def _read(
     if not memory.config.counts_shared:
         # The stored settings may weigh features that a search under these leaves out.
         bench = replace(bench, memory=memory.asked(**others))
-    weighing = Weighing.of(memory.config.with_given(**others), memory.weighing.shares)
+    weighing = Weighing.of(memory.config.with_given(**others))
     text, division = halved(bench, texts, check)
     halves: list[Half] = []
     done = 0
@@ -244,13 +368,3 @@ def _part(documents: int, half: Half, best: Choice) -> Part:
     perplexity = float(half.grid.perplexities()[best.place])
     tokens = half.grid.tokens
     return Part(documents, tokens, half.grid.lm_perplexity, half.before, perplexity)
-
-
-def _edges(place: tuple[int, int, int], grid: Grid) -> tuple[str, ...]:
-    """Names the settings whose best value might lie beyond those tried."""
-    names = []
-    if len(grid.ks) > 1 and place[0] == len(grid.ks) - 1:
-        names.append("k")
-    if grid.lmbdas[place[2]] > 0.0 and place[1] in (0, len(grid.temperatures) - 1):
-        names.append("temperature")
-    return tuple(names)

@@ -14,7 +14,7 @@ from knn_logits import Datastore, IndexConfig, KNNLogitsProcessor, MetaKGate
 from knn_logits.building.removing import compact
 from knn_logits.errors import DamagedError
 from knn_logits.measure.tune import tuner
-from knn_logits.mixture.gates.stored import save_gate, stored_gate
+from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.store.files import write_arrays
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import read_manifest
@@ -53,10 +53,10 @@ def test_held_out_figures_are_those_of_evaluate(evaluate, tune, store):
     assert content["gate"]["perplexity"] == found.perplexity
 
 
-@pytest.mark.parametrize("how", ["two datastores", "passages are followed", "few entries"])
+@pytest.mark.parametrize("how", ["passages are followed", "few entries"])
 def test_a_gate_of_other_neighbors(build, evaluate, tune, store, copy, how):
-    """Bonuses, several datastores and rows of fewer neighbors than k are as in evaluation."""
-    given = [store, copy] if how == "two datastores" else store
+    """Bonuses and rows of fewer neighbors than k are as in evaluation."""
+    given = store
     if how == "few entries":
         given = build(TEXTS[:1], copy.folder.parent / "few")
     more = {"retomaton": True, "pointer_weight": 20.0} if how == "passages are followed" else {}
@@ -165,24 +165,6 @@ def test_a_gate_that_is_none_is_refused(model, copy):
     path.write_bytes(content)
     with pytest.raises(DamagedError, match="SHA-256"):
         Datastore(copy.folder, full=True)
-
-
-def test_a_gate_from_a_file(run, model_folder, copy, tmp_path):
-    path = tmp_path / "g.safetensors"
-    save_gate(GATE, path)
-    text = tmp_path / "t.txt"
-    text.write_text(TEXTS[3])
-    found = run.good("eval", model_folder, copy.folder, text, "--gate", path, "--json")
-    assert found.json["settings"]["lmbda"] == "meta-k"
-    found = run("explain", model_folder, copy.folder, TEXTS[3], "--gate", path, "--json")
-    assert len({token["lmbda"] for token in found.json["tokens"]}) > 1
-    found = run("generate", model_folder, copy.folder, "--prompt", "In", "--gate", path, "--json")
-    assert found.json["gate"] == "meta-k"
-    both = ("--gate", path, "--lmbda", 0.5)
-    found = run("eval", model_folder, copy.folder, text, *both)
-    assert (found.code, "remove --lmbda" in found.err) == (1, True)
-    found = run("eval", model_folder, copy.folder, text, "--gate", text)
-    assert (found.code, "knn-logits: " in found.err) == (1, True)
 
 
 def check_use(run, model_folder, folder, text, kind):

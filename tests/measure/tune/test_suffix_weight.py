@@ -1,6 +1,5 @@
 """`tune` under a suffix weight: what is compared, what is stored, and what is translated."""
 
-import math
 import shutil
 
 import pytest
@@ -9,7 +8,6 @@ from tuned import write_settings
 
 import knn_logits
 from knn_logits import Memory
-from knn_logits.errors import ConfigError
 
 # Texts that say after a few words what other texts say after the same words.
 CORPUS = [f"{one} {two}" for one in TEXTS[:6] for two in TEXTS[:6]]
@@ -83,37 +81,3 @@ def test_a_memory_of_the_papers_is_compared_with_what_is_stored(model, tokenizer
     own = knn_logits.tune(model, tokenizer, built, HELD_OUT[:6], **SETTINGS)
     assert found.chosen.suffix_weight == 1.0
     assert found.held_out.before == pytest.approx(own.held_out.before, rel=1e-5)
-
-
-@pytest.fixture(scope="module")
-def halves(build, tmp_path_factory):
-    return [
-        build(
-            part, tmp_path_factory.mktemp("half") / "s", index="exact", suffix_weight=2.0, **STORED
-        )
-        for part in (CORPUS[:7], CORPUS[7:])
-    ]
-
-
-@pytest.mark.parametrize(
-    ("weights", "suffix_weight"), [(None, 1.0), ([3.0, 1.0], None), ([0.0, 1.0], 1.0)]
-)
-def test_shares_of_datastores_count_as_they_do_in_evaluate(
-    model, tokenizer, tune, halves, weights, suffix_weight
-):
-    shares = {"weights": weights}
-    found = tune(halves, HELD_OUT[:8], suffix_weight=suffix_weight, **SETTINGS, **shares)
-    chosen = {"k": found.k, "lmbda": found.lmbda, "temperature": found.temperature}
-    chosen["suffix_weight"] = found.chosen.suffix_weight
-    for settings, name in ((chosen, "perplexity"), ({}, "before")):
-        parts = [found.chosen_on, found.held_out]
-        tokens = sum(one.tokens for one in parts)
-        both = sum(one.tokens * math.log(getattr(one, name)) for one in parts) / tokens
-        expected = measured(model, tokenizer, halves, HELD_OUT[:8], **settings, **shares)
-        assert math.exp(both) == pytest.approx(expected, rel=1e-4), name
-
-
-def test_a_gate_that_weighs_all_neighbors_knows_no_shares(model, tokenizer, halves):
-    given = SETTINGS | {"weights": [1.0, 3.0]}
-    with pytest.raises(ConfigError, match="omit the weights"):
-        knn_logits.tune(model, tokenizer, halves, HELD_OUT, gate="meta-k", **given)

@@ -57,7 +57,6 @@ def test_both_parts_have_the_perplexity_that_evaluate_gives(tokenizer, evaluate,
 
 
 def test_nothing_tried_is_better_than_the_choice(model, tokenizer, store, result):
-    assert result.chosen_on.perplexity == pytest.approx(float(result.perplexities.min()))
     assert result.chosen_on.perplexity <= result.chosen_on.before
     documents, _ = halves_of(tokenizer, DOCUMENTS)
     for change in ({"k": 8}, {"lmbda": 0.2}, {"temperature": 2.0}):
@@ -118,7 +117,7 @@ def test_what_cannot_be_tuned_is_refused(tune, store):
     with pytest.raises(ConfigError, match="no datastore"):
         tune([], DOCUMENTS)
     with pytest.raises(ConfigError, match="each datastore separately"):
-        tune([store, store], DOCUMENTS, write=True)
+        tune([store, store], DOCUMENTS)
     with pytest.raises(ConfigError, match="k must be"):
         tune(store, DOCUMENTS, k=-1)
 
