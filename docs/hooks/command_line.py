@@ -18,7 +18,6 @@ This page is made from the application itself; `knn-logits COMMAND --help` says 
 - With `--json` the last line of standard output is one JSON object.
 - A mistake is one line on standard error that says what to do. The exit status is then 1. Wrong
   usage exits with 2.
-- `KNN_LOGITS_DEBUG=1` shows where an unexpected error comes from.
 
 | command | what it does |
 |---|---|

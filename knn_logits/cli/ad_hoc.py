@@ -17,6 +17,7 @@ from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.terminal import in_documents, in_time, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import printable
+from knn_logits.store.hub_client import hub_name
 
 STORES_HELP = (
     "Folders of datastores, or org/name[@revision] on the Hub, or documents: files and folders to "
@@ -39,8 +40,13 @@ def opened_with_model(
 
     No build has measured where documents help, so `votes=False` leaves λ at 0 for a chat model.
     """
-    _check(names)
     named = {name: split_name(name) for name in names}
+    for _, place in named.values():
+        if not _exists(Path(place)) and hub_name(place) is None:
+            raise ConfigError(
+                f"{printable(place)} does not exist: pass documents or a datastore; `ask` needs "
+                "its question in quotes"
+            )
     corpus = [place for _, place in named.values() if _has_documents(place)]
     if not corpus:
         opened = opening(list(names))
@@ -61,33 +67,16 @@ def opened_with_model(
         also = ", and lets them vote where that helps" if silent else ""
         tell(f"read {read}, for this command only; `{keeping}` keeps them{also}", style=None)
         # The documents are one datastore, under the first name that was given to any of them.
-        label = next(
-            (f"{label}=" for label, place in named.values() if label and place in corpus), ""
-        )
-        document_store = f"{label}{built}"
-        stores = dict.fromkeys(
-            document_store if place in corpus else name for name, (_, place) in named.items()
-        )
-        yield opening(list(stores)), loaded, tokenizer
+        labels = [label for label, place in named.values() if label and place in corpus]
+        own = f"{labels[0]}={built}" if labels else str(built)
+        stores = [own if place in corpus else name for name, (_, place) in named.items()]
+        yield opening(list(dict.fromkeys(stores))), loaded, tokenizer
 
 
 def split_name(text: str) -> tuple[str, str]:
     """Splits NAME=STORE, where no path is called so; the name may be empty."""
     name, sign, place = text.partition("=")
     return (name, place) if sign and not _exists(Path(text)) else ("", text)
-
-
-def _check(names: Sequence[str]) -> None:
-    """Refuses a path that does not exist, which may be a word of a question without quotes."""
-    from knn_logits.store.hub_client import hub_name
-
-    for name in names:
-        _, place = split_name(name)
-        if not _exists(Path(place)) and hub_name(place) is None:
-            raise ConfigError(
-                f"{printable(name)} does not exist: pass documents or a datastore; `ask` "
-                "needs its question in quotes"
-            )
 
 
 def _has_documents(name: str) -> bool:

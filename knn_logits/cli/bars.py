@@ -25,7 +25,6 @@ from knn_logits.printable import one_line
 
 # Advice after Ctrl-C.
 AGAIN = "run the same command again to resume"
-UNCHANGED = "the datastore is unchanged"
 
 # Ctrl-C sets this. Python drops an exception that is raised while it collects garbage. The next
 # report of progress then ends the job.

@@ -14,7 +14,7 @@ from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report, refuse_empty
 from knn_logits.cli.loading import (
     RunOptions,
-    index_of,
+    figures_of,
     index_words,
     reads_pairs,
     size_of,
@@ -23,7 +23,7 @@ from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.terminal import answer, in_documents, in_time, picked
 from knn_logits.errors import ConfigError, KNNLogitsError
-from knn_logits.settings.config import FEWEST_CALIBRATED, IndexConfig
+from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
 from knn_logits.settings.registry import settings_line, stored_names
@@ -70,37 +70,17 @@ class StoreOptions:
     """The key, the origin and the license of a datastore, and whether it may exist."""
 
     key: str = setting("ffn_input", KEY_HELP)
-
     license: str | None = setting(None, "License of the text, recorded in the manifest.")
     source: str | None = setting(None, "Origin of the text, recorded in the manifest.")
     overwrite: bool = setting(
         False, "Overwrite an existing datastore, or restart an unfinished build."
     )
 
-    def record(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "key"}
-
-
-@dataclass(frozen=True)
-class TargetOptions:
-    """Whether a datastore is written, and where."""
-
-    out: str | None = setting(None, "Folder to write; required without --dry-run.", metavar="STORE")
-    dry_run: bool = setting(False, "Print the size and the time of the keys only.")
-
-    @property
-    def folder(self) -> str | None:
-        """The folder to write; None for a dry run."""
-        if self.out is None and not self.dry_run:
-            raise typer.BadParameter("missing the folder to write", param_hint="--out")
-        return None if self.dry_run else self.out
-
 
 @command
 def build(
     model: Model,
     corpus: Corpus,
-    target: TargetOptions,
     settings: Annotated[dict[str, Any], Settable("build")],
     keys: KeyOptions,
     index: IndexConfig,
@@ -109,6 +89,10 @@ def build(
     output: StoreOptions,
     run: RunOptions,
     cluster: Ray,
+    out: str | None = setting(
+        None, "Folder to write; required without --dry-run.", metavar="STORE"
+    ),
+    dry_run: bool = setting(False, "Print the size and the time of the keys only."),
     json: Json = False,
 ) -> None:
     """Build a datastore from a corpus.
@@ -118,7 +102,9 @@ def build(
     --k, --lmbda, --temperature and --suffix-weight are stored as the datastore's defaults.
     Values not given are calibrated on a sample of the corpus.
     """
-    out = target.folder
+    if out is None and not dry_run:
+        raise typer.BadParameter("missing the folder to write", param_hint="--out")
+    out = None if dry_run else out
     # A mistaken path is said before the libraries of the model are loaded, which takes seconds.
     # Of several processes the first alone reads the corpus.
     if os.environ.get("RANK", "0") == "0":
@@ -140,19 +126,19 @@ def build(
         pairs = not rank and reads_pairs(model)
         documents = iter(()) if rank else fields.documents(corpus, report, bars, pairs=pairs)
         loaded, tokenizer = run.load(model, None if output.overwrite else out)
-        made = {**vars(keys), "key": output.key, **passes.keywords(), **settings}
+        made = {**vars(keys), **passes.keywords(), **settings}
         made |= {"index": replace(index, seed=run.seed)}
         made["progress"] = no_progress if rank else bars
         if out is None:
             from knn_logits.building.needs import build_needs
 
             del made["encoder"]
-            needs = build_needs(loaded, tokenizer, documents, **made)
+            needs = build_needs(loaded, tokenizer, documents, key=output.key, **made)
             _answer_dry_run(needs, report, json)
             return
         try:
             made |= {"skipped": report.skipped, "ray": cluster.ray, "torchrun": rank is not None}
-            store = build_datastore(loaded, tokenizer, documents, out, **made, **output.record())
+            store = build_datastore(loaded, tokenizer, documents, out, **made, **vars(output))
         except KNNLogitsError:
             if not rank:
                 raise
@@ -178,20 +164,19 @@ def _answer_dry_run(needs: Needs, report: Report, json: bool) -> None:
         f"about {decimal(needs.bytes)} of disk, and {in_time(needs.seconds)} to compute the keys; "
         "nothing was written"
     )
-    answer(json, content, line, report.summary, _few(needs.entries))
+    answer(json, content, line, report.summary)
 
 
 def _answer_built(store: Datastore, report: Report, seconds: float, model: str, json: bool) -> None:
     manifest = store.manifest
     settings = manifest.settings
     content = {
-        **picked(manifest, "entries", "documents", "skipped"),
+        **figures_of(store),
+        "skipped": manifest.skipped,
         "entries_per_second": round(manifest.entries / seconds, 1),
-        **index_of(store),
         "keys": manifest.on_demand is None,
         **picked(settings, *stored_names(), "calibrated"),
         "gate": manifest.gate.model_dump() if manifest.gate else None,
-        "store": str(store.folder),
     }
     how = "chosen by likelihood" if settings.calibrated else "not calibrated"
     chosen = f"settings ({how}): {settings_line(settings, symbols=True)}"
@@ -204,16 +189,4 @@ def _answer_built(store: Datastore, report: Report, seconds: float, model: str, 
     following = None
     if not manifest.pairs:
         following = "next: " + shlex.join(["knn-logits", "chat", model, str(store.folder)])
-    few = _few(manifest.entries)
-    lines = (line, report.summary, few, chosen, gate, following)
-    answer(json, content, *lines, seconds=seconds)
-
-
-def _few(entries: int) -> str | None:
-    """Says that a datastore is too small to choose settings on, if it is."""
-    if entries >= FEWEST_CALIBRATED:
-        return None
-    return (
-        f"{entries:,} entries are too few to calibrate the settings (at least "
-        f"{FEWEST_CALIBRATED} are needed), so their defaults apply"
-    )
+    answer(json, content, line, report.summary, chosen, gate, following, seconds=seconds)

@@ -51,25 +51,26 @@ class Report:
 
     skipped: list[tuple[str, str]] = field(default_factory=list)
     _kinds: Counter[str] = field(default_factory=Counter)
-    _notes: Counter[str] = field(default_factory=Counter)
 
     def skip(self, name: str, reason: str) -> None:
         self.skipped.append((name, reason))
-        self._kinds[_kind(reason)] += 1
-        if self._kinds[_kind(reason)] <= _MAX_SHOWN:
-            tell(f"skipped {name}: {reason}")
+        self._tell(f"skipped {name}: {reason}", reason, "yellow")
 
     def note(self, name: str, note: str) -> None:
-        self._notes[_kind(note)] += 1
-        if self._notes[_kind(note)] <= _MAX_SHOWN:
-            tell(f"{name}: {note}", style=None)
+        self._tell(f"{name}: {note}", note, None)
+
+    def _tell(self, line: str, reason: str, style: str | None) -> None:
+        self._kinds[_kind(reason)] += 1
+        if self._kinds[_kind(reason)] <= _MAX_SHOWN:
+            tell(line, style)
 
     @property
     def summary(self) -> str | None:
         """Summarises by reason what was skipped, in one line; None if nothing was."""
         if not self.skipped:
             return None
-        several = "; ".join(f"{count:,} × {kind}" for kind, count in self._kinds.most_common())
+        kinds = Counter(_kind(reason) for _, reason in self.skipped).most_common()
+        several = "; ".join(f"{count:,} × {kind}" for kind, count in kinds)
         return f"{len(self.skipped):,} skipped: {several}"
 
 

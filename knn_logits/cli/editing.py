@@ -6,20 +6,18 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from knn_logits.cli.bars import AGAIN, UNCHANGED, Bars
+from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report
 from knn_logits.cli.loading import (
     Run,
-    RunOptions,
     SeededThreads,
     Threads,
+    figures_of,
     folder_of,
-    index_of,
     index_words,
     open_datastore,
-    present,
     reads_pairs,
 )
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 # These reasons mean that a file is empty now. A file skipped for other reasons may still have text.
 _EMPTY = "empty"
-_ROW = re.compile(r", (?:line|row|item) (\d+)$")
+_ROW = re.compile(r", (?:line|row|item) \d+$")
 
 Passes = Annotated[PassConfig, Without(("window", "concatenate"))]
 
@@ -61,18 +59,14 @@ def add(
         loaded, tokenizer = run.load(model, datastore.folder)
         how = {**passes.keywords(), "progress": bars}
         done = add_documents(loaded, tokenizer, datastore, documents, **how)
-    entries, documents_left = present(done)
-    new_entries = done.manifest.entries - before.entries
-    new_documents = done.manifest.documents - before.documents
-    content = {"entries": entries, "documents": documents_left, "skipped": len(report.skipped)}
-    content |= {"added_entries": new_entries, "added_documents": new_documents}
-    content["recall"] = index_of(done)["recall"]
+    figures, added = figures_of(done), done.manifest.documents - before.documents
     line = f"{done.folder}: nothing was added; `knn-logits sync` replaces changed documents"
     if done.manifest != before:
         line = (
-            f"{done.folder}: {in_documents(new_documents)} and {new_entries:,} entries added in "
-            f"{bars.seconds:.0f} s, now {entries:,} entries, {index_words(done)}"
+            f"{done.folder}: {in_documents(added)} added in {bars.seconds:.0f} s, now "
+            f"{figures['entries']:,} entries, {index_words(done)}"
         )
+    content = {**figures, "added_documents": added, "skipped": len(report.skipped)}
     answer(json, content, line, report.summary, seconds=bars.seconds)
 
 
@@ -112,21 +106,16 @@ def sync(
             f"{first_few(done.kept)} could not be read, so the datastore keeps its existing text "
             f"of {'it' if len(done.kept) == 1 else 'them'}"
         )
-    entries, left = present(done.datastore)
-    content: dict[str, Any] = {**done.to_dict(), "skipped": len(report.skipped), "entries": entries}
-    content["documents"] = left
     if dry_run:
         kinds = (("add", done.added), ("replace", done.changed), ("remove", done.removed))
         lines = [f"{name:8} {one_line(id)}" for name, ids in kinds for id in ids]
         lines.append(f"{_planned(done)}; nothing was written")
     else:
-        lines = [
-            f"{done.datastore.folder}: {_planned(done)}, in {bars.seconds:.0f} s, "
-            f"{index_words(done.datastore)}"
-        ]
+        place, words = done.datastore.folder, index_words(done.datastore)
+        lines = [f"{place}: {_planned(done)}, in {bars.seconds:.0f} s, {words}"]
         if done.removed or done.changed:
             lines.append(f"`knn-logits remove {store}` deletes the removed text from the disk")
-    content |= index_of(done.datastore)
+    content = {**done.to_dict(), **figures_of(done.datastore), "skipped": len(report.skipped)}
     answer(json, content, *lines, report.summary, seconds=bars.seconds)
 
 
@@ -141,18 +130,13 @@ def _unreadable(
     folders: Sequence[str], skipped: Sequence[tuple[str, str]]
 ) -> Callable[[str], bool]:
     """Makes a test whether a document's id belongs to a file that could not be read."""
-    names: list[str] = []
 
     def unreadable(id: str) -> bool:
         # The list is complete once everything is read.
-        if len(names) != len(skipped):
-            names[:] = [
-                "" if reason == _EMPTY else _relative(folders, name) for name, reason in skipped
-            ]
+        names = [_relative(folders, name) for name, reason in skipped if reason != _EMPTY]
         return any(
             name in (".", id) or id.startswith((f"{name}/", f"{name}:", f"{name}#"))
             for name in names
-            if name
         )
 
     return unreadable
@@ -160,13 +144,11 @@ def _unreadable(
 
 def _relative(folders: Sequence[str], shown: str) -> str:
     """Derives the id of a file's document from the file's name in messages."""
-    row = _ROW.search(shown)
-    path = Path(shown[: row.start()] if row else shown)
+    path = Path(_ROW.sub("", shown))
     inside = (path.relative_to(folder) for folder in folders if path.is_relative_to(folder))
     name = next(inside, Path(path.name))
     # The file itself was given. A given folder holds everything.
-    text = path.name if name == Path() and not path.is_dir() else name.as_posix()
-    return f"{text}:{row[1]}" if row else text
+    return path.name if name == Path() and not path.is_dir() else name.as_posix()
 
 
 @command
@@ -193,13 +175,12 @@ def remove(
         advice = f"no search finds the documents; `knn-logits remove {store}` deletes their text"
         with Bars(advice) as bars:
             done = compact(done, progress=bars)
-    entries, documents = present(done)
-    answer(
-        json,
-        {"entries": entries, "documents": documents, "removed": removed, **index_of(done)},
-        f"{done.folder}: {in_documents(removed)} removed, {entries:,} entries of "
-        f"{in_documents(documents)} are left{kept}",
+    figures = figures_of(done)
+    line = (
+        f"{done.folder}: {in_documents(removed)} removed, {figures['entries']:,} entries of "
+        f"{in_documents(figures['documents'])} are left{kept}"
     )
+    answer(json, {**figures, "removed": removed}, line)
 
 
 @command
@@ -216,43 +197,24 @@ def index(
     json: Json = False,
 ) -> None:
     """Replace the index, or index suffixes or clusters."""
-    if suffixes or clusters:
-        if index != IndexConfig() or (suffixes and clusters):
-            raise ConfigError(
-                "--suffixes and --clusters keep the index: use either, without --index, "
-                "--metric and --nprobe"
-            )
-        _beside_the_index(store, clusters, run, json)
-        return
-    from knn_logits.building.indexing import build_index
-
-    run.prepare()
-    config = replace(index, seed=run.seed)
-    with Bars("the datastore keeps its old index") as bars:
-        done = build_index(folder_of(store), config, progress=bars)
-    content = {**index_of(done), "entries": len(done)}
-    line = f"{done.folder}: {index_words(done)} in {bars.seconds:.0f} s"
-    answer(json, content, line, seconds=bars.seconds)
-
-
-def _beside_the_index(store: str, clusters: int | None, run: RunOptions, json: bool) -> None:
-    """Makes clusters, or without their number the suffix index."""
+    if (suffixes or clusters) and index != IndexConfig():
+        raise ConfigError(
+            "--suffixes and --clusters keep the index: use them without --index, --metric and "
+            "--nprobe"
+        )
     from knn_logits.building.clustering import cluster
-    from knn_logits.building.indexing import build_suffixes
+    from knn_logits.building.indexing import build_index, build_suffixes
 
     run.prepare()
-    datastore = open_datastore(store)
-    content: dict[str, Any]
-    with Bars(UNCHANGED) as bars:
-        if clusters is None:
-            done = build_suffixes(datastore, progress=bars)
-            record, tokens = done.manifest.file("suffixes"), done.manifest.tokens
-            assert record is not None
-            content = {"suffixes": True, "tokens": tokens, "bytes": record.bytes}
-            made = f"suffix index of {tokens:,} tokens"
-        else:
-            done = cluster(datastore, clusters, seed=run.seed, progress=bars)
-            content = {"clusters": clusters, "entries": len(done)}
-            made = f"{len(done):,} entries in {clusters:,} clusters"
-    line = f"{done.folder}: {made} in {bars.seconds:.0f} s"
-    answer(json, content, line, seconds=bars.seconds)
+    folder = folder_of(store)
+    with Bars("the datastore keeps its old index") as bars:
+        if suffixes:
+            done = build_suffixes(folder, progress=bars)
+        if clusters is not None:
+            done = cluster(folder, clusters, seed=run.seed, progress=bars)
+        if not suffixes and clusters is None:
+            done = build_index(folder, replace(index, seed=run.seed), progress=bars)
+    made = [f"suffix index of {done.manifest.tokens:,} tokens"] if suffixes else []
+    made += [] if clusters is None else [f"{clusters:,} clusters"]
+    line = f"{done.folder}: {', '.join(made) or index_words(done)} in {bars.seconds:.0f} s"
+    answer(json, figures_of(done), line, seconds=bars.seconds)

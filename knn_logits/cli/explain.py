@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,48 +31,21 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuses a file that cannot be written; leaves nothing there."""
+    """Refuses a file that cannot be written, before hours of work."""
+    with writing(path), Path(path).open("ab"):
+        pass
+
+
+# Maximum number of sources that are listed.
+SOURCES = 12
+HTML = setting(None, "Save the highlighted text as a web page.", metavar="FILE")
+
+
+def save_page(trace: Any, path: str) -> None:
+    """Saves a trace as a web page."""
     with writing(path):
-        place = Path(path).absolute()
-        if place.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-        if place.exists():
-            place.open("r+b").close()
-            return
-        if not place.parent.is_dir():
-            raise FileNotFoundError(2, "its folder does not exist")
-        with tempfile.TemporaryFile(dir=place.parent):
-            pass
-
-
-@dataclass(frozen=True)
-class TraceOptions:
-    """The files that a trace is written to."""
-
-    save: str | None = setting(None, "Save the trace as JSON.", metavar="FILE")
-    html: str | None = setting(None, "Save the highlighted text as a web page.", metavar="FILE")
-
-    def check(self) -> None:
-        """Refuses files that cannot be written, before anything is computed."""
-        for path in (self.save, self.html):
-            if path is not None:
-                check_writable(path)
-
-    def keep(self, trace: Any) -> None:
-        for path, write in ((self.save, trace.save), (self.html, trace.save_html)):
-            if path is None:
-                continue
-            with writing(path):
-                write(path)
-            tell(f"written: {path}", style=None)
-
-    @contextmanager
-    def kept(self, trace: Any) -> Iterator[None]:
-        """Writes the files after the answer, even if a pipe was closed while it was printed."""
-        try:
-            yield
-        finally:
-            self.keep(trace)
+        trace.save_html(path)
+    tell(f"written: {path}", style=None)
 
 
 @command
@@ -82,18 +53,18 @@ def explain(
     model: Model,
     stores: Stores,
     memory: MemoryOptions,
-    files: TraceOptions,
     run: Run,
     text: str = argument("TEXT", "A text or a text file; - reads standard input."),
     source: str | None = setting(None, "Encoder input; TEXT is the target."),
-    sources: int = setting(12, "Number of sources to list.", least=0),
+    html: str | None = HTML,
     json: Json = False,
 ) -> None:
     """Show which passages support each word of an existing text."""
     text = text_or_file(text)
     if not text.strip():
         raise ConfigError("the text is empty: pass a text to explain")
-    files.check()
+    if html is not None:
+        check_writable(html)
     opened = memory.open(stores)
     loaded, tokenizer = run.load(model)
     from knn_logits.evidence.explanation import explain as explain_text
@@ -104,18 +75,15 @@ def explain(
     with interruptible("nothing was written"), opened.searching():
         settings = opened.keywords(run.threads)
         trace = explain_text(loaded, tokenizer, opened.stores, text, source=source, **settings)
-    with files.kept(trace):
-        if json:
-            sequence = trace[0]
-            content: dict[str, Any] = {
-                "text": text,
-                "first": sequence.prompt,
-                "alone": sequence.alone,
-            }
-            content |= {"unchecked": list(sequence.unchecked)}
-            print_json(content | {"tokens": [token_dict(token) for token in sequence.tokens]})
-        else:
-            show(trace, sources, Output())
+    if html is not None:
+        save_page(trace, html)
+    if not json:
+        show(trace, SOURCES, Output())
+        return
+    sequence = trace[0]
+    content: dict[str, Any] = {"text": text, "first": sequence.prompt, "alone": sequence.alone}
+    content |= {"unchecked": list(sequence.unchecked)}
+    print_json(content | {"tokens": [token_dict(token) for token in sequence.tokens]})
 
 
 @command

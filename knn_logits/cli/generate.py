@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knn_logits.cli.bars import interruptible
-from knn_logits.cli.explain import TraceOptions
+from knn_logits.cli.explain import HTML, SOURCES, check_writable, save_page
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions, OpenStores
 from knn_logits.cli.options import Draft, Json, Model, Stores, command
@@ -35,15 +35,6 @@ class DecodingOptions:
         most=1,
     )
     sampling_temperature: float | None = setting(None, "Sampling temperature.", above=0)
-    repetition_penalty: float | None = setting(
-        None, "Repetition penalty; above 1 discourages repetition.", above=0
-    )
-    no_repeat_ngram: int | None = setting(
-        None,
-        "Never repeat an n-gram of this size, including those of the prompt; 0 disables loop "
-        "detection. By default, generation stops when it loops.",
-        least=0,
-    )
 
     def keywords(self) -> dict[str, Any]:
         if not self.sample and (self.top_k, self.top_p, self.sampling_temperature) != (None,) * 3:
@@ -52,7 +43,6 @@ class DecodingOptions:
                 "add it, or remove them"
             )
         names = {"sample": "do_sample", "sampling_temperature": "temperature"}
-        names["no_repeat_ngram"] = "no_repeat_ngram_size"
         given = {name: value for name, value in vars(self).items() if value is not None}
         settings = {names.get(name, name): value for name, value in given.items()}
         return {"return_dict_in_generate": True, **settings}
@@ -106,14 +96,13 @@ def generate(
     stores: Stores,
     memory: MemoryOptions,
     decoding: DecodingOptions,
-    files: TraceOptions,
     run: RunOptions,
     prompt: str = setting(
         ..., "Prompt, or the source for an encoder-decoder model; - reads standard input."
     ),
     compare: bool = setting(False, "Also generate without kNN."),
     explain: bool = setting(False, "Highlight words by source, and list the sources."),
-    sources: int = setting(12, "Number of sources that --explain lists.", least=0),
+    html: str | None = HTML,
     draft: Draft = True,
     json: Json = False,
 ) -> None:
@@ -122,7 +111,8 @@ def generate(
     if not prompt:
         raise ConfigError("the prompt is empty: pass --prompt some text to continue")
     settings = decoding.keywords()
-    files.check()
+    if html is not None:
+        check_writable(html)
     opened = memory.open(stores)
     loaded, tokenizer = run.load(model)
     import transformers
@@ -144,8 +134,6 @@ def generate(
     with interruptible("nothing was written"), opened.searching():
         alone = write(loaded.generate)[1] if compare else None
         with KNNLogitsProcessor(loaded, opened.stores, **opened.keywords(run.threads)) as knn:
-            if decoding.no_repeat_ngram is not None:
-                knn.loop_size = None
             arguments: dict[str, Any] = {}
             if streams:
                 arguments["streamer"] = Printed(Output(), tokenizer, prompt=prompt)
@@ -153,23 +141,23 @@ def generate(
                 doing("writing")
             output, text = write(knn.generate, draft=draft, **arguments)
             trace = knn.trace(output, tokenizer)
-    with files.kept(trace):
-        shown = prompt if pairs is None else ""
-        if json:
-            texts = {"prompt": prompt, "text": text}
-            texts |= {} if alone is None else {"text_without_knn": alone}
-            print_json(texts | _as_json(knn, memory, settings, trace[0]))
-        elif alone is not None:
-            say(f"--- without kNN\n{shown}{alone}\n\n--- with kNN")
-        if not json and explain:
-            show(trace, sources, Output())
-        elif not json and not streams:
-            say(shown + text)
+    if html is not None:
+        save_page(trace, html)
+    shown = prompt if pairs is None else ""
+    if json:
+        texts = {"prompt": prompt, "text": text}
+        texts |= {} if alone is None else {"text_without_knn": alone}
+        print_json(texts | _as_json(knn, memory, trace[0]))
+        return
+    if alone is not None:
+        say(f"--- without kNN\n{shown}{alone}\n\n--- with kNN")
+    if explain:
+        show(trace, SOURCES, Output())
+    elif not streams:
+        say(shown + text)
 
 
-def _as_json(
-    knn: KNNLogitsProcessor, memory: MemoryOptions, settings: dict[str, Any], sequence: Any
-) -> dict[str, Any]:
+def _as_json(knn: KNNLogitsProcessor, memory: MemoryOptions, sequence: Any) -> dict[str, Any]:
     from knn_logits.evidence.trace import token_dict
     from knn_logits.mixture.gates.gate import gate_name
 
@@ -177,9 +165,7 @@ def _as_json(
     content: dict[str, Any] = {} if not left_out else {"without": list(left_out)}
     reported = [name for name, declared in settings_for().items() if declared.reported]
     content |= {name: getattr(knn.config, name) for name in reported}
-    ngram = settings.get("no_repeat_ngram_size")
-    content["no_repeat_ngram_size"] = (knn.loop_size or 0) if ngram is None else ngram
-    content["passes"] = knn.passes
+    content |= {"no_repeat_ngram_size": knn.loop_size or 0, "passes": knn.passes}
     if knn.gate is not None:
         content["gate"] = gate_name(knn.gate)
     content["alone"] = sequence.alone

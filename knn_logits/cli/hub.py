@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.loading import open_datastore, prepare
 from knn_logits.cli.options import Json, Store, argument, command
@@ -56,25 +54,18 @@ def pull(
     answer(json, content, *(files if dry_run else ()), line, seconds=bars.seconds)
 
 
-@dataclass(frozen=True)
-class UploadOptions:
-    """How a datastore is published."""
-
-    private: bool | None = setting(
-        None, "Visibility of a new repository.", option="--private/--public"
-    )
-    keys: bool = setting(
-        True, "Publish the keys, or only the text and the index.", option="--keys/--no-keys"
-    )
-    revision: str | None = setting(None, "Branch; created if missing.")
-    message: str | None = setting(None, "Commit message.")
-
-
 @command
 def push(
     store: Store,
-    upload: UploadOptions,
     name: str = argument("NAME", "org/name on the Hub; created if missing."),
+    private: bool | None = setting(
+        None, "Visibility of a new repository.", option="--private/--public"
+    ),
+    keys: bool = setting(
+        True, "Publish the keys, or only the text and the index.", option="--keys/--no-keys"
+    ),
+    revision: str | None = setting(None, "Branch; created if missing."),
+    message: str | None = setting(None, "Commit message."),
     dry_run: bool = setting(False, _DRY_RUN),
     json: Json = False,
 ) -> None:
@@ -84,7 +75,10 @@ def push(
     prepare()
     datastore = open_datastore(store)
     with Bars("run the same command again to resume; uploaded files are not sent again") as bars:
-        done = push_to_hub(datastore, name, **vars(upload), dry_run=dry_run)
+        done = push_to_hub(
+            datastore, name, private=private, keys=keys, revision=revision, message=message,
+            dry_run=dry_run,
+        )  # fmt: skip
     content = {
         "repo": done.repo,
         "url": done.url,

@@ -24,16 +24,12 @@ if TYPE_CHECKING:
 def info(
     store: Store,
     documents: bool = setting(False, "List the documents: id, tokens, title, uri."),
-    search: str | None = setting(
-        None, "List only documents whose id, title or uri contains these words.", metavar="WORDS"
-    ),
-    limit: int = setting(100, "Maximum number of documents to list; 0 lists all.", least=0),
     json: Json = False,
 ) -> None:
     """Show the contents of a datastore, and its model."""
     datastore = open_datastore(store)
     manifest = datastore.manifest
-    listed = listing(datastore, search) if documents or search is not None else None
+    listed = _listing(datastore) if documents else None
     if json:
         content: dict[str, Any] = {"ok": True, "store": str(datastore.folder)}
         content |= {"revision": datastore.revision, "bytes": size_of(datastore)}
@@ -42,10 +38,14 @@ def info(
         kind = _kind_of_gate(datastore)
         content["gate"] = None if kind is None else {"kind": kind, **(content["gate"] or {})}
         if listed is not None:
-            content |= {"found": len(listed), "listed": listed[: limit or None]}
+            content |= {"found": len(listed), "listed": listed}
         print_json(content)
     elif listed is not None:
-        _say_documents(listed, limit, datastore, search)
+        width = max((len(f"{row['tokens']:,}") for row in listed), default=0)
+        for row in listed:
+            names = (row["id"], row["title"], row["uri"] if row["uri"] != row["id"] else None)
+            say(f"{row['tokens']:>{width},} tokens  {' · '.join(one_line(x) for x in names if x)}")
+        say(f"{datastore.folder}: {in_documents(len(listed))}")
     else:
         for name, value in _rows(datastore).items():
             if value:
@@ -92,17 +92,15 @@ def _rows(datastore: Datastore) -> dict[str, object]:
     }
 
 
-def listing(datastore: Datastore, search: str | None = None) -> list[dict[str, Any]]:
+def _listing(datastore: Datastore) -> list[dict[str, Any]]:
     """Lists documents. The parts of a large file, which share an id, make one row."""
     table, removed = datastore.documents, set(datastore.manifest.removed)
-    numbers = range(len(table)) if search is None else table.search(search)
     rows: dict[str, dict[str, Any]] = {}
-    for number in numbers:
-        if number in removed:
-            continue
-        document = table[number].shown
-        empty = picked(document, "id", "title", "uri") | {"tokens": 0}
-        rows.setdefault(document.id, empty)["tokens"] += document.length
+    for number in range(len(table)):
+        if number not in removed:
+            document = table[number].shown
+            empty = picked(document, "id", "title", "uri") | {"tokens": 0}
+            rows.setdefault(document.id, empty)["tokens"] += document.length
     return list(rows.values())
 
 
@@ -114,21 +112,6 @@ def _kind_of_gate(datastore: Datastore) -> str | None:
 
     stored = stored_gate(datastore)
     return stored.kind if stored is not None else None
-
-
-def _say_documents(
-    listed: list[dict[str, Any]], limit: int, datastore: Datastore, search: str | None
-) -> None:
-    shown = listed[: limit or None]
-    width = max((len(f"{row['tokens']:,}") for row in shown), default=0)
-    for row in shown:
-        names = (row["id"], row["title"], row["uri"] if row["uri"] != row["id"] else None)
-        say(f"{row['tokens']:>{width},} tokens  {' · '.join(one_line(x) for x in names if x)}")
-    fitting = f" with {search!r}" if search is not None else ""
-    line = f"{datastore.folder}: {in_documents(len(listed))}{fitting}"
-    if len(shown) < len(listed):
-        line += f", the first {len(shown):,} of them here; --limit 0 lists all"
-    say(line)
 
 
 def _state(settings: SettingsRecord) -> str:
@@ -169,7 +152,6 @@ def verify(
     from knn_logits.mixture.gates.stored import stored_gate
     from knn_logits.store import verification
     from knn_logits.store.datastore import Datastore
-    from knn_logits.store.job import leftovers
     from knn_logits.store.manifest import read_manifest
 
     prepare()
@@ -187,16 +169,12 @@ def verify(
                 stored_gate(datastore)
             except KNNLogitsError as error:
                 damaged = verification.damage(folder, manifest, bars) or [str(error)]
-    left = leftovers(folder, manifest)
     if json:
-        content = {"ok": not damaged, "damaged": damaged, "leftovers": left}
+        content = {"ok": not damaged, "damaged": damaged}
         content |= picked(manifest, "entries", "documents")
         print_json(content | {"bytes": size, "seconds": round(bars.seconds, 3)})
     elif not damaged:
         say(f"{folder}: whole, {size / 1e6:,.1f} MB in {bars.seconds:.1f} s")
-    if left:
-        files = f"files of an earlier state or an unfinished job ({', '.join(left[:3])})"
-        tell(f"{folder} also contains {files}; the next change to the datastore deletes them")
     for line in damaged:
         tell(line, style=None)
     if damaged:

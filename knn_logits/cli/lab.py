@@ -8,7 +8,7 @@ from rich.filesize import decimal
 
 from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.build import StoreOptions
-from knn_logits.cli.loading import Run, RunOptions, index_of, index_words, open_datastore, size_of
+from knn_logits.cli.loading import Run, RunOptions, figures_of, index_words, open_datastore, size_of
 from knn_logits.cli.options import Json, Model, Settable, Store, argument, command
 from knn_logits.cli.terminal import answer, in_time, picked, tell
 from knn_logits.settings.config import IndexConfig
@@ -44,7 +44,7 @@ def distill(
     record, settings = manifest.learned, manifest.settings
     assert record is not None
     content = {
-        "bytes": size_of(made),
+        **figures_of(made),
         "rows": manifest.entries,
         **picked(settings, "k", "lmbda", "temperature"),
         "perplexity": {"lm": record.perplexity_lm, "interpolated": record.perplexity},
@@ -94,8 +94,7 @@ def import_store(
     for line in done.limits:
         tell(line)
     content = {
-        **picked(manifest, "entries"),
-        **index_of(done.store),
+        **figures_of(done.store),
         "clusters": manifest.file("clusters") is not None,
         **picked(done, "unwritten", "model_error", "limits"),
     }

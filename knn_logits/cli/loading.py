@@ -48,10 +48,10 @@ class RunOptions:
         """
         doing(LOADING)
         self.prepare()
-        place, dtype = _device_of(self.device), self.dtype
+        dtype = self.dtype
         if dtype == "auto" and folder is not None:
             dtype = _dtype_of(Path(folder))
-        return _load_model(name, place, dtype)
+        return _load_model(name, self.device, dtype)
 
 
 # Those of commands without random choices, without both, and of commands without a model.
@@ -91,12 +91,10 @@ def read_text(text: str) -> str:
 def text_or_file(text: str) -> str:
     """The text of a file of this name, or the text itself; reads stdin for "-"."""
     try:
-        is_file, is_folder = Path(text).is_file(), Path(text).is_dir()
+        is_file = Path(text).is_file()
     except (OSError, ValueError):  # the text is too long for a name, or no name has its characters
-        is_file = is_folder = False
+        is_file = False
     if not is_file:
-        if is_folder and text:  # Path takes an empty text for the current folder
-            raise ConfigError(f"{text} is a folder: pass one of its files, or a text")
         if looks_like_a_file(text):
             raise ConfigError(f"there is no file {text}; pass an existing file, or a text")
         return read_text(text)
@@ -104,22 +102,6 @@ def text_or_file(text: str) -> str:
         return Path(text).read_text(encoding="utf-8-sig")
     except UnicodeError as error:
         raise ConfigError(f"the file {text} is not valid UTF-8: convert it first") from error
-    except OSError as error:
-        raise ConfigError(f"the file {text} cannot be read: {error.strerror}") from error
-
-
-def _device_of(device: str) -> Any:
-    import torch
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(f"--device {device!r} is unknown; use cpu, cuda or auto") from error
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device is cuda, but PyTorch finds no GPU; use --device cpu")
-    return place
 
 
 def _dtype_of(folder: Path) -> Any:
@@ -136,7 +118,7 @@ def _dtype_of(folder: Path) -> Any:
     return precision
 
 
-def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
+def _load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     from knn_logits.engine.model_loading import gguf_file, open_gguf
 
     file = gguf_file(name)
@@ -158,12 +140,14 @@ def _load_model(name: str, place: Any, dtype: str) -> tuple[Any, Any]:
         precision = dtype if dtype == "auto" else getattr(torch, dtype)
         model: Any = family.from_pretrained(name, dtype=precision)
         tokenizer = AutoTokenizer.from_pretrained(name)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        model = model.to(place).eval()
+        model = model.to(device).eval()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"--device {str(place)!r} cannot be used ({reason}); use --device cpu"
+            f"--device {device!r} cannot be used ({reason}); use --device cpu"
         ) from error
     choice = use_fastest_dtype(model) if dtype == "auto" else None
     if choice is not None:
@@ -193,18 +177,8 @@ def reads_pairs(name: str) -> bool:
 
 
 def _config_of(name: str) -> Any:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
     from transformers import AutoConfig
 
-    if not Path(name).exists():
-        try:
-            validate_repo_id(name)
-        except HFValidationError as error:
-            raise ModelError(
-                f"there is no model {name!r}: there is no such folder, and it is not a valid Hub "
-                "id; pass a folder with a model, or org/name"
-            ) from error
     with _reading(name):
         return AutoConfig.from_pretrained(name)
 
@@ -215,18 +189,28 @@ def _reading(name: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = one_line(str(error)).strip()
-        reason = reason if len(reason) < 200 else reason[:200] + "…"
-        nowhere = "there is no such folder, and it is not available from the Hub;  "
+        nowhere = "" if Path(name).exists() else "there is no such folder or model on the Hub; "
         raise ModelError(
-            f"cannot load the model {name!r}: {'' if Path(name).exists() else nowhere}pass a "
-            f"causal or encoder-decoder language model, as a Hub id or a folder ({reason})"
+            f"cannot load the model {name!r}: {nowhere}pass a causal or encoder-decoder language "
+            f"model, as a Hub id or a folder ({reason[:200]})"
         ) from error
 
 
-def present(store: Datastore) -> tuple[int, int]:
-    """Counts the entries and the documents of a datastore that are not removed."""
-    entries, documents = store.manifest.entries, store.manifest.documents
-    return entries - len(store.removed_entries), documents - len(store.manifest.removed)
+def figures_of(store: Datastore) -> dict[str, Any]:
+    """The figures of a datastore for JSON, without removed documents.
+
+    `recall` is the share of true neighbors that the index finds; None if it was not measured.
+    """
+    manifest, index = store.manifest, store.manifest.index
+    return {
+        "store": str(store.folder),
+        "entries": manifest.entries - len(store.removed_entries),
+        "documents": manifest.documents - len(manifest.removed),
+        "bytes": size_of(store),
+        "index": index.factory,
+        "nprobe": index.nprobe,
+        "recall": index.recall.value if index.recall else {"exact": 1.0}.get(index.factory),
+    }
 
 
 def index_words(store: Datastore) -> str:
@@ -234,13 +218,6 @@ def index_words(store: Datastore) -> str:
     index = store.manifest.index
     recall = f", recall@{index.recall.at} {index.recall.value:.3f}" if index.recall else ""
     return f"index {index.factory}{recall}"
-
-
-def index_of(store: Datastore) -> dict[str, Any]:
-    """The index for JSON; the share of true neighbors that it finds is 1 where it finds all."""
-    index = store.manifest.index
-    recall = index.recall.value if index.recall else 1.0
-    return {"index": index.factory, "nprobe": index.nprobe, "recall": recall}
 
 
 def size_of(store: Datastore) -> int:

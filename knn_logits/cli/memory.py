@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from knn_logits.cli.loading import open_datastore
 from knn_logits.cli.options import Settable, Without
-from knn_logits.cli.terminal import tell
 from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 
@@ -49,7 +48,6 @@ class MemoryOptions:
     """How a memory is asked, and where its indexes are."""
 
     settings: Annotated[dict[str, Any], Settable()]
-    gate: str | None = setting(None, "Gate file; a gate sets lmbda per token.", metavar="FILE")
     cluster: ClusterOptions = ClusterOptions()
 
     def open(self, stores: Sequence[str]) -> OpenStores:
@@ -62,13 +60,7 @@ class MemoryOptions:
         """Does what `open` does, for datastores that are open."""
         from knn_logits.mixture.presets import resolve
 
-        settings: Any = dict(self.settings)
-        if self.gate is not None:
-            if "lmbda" in settings:
-                raise ConfigError("--gate already sets lmbda: remove --lmbda or --gate")
-            from knn_logits.mixture.gates.stored import load_gate
-
-            settings["lmbda"] = load_gate(self.gate)
+        settings: Any = self.settings
         resolve(stores, settings)
         return OpenStores(stores, settings, indexes)
 
@@ -96,12 +88,6 @@ class OpenStores:
     @contextmanager
     def searching(self) -> Iterator[None]:
         """Ends the shards on the cluster when the searches are over."""
-        for store in self.stores if self.indexes is not None else ():
-            if store.manifest.on_demand is not None:
-                tell(
-                    f"{store.folder} stores no keys, so it is searched locally and not on the "
-                    "cluster"
-                )
         try:
             yield
         finally:

@@ -1,8 +1,8 @@
 """Makes the options of commands from declared settings.
 
     @command
-    def explain(model: Model, stores: Stores, memory: MemoryOptions, run: RunOptions,
-                sources: int = setting(12, "Number of sources to list.", least=0)) -> None: ...
+    def trace(model: Model, store: Store, run: RunOptions,
+              documents: int = setting(3, "Number of documents.", least=0)) -> None: ...
 
 A group is a dataclass whose fields `setting()` declares. `Annotated[dict, Settable()]` gets the
 settings of a memory that the user gives, by name.

@@ -26,7 +26,6 @@ from knn_logits.settings.declaration import setting
 if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
 
-_MOST_PROMPTS = 12
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
@@ -167,7 +166,6 @@ def page(
     at_once: int = setting(
         2, "Number of visitors served concurrently; others are queued.", least=1
     ),
-    examples: str | None = setting(None, "File of example prompts, one per line."),
     originals: str | None = setting(None, "Base URL of the original documents."),
 ) -> None:
     """Open the web page: chat, generate, and inspect sources."""
@@ -175,7 +173,6 @@ def page(
         raise MissingDependencyError(
             'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'
         )
-    prompts = _prompts(Path(examples)) if examples is not None else []
     with (
         opened_with_model(stores, model, run, _all_opened, votes=False) as opened,
         interruptible("the page is closed"),
@@ -184,7 +181,7 @@ def page(
         doing("starting the page")
         from knn_logits_app import Library, launch
 
-        library = Library.of(_name_of(model), loaded, tokenizer, datastores, prompts)
+        library = Library.of(_name_of(model), loaded, tokenizer, datastores)
         try:
             launch(
                 library,
@@ -205,18 +202,3 @@ def page(
 
 def _all_opened(names: list[str]) -> list[Datastore]:
     return [open_datastore(name) for name in names]
-
-
-def _prompts(file: Path) -> list[str]:
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no text in UTF-8"
-        raise ConfigError(f"{file} cannot be read: {reason}") from error
-    prompts = [line.strip() for line in lines if line.strip()]
-    if not prompts or len(prompts) > _MOST_PROMPTS:
-        raise ConfigError(
-            f"{file} has {len(prompts)} lines of text: provide 1 to {_MOST_PROMPTS} prompts, one "
-            "per line"
-        )
-    return prompts

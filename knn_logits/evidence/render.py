@@ -17,7 +17,6 @@ from knn_logits.evidence.sources import (
     contradiction,
     main_sources,
     share_of,
-    word_sources,
     words_of,
 )
 from knn_logits.printable import Encoded, one_line, printable
@@ -143,19 +142,6 @@ def _is_fact(tokens: Sequence[TokenTrace]) -> bool:
     texts = ("".join(token.token for token in tokens), rival.token)
     numbers = [any(map(str.isdigit, text)) for text in texts]
     return all(numbers) or (not any(numbers) and all(text.strip()[:1].isupper() for text in texts))
-
-
-def show_word(tokens: Sequence[TokenTrace], console: Console, sources: int = 3) -> None:
-    """Prints the details of one word: its probabilities, its documents, and other candidates."""
-    listed = word_sources(tokens, sources)
-    if not listed:
-        console.print("no document is behind this word: it is the model's own", style="dim")
-    _print_sources(listed, console)
-    rival = tokens[0].by_model
-    if rival is not None:
-        line = f"the model alone: {_quoted(rival.token)} ({rival.p:.0%})"
-        console.print(Text(line, style="dim"))
-    _print_contradiction(tokens, console)
 
 
 def _print_contradiction(tokens: Sequence[TokenTrace], console: Console) -> None:

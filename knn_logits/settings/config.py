@@ -35,7 +35,7 @@ DEFAULT_TEMPERATURE = 10.0
 MOST_SEED = 2**31 - 2
 MOST_THREADS = 1024
 
-_EVERYWHERE: tuple[Place, ...] = ("build", "serve", "chat", "request", "page")
+_EVERYWHERE: tuple[Place, ...] = ("build", "serve", "request", "page")
 
 
 @documented
@@ -118,7 +118,7 @@ class KNNConfig:
         details="docs/research/settings.md has what more brings.",
         above=0,
         limit=1e8,
-        set_by=("build", "tune", "serve", "chat", "request"),
+        set_by=("build", "tune", "serve", "request"),
         stored=True,
         reported=True,
     )
@@ -204,7 +204,7 @@ class MixtureConfig:
         "constant λ they are shares of the vote, and by default neighbors are merged by distance.",
         metavar="W,W,...",
         read=read_shares,
-        set_by=("tune", "serve"),
+        set_by=("serve",),
     )
 
     def __post_init__(self) -> None:
@@ -282,15 +282,9 @@ def index_config(index: IndexConfig | str | None) -> IndexConfig:
     return index
 
 
-_SHARE = Setting(above=0, most=1, annotation=float)
 _THREADS = Setting(name="threads", least=1, most=MOST_THREADS, annotation=int | None)
 
 
 def check_threads(threads: int | None) -> None:
     """Refuses more threads than a process can start, since it would end without any message."""
     _THREADS.check(threads)
-
-
-def share(name: str, value: object) -> float:
-    """Converts a share of something, above 0 and at most 1, to Python's `float`."""
-    return float(replace(_SHARE, name=name).check(value))

@@ -86,8 +86,8 @@ def read_share(text: str) -> float | str:
 
 
 # Who may set a setting, beside Python, `generate`, `explain`, `eval` and `chat`, which may set all:
-# the options of three commands, `/set` in a chat, a request to the server, the page's controls.
-Place: TypeAlias = Literal["build", "tune", "serve", "chat", "request", "page"]
+# the options of three commands, a request to the server, the page's controls.
+Place: TypeAlias = Literal["build", "tune", "serve", "request", "page"]
 
 # The longest text of a list that a request may have.
 _LONGEST_TEXT = 512

@@ -13,7 +13,7 @@ def settings_for(place: Place | None = None) -> dict[str, Setting]:
     """Lists the settings of a memory, by name.
 
     Args:
-        place: "build", "tune", "serve", "chat", "request" or "page" lists only those that may be
+        place: "build", "tune", "serve", "request" or "page" lists only those that may be
             set there; None lists all.
     """
     every = {**settings_of(MixtureConfig), **settings_of(KNNConfig)}

@@ -134,12 +134,6 @@ class Documents:
         left = ([number for number in numbers if number not in removed] for numbers in matches)
         return next((numbers for numbers in (*left, *matches) if numbers), [])
 
-    def search(self, words: str) -> list[int]:
-        """Numbers of the documents whose id, title or uri contains a string in any case."""
-        folded = words.casefold()
-        hits = (self._numbers(column, lambda text: folded in text.casefold()) for column in _NAMES)
-        return sorted(set().union(*hits))
-
     def _numbers(self, column: str, fits: Callable[[str], bool]) -> list[int]:
         values = enumerate(self._columns[column])
         return [number for number, value in values if value is not None and fits(value)]

@@ -39,27 +39,6 @@ def test_documents_are_opened_without_a_build(run, launched, model_folder, tmp_p
     assert f"`knn-logits build {model_folder} {tmp_path} --out STORE` keeps them" in done.err
 
 
-def test_examples_come_from_a_file(run, launched, model_folder, store, tmp_path):
-    file = tmp_path / "prompts.txt"
-    file.write_text("The first of them\n\n  The second <b>\n", encoding="utf-8")
-    run.good("app", model_folder, store.folder, "--examples", file)
-    ((library, _),) = launched
-    assert [one.prompt for one in library.examples] == ["The first of them", "The second <b>"]
-    assert {one.stores for one in library.examples} == {(store.name,)}
-
-
-@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\xff", b"a\n" * 13])
-def test_a_file_of_examples_that_is_none_is_one_line(
-    run, launched, model_folder, store, tmp_path, content
-):
-    file = tmp_path / "prompts.txt"
-    if content is not None:
-        file.write_bytes(content)
-    done = run.refused("app", model_folder, store.folder, "--examples", file)
-    assert "prompts.txt" in done.line
-    assert launched == []
-
-
 def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder, store):
     found = importlib.util.find_spec
     monkeypatch.setattr(

@@ -191,40 +191,21 @@ def test_a_question_that_is_empty_or_too_long_to_write_about_is_refused(asking):
         knn_logits.AskConfig(read=0)
 
 
-def test_the_command_answers_one_question_and_a_file(run, model_folder, store, tmp_path):
+def test_the_command_answers_a_question(run, model_folder, store):
     done = run("ask", model_folder, str(store.folder), QUESTION)
     assert done.code == 0, done.err
     assert done.out.splitlines()[0] == TEXTS[2]
     assert "[2" in done.out
     assert done.err.count("answered by words alone") == 1
-    file = tmp_path / "questions.jsonl"
-    file.write_text(json.dumps({"id": 7, "question": QUESTION}) + "\n\n" + '{"question": "E42?"}\n')
-    done = run("ask", model_folder, str(store.folder), "--questions", str(file), "--json")
-    rows = [json.loads(line) for line in done.out.splitlines()]
-    assert [(row.get("id"), row["answered"]) for row in rows] == [(7, True), (None, True)]
-    assert set(rows[0]) == {
-        "id", "question", "text", "answered", "quoted", "alone", "tokens", "passages", "passes",
+    answer = run("ask", model_folder, str(store.folder), QUESTION, "--json").json
+    assert answer["answered"]
+    assert set(answer) == {
+        "question", "text", "answered", "quoted", "alone", "tokens", "passages", "passes",
         "seconds", "note",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["{store}"], "--questions FILE"),
-        (["{store}", " "], "the question is empty"),
-        (["{store}", "--questions", "no.jsonl"], "cannot read the questions in no.jsonl"),
-        (["{store}", "--questions", "{bad}"], "line 2 of"),
-    ],
-)
-def test_bad_questions_are_refused_in_one_line(run, model_folder, store, tmp_path, arguments, line):
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"question": "a"}\n{"frage": "b"}\n')
-    given = [part.format(store=store.folder, bad=bad) for part in arguments]
-    done = run("ask", model_folder, *given)
-    assert done.code == 1
-    assert line in done.err
-    assert done.err.count("\n") <= 2
+    assert "then a quoted question" in run.refused("ask", model_folder, store.folder).line
+    empty = run.refused("ask", model_folder, store.folder, " ")
+    assert "the question is empty" in empty.line
 
 
 def test_documents_with_questions_and_answers_in_rows_are_asked(run, model_folder, tmp_path):

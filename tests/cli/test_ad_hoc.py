@@ -42,9 +42,9 @@ def test_documents_are_asked_beside_a_datastore(run, model_folder, documents, st
 
 
 def test_a_chat_about_documents(run, model_folder, documents, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("/settings\n"))
-    done = run("chat", model_folder, str(documents))
-    assert done.code == 0, done.err
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{QUESTION}\n"))
+    done = run.good("chat", model_folder, str(documents))
+    assert TEXTS[2] in done.out
     assert f"read {len(TEXTS)} documents" in done.err
 
 

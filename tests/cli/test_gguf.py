@@ -61,11 +61,11 @@ def test_documents_come_and_go(run, gguf_model, store, tmp_path):
 
 
 def test_a_conversation(run, gguf_model, store, monkeypatch):
-    lines = io.StringIO(f"{PROMPT}\n/why\n/quit\n")
+    lines = io.StringIO("Which queen founded the town of Oldenport?\n/why\n/quit\n")
     lines.isatty = lambda: False
     monkeypatch.setattr(sys, "stdin", lines)
     done = run.good("chat", gguf_model, store, "--max-new-tokens", "12")
-    assert "Title 0" in done.out
+    assert TEXTS[2] in done.out
 
 
 def test_bad_files_are_one_line(run, gguf_model, store, tmp_path):

@@ -82,9 +82,3 @@ def test_help_has_the_range_and_the_default(call):
     for words in ("Its piers. [default: 3; x>=1]", "Weight of the neighbors in the mixture; 0 to"):
         assert words in out
     assert all(word not in out for word in ("--hidden", "--stride", "--nprobe"))
-
-
-def test_a_folder_is_no_text_to_explain(run, store, model_folder, tmp_path):
-    done = run("explain", model_folder, store.folder, tmp_path)
-    assert done.code == 1
-    assert done.err == f"knn-logits: {tmp_path} is a folder: pass one of its files, or a text\n"

@@ -107,7 +107,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
 ):
     monkeypatch.setattr("knn_logits.cli.loading.RunOptions.load", never)
     for command in (
-        ("explain", model_folder, copied, "Some text", "--save", "/proc/nowhere"),
+        ("explain", model_folder, copied, "Some text", "--html", "/proc/nowhere"),
         ("eval", model_folder, copied, text, "--per-token", no_folder),
         ("eval", model_folder, copied, text, "--per-token", copied),
     ):
@@ -136,8 +136,7 @@ def test_what_the_model_is_not_needed_for_is_refused_before_it_is_loaded(
 @pytest.mark.parametrize("name", ["./modle", "models/tiny/modle", "modle/"])
 def test_a_mistyped_folder_is_named_as_such(run, copied, name):
     found = run.refused("generate", name, copied, "--prompt", "The")
-    assert "there is no such folder" in found.err
-    assert "Repo id" not in found.err
+    assert "there is no such folder or model on the Hub" in found.err
 
 
 def test_progress_that_is_piped_is_whole_lines_now_and_then(monkeypatch, capsys):
