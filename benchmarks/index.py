@@ -32,7 +32,7 @@ def main():
         ids = np.random.default_rng(0).integers(0, len(store), args.batch)
         queries = torch.from_numpy(store.keys(ids).astype(np.float32))
         for factory in args.factories:
-            probes = [None] if factory in ("exact", "Flat") else args.nprobe
+            probes = [None] if factory == "exact" else args.nprobe
             for nprobe in probes:
                 started = time.perf_counter()
                 config = knn_logits.IndexConfig(factory, nprobe=nprobe)

@@ -13,9 +13,11 @@ from knn_logits.arrays import Array
 from knn_logits.building.calibrate import like_temperature
 from knn_logits.building.recall import measured
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
-from knn_logits.index.backends import backend
+from knn_logits.index import plain_arrays
 from knn_logits.index.base import Index
-from knn_logits.index.choice import choose_factory
+from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.index.faiss_library import faiss_module
+from knn_logits.index.kinds import Kind, choose_factory
 from knn_logits.index.opening import check_factory, index_from_keys
 from knn_logits.metrics import Metric, as_distance
 from knn_logits.progress import Progress, no_progress, while_running
@@ -116,7 +118,7 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
     """Refuses an index that cannot be made; `entries` is None while it is not known."""
     if index.factory != "auto":
         keys = None if entries is None else min(entries, index.train_size or entries)
-        backend(index.factory, dim, metric).check(keys)
+        Kind(index.factory, dim, metric).check(keys)
 
 
 def write_index(
@@ -125,10 +127,9 @@ def write_index(
     """Writes an index and the probe that it must answer, beside the canary of `checks`."""
     # An earlier run may have left the file of another index.
     job.drop("index")
-    kind = backend(record.factory, index.dim, index.metric)
-    arrays = kind.to_arrays(index)
-    if arrays is not None:
-        job.write("index", arrays, {"factory": record.factory})
+    kind = Kind(record.factory, index.dim, index.metric)
+    if isinstance(index, FaissIndex) and kind.has_arrays:
+        job.write("index", plain_arrays.to_arrays(index), {"factory": record.factory})
     elif kind.approximate:
         logger.warning(
             "the index %s is not stored, so it is rebuilt from the keys each time the datastore is "
@@ -167,8 +168,9 @@ def make_index(
     if factory == "auto":
         # Removed entries are not searched.
         factory = choose_factory(len(store) - len(store.removed_entries), store.manifest.dim)
-    kind = backend(factory, store.manifest.dim, store.manifest.metric)
-    threads = kind.threads(None)
+    kind = Kind(factory, store.manifest.dim, store.manifest.metric)
+    # FAISS's own number is that of this thread, and not of the one that builds.
+    threads = int(faiss_module().omp_get_max_threads()) if kind.approximate else None
     built = while_running(
         progress,
         f"index {factory}",

@@ -19,8 +19,7 @@ from knn_logits.engine.compatibility import canary_keys, canary_tokens, vocabula
 from knn_logits.engine.forward import evaluating, input_device, key_states, windows_batch
 from knn_logits.engine.windows import batches, windows_of
 from knn_logits.errors import CorpusError
-from knn_logits.index.backends import backend
-from knn_logits.index.choice import choose_factory
+from knn_logits.index.kinds import Kind, choose_factory
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
 from knn_logits.settings.config import check_names
@@ -45,7 +44,7 @@ def store_bytes(plan: BuildPlan, tokens: int, entries: int, dim: int) -> int:
     factory, metric = plan.index.factory, plan.index.metric or DEFAULT_METRIC
     factory = choose_factory(entries, dim) if factory == "auto" else factory
     keys = entries * dim * np.dtype(plan.keys.dtype).itemsize
-    return 4 * tokens + keys + backend(factory, dim, metric).file_bytes(entries)
+    return 4 * tokens + keys + Kind(factory, dim, metric).file_bytes(entries)
 
 
 def build_needs(

@@ -20,7 +20,7 @@ from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError
-from knn_logits.index.backends import backend_kind
+from knn_logits.index.kinds import Kind
 from knn_logits.settings.config import (
     IndexConfig,
     KNNConfig,
@@ -194,7 +194,7 @@ def _on_demand_record(
             "keys on demand need a causal model, since passages are retrieved by the text being "
             "generated: remove --no-keys"
         )
-    is_factory = index.factory != "auto" and backend_kind(index.factory).approximate
+    is_factory = index.factory != "auto" and Kind(index.factory, 1, "l2").approximate
     if is_factory or index.nprobe is not None:
         raise ConfigError(
             "without keys there is no index to build: remove either --no-keys, or --index and "

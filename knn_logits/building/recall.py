@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.index.backends import backend
 from knn_logits.index.base import Index, nearest_columns, pairwise
 from knn_logits.index.exact import ExactIndex
+from knn_logits.index.kinds import Kind
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import IndexRecord, RecallRecord
@@ -37,7 +37,7 @@ def measured(
     progress: Progress = no_progress,
 ) -> IndexRecord:
     """Measures recall, at the record's nprobe or the least of enough recall or the best."""
-    kind = backend(record.factory, store.manifest.dim, store.manifest.metric)
+    kind = Kind(record.factory, store.manifest.dim, store.manifest.metric)
     if not kind.approximate or len(store) < 2:
         return record
     truth = while_running(progress, "recall", lambda: sample_truth(store, record.seed))

@@ -25,7 +25,7 @@ from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import is_encoder_decoder
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import Index
-from knn_logits.index.opening import backend_of, whole_index
+from knn_logits.index.opening import kind_of, whole_index
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord
@@ -241,7 +241,7 @@ def _extended_index(
     store: Datastore, grown: Datastore, progress: Progress
 ) -> tuple[Index, IndexRecord]:
     record = store.manifest.index
-    if not backend_of(store).extends:
+    if not kind_of(store).approximate:
         return index_anew(grown, progress)
     # A format that cannot be checked is not read here: only a user who asks for it trusts it.
     index: Any = whole_index(store)

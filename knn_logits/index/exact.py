@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.index.backend import Backend, Keys
 from knn_logits.index.base import kept_after, nearest_columns, without_broken, wrong_shape
 from knn_logits.metrics import COMPARISONS, Metric
-from knn_logits.settings.config import IndexConfig
 
 # The most distances computed at once, which are 256 MB of float32.
 _BLOCK = 64 << 20
@@ -127,21 +125,3 @@ class ExactIndex(TorchIndex):
         scores, ids = nearest_columns(comparison.scores(queries, self._keys, self._norms), k)
         nearness = comparison.of_scores(scores, queries)
         return nearness, ids if self._ids is None else self._ids[ids]
-
-
-class ExactBackend(Backend):
-    """Torch without approximation, on the device of the keys."""
-
-    approximate = False
-
-    @staticmethod
-    def takes(factory: str) -> bool:
-        return factory == "exact"
-
-    def build(
-        self, keys: Keys, config: IndexConfig, threads: int | None, device: torch.device | str
-    ) -> ExactIndex:
-        return ExactIndex.from_batches(keys.batches(), keys.size, self.dim, self.metric, device)
-
-    def runs_on(self, device: torch.device) -> bool:
-        return True

@@ -68,8 +68,6 @@ class FaissIndex:
         ranged = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ)
         self._can_range = type(self._ivf) in ranged
         self._filled = max(1, int(np.count_nonzero(self.list_sizes()))) if self._ivf else 1
-        # The ids of the vectors, if FAISS has numbered the remaining ones again.
-        self._ids: Array | None = None
         # Removed vectors that FAISS cannot delete. They are dropped from its results.
         self._hidden: Array | None = None
         # The index on the processor that an index on a GPU is a copy of, for a larger k than this.
@@ -113,15 +111,12 @@ class FaissIndex:
     def remove(self, ids: Array) -> None:
         """Does what `Index.remove` says, on the CPU only."""
         ids = np.ascontiguousarray(ids, np.int64)
-        total = int(self._index.ntotal)
         try:
             self._index.remove_ids(self._faiss.IDSelectorBatch(ids))
         except RuntimeError:
             self._hidden = ids
             return
         self.size = int(self._index.ntotal)
-        if self._ivf is None:
-            self._ids = np.setdiff1d(np.arange(total), ids, assume_unique=True)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if queries.dim() != 2 or queries.shape[1] != self.dim:
@@ -155,8 +150,6 @@ class FaissIndex:
         width = min(k + more, most)
         distances, found = search(self._index, queries, width + hidden, threads=threads)
         scores = self._nearness(distances)
-        if self._ids is not None:
-            found = np.where(found < 0, -1, self._ids[found])
         if self._hidden is not None:
             scores, found = self._shown(scores, found, width)
         if found[:, -1].min() < 0:
@@ -196,9 +189,6 @@ class FaissIndex:
             return nearness.to(queries.device), ids.to(queries.device)
         faiss_for_torch()
         distances, ids = self._index.search(queries, k)
-        if self._ids is not None:
-            entries = torch.from_numpy(self._ids).to(ids.device)
-            ids = torch.where(ids < 0, ids, entries[ids.clamp(min=0)])
         nearness = as_distance(distances, self.metric)
         return nearness.masked_fill(ids < 0, -torch.inf), ids
 
@@ -276,7 +266,7 @@ def to_gpu(index: FaissIndex, device: torch.device) -> FaissIndex:
         )
         return index
     on_gpu = FaissIndex(moved, index.metric, nprobe=index.nprobe, threads=index.threads)
-    on_gpu._ids, on_gpu._home, on_gpu.largest_k = index._ids, index, largest_k
+    on_gpu._home, on_gpu.largest_k = index, largest_k
     return on_gpu
 
 

@@ -18,7 +18,7 @@ from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError
 from knn_logits.metrics import METRIC_OF_FAISS, Metric
 
-_MOST_LISTS = 1 << 24
+_MOST_LISTS = 1 << 20
 _MOST_DIM = 1 << 20
 _FLAT = ("IxF2", "IxFI", "IxFl")
 
@@ -137,7 +137,7 @@ def _product(fields: _Fields, dim: int, arrays: dict[str, Array]) -> tuple[str, 
     residual, code_size = fields.number("B"), fields.number("Q")
     length, parts, bits = fields.number("Q"), fields.number("Q"), fields.number("Q")
     arrays["codebooks"] = fields.vector("<f4")
-    if residual != 1 or length != dim or not 1 <= parts <= dim or not 1 <= bits <= 16:
+    if residual != 1 or length != dim or not 1 <= parts <= dim or not 1 <= bits <= 12:
         raise ValueError("a product quantiser of other vectors, or not of residuals")
     if code_size != (parts * bits + 7) // 8 or arrays["codebooks"].size != dim << bits:
         raise ValueError("a product quantiser whose parts do not fit")

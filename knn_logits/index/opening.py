@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -14,10 +15,12 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError
-from knn_logits.index.backend import Backend, Keys
-from knn_logits.index.backends import backend
+from knn_logits.index import plain_arrays
 from knn_logits.index.base import Index
-from knn_logits.index.opening_on_gpu import KEYS_AT_ONCE, moved, open_compact
+from knn_logits.index.compact import CompactIndex, form_for
+from knn_logits.index.exact import ExactIndex
+from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
+from knn_logits.index.kinds import Kind, choose_train_size
 from knn_logits.locks import new_lock
 from knn_logits.metrics import COMPARISONS, as_distance
 from knn_logits.settings.config import IndexConfig, KNNConfig, check_threads
@@ -27,7 +30,14 @@ from knn_logits.store.sinks import find_sink
 
 logger = logging.getLogger(__name__)
 
+KEYS_AT_ONCE = 65_536
+# The share of the probe's queries that an index on a GPU must answer as well as the stored one.
+_ANSWERED = 0.75
+# The k with which an index of FAISS is compared, or its largest on the GPU.
+_NEIGHBORS = 1024
 _PROBE_SHARE = 0.75
+# An index without inverted lists is trained on as many keys as one with this number.
+_LISTS = 256
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
 _CACHED = 8
 _T = TypeVar("_T")
@@ -123,14 +133,22 @@ def index_from_keys(
     threads: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Index:
+    """Makes an index of a datastore's keys, with `train_size` and `nprobe` of the settings."""
+    manifest, size = store.manifest, len(store)
+    kind = Kind(factory, manifest.dim, manifest.metric)
     batches = store.key_batches(KEYS_AT_ONCE)  # without keys this is an error
-    sample = partial(training_sample, store, seed=config.seed)
-    keys = Keys(len(store), lambda: batches, sample)
-    kind = backend(factory, store.manifest.dim, store.manifest.metric)
-    return kind.build(keys, config, threads, device)
+    if not kind.approximate:
+        return ExactIndex.from_batches(batches, size, kind.dim, kind.metric, device)
+    wanted = choose_train_size(size, kind.lists or _LISTS)
+    wanted = wanted if config.train_size is None else config.train_size
+    sample = training_sample(store, wanted, config.seed)
+    index = build_faiss(factory, kind.dim, kind.metric, sample, batches, threads)
+    index.nprobe = config.nprobe
+    return index
 
 
-def backend_of(store: Datastore) -> Backend:
+def kind_of(store: Datastore) -> Kind:
+    """The kind of a datastore's index."""
     manifest = store.manifest
     if manifest.on_demand is not None:
         raise DatastoreError(
@@ -138,7 +156,7 @@ def backend_of(store: Datastore) -> Backend:
             "demand: open it as Memory(model, datastore), or build it without --no-keys"
         )
     try:
-        return backend(manifest.index.factory, manifest.dim, manifest.metric)
+        return Kind(manifest.index.factory, manifest.dim, manifest.metric)
     except ConfigError as error:
         raise DamagedError(
             f"the manifest of {store.folder} is wrong: {error}; rebuild it with `knn-logits index`"
@@ -154,20 +172,18 @@ def open_index(
 ) -> Index:
     """Opens a datastore's index without removed entries, from its arrays or from the keys."""
     device = torch.device(device)
-    kind = backend_of(store)
+    index: Index | None = None
     if device.type == "cuda":
-        compact = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
-        if compact is not None:
-            gone = hidden_entries(store, without)
-            if len(gone):
-                compact.remove(gone)
-            return compact
-    index = whole_index(store, device=device, threads=threads)
-    check_probe(store, index)
+        index = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
+    if index is None:
+        index = whole_index(store, device=device, threads=threads)
+        check_probe(store, index)
     hidden = hidden_entries(store, without)
     if len(hidden):
         index.remove(hidden)
-    return index if kind.runs_on(device) else moved(kind, index, store, device)
+    if isinstance(index, FaissIndex) and device.type == "cuda":
+        return moved(index, store, device)
+    return index
 
 
 def hidden_entries(store: Datastore, without: Array | None) -> Array:
@@ -185,11 +201,11 @@ def whole_index(
     threads: int | None = None,
 ) -> Index:
     """Opens the index over all entries, also removed ones."""
-    record, size, kind = store.manifest.index, len(store), backend_of(store)
+    record, kind = store.manifest.index, kind_of(store)
     nprobe = record.nprobe
     saved = store.index_arrays()
     if saved is not None:
-        return kind.from_arrays(saved, size, nprobe=nprobe, threads=threads)
+        return plain_arrays.from_arrays(saved, kind, len(store), nprobe=nprobe, threads=threads)
     if kind.approximate:
         _warn_of_building(store)
     config = IndexConfig(
@@ -215,13 +231,12 @@ def _warn_of_building(store: Datastore) -> None:
 
 def check_factory(store: Datastore) -> None:
     """Refuses to build a datastore's index if that might take all memory or end the process."""
-    record = store.manifest.index
     try:
-        backend_of(store).check_cost(len(store), record.train_size)
-    except ValueError as error:
+        kind_of(store).check_again(len(store))
+    except DamagedError as error:
         raise DamagedError(
-            f"building the index {record.factory[:40]!r} of {store.folder} is refused ({error}): "
-            "build another with `knn-logits index`"
+            f"building the index of {store.folder} is refused ({error}): build another with "
+            "`knn-logits index`"
         ) from error
 
 
@@ -229,7 +244,7 @@ def check_probe(store: Datastore, index: Index) -> None:
     """Refuses an index whose results differ from those at its build."""
     queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
-        if len(store) and backend_of(store).approximate:
+        if len(store) and kind_of(store).approximate:
             logger.warning(
                 "%s has no probe, so the results of its index could not be checked: rebuild the "
                 "index with `knn-logits index`",
@@ -269,3 +284,79 @@ def _check_distances(store: Datastore, probes: Array, actual: Array) -> None:
             f"its metric is not {metric}, or its keys have changed: rebuild it with `knn-logits "
             "index`"
         )
+
+
+# On a GPU
+
+
+def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIndex | None:
+    """Opens a datastore's keys for an exact search on a device."""
+    if not store.has_keys or store.manifest.learned is not None:
+        return None
+    size, dim, dtype = len(store), store.manifest.dim, store.manifest.dtype
+    form = form_for(size, dim, np.dtype(dtype).itemsize, free)
+    if form is None:
+        logger.warning(
+            "the keys of %s take %.1f GB at one byte per value, but %s has only %.1f GB free: "
+            "searching with FAISS instead of PyTorch",
+            store.folder,
+            size * dim / 1e9,
+            device,
+            free / 1e9,
+        )
+        return None
+    # An index must not keep its datastore alive.
+    owner = weakref.ref(store)
+
+    def keys(ids: Array) -> Array:
+        opened = owner()
+        assert opened is not None
+        return opened.keys(ids)
+
+    index = CompactIndex(
+        partial(store.key_batches, KEYS_AT_ONCE),
+        size,
+        dim,
+        store.manifest.metric,
+        device,
+        dtype=getattr(torch, dtype),
+        keys=keys if form == "bytes" else None,
+    )
+    queries, distances = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_DISTANCES)
+    if queries is None or distances is None or not distances.size:
+        return index
+    return index if finds_as_much(index, store, queries, distances) else None
+
+
+def moved(index: FaissIndex, store: Datastore, device: torch.device) -> FaissIndex:
+    """Moves an index to a GPU, if it has a form there that finds as much."""
+    on_gpu = to_gpu(index, device)
+    queries = store.checks.get(PROBE_QUERIES)
+    if on_gpu is index or queries is None:
+        return on_gpu
+    k = min(_NEIGHBORS, on_gpu.largest_k)
+    nearness, _ = index.search(torch.from_numpy(np.float32(queries)), k)
+    expected = as_distance(nearness.numpy(), store.manifest.metric)
+    return on_gpu if finds_as_much(on_gpu, store, queries, expected) else index
+
+
+def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Array) -> bool:
+    """Whether an index on a GPU finds neighbors as near as `expected`, distances [rows, k]."""
+    try:
+        nearness, _ = index.search(torch.from_numpy(np.float32(queries)), expected.shape[1])
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        logger.warning("an index of %s is not used on the GPU: %s", store.folder, reason)
+        return False
+    on_gpu = np.sort(nearness.cpu().double().numpy())
+    on_cpu = np.sort(as_distance(expected.astype(np.float64), store.manifest.metric))
+    finite = on_cpu[np.isfinite(on_cpu)]
+    slack = 1e-2 * np.abs(finite).mean() if finite.size else 0.0
+    is_close = on_gpu.shape == on_cpu.shape and (on_gpu >= on_cpu - slack).mean() >= _ANSWERED
+    if not is_close:
+        logger.warning(
+            "an index of %s is not used on the GPU, since its neighbors are farther than those "
+            "found on the CPU",
+            store.folder,
+        )
+    return bool(is_close)

@@ -1,4 +1,4 @@
-"""FAISS indexes as plain arrays: Flat, IVFFlat, IVFSQ, IVFPQ, IVFRaBitQ."""
+"""FAISS indexes as plain arrays: IVFFlat, IVFSQ, IVFPQ, IVFRaBitQ."""
 
 from __future__ import annotations
 
@@ -9,39 +9,15 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError
-from knn_logits.index.demand import check_demand
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import faiss_module, faiss_reason, make_empty
-from knn_logits.metrics import Metric
-
-# The arrays that grow with the number of keys. An index learns the other arrays from the keys.
-_OF_KEYS = ("codes", "ids", "sizes")
-
-
-def has_plain_form(index: Any) -> bool:
-    """Whether `to_arrays` can convert a FAISS index."""
-    faiss = faiss_module()
-    inner = faiss.downcast_index(index)
-    if type(inner) in (faiss.IndexFlat, faiss.IndexFlatL2, faiss.IndexFlatIP):
-        return True
-    kinds = (
-        faiss.IndexIVFFlat,
-        faiss.IndexIVFScalarQuantizer,
-        faiss.IndexIVFPQ,
-        faiss.IndexIVFRaBitQ,
-    )
-    return type(inner) in kinds and isinstance(
-        faiss.downcast_index(inner.quantizer), faiss.IndexFlat
-    )
+from knn_logits.index.kinds import Kind
 
 
 def to_arrays(index: FaissIndex) -> dict[str, Array]:
     faiss = faiss_module()
     inner = faiss.downcast_index(index.raw)
     arrays: dict[str, Array] = {}
-    if isinstance(inner, faiss.IndexFlat):
-        arrays["codes"] = faiss.vector_to_array(inner.codes)
-        return arrays
     arrays["centroids"] = faiss.vector_to_array(faiss.downcast_index(inner.quantizer).codes)
     if isinstance(inner, faiss.IndexIVFScalarQuantizer):
         arrays["trained"] = faiss.vector_to_array(inner.sq.trained)
@@ -66,9 +42,7 @@ def to_arrays(index: FaissIndex) -> dict[str, Array]:
 
 def from_arrays(
     arrays: Mapping[str, Array],
-    factory: str,
-    dim: int,
-    metric: Metric,
+    kind: Kind,
     size: int,
     *,
     retained: Array | None = None,
@@ -81,14 +55,14 @@ def from_arrays(
     stands for all.
     """
     try:
-        index = _assemble(arrays, factory, dim, metric, size, retained)
+        index = _assemble(arrays, kind, size, retained)
     except (KeyError, ValueError, RuntimeError, AssertionError, MemoryError) as error:
         reason = faiss_reason(error)
         raise DamagedError(
-            f"the index file is not a {factory[:100]!r} over {size} keys ({reason}); rebuild it "
+            f"the index file is not a {kind.factory!r} over {size} keys ({reason}); rebuild it "
             "with `knn-logits index`"
         ) from error
-    return FaissIndex(index, metric, nprobe=nprobe, threads=threads)
+    return FaissIndex(index, kind.metric, nprobe=nprobe, threads=threads)
 
 
 def _expect(holds: bool, fact: str) -> None:
@@ -96,26 +70,15 @@ def _expect(holds: bool, fact: str) -> None:
         raise ValueError(fact)
 
 
-def _assemble(
-    arrays: Mapping[str, Array],
-    factory: str,
-    dim: int,
-    metric: Metric,
-    size: int,
-    retained: Array | None,
-) -> Any:
-    # Keys may have been removed since, so there may be fewer keys than lists.
-    lists = arrays["centroids"].nbytes // 4 if "IVF" in factory else 0
-    numbers = sum(array.nbytes for name, array in arrays.items() if name not in _OF_KEYS) // 4
-    check_demand(factory, dim, lists, numbers)
-    index = make_empty(factory, dim, metric)
-    _expect(has_plain_form(index), "no plain form")
+def _assemble(arrays: Mapping[str, Array], kind: Kind, size: int, retained: Array | None) -> Any:
+    _expect(kind.has_arrays, "a type that has no arrays")
+    # FAISS allocates lists and codebooks at once, so their numbers have to be those of the file.
+    for name, rows in (("centroids", kind.lists), ("codebooks", kind.codewords)):
+        held = arrays[name].nbytes // 4 if rows else 0
+        _expect(held == kind.dim * rows, f"{name} of {held} numbers")
+    index = make_empty(kind.factory, kind.dim, kind.metric)
     inner = faiss_module().downcast_index(index)
-    if isinstance(inner, faiss_module().IndexFlat):
-        count = _fill_flat(inner, arrays, size, retained)
-    else:
-        count = _fill_inverted_file(inner, arrays, size, retained)
-    inner.ntotal = count
+    inner.ntotal = _fill_inverted_file(inner, arrays, size, retained)
     inner.is_trained = True
     return index
 
@@ -132,17 +95,6 @@ def _learnt(arrays: Mapping[str, Array], name: str, count: int, kind: Any = np.f
 
 def _finite(numbers: Array) -> bool:
     return bool(np.isfinite(numbers).all())
-
-
-def _fill_flat(inner: Any, arrays: Mapping[str, Array], size: int, retained: Array | None) -> int:
-    _expect("sizes" not in arrays, "the arrays of an inverted file")
-    codes = _learnt(arrays, "codes", size * inner.code_size, np.uint8).reshape(
-        size, inner.code_size
-    )
-    if retained is not None:
-        codes = np.ascontiguousarray(codes[retained])
-    faiss_module().copy_array_to_vector(codes.reshape(-1), inner.codes)
-    return len(codes)
 
 
 def _fill_inverted_file(

@@ -29,6 +29,7 @@ from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.index.base import Index
 from knn_logits.index.faiss_file import FaissFile, read_faiss_file
+from knn_logits.index.kinds import Kind
 from knn_logits.lab.legacy import (
     LegacyFiles,
     find_files,
@@ -250,9 +251,7 @@ def _converted(store: Datastore, old: FaissFile, progress: Progress) -> tuple[In
     written = np.arange(old.size) < len(store)
     index = plain_arrays.from_arrays(
         old.arrays,
-        old.factory,
-        old.dim,
-        old.metric,
+        Kind(old.factory, old.dim, old.metric),
         old.size,
         retained=None if written.all() else written,
         nprobe=old.nprobe,

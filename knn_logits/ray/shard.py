@@ -12,10 +12,10 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, DatastoreError
-from knn_logits.index.backend import Keys
 from knn_logits.index.base import Index
-from knn_logits.index.opening import backend_of, hidden_entries
-from knn_logits.settings.config import IndexConfig
+from knn_logits.index.exact import ExactIndex
+from knn_logits.index.opening import hidden_entries, kind_of
+from knn_logits.index.plain_arrays import from_arrays
 from knn_logits.store.datastore import Datastore
 
 # Distances and ids, [rows, k] each.
@@ -60,13 +60,13 @@ def _inside(entries: Array, first: int, last: int) -> Array:
 
 def _open(store: Datastore, first: int, last: int, nprobe: int | None) -> Index:
     """Opens the part of an index that holds a range of entries."""
-    kind = backend_of(store)
+    kind = kind_of(store)
     if not kind.approximate:
         keys = store.key_batches(_KEYS_AT_ONCE, first, last)
-        source = Keys(last - first, lambda: keys, lambda _: next(iter(keys)))
-        return kind.build(source, IndexConfig(), None, "cpu")
-    return kind.from_arrays(
+        return ExactIndex.from_batches(keys, last - first, kind.dim, kind.metric)
+    return from_arrays(
         part_of_index(store, first, last),
+        kind,
         last - first,
         nprobe=nprobe or store.manifest.index.nprobe,
     )

@@ -19,7 +19,7 @@ from knn_logits.store import files, layout
 RANDOM = np.random.default_rng(11)
 LENGTHS = [31, 1, 40, 25, 60, 2, 33, 1, 50, 45, 70, 42]
 DOCUMENTS = [RANDOM.integers(0, 30_000, length).tolist() for length in LENGTHS]
-SOAKED = [pytest.param(name, marks=pytest.mark.soak) for name in ("Flat", "IVF8,Flat", "HNSW16")]
+SOAKED = [pytest.param(name, marks=pytest.mark.soak) for name in ("IVF8,Flat", "HNSW16")]
 FACTORIES = ["exact", "IVF8,SQ8", "IVF4,PQ4x4", *SOAKED]
 GONE = [0, 4, 5, 9]
 

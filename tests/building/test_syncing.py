@@ -20,7 +20,7 @@ from knn_logits import (
 from knn_logits.building import steps
 from knn_logits.building.removing import compact
 from knn_logits.errors import CorpusError, DatastoreError
-from knn_logits.index import choice
+from knn_logits.index import kinds
 from knn_logits.store import layout
 
 SETTINGS = {"window": WindowConfig(32, 16), "k": 8, "lmbda": 0.5, "temperature": 5.0}
@@ -180,7 +180,7 @@ def test_one_stream_is_warned_of(model, tokenizer, tmp_path, caplog):
 
 def test_compacting_goes_back_to_an_exact_index(store, sync, monkeypatch):
     assert store.manifest.index.requested == "auto"
-    monkeypatch.setattr(choice, "EXACT_UP_TO", len(store))
+    monkeypatch.setattr(kinds, "EXACT_UP_TO", len(store))
     grown = sync({**FIRST, "f.txt": TEXTS[6]}).datastore
     assert grown.manifest.index.factory == "IVF64,SQ8"
     small = compact(remove_documents(grown, "f.txt"))

@@ -6,7 +6,7 @@ import pytest
 from conftest import TEXTS
 
 from knn_logits import Datastore
-from knn_logits.index import choice
+from knn_logits.index import kinds
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_sync(run, store, model_folder, tmp_path):
 
 
 def test_another_kind_of_index_is_said(run, store, model_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "EXACT_UP_TO", len(Datastore(store)))
+    monkeypatch.setattr(kinds, "EXACT_UP_TO", len(Datastore(store)))
     folder = tmp_path / "old"
     (folder / "new.txt").write_text(TEXTS[6])
     grown = run("sync", model_folder, store, folder).out

@@ -65,18 +65,6 @@ def assert_padded(distances, ids, metric):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize(("rows", "k"), [(1, 1), (5, 20), (40, 20), (3, 600), (2, 9999)])
-def test_flat_finds_what_the_exact_search_finds(metric, rows, k):
-    index, queries = build("Flat", metric), vectors(rows, seed=1)
-    distances, ids = by_distance(index, queries, k)
-    assert_padded(distances, ids, metric)
-    expected = by_distance(ExactIndex(vectors(600), metric), queries, k)
-    assert ids.shape == (rows, min(k, 600))
-    torch.testing.assert_close(distances, expected[0], rtol=1e-4, atol=1e-4)
-    assert torch.equal(ids, expected[1])
-
-
-@pytest.mark.parametrize("metric", METRICS)
 def test_all_lists_visited_find_what_the_exact_search_finds(metric):
     index, queries = build("IVF16,Flat", metric), vectors(9, seed=1)
     index.nprobe = 16
@@ -105,7 +93,7 @@ def test_what_is_not_found_is_padding(metric, ranged, k):
 @pytest.mark.parametrize("ranged", [False, True])
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
+@pytest.mark.parametrize("factory", ["HNSW16", "IVF16,Flat"])
 def test_a_query_that_is_not_finite_finds_nothing(factory, metric, broken, ranged):
     index, queries = build(factory, metric), vectors(4, seed=1)
     index.nprobe = 2
@@ -148,7 +136,6 @@ def test_only_large_neighborhoods_of_few_candidates_are_searched_by_range():
     assert index._ranged(1, 128)
     assert not index._ranged(1, 127)
     assert not index._ranged(1 << 20, 128)
-    assert not build("Flat", "l2")._ranged(1, 300)
     assert not build("IVF16,RaBitQ", "l2")._ranged(1, 300)
     # One list of all keys: visiting it gives far more candidates than are asked for.
     index._filled = 1
@@ -159,7 +146,7 @@ def test_only_large_neighborhoods_of_few_candidates_are_searched_by_range():
 @pytest.mark.parametrize("threads", [None, 1, 2, 3])
 def test_a_search_leaves_the_number_of_threads_as_it_was(rows, threads):
     seen = []
-    index = build("Flat", "l2", threads=threads)
+    index = build("IVF16,Flat", "l2", threads=threads)
 
     class Spy:
         @staticmethod
@@ -226,13 +213,13 @@ def test_nprobe_does_not_exceed_the_lists(factory):
 def test_without_a_gpu_the_index_stays_where_it_is():
     if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
         pytest.skip("there is a GPU")
-    index = build("Flat", "l2")
+    index = build("IVF16,Flat", "l2")
     assert to_gpu(index, torch.device("cuda")) is index
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factory", ["Flat", "IVF16,Flat"])
+@pytest.mark.parametrize("factory", ["IVF16,SQ8", "IVF16,Flat"])
 def test_on_a_gpu_tensors_stay_on_the_device(factory, metric):
     if not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA GPU")

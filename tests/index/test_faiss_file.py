@@ -8,6 +8,7 @@ import pytest
 from knn_logits.errors import DamagedError
 from knn_logits.index import plain_arrays
 from knn_logits.index.faiss_file import read_faiss_file
+from knn_logits.index.kinds import Kind
 
 faiss = pytest.importorskip("faiss")
 
@@ -50,7 +51,7 @@ def test_the_same_answers(vectors, tmp_path, factory, metric):
     assert found.metric == ("l2" if metric else "ip")
     assert found.nprobe == 3
     mine = plain_arrays.from_arrays(
-        found.arrays, found.factory, DIM, found.metric, found.size, nprobe=found.nprobe
+        found.arrays, Kind(found.factory, DIM, found.metric), found.size, nprobe=found.nprobe
     )
     distances, ids = index.search(vectors[:20], 10)
     there, other = mine.raw.search(vectors[:20], 10)
@@ -107,9 +108,8 @@ def test_damage_never_gives_an_index_that_crashes(vectors, tmp_path):
         path.write_bytes(broken)
         try:
             found = read_faiss_file(path)
-            index = plain_arrays.from_arrays(
-                found.arrays, found.factory, found.dim, found.metric, found.size, nprobe=1
-            )
+            kind = Kind(found.factory, found.dim, found.metric)
+            index = plain_arrays.from_arrays(found.arrays, kind, found.size, nprobe=1)
         except DamagedError:
             refused += 1
             continue

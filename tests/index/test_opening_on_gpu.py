@@ -10,12 +10,11 @@ from distances import by_distance
 from handmade import make_store
 
 from knn_logits import Datastore, IndexConfig, KNNConfig, build_index
-from knn_logits.index import compact, faiss_backend, faiss_factory, opening
+from knn_logits.index import compact, faiss_backend, opening
 from knn_logits.index.compact import CompactIndex
 from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import make_empty
-from knn_logits.index.opening import backend_of, open_index, whole_index
-from knn_logits.index.opening_on_gpu import moved, open_compact
+from knn_logits.index.opening import moved, open_compact, open_index, whole_index
 from knn_logits.search.retriever import Retriever
 
 DIM, PLENTY = 8, 10**12
@@ -98,14 +97,14 @@ def test_a_form_of_faiss_that_fails_is_left_aside(store, monkeypatch, caplog):
         raise RuntimeError("Error in GpuIndex: not enough\nshared memory")
 
     monkeypatch.setattr(other, "search", fails)
-    monkeypatch.setattr(faiss_factory, "to_gpu", lambda *_: other)
-    assert moved(backend_of(store), index, store, CPU) is index
+    monkeypatch.setattr(opening, "to_gpu", lambda *_: other)
+    assert moved(index, store, CPU) is index
     assert "not enough shared memory" in caplog.text
     monkeypatch.undo()
-    monkeypatch.setattr(faiss_factory, "to_gpu", lambda *_: other)
-    assert moved(backend_of(store), index, store, CPU) is other
+    monkeypatch.setattr(opening, "to_gpu", lambda *_: other)
+    assert moved(index, store, CPU) is other
     other.nprobe = 1
-    assert moved(backend_of(store), index, store, CPU) is index
+    assert moved(index, store, CPU) is index
 
 
 def test_more_neighbors_than_faiss_finds_on_a_gpu_come_from_the_processor(store, monkeypatch):
@@ -119,7 +118,7 @@ def test_more_neighbors_than_faiss_finds_on_a_gpu_come_from_the_processor(store,
 
 @pytest.mark.parametrize(
     ("factory", "largest_k"),
-    [("IVF1,Flat", 2048), ("IVF1,SQ8", 512), ("Flat", 2048)],
+    [("IVF1,Flat", 2048), ("IVF1,SQ8", 512)],
 )
 def test_k_stays_within_the_shared_memory_of_a_gpu(factory, largest_k):
     # With k 1024, dimension 576 and SQ8, FAISS 1.15.1 ended the process on an H200.

@@ -26,7 +26,7 @@ def _index(kind, metric):
 
 
 @pytest.mark.parametrize("k", [1, 10, 200])
-@pytest.mark.parametrize("kind", ["exact", "compact", "Flat", "IVF8,Flat", "IVF8,SQ8", "HNSW32"])
+@pytest.mark.parametrize("kind", ["exact", "compact", "IVF8,Flat", "IVF8,SQ8", "HNSW32"])
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 def test_the_lowest_ids_are_found(kind, metric, k):
     if kind == "HNSW32" and k > 5:

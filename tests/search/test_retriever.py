@@ -56,7 +56,7 @@ def nearest(asked, metric, k):
 
 
 @pytest.mark.parametrize(
-    ("factory", "metric"), [("exact", "l2"), ("Flat", "ip"), ("IVF4,Flat", "cosine")]
+    ("factory", "metric"), [("exact", "l2"), ("IVF4,Flat", "ip"), ("IVF4,Flat", "cosine")]
 )
 def test_neighbors_are_the_nearest_entries_and_their_tokens(tmp_path, metric, factory):
     store = make(tmp_path / "s", metric, factory)
@@ -210,7 +210,7 @@ def test_an_index_file_suffices_for_a_search(tmp_path):
     assert torch.equal(found.values, expected.values)
 
 
-@pytest.mark.parametrize("factory", ["IVF8,SQ8", "Flat", "nonsense"])
+@pytest.mark.parametrize("factory", ["IVF8,SQ8", "HNSW8", "nonsense"])
 def test_an_index_file_of_another_kind(tmp_path, factory):
     store = make(tmp_path / "s", "l2", "IVF4,SQ8")
     record = store.manifest.index.model_copy(update={"factory": factory})

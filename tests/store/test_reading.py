@@ -207,7 +207,9 @@ def test_other_processes_open_it_again_and_again_while_jobs_change_it(tmp_path):
             if turn >= 12 and all(one.exists() for one in enough):
                 break
             assert all(reader.runs() for reader in readers), readers[0].stderr.read()
-            build_index(Datastore(folder), IndexConfig(("IVF2,Flat", "exact", "Flat")[turn % 3]))
+            build_index(
+                Datastore(folder), IndexConfig(("IVF2,Flat", "exact", "IVF3,Flat")[turn % 3])
+            )
             if turn % 4 == 3 and turn < 12:
                 compact(remove_documents(folder, [str(turn // 4)]))
             make_again = turn == 6
