@@ -91,7 +91,7 @@ def write_gate(
     config = KNNConfig.of(settings)
     weighing, open_search = Weighing.of(config), _opened(store, config, index)
     parts = part_of_entries(store)
-    suffixes, counts = SuffixIndex(store, make=True), [np.bincount(np.asarray(store.tokens))]
+    suffixes, counts = SuffixIndex(store), [np.bincount(np.asarray(store.tokens))]
     groups = _grouped(_texts(store, texts, parts, np.random.default_rng(seed)))
     count = counter(steps.progress, "gate", sum(map(predicted_tokens, groups.values())))
     found: list[GateTokens] = []

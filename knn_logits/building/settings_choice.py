@@ -24,8 +24,7 @@ from knn_logits.measure.text_pass import TokenScores, score_pieces, tokens_of_sc
 from knn_logits.mixture.vote import Weighing
 from knn_logits.progress import Progress, counter
 from knn_logits.search.neighbors import Neighbors, powers_up_to
-from knn_logits.search.retriever import Retriever
-from knn_logits.search.shared_tokens import SharedTokens
+from knn_logits.search.retriever import Retriever, SharedTokens
 from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, KNNConfig, StoredSettings
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import SettingsRecord

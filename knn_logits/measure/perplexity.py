@@ -32,8 +32,7 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.occurrences import Prefixes
-from knn_logits.search.retriever import Retriever
-from knn_logits.search.shared_tokens import MAX_SHARED_TOKENS
+from knn_logits.search.retriever import MAX_SHARED_TOKENS, Retriever
 from knn_logits.settings.config import MOST_SEED, whole_number
 from knn_logits.settings.registry import changed_settings
 

@@ -40,8 +40,7 @@ from knn_logits.search.combined import (
     open_retriever,
     open_stores,
 )
-from knn_logits.search.experts import Finder, open_experts
-from knn_logits.search.matches import Matches
+from knn_logits.search.matches import InfiniGram, Matches
 from knn_logits.search.neighbors import Neighbors, with_occurrences
 from knn_logits.search.occurrences import Occurrences, Prefixes, without_padding
 from knn_logits.search.retriever import Retriever
@@ -219,9 +218,11 @@ class Memory:
             source=KeySource(self.model, self.location),
         )
         self.weighing = Weighing.of(self.config, self.retriever.weights)
-        self.experts: tuple[Finder, ...] = open_experts(self.stores, self.config, self._indexes)
         self._gated = tuple(self._gates(rules)) if adaptive else ()
-        self.experts = (*(part.matches for part in self._gated), *self.experts)
+        self.experts: tuple[Matches | InfiniGram, ...] = tuple(part.matches for part in self._gated)
+        if self.config.infini_gram:
+            infini_gram = InfiniGram(self.stores, self.config, self._indexes)
+            self.experts = (*self.experts, infini_gram)
 
     def _gates(self, rules: Sequence[tuple[KNNConfig, Gate | None]]) -> Iterator[GatedStore]:
         vocabulary = vocabulary_size(self.model)
@@ -236,7 +237,6 @@ class Memory:
                 self._indexes,
                 config.exclude,
                 shares=[weight * (other == number) for other in range(len(rules))],
-                make=True,
                 most=MAX_OCCURRENCES,
                 end_token=next(iter(end_tokens(defaults, vocabulary)), None),
             )

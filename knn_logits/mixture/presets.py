@@ -14,10 +14,10 @@ from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.gate import Gate, split_lmbda
 from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits.search.combined import check_document, check_shares
-from knn_logits.search.suffix_index import check_suffixes
 from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings, check_names
 from knn_logits.settings.registry import settings_for
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.manifest import needs_text
 
 
 class MixtureSettings(SearchSettings, total=False):
@@ -60,7 +60,7 @@ def resolve(
     for name in config.exclude:
         check_document(stores, name)
     for store in stores if config.infini_gram else ():
-        check_suffixes(store)
+        needs_text(store.manifest, store.folder, "the ∞-gram")
     first = next((gate for _, gate in rules if gate is not None), None)
     if not all(isinstance(gate or first, AdaptiveGate) for _, gate in rules):
         return rules[:1]

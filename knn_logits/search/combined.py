@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -17,9 +16,10 @@ from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index.opening import Indexes
 from knn_logits.metrics import Metric
 from knn_logits.printable import first_few
-from knn_logits.search.experts import retriever_of
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.on_demand import OnDemandRetriever
+from knn_logits.search.retomaton import RetomatonRetriever
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
@@ -73,27 +73,14 @@ def names_of(datastores: Stores) -> tuple[str, ...] | None:
 
 
 def distinct_names(stores: Sequence[Datastore]) -> list[str]:
-    """Unique names of datastores, made longer by folders or revision, or numbered: "manuals#2"."""
-    by_folder = {store.folder.resolve(): store for store in stores}
-    titles = {folder: store.name for folder, store in by_folder.items()}
-    for depth in range(2, max(len(folder.parts) for folder in by_folder)):
-        common = {name for name, number in Counter(titles.values()).items() if number > 1}
-        for folder, store in by_folder.items():
-            if titles[folder] in common:
-                titles[folder] = _longer_name(store, depth)
+    """Unique names of datastores; the later ones of a name are numbered: "manuals#2"."""
     names: dict[int, str] = {}
     for store in stores:
-        title, number = titles[store.folder.resolve()], 2
+        title, number = store.name, 2
         while id(store) not in names and title in names.values():
-            title, number = f"{titles[store.folder.resolve()]}#{number}", number + 1
+            title, number = f"{store.name}#{number}", number + 1
         names.setdefault(id(store), title)
     return [names[id(store)] for store in stores]
-
-
-def _longer_name(store: Datastore, depth: int) -> str:
-    if store.revision is not None:
-        return f"{store.name}@{store.revision[:12]}"
-    return "/".join(store.folder.resolve().parts[-depth:])
 
 
 def open_retriever(
@@ -113,10 +100,13 @@ def open_retriever(
     for name in config.exclude:
         check_document(stores, name)
     indexes = indexes or Indexes()
-    opened = [
-        retriever_of(store, own, indexes, source)
-        for store, own in zip(stores, apart or [config] * len(stores), strict=True)
-    ]
+    opened: list[Retriever] = []
+    for store, own in zip(stores, apart or [config] * len(stores), strict=True):
+        if store.manifest.on_demand is not None:
+            opened.append(OnDemandRetriever(store, own, indexes=indexes, source=source))
+        else:
+            kind = RetomatonRetriever if own.retomaton else Retriever
+            opened.append(kind(store, own, indexes=indexes))
     if len(opened) == 1:
         return opened[0]
     return CombinedRetriever(opened, weights, apart=apart is not None)
@@ -155,11 +145,6 @@ def check_document(stores: Sequence[Datastore], name: str) -> None:
         )
     if len(ids) > 1:
         listed = first_few([repr(name) for name in sorted(ids)])
-        if name in ids:
-            raise ConfigError(
-                f"{name!r} is a document's id in one datastore and a title or uri in another: the "
-                f"ids are {listed}; use the datastores one at a time, or rename the document"
-            )
         raise ConfigError(
             f"{len(ids)} documents have the title or uri {name!r}: use their ids instead, {listed}"
         )

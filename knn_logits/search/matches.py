@@ -1,4 +1,4 @@
-"""Finds the longest verbatim match of a text in one or several datastores, and what follows it."""
+"""Finds the longest verbatim match of a text in datastores, and what follows it: the ∞-gram."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.search.occurrences import Occurrences, Prefixes, join
 from knn_logits.search.suffix_index import SuffixIndex
+from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 
 # The number of last tokens of a document that are looked up at once, and the maximum number that
 # are compared.
 _TAIL_TOKENS, _MAX_TAIL = 4, 256
+# The share of the ∞-gram by its minimum number of tokens. The shares lie between
+# those that are best for PEPs and for WikiText-2 (docs/research/infini-gram.md).
+_LENGTHS = (1, 2, 3, 4, 5, 7, 9, 13)
+_SHARES = (0.02, 0.2, 0.22, 0.25, 0.28, 0.35, 0.5, 0.7)
 
 
 class Matches:
@@ -51,19 +57,17 @@ class Matches:
         exclude: tuple[str, ...] = (),
         *,
         shares: Sequence[float] | None = None,
-        make: bool = False,
         end_token: int | None = None,
         most: int | None = None,
     ) -> Matches:
         """Opens the matches of datastores, which are read as one corpus.
 
         Args:
-            stores: The datastores. A learned memory has no text.
+            stores: The datastores. A learned memory has no text. To sort the suffixes of one that
+                has no suffix index takes a second for a million tokens.
             indexes: Keeps what belongs to a datastore.
             exclude: Names of documents to leave out.
             shares: The share of each datastore in the vote; one with share 0 is left out.
-            make: Whether to sort the suffixes of a datastore that has no suffix index, which takes
-                a second for a million tokens. Otherwise such a datastore is refused.
             end_token: The token that follows the end of a document; None if ends do not count.
             most: A suffix that occurs more often in a datastore is no match.
         """
@@ -72,10 +76,9 @@ class Matches:
         tails: list[tuple[_Tails, int]] = []
         first = 0
         for number, store in enumerate(stores):
-            has_text = store.manifest.learned is None or not make
-            if has_text and (shares is None or shares[number] > 0.0):
+            if store.manifest.learned is None and (shares is None or shares[number] > 0.0):
                 without = store.entries_of(exclude) if exclude else None
-                index = partial(SuffixIndex, store, without, make=make)
+                index = partial(SuffixIndex, store, without)
                 suffixes.append((indexes.once(store, ("suffixes", exclude), index), first))
                 count = partial(np.bincount, np.asarray(store.tokens))
                 counts.append(indexes.once(store, "token counts", count))
@@ -125,6 +128,30 @@ class Matches:
             tails = [one for one in self._tails if tail in one[0].places]
             if tails:
                 yield row, tails
+
+
+class InfiniGram:
+    """The ∞-gram of one or several datastores, which are read as one corpus.
+
+    p(y) = count(suffix y) / count(suffix), of the longest suffix. Liu et al. (2024).
+    """
+
+    def __init__(self, stores: Sequence[Datastore], config: KNNConfig, indexes: Indexes) -> None:
+        self._matches = Matches.of_stores(stores, indexes, config.exclude)
+        given = config.infini_gram
+        # Ascending lengths, the share below all lengths, and that from each on.
+        lengths, shares = (_LENGTHS, _SHARES) if given == "auto" else ((1,), (float(given or 0.0),))
+        self._lengths, self._shares = torch.tensor(lengths), torch.tensor([0.0, *shares])
+
+    def find(self, prefixes: Prefixes) -> Occurrences:
+        """The occurrences of the longest suffix of each text, in all datastores."""
+        occurrences = self._matches.find(prefixes)
+        return occurrences.weighed(self.shares(occurrences.lengths))
+
+    def shares(self, lengths: Tensor) -> Tensor:
+        """The ∞-gram's share in the mixture for suffixes of these lengths, float32 [rows]."""
+        places = torch.bucketize(lengths, self._lengths, right=True)
+        return self._shares[places]
 
 
 def _at_document_end(

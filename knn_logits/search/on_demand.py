@@ -15,7 +15,7 @@ from knn_logits.engine.windows import TextWindow
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import Indexes, hidden_entries
-from knn_logits.locks import Recent, new_lock
+from knn_logits.locks import Recent
 from knn_logits.metrics import Metric
 from knn_logits.search.neighbors import Neighbors, joined
 from knn_logits.search.occurrences import Prefixes
@@ -186,9 +186,7 @@ class PassageKeys:
         self._passages = passages
         self._source = source
         self._device = device
-        self._lock = new_lock(self)
         self._cached: Recent[int, ExactIndex] = Recent(most_bytes, lambda keys: keys.bytes)
-        self.computed = self.read = 0  # passages, and tokens that the model read for them
 
     def of(self, passages: tuple[int, ...]) -> list[ExactIndex]:
         """Returns an index over the keys of each passage, in the precision of stored keys."""
@@ -201,9 +199,6 @@ class PassageKeys:
                 vectors = torch.from_numpy(keys.astype(np.float32))
                 indexes[passage] = ExactIndex(vectors, self._metric, self._device, self._center)
             self._cached.keep({passage: indexes[passage] for passage in new})
-            with self._lock:
-                self.computed += len(new)
-                self.read += sum(window.size for window in windows)
         return [indexes[passage] for passage in passages]
 
 
@@ -213,18 +208,6 @@ _JOINED_BYTES = 256 << 20
 
 class OnDemandRetriever(Retriever):
     """Searches the passages of a datastore that matter for each text."""
-
-    @classmethod
-    def serves(cls, store: Datastore, config: KNNConfig) -> bool:  # noqa: ARG003
-        """See `Retriever.serves`."""
-        return store.manifest.on_demand is not None
-
-    @classmethod
-    def opened(
-        cls, store: Datastore, config: KNNConfig, indexes: Indexes, source: KeySource | None
-    ) -> OnDemandRetriever:
-        """See `Retriever.opened`."""
-        return cls(store, config, indexes=indexes, source=source)
 
     def __init__(
         self,

@@ -103,11 +103,6 @@ class RetomatonRetriever(Retriever):
 
     follows_text = True
 
-    @classmethod
-    def serves(cls, store: Datastore, config: KNNConfig) -> bool:  # noqa: ARG003
-        """See `Retriever.serves`."""
-        return config.retomaton
-
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
         needs_text(store.manifest, store.folder, "RetoMaton")
         super().__init__(store, config, **settings)

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.errors import DatastoreError
 from knn_logits.index.opening import hidden_entries
 from knn_logits.locks import Recent
 from knn_logits.search.occurrences import Occurrences, Prefixes
@@ -27,23 +26,11 @@ _PACKED, _BITS = 3, 21
 _NARROW, _RUN = 256, 32
 
 
-def check_suffixes(store: Datastore, *, make: bool = False) -> None:
-    """Refuses a datastore without a suffix index, or only one without a text to make it of."""
-    needs_text(store.manifest, store.folder, "the ∞-gram")
-    if store.suffixes is None and not make:
-        raise DatastoreError(
-            f"{store.folder} has no suffix index, which the ∞-gram needs: build it with "
-            f"`knn-logits index {store.folder} --suffixes`"
-        )
-
-
 class SuffixIndex:
-    """Finds the longest suffix of a text in a datastore; `make` sorts one that has no index."""
+    """Finds the longest suffix of a text in a datastore, which is sorted if it has no index."""
 
-    def __init__(
-        self, store: Datastore, without: Array | None = None, *, make: bool = False
-    ) -> None:
-        check_suffixes(store, make=make)
+    def __init__(self, store: Datastore, without: Array | None = None) -> None:
+        needs_text(store.manifest, store.folder, "the ∞-gram")
         tokens = np.asarray(store.tokens)
         order: Any = store.suffixes
         if order is None:

@@ -124,11 +124,6 @@ def test_what_the_model_is_not_needed_for_is_refused_before_it_is_loaded(
         (("explain", model_folder, copied, " \n"), "the text is empty"),
         (("eval", model_folder, copied, "none.txt"), "'none.txt' does not exist"),
         (("tune", model_folder, copied, "none.txt"), "'none.txt' does not exist"),
-        (("explain", model_folder, copied, "Some text", "--infini-gram", 0.3), "no suffix index"),
-        (
-            ("generate", model_folder, copied, "--prompt", "Some", "--infini-gram", 0.3),
-            "--suffixes",
-        ),
     ):
         assert reason in run.refused(*command).line, command
 

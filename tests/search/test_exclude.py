@@ -123,5 +123,5 @@ def test_a_name_in_several_datastores(model, tokenizer, titled, tmp_path):
     texts, ids = ["A third.", "More."], ["Same", "f1"]
     third = build_titled(model, tokenizer, tmp_path / "third", texts, ids, [None, None])
     explain(model, tokenizer, third, TEXTS[0], exclude=["Same"], **EVERY)
-    with pytest.raises(ConfigError, match="'Same' is a document's id in one datastore and"):
+    with pytest.raises(ConfigError, match="3 documents have the title or uri 'Same'"):
         explain(model, tokenizer, [store, third], TEXTS[0], exclude=["Same"], **EVERY)

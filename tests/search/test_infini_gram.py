@@ -14,7 +14,7 @@ import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.building.indexing import build_suffixes
 from knn_logits.index.opening import Indexes
-from knn_logits.search.infini_gram import InfiniGram
+from knn_logits.search.matches import InfiniGram
 from knn_logits.search.occurrences import Prefixes
 from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig

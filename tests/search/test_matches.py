@@ -20,7 +20,7 @@ END = 0
 
 @pytest.fixture(scope="module")
 def matches(store):
-    return Matches.of_stores([store], Indexes(), make=True, end_token=END)
+    return Matches.of_stores([store], Indexes(), end_token=END)
 
 
 def documents_of(store):
@@ -105,8 +105,7 @@ def test_the_end_of_a_document_is_an_entry_with_the_end_token(store, matches):
 def test_a_document_that_is_left_out_has_no_match(store):
     document = documents_of(store)[2]
     every, without = (
-        Matches.of_stores([store], Indexes(), exclude, make=True, end_token=END)
-        for exclude in ((), ("2",))
+        Matches.of_stores([store], Indexes(), exclude, end_token=END) for exclude in ((), ("2",))
     )
     prefixes = prefixes_of([document[:12]])
     assert int(every.find(prefixes).lengths[0]) == 12
@@ -116,13 +115,11 @@ def test_a_document_that_is_left_out_has_no_match(store):
 def test_entries_are_numbered_through_all_datastores(store):
     again = Datastore(store.folder)
     prefixes = prefixes_of([documents_of(store)[4][:9]])
-    both = Matches.of_stores([store, again], Indexes(), make=True).find(prefixes)
+    both = Matches.of_stores([store, again], Indexes()).find(prefixes)
     ids = both.ids[0][both.ids[0] >= 0]
     assert set((ids % len(store)).tolist()) == {int(ids.min())}
     assert sorted(ids.tolist()) == [int(ids.min()), int(ids.min()) + len(store)]
-    second = Matches.of_stores([store, again], Indexes(), make=True, shares=[0.0, 1.0]).find(
-        prefixes
-    )
+    second = Matches.of_stores([store, again], Indexes(), shares=[0.0, 1.0]).find(prefixes)
     assert second.ids[0][second.ids[0] >= 0].tolist() == [int(ids.max())]
 
 
@@ -135,7 +132,7 @@ def test_a_suffix_that_occurs_too_often_is_no_match_and_gives_way_to_none(tmp_pa
     ]
     asked = prefixes_of([[9, 1, 2, 3, 4, 5], [9, 4, 5]])
     for most, lengths in ((None, [5, 3]), (8, [0, 3])):
-        found = Matches.of_stores(stores, Indexes(), make=True, end_token=END, most=most)
+        found = Matches.of_stores(stores, Indexes(), end_token=END, most=most)
         got = found.find(asked)
         assert got.lengths.tolist() == lengths
         assert bool((got.ids[0] >= 0).any()) == (most is None)

@@ -113,11 +113,10 @@ def test_keys_are_those_that_a_build_stores(model, store, bare):
     found = vectors(keys.of(every))
     expected = torch.from_numpy(store.keys(np.arange(len(store)))).float()
     torch.testing.assert_close(found, expected, atol=5e-3, rtol=1e-3)
-    assert (keys.computed, keys.read) == (len(every), sum(passages.window(n).size for n in every))
     assert torch.equal(
         vectors(keys.of((3, 1))), torch.cat([vectors(keys.of((n,))) for n in (3, 1)])
     )
-    assert keys.computed == len(every)
+    assert keys.of((3,))[0] is keys.of((3,))[0]
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"prompt_lookup_num_tokens": 3}])

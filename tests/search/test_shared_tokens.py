@@ -15,7 +15,7 @@ from knn_logits import KNNLogitsProcessor, Memory, explain
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.measure import perplexity
 from knn_logits.search.occurrences import Prefixes, without_padding
-from knn_logits.search.shared_tokens import MAX_SHARED_TOKENS, SharedTokens
+from knn_logits.search.retriever import MAX_SHARED_TOKENS, SharedTokens
 
 # Documents that repeat each other word for word, so that shared ends have many lengths.
 ALIKE = [f"{one} {two}" for one in TEXTS[:4] for two in TEXTS[:4]]
