@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from knn_logits.engine.passages import sentence_span
-from knn_logits.evidence.writing import write_whole
+from knn_logits.evidence.trace import write_whole
 
 NO_ANSWER = "No passage answers this."
 # It stands in what a model writes that was told to say so.

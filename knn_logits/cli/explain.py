@@ -82,7 +82,6 @@ def explain(
         return
     sequence = trace[0]
     content: dict[str, Any] = {"text": text, "first": sequence.prompt, "alone": sequence.alone}
-    content |= {"unchecked": list(sequence.unchecked)}
     print_json(content | {"tokens": [token_dict(token) for token in sequence.tokens]})
 
 

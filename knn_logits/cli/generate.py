@@ -117,6 +117,7 @@ def generate(
     loaded, tokenizer = run.load(model)
     import transformers
 
+    from knn_logits.evidence.explanation import explain as explain_text
     from knn_logits.evidence.render import show
     from knn_logits.generation.processor import KNNLogitsProcessor
 
@@ -140,7 +141,11 @@ def generate(
             else:
                 doing("writing")
             output, text = write(knn.generate, draft=draft, **arguments)
-            trace = knn.trace(output, tokenizer)
+            if decoding.num_beams == 1:
+                trace = knn.trace(output, tokenizer)
+            else:
+                ids, source = output.sequences[0].tolist(), None if pairs is None else prompt
+                trace = explain_text(loaded, tokenizer, knn.memory, ids, source=source)
     if html is not None:
         save_page(trace, html)
     shown = prompt if pairs is None else ""

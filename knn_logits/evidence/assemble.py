@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +14,6 @@ from knn_logits.arrays import Array
 from knn_logits.engine.pieces import (
     TextAfter,
     parts_of,
-    rest_of_word,
     token_texts,
     whole_characters,
 )
@@ -43,8 +41,6 @@ MAX_NEIGHBORS = 5
 AROUND = 64
 # Number of tokens after the word of a passage.
 _AFTER = 11
-# log p_kNN of a token beyond which no other token can have a larger vote.
-_MAJORITY = math.log(0.501)
 
 
 @dataclass(frozen=True)
@@ -83,11 +79,6 @@ class Tracer:
     @cached_property
     def _special(self) -> set[int]:
         return special_ids(self.tokenizer)
-
-    @cached_property
-    def _shares(self) -> dict[tuple[int, int], DocumentShare]:
-        """A share of each document that was met, by datastore and number, for its names."""
-        return {}
 
     def token(
         self,
@@ -144,38 +135,10 @@ class Tracer:
                 for column in passages_of(documents, by_entry, after, self.max_neighbors)
             ],
             retrieval=retrieval,
-            documents=[self._share(votes) for votes in documents],
+            documents=[_share_of(self.memory, votes) for votes in documents],
             by_model=by_model,
-            by_memory=self._by_memory(token, neighbors, mixed, text_after),
             candidates=[Candidate(text_after(votes), votes, *p) for votes, *p in chosen.candidates],
         )
-
-    def _share(self, votes: DocumentVotes) -> DocumentShare:
-        share = self._shares.get((id(votes.store), votes.number))
-        if share is None:
-            share = _share_of(self.memory, votes)
-            self._shares[id(votes.store), votes.number] = share
-        return replace(share, share=votes.share)
-
-    def _by_memory(
-        self, token: int, neighbors: Neighbors, mixed: Mixed, text_after: TextAfter
-    ) -> Rival | None:
-        """The neighbors' likeliest token and the rest of its word, if it is another token."""
-        values, votes = neighbors.values[0].cpu().numpy(), mixed.votes
-        if not len(values) or mixed.log_p_knn > _MAJORITY:
-            return None
-        totals = np.bincount(values, votes)
-        other = int(totals.argmax())
-        p = float(totals[other])
-        if other == token or p <= 0.0:
-            return None
-        shares = np.where(values == other, votes, 0.0)
-        ids, locate = neighbors.ids[0].cpu().numpy(), self.memory.retriever.locate
-        first = votes_by_document(ids, shares, locate, most=1)[0]
-        record, text = first.store.documents[first.number], text_after(other)
-        span = slice(int(first.tokens[0]), record.first + record.length)
-        rest = rest_of_word(self.tokenizer, text, first.store.tokens[span])
-        return Rival(text + rest, p, self._share(first))
 
     def _neighbor(
         self, number: int, distance: float, matched: int, *, weight: float, influence: float
@@ -241,7 +204,6 @@ class Tracer:
         self,
         recording: Recording,
         sequences: Tensor,
-        beam_indices: Tensor | None,
         *,
         pads: Sequence[int],
         prompt: str | None,
@@ -249,17 +211,12 @@ class Tracer:
     ) -> Trace:
         """Traces what a `generate()` chose, in rows between `pads`."""
         rows = {rows} if isinstance(rows, int) else rows
-        device = recording.prompt.device
-        sequences = sequences.to(device)
-        beam_indices = None if beam_indices is None else beam_indices.to(device)
         first = recording.prompt.shape[1]
-        alike = {} if beam_indices is None else recording.alike()
         traced = []
         for number, ids in enumerate(sequences.tolist()):
             if rows is not None and number not in rows:
                 continue
-            at = [number] * len(ids) if beam_indices is None else beam_indices[number].tolist()
-            chosen = recording.chosen(ids, at, alike, next(iter(pads), None))
+            chosen = recording.chosen(ids, number, next(iter(pads), None))
             start = next((place for place, token in enumerate(ids[:first]) if token not in pads), 0)
             sequence = self.sequence(ids[start:], first - start, chosen)
             if prompt is not None:

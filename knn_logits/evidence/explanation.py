@@ -178,14 +178,13 @@ class _Reading:
     def sequence(self, *, opening: bool) -> SequenceTrace:
         """The whole trace. Its prompt is the text's first token, where that is text."""
         tokens = list(self._tokens)
-        unchecked: tuple[str, ...] = ()
         if self.quotations is not None:
-            unchecked = self._compare(tokens, self.quotations)
+            self._compare(tokens, self.quotations)
         prompt = self._words[0] if opening else ""
-        return SequenceTrace(prompt, self._tracer.marked(tokens), unchecked=unchecked)
+        return SequenceTrace(prompt, self._tracer.marked(tokens))
 
-    def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> tuple[str, ...]:
-        """Notes verbatim and contradicted words; returns numbers that no passage can confirm."""
+    def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
+        """Notes verbatim and contradicted words."""
         memory, tokenizer, ids = self._tracer.memory, self._tracer.tokenizer, self._ids
         text, array = InnerText(tokenizer, ids), np.array(ids)
         differences = quotations.differences(array, text)
@@ -213,4 +212,3 @@ class _Reading:
                     tokens[place] = replace(tokens[place], by_memory=by_memory)
         for place in quotations.verbatim(differences) - {0}:
             tokens[place - 1] = replace(tokens[place - 1], verbatim=True)
-        return quotations.unchecked(array, text, differences)

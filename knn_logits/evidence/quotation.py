@@ -14,7 +14,6 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.engine.pieces import LONGEST_WORD, REST_OF_WORD, InnerText
-from knn_logits.evidence.sources import PUNCTUATION
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
@@ -109,7 +108,7 @@ class Quotations:
             self._going_on[place + 1] = {
                 (number, position + 1)
                 for number, position in same[:_PASSAGES]
-                if self._same_document(number, position)
+                if position + 1 < self._document(_Match(number, position, 0))[2]
             }
         if matches:
             matches.sort(key=lambda match: -match.length)
@@ -120,22 +119,6 @@ class Quotations:
         """The places whose token a passage has, too, after the same six tokens or among them."""
         differing = {place for gap in differences for place in range(gap.first, gap.last)}
         return self._supported | (self._compared - differing)
-
-    def unchecked(
-        self, ids: Array, text: InnerText, differences: Sequence[Difference]
-    ) -> tuple[str, ...]:
-        """The numbers of the text that no passage has among the same words, in their order."""
-        compared = self._compared | self._supported
-        compared.update(*(range(gap.first, gap.last) for gap in differences))
-        parts, numbers = text.parts(ids), []
-        for word in words_in(parts):
-            places = range(word.first, word.last)
-            written = "".join(parts[place] for place in places).strip().strip(PUNCTUATION)
-            if any(map(str.isdigit, written)) and not compared.issuperset(
-                place for place in places if any(map(str.isalnum, parts[place]))
-            ):
-                numbers.append(written)
-        return tuple(dict.fromkeys(numbers))
 
     def p_knn(self, place: int, token: int) -> float:
         """The probability of a token by the neighbors at a place of the text."""
@@ -228,11 +211,6 @@ class Quotations:
         return Difference(
             last - skipped, last, match.store, begin - replaced, begin, before, after, ends
         )
-
-    def _same_document(self, number: int, position: int) -> bool:
-        """Whether the next token belongs to the same document."""
-        _, _, end = self._document(_Match(number, position, 0))
-        return position + 1 < end
 
     def _document(self, match: _Match) -> tuple[Array, int, int]:
         """A datastore's tokens, and the first and last bound of a match's document."""

@@ -8,10 +8,8 @@ from typing import Literal, TypeAlias
 
 # A document with a smaller share in a token's probability is not a source of it.
 LEAST_INFLUENCE = 0.05
-# The neighbors outvote a token only if more than this share of their vote is for one other.
-_MAJORITY = 0.9
 
-Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "outvoted", "own"]
+Meaning: TypeAlias = Literal["changed", "agreed", "contradicted", "own"]
 
 
 @dataclass(frozen=True)
@@ -79,17 +77,14 @@ class DocumentShare:
 
 @dataclass(frozen=True)
 class Rival:
-    """Another token than the one in the text, which the model or the neighbors prefer.
+    """The token that the model prefers, or the words that differ in a passage that a text quotes.
 
     Attributes:
-        token: The text of the token. For a passage that the text quotes, the text of all words that
-            differ.
-        p: The probability of the token, or of the first of several, by the model alone or by the
+        token: The text of the token, or of all words that differ.
+        p: The probability of the token by the model alone, or of the first that differs by the
             neighbors alone.
-        document: For the neighbors' token, the document with the largest share of p. For a passage,
-            its document.
-        entry: The entry of the passage's first word that differs. None if this is not the text of a
-            passage.
+        document: The passage's document.
+        entry: The entry of the passage's first word that differs.
         passage: The passage with its words that differ, and the text around them.
         length: Number of the passage's tokens that differ.
     """
@@ -100,11 +95,6 @@ class Rival:
     entry: int | None = None
     passage: NeighborTrace | None = None
     length: int = 1
-
-    @property
-    def quoted(self) -> bool:
-        """Whether these are the words of a passage that has the words around them from the text."""
-        return self.entry is not None
 
 
 @dataclass(frozen=True)
@@ -147,13 +137,12 @@ class TokenTrace:
         documents: All documents that voted for the token, the strongest first. Their shares sum
             to `influence`.
         by_model: The model's likeliest token, if it is known and is not this token.
-        by_memory: What the memory says in place of the token: the words of a passage that the text
-            quotes but for these, or else the neighbors' likeliest token, if it is not this token.
+        by_memory: The words of a passage that the text quotes but for these. Only a text that is
+            explained is compared with passages.
         candidates: The likeliest tokens at this position in the mixture, and the model's own
             favourite, if they were asked for. The likeliest comes first.
         verbatim: Whether the text stands in a document here: a passage has this token after the
-            same six words or pieces of words, or among them, whatever the vote says. Only a text
-            that is explained is compared with passages.
+            same six words or pieces of words, or among them, whatever the vote says.
         special: Whether it is a token of the tokenizer's own, such as the end of a text. It
             belongs to no word, and has no part in a text's documents.
     """
@@ -179,33 +168,17 @@ class TokenTrace:
         """The effect of the memory on the token.
 
         "contradicted": the text quotes a passage that has other words here.
-        "outvoted": most of the neighbors' vote is for one other token, and the memory supports that
-            token more than the mixture supports this one. The text may still say the same in other
-            words. A token with a source, or that a passage has after the same words, is neither.
         "changed": the memory brought this token. The model alone would have chosen another token.
         "agreed": the memory supports this token. The model alone would have chosen it as well.
         "own": the token is the model's own.
         """
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"
-        rival = self.by_memory
-        if rival is not None and rival.quoted and not self.verbatim:
+        if self.by_memory is not None and not self.verbatim:
             return "contradicted"
-        # A memory that has no weight here contradicts nothing.
-        least = max(self.p, LEAST_INFLUENCE)
-        sharp = rival is not None and rival.p > _MAJORITY and self.lmbda * rival.p > least
-        supported = self.verbatim or self.influence >= LEAST_INFLUENCE
-        # White space and signs alone are no word.
-        if rival is not None and sharp and not supported and _is_word(self.token, rival.token):
-            return "outvoted"
         if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"
         return "agreed" if self.by_model is None else "changed"
-
-
-def _is_word(*texts: str) -> bool:
-    """Whether each of some texts has a letter or a digit."""
-    return all(any(map(str.isalnum, text)) for text in texts)
 
 
 @dataclass(frozen=True)
@@ -215,15 +188,12 @@ class SequenceTrace:
     Attributes:
         prompt: The text that was given.
         tokens: The traced tokens after the prompt.
-        unchecked: Numbers of an explained text that stand in no passage with the words around them,
-            so that nothing confirms or contradicts them.
         apart: Whether the model read other tokens between the prompt and the text, as in a chat.
     """
 
     prompt: str
     tokens: list[TokenTrace]
     apart: bool = False
-    unchecked: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

@@ -1,11 +1,11 @@
-"""Shows a trace to people: in colours in a terminal, and as escaped HTML in a notebook."""
+"""Shows a trace to people, in colours: in a terminal, and by rich as HTML."""
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -24,20 +24,15 @@ from knn_logits.printable import Encoded, one_line, printable
 if TYPE_CHECKING:
     from knn_logits.evidence.trace import Trace
 
-# The colour and the kind of underline both show the level, so that either is enough.
 _LEVELS = (
-    (0.75, "bold underline green4", "#8fd19e", "double"),
-    (0.50, "underline green4", "#c0e6c8", "solid"),
-    (0.25, "underline yellow4", "#f5ecb3", "dashed"),
-    (0.05, "underline grey58", "#eeeeee", "dotted"),
+    (0.75, "bold underline green4"),
+    (0.50, "underline green4"),
+    (0.25, "underline yellow4"),
+    (0.05, "underline grey58"),
 )
 ALONE = "nothing near: no passage has a part in these words"
-_AGREED, _CONTRADICTED, _OUTVOTED = "underline", "bold underline red", "italic"
+_AGREED, _CONTRADICTED = "underline", "bold underline red"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
-
-
-# The most numbers that are listed as not checked.
-_NUMBERS = 8
 # The most documents that a text's last line names, and the share below which it only counts them.
 _DOCUMENTS, _MIN_LISTED_SHARE = 5, 0.01
 
@@ -47,8 +42,6 @@ def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
     meanings = {token.meaning for token in tokens}
     if "contradicted" in meanings:
         return _CONTRADICTED
-    if "outvoted" in meanings:
-        return _OUTVOTED
     share = share_of(tokens)
     if "changed" not in meanings:
         return _AGREED if share >= LEAST_INFLUENCE and "agreed" in meanings else ""
@@ -57,7 +50,7 @@ def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
 
 def level_style(share: float) -> str:
     """The style of a word in which the memory has a share."""
-    return next((style for least, style, _, _ in _LEVELS if share >= least), "")
+    return next((style for least, style in _LEVELS if share >= least), "")
 
 
 def _coloured(sequence: SequenceTrace) -> Text:
@@ -78,8 +71,8 @@ def _gap(sequence: SequenceTrace) -> str:
 
 def _legend() -> Text:
     """Explains the colours in one line."""
-    levels = [(name, style) for name, (_, style, _, _) in zip(_LEGEND, _LEVELS, strict=True)]
-    meanings = [("agreed", _AGREED), ("contradicted", _CONTRADICTED), ("outvoted", _OUTVOTED)]
+    levels = [(name, style) for name, (_, style) in zip(_LEGEND, _LEVELS, strict=True)]
+    meanings = [("agreed", _AGREED), ("contradicted", _CONTRADICTED)]
     line = Text("brought by the memory, its share in the word: ", style="dim")
     return line.append_text(Text("  ").join(Text(*part) for part in levels + meanings))
 
@@ -88,11 +81,6 @@ def _notes(sequence: SequenceTrace) -> Iterator[str]:
     """Yields what holds for a text as a whole."""
     if sequence.alone:
         yield ALONE
-    if sequence.unchecked:
-        rest = len(sequence.unchecked) - _NUMBERS
-        numbers = ", ".join(map(one_line, sequence.unchecked[:_NUMBERS]))
-        suffix = f" and {rest} more" if rest > 0 else ""
-        yield f"not checked, since no passage has the words around: {numbers}{suffix}"
     if line := documents_line(sequence):
         yield line
 
@@ -115,7 +103,7 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
 
 
 def _objections(sequence: SequenceTrace) -> Iterator[list[TokenTrace]]:
-    """Yields words that a passage replaces, and outvoted numbers and names."""
+    """Yields the words that a passage replaces."""
     groups: list[list[TokenTrace]] = []
     last: Rival | None = None
     space: list[TokenTrace] = []
@@ -129,25 +117,12 @@ def _objections(sequence: SequenceTrace) -> Iterator[list[TokenTrace]]:
         else:
             groups.append(list(tokens))
         last, space = rival, []
-    for group in groups:
-        if contradiction(group) or _is_fact(group):
-            yield group
-
-
-def _is_fact(tokens: Sequence[TokenTrace]) -> bool:
-    """Whether both a word and what outvotes it are numbers, or both are names."""
-    rival = contradiction(tokens, "outvoted")
-    if rival is None:
-        return False
-    texts = ("".join(token.token for token in tokens), rival.token)
-    numbers = [any(map(str.isdigit, text)) for text in texts]
-    return all(numbers) or (not any(numbers) and all(text.strip()[:1].isupper() for text in texts))
+    yield from filter(contradiction, groups)
 
 
 def _print_contradiction(tokens: Sequence[TokenTrace], console: Console) -> None:
     if line := _contradiction(tokens):
-        style = "red" if contradiction(tokens) else "dim"
-        console.print(Text(line, style=style))
+        console.print(Text(line, style="red"))
 
 
 def _print_sources(listed: Sequence[Source], console: Console) -> None:
@@ -169,22 +144,14 @@ def _print_sources(listed: Sequence[Source], console: Console) -> None:
 
 
 def _contradiction(tokens: Sequence[TokenTrace]) -> str:
-    """Says in one line what the memory has in place of a word; empty if it does not object."""
-    rival = contradiction(tokens) or contradiction(tokens, "outvoted")
+    """Says in one line what a passage has in place of a word; empty if none contradicts it."""
+    rival = contradiction(tokens)
     if rival is None:
         return ""
     word = one_line("".join(token.token for token in tokens)).strip()
-    by = ""
-    if rival.document is not None:
-        by = f", by {one_line((rival.passage or rival.document).title or rival.document.document)}"
-    if rival.quoted:
-        words = _quoted(rival.token)
-        return f"{word}: the memory says {words} (the words around are the same{by})"
-    place = next(place for place, token in enumerate(tokens) if token.by_memory is rival)
-    whole = _quoted("".join(token.token for token in tokens[:place]) + rival.token)
-    return (
-        f"{word}: the memory's neighbors would have written {whole} ({rival.p:.0%} of its vote{by})"
-    )
+    shown = rival.passage or rival.document
+    by = f", by {one_line(shown.title or shown.document)}" if shown is not None else ""
+    return f"{word}: the memory says {_quoted(rival.token)} (the words around are the same{by})"
 
 
 def _quoted(token: str) -> str:
@@ -257,73 +224,9 @@ def _heading(source: Source) -> Text:
     return line
 
 
-def _escaped(text: str) -> str:
-    return escape(printable(text), quote=True)
-
-
 def to_html(trace: Trace) -> str:
     """Makes HTML of a trace. Every text from outside is escaped."""
-    trace = with_store_names(trace)
-    parts = ['<div class="knn-trace" style="font-family:serif;line-height:1.7">']
-    for sequence in trace:
-        parts.append('<p style="white-space:pre-wrap">')
-        parts.append(
-            f'<span style="opacity:.6">{_escaped(sequence.prompt + _gap(sequence))}</span>'
-        )
-        for tokens in words_of(sequence.tokens):
-            parts += [_token_html(token, tokens) for token in tokens]
-        parts.append("</p>")
-        parts += [_source_html(source) for source in main_sources(sequence, 8)]
-        for note in _notes(sequence):
-            parts.append(f'<p style="opacity:.7;font-size:.9em">{_escaped(note)}</p>')
-    parts.append("</div>")
-    return "".join(parts)
-
-
-def to_page(trace: Trace) -> str:
-    """Makes a whole HTML document of a trace, without scripts and without other files."""
-    title = _escaped("".join(sequence.text for sequence in trace)[:60].strip() or "a trace")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'\">"
-        f'<title>{title}</title></head><body style="max-width:60em;margin:2em auto;padding:0 1em">'
-        f"{to_html(trace)}</body></html>\n"
-    )
-
-
-def _source_html(source: Source) -> str:
-    neighbor, title = source.neighbor, _title(source)
-    passage = read = ""
-    if neighbor is not None:
-        words = f"<mark>{_escaped(source.words)}</mark>"
-        passage = f": {_escaped(neighbor.before)}{words}{_escaped(source.after)}"
-        if neighbor.source:
-            read = f'<br><span style="opacity:.6">⇐ {_escaped(neighbor.source)}</span>'
-    return (
-        f'<div style="margin:.2em 1em;font-size:.9em"><b>{_escaped(source.words)}</b> '
-        f"{source.total:.0%}, {source.document.share:.0%} by <i>{_escaped(title)}</i>"
-        f"{passage}{read}</div>"
-    )
-
-
-def _token_html(token: TokenTrace, word: Sequence[TokenTrace]) -> str:
-    share, text = share_of(word), _escaped(token.token)
-    objection = _contradiction(word)
-    if objection:
-        line = "wavy #b3261e" if contradiction(word) else "dotted #777"
-        style = f"text-decoration:underline {line}"
-        return f'<span title="{_escaped(objection)}" style="{style}">{text}</span>'
-    level = next((level for level in _LEVELS if share >= level[0]), None)
-    meanings = {token.meaning for token in word}
-    if level is None or not meanings & {"changed", "agreed"}:
-        return f"<span>{text}</span>"
-    title = f"{share:.0%} from the neighbors"
-    if token.documents:
-        title += f": {token.documents[0].title or token.documents[0].document}"
-    if "changed" not in meanings:
-        style = "border-bottom:1px solid #227744"
-    else:
-        style = f"color:#111;background:{level[2]};border-bottom:2px {level[3]} #227744"
-    return f'<span title="{_escaped(title)}" style="{style}">{text}</span>'
+    console = Console(file=io.StringIO(), force_jupyter=False, record=True, soft_wrap=True)
+    show(trace, 8, console)
+    form = '<pre style="white-space:pre-wrap;line-height:1.7">{code}</pre>'
+    return console.export_html(inline_styles=True, code_format=form)

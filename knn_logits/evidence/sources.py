@@ -5,12 +5,11 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from knn_logits.evidence.records import (
     LEAST_INFLUENCE,
     DocumentShare,
-    Meaning,
     NeighborTrace,
     Rival,
     SequenceTrace,
@@ -68,19 +67,7 @@ _SHORT_WORD_LENGTH = 3
 _AROUND_WORD = string.whitespace + "\u00a0([{«“`*_" + PUNCTUATION
 
 
-class Spelled(Protocol):
-    """A token with its text."""
-
-    @property
-    def token(self) -> str:
-        """Its text."""
-
-    @property
-    def special(self) -> bool:
-        """Whether it is a token of the tokenizer's own."""
-
-
-_Token = TypeVar("_Token", bound=Spelled)
+_Token = TypeVar("_Token", bound=Any)  # it has `token`, its text, and `special`
 
 
 def words_of(tokens: Sequence[_Token]) -> list[list[_Token]]:
@@ -109,17 +96,9 @@ def share_of(tokens: Sequence[TokenTrace]) -> float:
     return min((token.influence for token in tokens), default=0.0)
 
 
-def contradiction(tokens: Sequence[TokenTrace], meaning: Meaning = "contradicted") -> Rival | None:
-    """Finds what the memory supports in place of a word.
-
-    Args:
-        tokens: The tokens of one word.
-        meaning: "contradicted" for the words of a passage, "outvoted" for what the vote prefers.
-
-    Returns:
-        What stands there at the first token with this meaning; None if no token has it.
-    """
-    rivals = (token.by_memory for token in tokens if token.meaning == meaning)
+def contradiction(tokens: Sequence[TokenTrace]) -> Rival | None:
+    """Finds the words that a passage has in place of a word; None if it does not contradict it."""
+    rivals = (token.by_memory for token in tokens if token.meaning == "contradicted")
     return next(rivals, None)
 
 

@@ -31,10 +31,8 @@ class DocumentVotes(NamedTuple):
     tokens: Array  # int64 [entries], the positions of these entries' tokens in `tokens.npy`
 
 
-def votes_by_document(
-    ids: Array, shares: Array, locate: Locate, most: int | None = None
-) -> list[DocumentVotes]:
-    """Sums the votes of one step by document: all, or those of the first `most`."""
+def votes_by_document(ids: Array, shares: Array, locate: Locate) -> list[DocumentVotes]:
+    """Sums the votes of one step by document."""
     voting = (shares > 0.0).nonzero()[0]
     voting = voting[(-shares[voting]).argsort(kind="stable")]
     votes = []
@@ -52,7 +50,7 @@ def votes_by_document(
         begins[1:] = numbers[1:] != numbers[:-1]
         starts = begins.nonzero()[0]
         sums, strongest = np.add.reduceat(shares[columns], starts), columns[starts]
-        ranks = np.lexsort((strongest, -shares[strongest], -sums))[:most]
+        ranks = np.lexsort((strongest, -shares[strongest], -sums))
         ends = np.append(starts[1:], len(columns))[ranks].tolist()
         of_documents = (part[ranks].tolist() for part in (numbers[starts], sums, starts))
         votes += [
@@ -61,7 +59,7 @@ def votes_by_document(
         ]
         if len(votes) > len(ranks):  # of several datastores
             votes.sort(key=lambda document: _rank(document, shares))
-    return votes[:most]
+    return votes
 
 
 def _rank(document: DocumentVotes, shares: Array) -> tuple[float, float, int]:

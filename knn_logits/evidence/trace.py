@@ -14,10 +14,27 @@ from pydantic import TypeAdapter
 
 from knn_logits.errors import TraceError
 from knn_logits.evidence.records import SequenceTrace, TokenTrace
-from knn_logits.evidence.render import show, to_html, to_page
-from knn_logits.evidence.writing import write_whole
+from knn_logits.evidence.render import show, to_html
+from knn_logits.store.files import storage_error, write_bytes
 
 _FORMAT, _VERSION = "knn-logits trace", 1
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text to a file, whole or not at all, or into a pipe or a device."""
+    where = Path(path)
+    if where.exists() and (not where.is_file() or where.is_relative_to("/dev")):
+        try:
+            with where.open("a", encoding="utf-8") as stream:
+                stream.write(text)
+        except OSError as error:
+            raise storage_error(where, error) from error
+        return
+    where = where.resolve()
+    mode = where.stat().st_mode if where.exists() else None
+    write_bytes(where, text.encode())
+    if mode is not None:
+        where.chmod(mode)
 
 
 @cache
@@ -70,7 +87,6 @@ class Trace:
         """Returns the trace as plain values, as `save` writes it."""
         sequences = [
             {name: getattr(sequence, name) for name in ("prompt", "text", "apart")}
-            | {"unchecked": list(sequence.unchecked)}
             | {"tokens": [token_dict(token) for token in sequence.tokens]}
             for sequence in self.sequences
         ]
@@ -83,7 +99,8 @@ class Trace:
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as an HTML page that needs no other files."""
-        write_whole(path, to_page(self))
+        head = '<!doctype html>\n<meta charset="utf-8"><title>a trace</title>\n'
+        write_whole(path, f"{head}{to_html(self)}\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:

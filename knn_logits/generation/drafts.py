@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.engine.protocol import rounds_by_pass
+from knn_logits.engine.model_loading import rounds_by_pass
 from knn_logits.evidence.records import LEAST_INFLUENCE
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.memory import Memory

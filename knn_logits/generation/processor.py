@@ -51,7 +51,7 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     The processor attaches hooks to the model. They act in `generate()` calls of any thread, and
     change nothing in one without the processor. Greedy search, sampling, beams, left padding,
-    assisted decoding and prompt lookup work. Continuous batching is refused.
+    assisted decoding and prompt lookup work. Continuous batching ignores logits processors.
 
     Khandelwal et al. (2020), "Generalization through Memorization", section 2.
 
@@ -72,8 +72,6 @@ class KNNLogitsProcessor(LogitsProcessor):
     Raises:
         KNNLogitsError: as `Memory` explains.
     """
-
-    supports_continuous_batching = False
 
     def __init__(
         self,
@@ -241,11 +239,11 @@ class KNNLogitsProcessor(LogitsProcessor):
     ) -> Tensor:
         """`__call__` for a pass that was found, and ids on the CPU."""
         first, length = not window.answers, input_ids.shape[1]
-        course, begins = self._courses.follow(call, length, whole=window.whole, again=not first)
+        course, begins = self._courses.follow(call, length, again=not first)
         if begins:
             self.memory.check_again()
             self.memory.retriever.begin_text()
-            if self._recorder is not None or self.memory.retriever.follows_text:
+            if self.memory.retriever.follows_text:
                 course.sources = sources_of(window.encoded)
         vote = self._current.vote = self._vote(course, window, position, input_ids, scores)
         if self._recorder is not None:
@@ -304,9 +302,8 @@ class KNNLogitsProcessor(LogitsProcessor):
         """Traces which passages caused which token of an output.
 
         Args:
-            output: The result of `generate()` in any thread. Beam search needs
-                `return_dict_in_generate=True`, since only then the output says which beam a token
-                came from.
+            output: The result of `generate()` in any thread, but for beam search, which moves
+                texts from row to row: `explain` traces such a text.
             tokenizer: The model's tokenizer.
             max_neighbors: The most passages to keep for each token.
             prompt: What a person wrote, if the model read more, such as the words of a chat's
@@ -316,9 +313,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             rows: The sequences of the output to trace, or a single one; None for all.
 
         Returns:
-            A trace with one sequence for each of these sequences of the output. With beams, the
-            token that ends a sequence has probabilities only if it is an end token of the model's
-            own `generation_config`.
+            A trace with one sequence for each of these sequences of the output.
 
         Raises:
             TraceError: when this processor has not recorded the generation, or no longer has it.
@@ -327,12 +322,12 @@ class KNNLogitsProcessor(LogitsProcessor):
         max_neighbors = whole_number("max_neighbors", max_neighbors, 0)
         check_tokenizer(tokenizer, self.memory.stores[0])
         sequences = getattr(output, "sequences", output)
-        beam_indices = getattr(output, "beam_indices", None)
         if not is_ids(sequences):
             raise TraceError("trace() needs an output of generate()")
         if self._recorder is None:
             raise TraceError(NO_RECORD)
-        recording = self._recorder.fitting(sequences, beam_indices, self._courses.latest)
+        sequences = sequences.cpu()
+        recording = self._recorder.fitting(sequences, self._courses.latest)
         pads = [pad_token_id]
         if pad_token_id is None:
             # A model without such a token pads ended rows with its end token, but a tokenizer has
@@ -342,6 +337,4 @@ class KNNLogitsProcessor(LogitsProcessor):
             pads = [*model_pads, tokenizer.pad_token_id]
         padding = [token for token in pads if token is not None]
         tracer = Tracer(self.memory, tokenizer, max_neighbors)
-        return tracer.recorded(
-            recording, sequences, beam_indices, pads=padding, prompt=prompt, rows=rows
-        )
+        return tracer.recorded(recording, sequences, pads=padding, prompt=prompt, rows=rows)

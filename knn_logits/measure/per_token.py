@@ -122,7 +122,7 @@ def _sources(batch: Any, memory: Memory) -> list[list[dict[str, Any]]]:
     return [
         [
             {"document": vote.store.documents[vote.number].id, "share": vote.share}
-            for vote in votes_by_document(ids[row], of_row, memory.retriever.locate, MAX_SOURCES)
+            for vote in votes_by_document(ids[row], of_row, memory.retriever.locate)[:MAX_SOURCES]
         ]
         for row, of_row in enumerate(shares.cpu().numpy())
     ]

@@ -13,7 +13,7 @@ def test_no_text_from_outside_becomes_an_element_or_an_attribute(drawing):
         uri="javascript:alert(1)//" + HOSTILE, store=HOSTILE, source=HOSTILE,
     )  # fmt: skip
     share = DocumentShare(HOSTILE, HOSTILE, HOSTILE, hostile.uri, 0.8)
-    rival = Rival(HOSTILE, 0.99, share)
+    rival = Rival(HOSTILE, 0.99, share, 3)
     candidates = [Candidate(HOSTILE, 7, 0.5, 0.1, 0.0)]
     shown = answer(
         token(HOSTILE, neighbors=[hostile], documents=[share], candidates=candidates),
@@ -65,16 +65,6 @@ def test_a_word_shows_the_documents_that_did_most_for_all_of_it(drawing):
     assert page.locator(".kl-panel mark").inner_text() == "K-96"
     assert page.locator(".kl-panel blockquote").inner_text() == "The winch K-96 is red."
     assert page.locator(".kl-panel .kl-doc b").all_inner_texts() == ["A"]
-
-
-def test_an_outvoted_word_says_what_the_neighbors_would_have_written(drawing):
-    rival = Rival(" straighten", 0.999, DocumentShare("s", "d", "Error E941", None, 0.999))
-    against = token(" bend", 0.0, p=4e-7, p_lm=8e-7, p_knn=0.0, by_memory=rival)
-    page = drawing(views.frame({"text": answer(token(" to", 0.9), against)}, {}, kind="explain"))
-    panel = shown(page, ".kl-panel")
-    assert "The memory’s neighbors would have written straighten here" in panel
-    assert "Error E941" in panel
-    assert "the model’s own" not in panel
 
 
 def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):

@@ -320,12 +320,6 @@ def test_a_text_is_compared_with_the_documents(one):
     page.get_by_role("button", name="Close the sources").click()
     listed.get_by_role("button", name="bend").click()
     expect(panel.locator("h3")).to_have_text("bend")
-    explain(one, "What helps against E529 is this: polish the front hose.")
-    expect(headline).to_contain_text("Its neighbors would have written another word at 1")
-    assert page.locator("#explained .kl-outvoted[data-word]").all_inner_texts() == ["polish"]
-    expect(page.locator("#explained .kl-against")).to_contain_text(
-        "The memory’s neighbors would have written adjust here"
-    )
     explain(one, "My cat sleeps.")
     expect(headline).to_contain_text("Nothing was compared")
 

@@ -25,7 +25,7 @@ def generate(model, knn, inputs, **settings):
     )
 
 
-MODES = [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}]
+MODES = [{}, {"do_sample": True, "num_return_sequences": 2}]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: "-".join(mode) or "greedy")
@@ -47,34 +47,6 @@ def test_embeddings_in_place_of_a_prompt(model, tokenizer, knn, mode, prompts):
         for one, other in zip(found.tokens, same.tokens, strict=True):
             assert one.p == pytest.approx(other.p, rel=1e-3)
             assert one.p_lm == pytest.approx(other.p_lm, rel=1e-3)
-
-
-def test_rows_of_other_embeddings_stay_apart(model, tokenizer, knn):
-    # Both rows write the same token first; which row it came from is known all the same.
-    inputs = encode(tokenizer, PROMPTS)
-    embeds = model.get_input_embeddings()(inputs["input_ids"]).detach()
-    forced = tokenizer("The")["input_ids"][0]
-    output = generate(
-        model,
-        knn,
-        {"inputs_embeds": embeds, "attention_mask": inputs["attention_mask"]},
-        num_beams=2,
-        eos_token_id=None,
-        prefix_allowed_tokens_fn=lambda _, ids: list(range(384)) if len(ids) else [forced],
-    )
-    new = output.sequences[:, :3]
-    mask = torch.cat([inputs["attention_mask"], torch.ones_like(new)], 1)
-    with torch.no_grad():
-        logits = model(
-            torch.cat([inputs["input_ids"], new], 1),
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-        ).logits
-    p_lm = torch.softmax(logits[:, -3:-1].double(), -1)
-    for row, trace in enumerate(knn.trace(output, tokenizer)):
-        for place in (1, 2):
-            expected = float(p_lm[row, place - 1, new[row, place]])
-            assert trace.tokens[place].p_lm == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("sample", [False, True])

@@ -1,6 +1,5 @@
 """Words that a passage does not have, in a text that quotes it otherwise."""
 
-import io
 import unicodedata
 from html import unescape
 
@@ -8,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from rich.console import Console
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 import knn_logits
 from knn_logits import Trace, explain
 from knn_logits.evidence.quotation import Quotations
-from knn_logits.evidence.render import show, to_html
+from knn_logits.evidence.render import to_html
 from knn_logits.evidence.sources import contradiction, words_of
 from knn_logits.search.neighbors import Neighbors
 
@@ -36,7 +34,7 @@ def objections(explain, store):
                 rival.document.document,
             )
             for word, rival in said
-            if rival is not None and rival.quoted
+            if rival is not None
         ]
 
     return found
@@ -213,7 +211,7 @@ def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(build, exp
         trace = explain(store, text, **{**sharp, **settings})
         trace.save(tmp_path / "t.json")
         assert Trace.load(tmp_path / "t.json") == trace
-        return [one for one in trace[0].tokens if one.meaning in ("contradicted", "outvoted")]
+        return [one for one in trace[0].tokens if one.meaning == "contradicted"]
 
     assert against(TEXTS[5]) == []
     # The rule holds for what may vote.
@@ -226,9 +224,6 @@ def test_a_vote_does_not_contradict_what_a_passage_says_word_for_word(build, exp
     for weights, found in (([1.0, 0.0], True), ([0.9, 0.1], False)):
         said = explain(parts, TEXTS[5], weights=weights, **sharp)[0].tokens
         assert any(one.meaning == "contradicted" for one in said) is found
-    trace = explain(store, TEXTS[5], **sharp)
-    rivals = [one.by_memory for one in trace[0].tokens if one.verbatim and one.by_memory]
-    assert max(one.p for one in rivals) > 0.5
 
 
 def test_a_passage_goes_on_where_the_search_misses_it(store):
@@ -255,9 +250,7 @@ def test_the_trace_says_what_the_passage_has(model, tokenizer, store, tmp_path):
     text = TEXTS[4].replace("weather", "waves")
     trace = explain(model, tokenizer, store, text, **EVERY)
     (found,) = (
-        rival
-        for word in words_of(trace[0].tokens)
-        if (rival := contradiction(word)) is not None and rival.quoted
+        rival for word in words_of(trace[0].tokens) if (rival := contradiction(word)) is not None
     )
     assert tokenizer.decode(store.passage(found.entry).token) in found.token
     assert 0.0 < found.p < 1.0
@@ -309,18 +302,6 @@ def test_a_date_that_opens_a_later_sentence_is_compared(objections, build, tmp_p
     text = f"Turn the key and wait for the bell. {line.format(1978)}"
     assert objections(text, store) == [("1978", "1973", "0")]
     assert objections(text.replace("1978", "1973"), store) == []
-
-
-def test_numbers_that_were_not_compared_are_said(explain, press, tmp_path):
-    text = "In 1985 a cat sat on 17 mats. It takes 2.8 kilograms of fruit at once and gives much."
-    trace = explain(press, text, k=64, lmbda=0.3, temperature=1000.0)
-    assert trace[0].unchecked == ("1985", "17")
-    trace.save(tmp_path / "t.json")
-    assert Trace.load(tmp_path / "t.json")[0].unchecked == ("1985", "17")
-    console = Console(file=io.StringIO(), width=200)
-    show(trace, 3, console)
-    line = "not checked, since no passage has the words around: 1985, 17\n"
-    assert line in console.file.getvalue()
 
 
 def test_the_first_words_of_a_quotation_are_verbatim(explain, press):

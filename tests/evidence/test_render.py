@@ -16,18 +16,6 @@ from knn_logits.evidence.records import (
 from knn_logits.evidence.render import show
 
 
-def test_only_outvoted_numbers_and_names_are_listed():
-    def against(word, other):
-        rival = Rival(other, 0.99, DocumentShare("s", "b", "The b", None, 0.99))
-        return TokenTrace(word, 0, 4e-7, 8e-7, 0.0, 0.5, 0.0, by_memory=rival)
-
-    words = [against(" until", " and"), against(" 12", " 19"), against(" Hans", " Mustafa")]
-    console = Console(file=io.StringIO(), width=200)
-    show(Trace([SequenceTrace("", words)]), 3, console)
-    lines = [line for line in console.file.getvalue().splitlines() if "would have written" in line]
-    assert [line.split(":")[0] for line in lines] == ["12", "Hans"]
-
-
 def test_words_that_one_passage_replaces_make_one_line():
     rival = Rival(" two cats", 0.5, DocumentShare("s", "b", "The b", None, 0.5), entry=3)
     words = [

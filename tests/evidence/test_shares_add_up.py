@@ -35,8 +35,6 @@ MODES = {
     "greedy": {"do_sample": False},
     "sampling": {"do_sample": True, "top_k": 0},
     "several sequences": {"do_sample": True, "top_k": 0, "num_return_sequences": 2},
-    "beams": {"do_sample": False, "num_beams": 3, "num_return_sequences": 2},
-    "beam sampling": {"do_sample": True, "num_beams": 2},
     "prompt lookup": {"do_sample": False, "prompt_lookup_num_tokens": 3},
     "penalties": {"do_sample": False, "repetition_penalty": 1.3, "bad_words_ids": [[260]]},
 }

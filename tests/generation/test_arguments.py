@@ -7,41 +7,11 @@ from transformers import GenerationConfig
 
 from knn_logits import KNNLogitsProcessor
 from knn_logits.errors import ConfigError
-from knn_logits.generation.arguments import settings_that_hold, with_defaults
-
-OURS = {"no_repeat_ngram_size": 7}
 
 
 def repeats(tokens, length):
     grams = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
     return len(grams) - len(set(grams))
-
-
-@pytest.mark.parametrize(
-    ("given", "holds"),
-    [
-        ({}, 7),
-        ({"no_repeat_ngram_size": 2}, 2),
-        ({"no_repeat_ngram_size": 0}, 0),
-        ({"generation_config": GenerationConfig(no_repeat_ngram_size=3)}, 3),
-        ({"generation_config": GenerationConfig(no_repeat_ngram_size=0)}, 0),
-        ({"generation_config": GenerationConfig(max_new_tokens=5)}, 7),
-        (
-            {
-                "no_repeat_ngram_size": 2,
-                "generation_config": GenerationConfig(no_repeat_ngram_size=3),
-            },
-            2,
-        ),
-        ({"generation_config": None}, 7),
-    ],
-)
-def test_a_default_holds_where_nothing_is_given(model, given, holds):
-    config = given.get("generation_config")
-    before = config.to_dict() if config else None
-    arguments = with_defaults(given, OURS)
-    assert settings_that_hold(model, arguments)["no_repeat_ngram_size"] == holds
-    assert config is None or config.to_dict() == before
 
 
 def test_a_prompt_is_a_tensor_of_ids(model, tokenizer, store):

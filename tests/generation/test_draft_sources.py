@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import KNNLogitsProcessor
-from knn_logits.generation.drafts import Drafter, _agreed
+from knn_logits.generation.drafts import Drafter
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 8))
@@ -25,14 +25,6 @@ def test_a_text_goes_on_as_its_longest_repeated_end_did(ids, most):
         return found
 
     assert Drafter.from_text(ids, most) == longest()
-
-
-def test_passages_go_on_as_most_of_their_weight_says():
-    passages = [(0.5, [1, 2, 3, 4]), (0.3, [1, 2, 9, 9]), (0.2, [7, 2, 3])]
-    assert _agreed(passages, 8) == [1, 2, 3, 4]
-    assert _agreed(passages, 2) == [1, 2]
-    assert _agreed([(0.25, [one]) for one in range(4)], 8) == []
-    assert _agreed([], 8) == []
 
 
 @pytest.mark.parametrize("most", [1, 5])

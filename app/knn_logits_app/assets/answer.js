@@ -21,8 +21,6 @@ const under = (known, settings) => {
   return { ...known, states, words: known.words.map((word) => judged(word, states)), supposed: Boolean(settings && known.live) };
 };
 
-// The most numbers that are named as not compared.
-const MOST_LISTED = 8;
 // Groups the words in whose place a passage has others: [{ words, against }].
 const differencesOf = (known) => {
   const groups = [];
@@ -40,20 +38,17 @@ const headline = (data, known, same) => {
   const words = known.words.filter(readable);
   const number = count(words.length, "word");
   const of = (meaning) => words.filter((one) => one.meaning === meaning).length;
-  const [changed, agreed, outvoted] = ["changed", "agreed", "outvoted"].map(of);
+  const [changed, agreed] = ["changed", "agreed"].map(of);
   if (data.kind === "without") {
     const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
     return [h("b", {}, others ? `Without it ${others} of ${words.length} words differ` : "Without it nothing changes"),
       `: this is the answer as if “${data.named}” had never been read.`];
   }
   if (data.kind === "explain") {
-    const compared = words.filter((word) => word.against?.entry != null || word.tokens.every((one) => known.states[one].verbatim)).length;
+    const compared = words.filter((word) => word.against || word.tokens.every((one) => known.states[one].verbatim)).length;
     const different = differencesOf(known).length;
-    const other = outvoted ? ` Its neighbors would have written another word at ${outvoted}.` : "";
-    const left = known.side.trace.unchecked ?? [];
-    if (!compared) return [h("b", {}, "Nothing was compared"), `: no passage has six words of this text in a row.${other}`];
-    return [h("b", {}, different ? count(different, "difference") : "No difference"), ` in the ${compared} of ${number} that were compared with a passage.`,
-      left.length ? ` Not compared: ${left.slice(0, MOST_LISTED).join(", ")}${left.length > MOST_LISTED ? " …" : ""}.` : "", other];
+    if (!compared) return [h("b", {}, "Nothing was compared"), ": no passage has six words of this text in a row."];
+    return [h("b", {}, different ? count(different, "difference") : "No difference"), ` in the ${compared} of ${number} that were compared with a passage.`];
   }
   // Under other settings than those of the answer, these words might not have been written.
   if (known.supposed) {
@@ -75,7 +70,7 @@ const legend = (kind, known) => {
     h("li", {}, h("span", { class: "kl-scale" }, shares),
       kind === "explain" ? "the memory would have brought it" : "the memory brought it",
       h("span", { class: "kl-sr" }, ", darker with its share: ", LEVELS.map((one) => one[1]).join(", "))),
-    item("kl-agreed", "it agreed"), ...(kind === "explain" ? [item("kl-not", "a passage says otherwise"), item("kl-outvoted", "the neighbors prefer another word")] : []),
+    item("kl-agreed", "it agreed"), ...(kind === "explain" ? [item("kl-not", "a passage says otherwise")] : []),
   ), h("span", { class: "kl-hint" }, "Click a word, or press Tab and Enter, to see where it comes from."));
 };
 
@@ -84,14 +79,13 @@ const look = (word, same) => {
   if (word.meaning === "changed") names.push("kl-changed", `kl-l${Math.max(1, level(word.share))}`);
   if (word.meaning === "agreed") names.push("kl-agreed");
   if (word.meaning === "contradicted") names.push("kl-not");
-  if (word.meaning === "outvoted") names.push("kl-outvoted");
   if (same) names.push("kl-same");
   if (word.flips) names.push("kl-dot");
   return names.join(" ");
 };
 const SAYS = {
   changed: "brought by the memory", agreed: "the memory agreed", own: "the model’s own",
-  contradicted: "the memory says otherwise", outvoted: "the neighbors would have written another word",
+  contradicted: "the memory says otherwise",
 };
 const hint = (word) => {
   const less = word.meaning === "own" && word.share >= LEAST;
@@ -148,20 +142,15 @@ const column = (name, known, options) => {
     footer(side, options));
 };
 
-// Chooses the word that is opened first. In a text to explain it is the word that the memory
-// contradicts most. In an answer it is the changed word with the largest share of the memory, or
-// else the agreed word with the largest share.
+// Chooses the word that is opened first. In a text to explain it is the first that a passage
+// contradicts. Otherwise it is the changed word with the largest share of the memory, or else the
+// agreed word with the largest share.
 const firstOpened = (known, kind) => {
   if (kind === "chat") return null;
-  // The weight of a word is how much likelier the memory's own token is, or the memory's share. What
-  // a passage says that the text quotes weighs most.
-  const over = (one) => (one.rival.entry !== null ? 1 : one.lmbda * one.rival.p - one.p);
-  const weight = (word) => (word.against
-    ? Math.max(...word.tokens.map((one) => known.states[one]).map((one) =>
-      (one.rival && one.p !== null ? over(one) : 0))) : word.share);
+  const weight = (word) => (word.against ? 1 : word.share);
   const best = (meaning) => known.words.filter((one) => readable(one) && one.meaning === meaning)
     .reduce((one, two) => (one && weight(one) >= weight(two) ? one : two), null);
-  const order = kind === "explain" ? ["contradicted", "outvoted", "changed", "agreed"] : ["changed", "agreed"];
+  const order = kind === "explain" ? ["contradicted", "changed", "agreed"] : ["changed", "agreed"];
   const found = order.map(best).find(Boolean);
   return found ? found.number : null;
 };

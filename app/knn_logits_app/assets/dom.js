@@ -21,8 +21,6 @@ const button = (label, onclick, attributes = {}) =>
 // The least share of each level, and its words in the legend.
 const LEVELS = [[0.75, "75% and more"], [0.5, "50% to 75%"], [0.25, "25% to 50%"], [0.05, "5% to 25%"]];
 const LEAST = 0.05;
-// The neighbors contradict a token only if more than this share of their vote is for one other.
-const MAJORITY = 0.9;
 const level = (share) => {
   const place = LEVELS.findIndex(([least]) => share >= least);
   return place < 0 ? 0 : 4 - place;

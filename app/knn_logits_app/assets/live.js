@@ -83,14 +83,14 @@ const backersOf = (step, votes, place) => {
 };
 
 // Returns the tokens that a step knows, each with its p_LM and p_kNN, and those that matter most: the
-// chosen one, the model's favourite, and the one that the neighbors say. They are kept as well.
+// chosen one and the model's favourite. They are kept as well.
 const rowsOf = (live, step, votes, chosen) => {
   votes.rows ??= [...step.log_p_lm].map(([place, log]) => {
     const [id, token] = live.tokens[place];
     return { place, id, token, p_lm: Math.exp(log), p_knn: votes.byToken.get(place) ?? 0 };
   });
   const by = (name) => votes.rows.reduce((one, two) => (two[name] > one[name] ? two : one));
-  votes.known ??= { mine: votes.rows.find((one) => one.id === chosen), favourite: by("p_lm"), told: by("p_knn") };
+  votes.known ??= { mine: votes.rows.find((one) => one.id === chosen), favourite: by("p_lm") };
   return votes.rows;
 };
 
@@ -115,30 +115,25 @@ const mixed = (live, number, state, settings) => {
   const votes = votesOf(live, step, settings);
   const lmbda = votes.byToken.size ? settings.lmbda : 0;
   const rows = rowsOf(live, step, votes, state.id);
-  const { mine, favourite, told } = votes.known;
+  const { mine, favourite } = votes.known;
   const listed = largest(rows, lmbda, 5);
   const [best] = listed;
   const of = (row) => listed.find((one) => one.id === row.id)
     ?? { ...row, p: lmbda * row.p_knn + (1 - lmbda) * row.p_lm };
   const chosen = of(mine);
-  const rival = told.p_knn > 0 && told !== mine ? told : null;
   const share = chosen.p > 0 ? (lmbda * chosen.p_knn) / chosen.p : 0;
   const scale = chosen.p > 0 ? lmbda / chosen.p : 1;
   const documents = new Map(scale > 0 ? backersOf(step, votes, chosen.place)
     .map(([number, weight]) => [number, weight * scale]) : []);
   // What a passage says that the text quotes does not depend on the vote.
-  const quoted = state.rival && state.rival.entry !== null && lmbda > 0;
+  const rival = lmbda > 0 ? state.rival : null;
   let meaning = "own";
-  if (quoted && !state.verbatim) meaning = "contradicted";
-  else if (rival && !state.verbatim && share < LEAST && isWord(live.tokens[mine.place][1]) && isWord(rival.token)
-    && rival.p_knn > MAJORITY && lmbda * rival.p_knn > Math.max(chosen.p, LEAST)) meaning = "outvoted";
+  if (rival && !state.verbatim) meaning = "contradicted";
   else if (share >= LEAST && chosen.p > chosen.p_lm) meaning = favourite === mine ? "agreed" : "changed";
   for (const one of [of(favourite), chosen]) if (!listed.some((other) => other.id === one.id)) listed.push(one);
   return {
     ...state, p: chosen.p, p_lm: chosen.p_lm, p_knn: chosen.p_knn, lmbda, share, meaning,
-    documents, rest: [0, 0],
-    rival: quoted ? state.rival : rival && { token: rival.token, p: rival.p_knn, entry: null,
-      document: backersOf(step, votes, rival.place)[0]?.[0] ?? null },
+    documents, rest: [0, 0], rival,
     candidates: listed, best: best.p > chosen.p ? best : null,
   };
 };

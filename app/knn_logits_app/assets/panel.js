@@ -44,12 +44,11 @@ const documentLine = (number, passage, place, view) => {
 // Says what the memory has in a word's place, and shows the passage that says it.
 const objection = (word, view) => {
   if (!word.against) return null;
-  const { token, p, document, entry, passage, length } = word.against;
+  const { token, document, entry, passage, length } = word.against;
   const said = h("b", {}, visible(token).trim());
-  const line = entry === null ? ["The memory’s neighbors would have written ", said, ` here, with ${percent(p)} of its vote.`]
-    : ["The memory says ", said, " here. The words around it are the same in this passage:"];
+  const line = ["The memory says ", said, " here. The words around it are the same in this passage:"];
   return h("div", { class: "kl-against" }, h("p", {}, line),
-    document === null ? null : documentLine(document, passage, entry === null ? null : [entry, length], view),
+    document === null ? null : documentLine(document, passage, [entry, length], view),
     passage && h("blockquote", { dir: "auto" }, excerpt(passage)));
 };
 

@@ -2,7 +2,6 @@
 
 // Signs that end a word and do not belong to it, as in `knn_logits/trace/sources.py`.
 const PUNCTUATION = ".,;:!?)]}»”\"'";
-const isWord = (text) => /[\p{L}\p{N}]/u.test(text);
 const isSign = (piece) => piece !== "" && [...piece.trim()].every((one) => PUNCTUATION.includes(one));
 
 // Groups pieces of text into words, which white space separates. White space alone is a word of its
@@ -37,11 +36,9 @@ const judged = (word, states) => {
   const meanings = mine.map((one) => one.meaning);
   let meaning = "own";
   if (meanings.includes("contradicted")) meaning = "contradicted";
-  else if (meanings.includes("outvoted")) meaning = "outvoted";
   else if (meanings.includes("changed")) meaning = "changed";
   else if (share >= LEAST && meanings.includes("agreed")) meaning = "agreed";
-  const against = ["contradicted", "outvoted"].includes(meaning)
-    ? mine.find((one) => one.meaning === meaning).rival : null;
+  const against = meaning === "contradicted" ? mine.find((one) => one.meaning === meaning).rival : null;
   return { ...word, share, meaning, against, decisive };
 };
 
