@@ -88,10 +88,9 @@ class Call:
 class Course:
     """The calls that one generation has made so far."""
 
-    def __init__(self, call: Call, length: int, whole: bool) -> None:
+    def __init__(self, call: Call, length: int) -> None:
         self._processors = None if call.processors is None else weakref.ref(call.processors)
         self.start = self._first = self._longest = length
-        self._cached = not whole
         self.sources: Tensor | None = (
             None  # int64 [rows], a number for what each row's encoder read
         )
@@ -114,14 +113,11 @@ class Course:
         """Whether nothing can call for this generation any more, as far as that is certain."""
         return self._processors is None or self._processors() is None
 
-    def goes_on(self, call: Call, length: int, *, whole: bool) -> bool:
+    def goes_on(self, call: Call, length: int) -> bool:
         """Decides whether the first call about a forward pass belongs to this generation."""
-        if not self.has(call) or (whole and self._cached):
-            return False
-        if not self._first < length <= self._longest + 1:
+        if not self.has(call) or not self._first < length <= self._longest + 1:
             return False
         self._first = self._longest = length
-        self._cached = self._cached or not whole
         return True
 
     def note(self, length: int) -> None:
@@ -139,7 +135,7 @@ class Courses(threading.local):
         """The generation of this thread's latest call."""
         return next(iter(self._courses), None)
 
-    def follow(self, call: Call, length: int, *, whole: bool, again: bool) -> tuple[Course, bool]:
+    def follow(self, call: Call, length: int, *, again: bool) -> tuple[Course, bool]:
         """The generation of a call, which is noted there, and whether it begins with the call.
 
         `again` says whether the call's forward pass has answered a call before.
@@ -150,8 +146,8 @@ class Courses(threading.local):
             course.note(length)
             found: Course | None = course
         else:
-            found = next((one for one in courses if one.goes_on(call, length, whole=whole)), None)
-        course = found or Course(call, length, whole)
+            found = next((one for one in courses if one.goes_on(call, length)), None)
+        course = found or Course(call, length)
         others = (other for other in courses if other is not course and not other.ended)
         self._courses = [course, *others]
         return course, found is None

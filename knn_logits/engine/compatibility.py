@@ -16,8 +16,8 @@ from torch import nn
 from knn_logits.arrays import Array
 from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import KeyLocation, find_key, is_encoder_decoder
+from knn_logits.engine.model_loading import TRANSFORMERS, engine_of
 from knn_logits.engine.pairs import PairTokenizer, context_length
-from knn_logits.engine.protocol import TRANSFORMERS, engine_of
 from knn_logits.errors import ConfigError, DatastoreError, MismatchError, ModelError
 from knn_logits.metrics import COMPARISONS
 from knn_logits.store import layout
@@ -250,17 +250,9 @@ def check_model(
     tokens = store.checks.get(CANARY_TOKENS)
     expected = store.checks.get(CANARY_KEYS)
     if tokens is None or expected is None or not len(tokens):
-        if model_record(model).config_sha256 != manifest.model.config_sha256:
-            raise MismatchError(
-                f"{store.folder} was built by another model ({_difference(model, manifest)}): load "
-                f"{manifest.model.named}, which built it"
-            )
-        logger.warning(
-            "%s has no canary, so only the model's configuration was compared, not its weights: "
-            "make sure that this model built it, or rebuild the datastore",
-            store.folder,
+        raise MismatchError(
+            f"{store.folder} has no canary to compare the model's keys with: rebuild the datastore"
         )
-        return
     keys = canary_keys(model, location, tokens)
     if keys.shape != expected.shape:
         raise MismatchError(
@@ -305,20 +297,11 @@ def _check_neighbors(model: nn.Module, store: Datastore, keys: Array, expected: 
         f"of {store.folder} ({stored_engine})"
     )
     if share < MIN_NEIGHBOR_SHARE:
-        cause = (
-            "its quantisation is too coarse"
-            if mine.type == theirs.type or _is_quantised(mine.dtype)
-            else f"it is another model ({_difference(model, store.manifest)})"
-        )
         raise MismatchError(
             f"{message}, and {MIN_NEIGHBOR_SHARE:.0%} are needed: either this is not {theirs.id}, "
-            f"or {cause}; build a datastore with this model"
+            "or its quantisation is too coarse; build a datastore with this model"
         )
     logger.warning("%s", message)
-
-
-def _is_quantised(precision: str) -> bool:
-    return not precision.lower().startswith(("f", "bf"))
 
 
 def common_neighbors(store: Datastore, keys: Array, expected: Array) -> float:

@@ -33,7 +33,6 @@ from knn_logits.engine.location import (
     first_tensor,
     is_encoder_decoder,
 )
-from knn_logits.engine.paging import allow_paged, refuse_paged
 
 _Hook = TypeVar("_Hook", bound=Callable[..., None])
 # Windows kept for each depth: one for the call, one for a guidance pass, and one to spare.
@@ -58,7 +57,6 @@ class Window:
     # differ in.
     encoded: Tensor | None = None
     latest: int = -1  # the last position that a call was about; each is asked for once
-    whole: bool = False  # whether the pass read the whole text of the call
     answers: dict[int, Any] = field(default_factory=dict)  # the processor's, by position
 
 
@@ -161,7 +159,8 @@ class _Hooks:
         for name in _CACHE_NAMES:
             if name in kwargs or name in self.decoder_names:
                 cache = _argument(name, self.decoder_names, args, kwargs)
-                return _cache_length(cache), weakref.ref(cache) if _counts(cache) else None
+                counts = hasattr(cache, "get_seq_length")
+                return _cache_length(cache), weakref.ref(cache) if counts else None
         return None, None
 
     @_untraced
@@ -198,7 +197,7 @@ def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[s
 def _cache_length(cache: Any) -> int | Tensor | None:
     if cache is None:
         return 0
-    if not _counts(cache):
+    if not hasattr(cache, "get_seq_length"):
         return None
     try:
         value = cache.get_seq_length()
@@ -207,10 +206,6 @@ def _cache_length(cache: Any) -> int | Tensor | None:
     if isinstance(value, Tensor):  # a static cache counts in place
         return value.clone()
     return int(value) or _longest_layer(cache)
-
-
-def _counts(cache: Any) -> bool:
-    return hasattr(cache, "get_seq_length")
 
 
 def _longest_layer(cache: Any) -> int:
@@ -237,7 +232,6 @@ class StateCapture:
             handles.append(module.register_forward_pre_hook(hooks.on_input, with_kwargs=True))
         else:
             handles.append(module.register_forward_hook(hooks.on_output))
-        refuse_paged(model)
         forget_compiled(model)
         self._hooks = hooks
         self._finalizer = weakref.finalize(self, _detach, handles, weakref.ref(model))
@@ -284,7 +278,6 @@ class StateCapture:
         thread = self._hooks.thread
         thread.offset, thread.cache = offset, window.cache
         window.latest = position
-        window.whole = position + 1 == input_ids.shape[1] + offset
         for depth in [depth for depth in thread.windows if depth >= window.depth]:
             del thread.windows[depth]
         thread.windows[window.depth].append(window)
@@ -362,5 +355,4 @@ def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:
         handle.remove()
     alive = model()
     if alive is not None:
-        allow_paged(alive)
         forget_compiled(alive)

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from knn_logits.engine.protocol import NamesKeys
 from knn_logits.errors import ConfigError, ModelError
 
 Side = Literal["input", "output"]
@@ -29,6 +28,7 @@ _FEED_FORWARD_NAMES = (
     "mixer",
     "fc1",
 )
+_ADVICE = "`print(model)` lists its modules"
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,9 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
     """Resolves the name of a key to a module of this model."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a transformers model, not {type(model).__name__}")
-    if isinstance(model, NamesKeys):
-        return KeyLocation(name, model.find_key(name), "output")
+    named: Any = getattr(model, "find_key", None)  # an engine names the places of its keys itself
+    if named is not None:
+        return KeyLocation(name, named(name), "output")
     if name == "head_input":
         return KeyLocation(name, _path_of_states(model), "output")
     if name in ("ffn_input", "layer_output"):
@@ -92,11 +93,11 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
         )
     modules = dict(model.named_modules())
     if path not in modules:
-        raise ModelError(f"{type(model).__name__} has no module {path!r}; {_suggestions(model)}")
+        raise ModelError(f"{type(model).__name__} has no module {path!r}; {_ADVICE}")
     if not any(module is modules[path] for module in decoder_of(model).modules()):
         raise ModelError(
             f"{path} is not in the decoder of {type(model).__name__}, which keys are taken from; "
-            f"{_suggestions(model)}"
+            f"{_ADVICE}"
         )
     return KeyLocation(name, path, "input" if side == "input" else "output")
 
@@ -113,7 +114,7 @@ def _last_layer(model: nn.Module) -> nn.Module:
                 return last
     raise ModelError(
         f"the decoder of {type(model).__name__} has no known list of layers; set the key with "
-        f"--key (key= in Python); {_suggestions(model)}"
+        f"--key (key= in Python); {_ADVICE}"
     )
 
 
@@ -139,7 +140,7 @@ def feed_forward(model: nn.Module, layer: nn.Module) -> nn.Module:
         level = [child for _, child in children]
     raise ModelError(
         f"the last layer of {type(model).__name__} has no known feed-forward network; set the "
-        f"key with --key (key= in Python); {_suggestions(model)}"
+        f"key with --key (key= in Python); {_ADVICE}"
     )
 
 
@@ -155,24 +156,6 @@ def _path_of(model: nn.Module, target: nn.Module) -> str:
         if module is target:
             return str(path)
     raise ModelError(f"{type(target).__name__} is not a module of {type(model).__name__}")
-
-
-def _suggestions(model: nn.Module, limit: int = 6) -> str:
-    """Suggests modules of the last repeated block, where a key most likely is."""
-    lists = [
-        (path, module)
-        for path, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module)
-    ]
-    if lists:
-        path, deepest = max(lists, key=lambda item: len(item[1]))
-        block = f"{path}.{len(deepest) - 1}"
-        inner = [f"{block}.{child}" for child, _ in deepest[-1].named_children()]
-        names = [block, *inner]
-    else:
-        names = [path for path, _ in model.named_modules() if path]
-    shown = ", ".join(f"{path}:input" for path in names[:limit]) or "none"
-    return f"modules that could be named: {shown}"
 
 
 def first_output(output: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Notices that a model has changed since it was opened: by training, an adapter or a hook."""
+"""Notices that a model has changed since it was opened: by training or an adapter."""
 
 from __future__ import annotations
 
@@ -27,17 +27,11 @@ def _sampled(parameter: nn.Parameter) -> str:
         return ""
 
 
-def _is_of_package(hook: Any) -> bool:
-    return str(getattr(hook, "__module__", "")).startswith("knn_logits.")
-
-
 def weights_state(model: nn.Module) -> list[Any]:
     """Returns what differs once a model's modules, weights or adapters have changed."""
     state: list[Any] = []
-    waiting, seen = [model], {id(model)}
-    while waiting:
-        module = waiting.pop()
-        inside = module.__dict__
+    for module in model.modules():
+        inside = vars(module)
         state.append(id(module))
         for parameter in inside["_parameters"].values():
             if parameter is not None:
@@ -46,15 +40,9 @@ def weights_state(model: nn.Module) -> list[Any]:
                 except RuntimeError:  # a tensor without memory of its own, or of inference mode
                     state.append(id(parameter))
                 state.append(_sampled(parameter))
-        for hooks in (inside["_forward_pre_hooks"], inside["_forward_hooks"]):
-            state += (id(hook) for hook in hooks.values() if not _is_of_package(hook))
         # An adapter can be switched without a change of any weight.
         if "_active_adapter" in inside:
             state += (str(inside.get(name)) for name in _ADAPTERS)
-        for inner in inside["_modules"].values():
-            if inner is not None and id(inner) not in seen:
-                seen.add(id(inner))
-                waiting.append(inner)
     return state
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 from pathlib import Path
 from typing import Any
 
-from knn_logits.errors import ConfigError, MissingDependencyError, ModelError
+import torch
 
-logger = logging.getLogger(__name__)
+from knn_logits.errors import ConfigError, ModelError
 
+TRANSFORMERS = "transformers"
 SUFFIX = ".gguf"
+
+
+def engine_of(model: object) -> str:
+    """The name of the engine that runs a model."""
+    return str(getattr(model, "engine", TRANSFORMERS))
+
+
+def rounds_by_pass(model: object) -> bool:
+    """Whether a pass over several tokens rounds otherwise than passes over one."""
+    dtype = getattr(model, "dtype", None)
+    half = isinstance(dtype, torch.dtype) and dtype.itemsize < 4
+    return half or bool(getattr(model, "rounds_by_pass", False))
 
 
 def gguf_file(name: str) -> Path | None:
@@ -32,37 +43,11 @@ def gguf_file(name: str) -> Path | None:
 
 
 def open_gguf(path: Path) -> tuple[Any, Any]:
-    """Opens a GGUF file: model and tokenizer; without llama.cpp, transformers reads it."""
+    """Opens a GGUF file: model and tokenizer."""
     from knn_logits.engine.llama_cpp.model import GGUFModel
 
-    try:
-        model = GGUFModel(path)
-    except MissingDependencyError:
-        if importlib.util.find_spec("gguf") is None:
-            raise
-        return _open_by_transformers(path)
+    model = GGUFModel(path)
     return model, model.tokenizer
-
-
-def _open_by_transformers(path: Path) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    logger.warning(
-        "llama.cpp is not installed, so transformers runs %s in float32, several times slower: "
-        'pip install "knn-logits[gguf]"',
-        path.name,
-    )
-    place: dict[str, Any] = {"gguf_file": path.name}
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(path.parent, **place)
-        model: Any = AutoModelForCausalLM.from_pretrained(path.parent, dtype="float32", **place)
-    except Exception as error:  # each architecture and each damage has an error of its own
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ModelError(
-            f"transformers cannot read {path} ({reason}): install llama.cpp, "
-            'pip install "knn-logits[gguf]"'
-        ) from error
-    return model.eval(), tokenizer
 
 
 def _fetched(name: str) -> Path:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import re
+import weakref
 from collections.abc import Iterable, Sequence
 from itertools import islice, product
 from typing import Any
-
-from knn_logits.arrays import Array
-from knn_logits.engine.byte_text import byte_text
 
 # Some tokenizers decode a token by the tokens before it. This number is enough, if the first of
 # them begins a character: Llama's tokenizer has a token for each byte of a rare character, and
 # decodes a row of these to nothing but U+FFFD if the row does not begin with a whole one.
 _CONTEXT = 8
 _CUT = "\ufffd"
+# Number of tokens from which a text that says U+FFFD has it.
+_MOST_WAITING = 4 * _CONTEXT
 # Where more tokens at an end say U+FFFD, the text itself has it.
 _LONGEST_CUT = 128
 # How many tokens may be left out at each end until no character is cut, the fewest first.
@@ -46,15 +47,24 @@ class Pieces:
         done = self._text_before()
         self._ids.append(token)
         text = decoded(self._tokenizer, self._ids)
-        if text.endswith(_CUT):
+        if text.endswith(_CUT) and len(self._ids) - self._reported < _MOST_WAITING:
             return ""
+        return self._added(done, text)
+
+    def rest(self) -> str:
+        """Returns the text of tokens that wait for the rest of a character, and ends the text."""
+        if self._reported == len(self._ids):
+            return ""
+        return self._added(self._text_before(), decoded(self._tokenizer, self._ids))
+
+    def _added(self, done: str, text: str) -> str:
         if not text.startswith(done):
             # Bytes that are no character have taken those before them along.
             del self._ids[: self._reported]
             done, text = "", decoded(self._tokenizer, self._ids)
         self._done, self._reported = text, len(self._ids)
         # Decoding takes most of the time, so the first tokens are dropped several at a time.
-        if len(self._ids) > 2 * _CONTEXT:
+        if len(self._ids) > 2 * _CONTEXT and not text.endswith(_CUT):
             first, self._done = _shortened(self._tokenizer, self._ids, text)
             del self._ids[:first]
             self._reported = len(self._ids)
@@ -129,20 +139,10 @@ def parts_of(tokenizer: Any, ids: Sequence[int], cuts: Sequence[int]) -> list[st
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """Returns the text that each token adds to the tokens before it."""
-    texts, start, done, last = [], 0, "", 0
-    for end in range(1, len(ids) + 1):
-        text = decoded(tokenizer, ids[start:end])
-        if text.endswith(_CUT) and end < len(ids) and end - start < 4 * _CONTEXT:
-            texts.append("")
-            continue
-        if not text.startswith(done):
-            # Bytes that are no character have taken those before them along.
-            start, done, text = last, "", decoded(tokenizer, ids[last:end])
-        texts.append(text[len(done) :])
-        done, last = text, end
-        if end - start > _CONTEXT and not text.endswith(_CUT):
-            first, done = _shortened(tokenizer, ids[start:end], text)
-            start += first
+    pieces = Pieces(tokenizer, [])
+    texts = [pieces.add(token) for token in ids]
+    if texts and not texts[-1]:
+        texts[-1] = pieces.rest()
     return texts
 
 
@@ -198,10 +198,75 @@ def _shortened(tokenizer: Any, ids: Sequence[int], text: str) -> tuple[int, str]
     return 0, text
 
 
-def rest_of_word(tokenizer: Any, text: str, tokens: Array) -> str:
-    """The characters by which a document goes on to the end of the word that a token is in."""
-    if not text[-1:].isalnum():
-        return ""
-    ids = tokens[: 1 + LONGEST_WORD].tolist()
-    following = REST_OF_WORD.match(parts_of(tokenizer, ids, [1])[1])
-    return following[0] if following else ""
+# The text of byte-level tokens is in a table of bytes, some ten times as fast as decoding them.
+_TABLES: weakref.WeakKeyDictionary[Any, ByteText | None] = weakref.WeakKeyDictionary()
+# Number of tokens that are compared with the tokenizer's own text before a table is used.
+_COMPARED = 512
+
+
+def byte_text(tokenizer: Any) -> ByteText | None:
+    """The table of a tokenizer; None where its tokens are not plain bytes."""
+    try:
+        return _TABLES[tokenizer]
+    except KeyError:
+        table = _TABLES[tokenizer] = _checked(tokenizer)
+        return table
+    except TypeError:  # no hash, or no weak reference
+        return None
+
+
+class ByteText:
+    """Decodes ids as a byte-level tokenizer does, special tokens included."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._bytes: dict[int, bytes] = {}
+        self._byte_of = _byte_of_character()
+
+    def __call__(self, ids: Sequence[int]) -> str:
+        """Returns the text. What is no UTF-8 becomes U+FFFD."""
+        texts = self._bytes
+        try:
+            text = b"".join([texts[token] for token in ids])
+        except KeyError:
+            text = b"".join([texts.get(token) or self._of(int(token)) for token in ids])
+        return text.decode("utf-8", "replace")
+
+    def _of(self, token: int) -> bytes:
+        word = self._backend.id_to_token(token)
+        if word is None:  # an id that may be added later
+            return b""
+        self._bytes[token] = spelled = self._written(word)
+        return spelled
+
+    def _written(self, word: str) -> bytes:
+        try:
+            return bytes(self._byte_of[character] for character in word)
+        except KeyError:  # an added token, which is not written in the alphabet of bytes
+            return word.encode()
+
+
+def _checked(tokenizer: Any) -> ByteText | None:
+    from tokenizers import decoders
+    from transformers import PreTrainedTokenizerFast
+
+    backend, kind = getattr(tokenizer, "backend_tokenizer", None), type(tokenizer)
+    if backend is None or not isinstance(backend.decoder, decoders.ByteLevel):
+        return None
+    plain = PreTrainedTokenizerFast
+    if (kind.decode, getattr(kind, "_decode", None)) != (plain.decode, plain._decode):
+        return None
+    table, size = ByteText(backend), backend.get_vocab_size()
+    added = list(getattr(tokenizer, "added_tokens_decoder", {}))
+    ids = [*random.Random(0).choices(range(size), k=_COMPARED), *added, *range(min(size, 8))]
+    same = table(ids) == tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    return table if same else None
+
+
+def _byte_of_character() -> dict[str, int]:
+    """The alphabet of GPT-2: printable bytes stand for themselves, the others from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {
+        chr(0x100 + number): byte for number, byte in enumerate(rest)
+    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,11 +15,9 @@ from knn_logits.arrays import Array
 from knn_logits.corpus.blocks import Block
 from knn_logits.corpus.documents import Document
 
-# A character for private use stands behind the first letter of a control token that a message
-# spells. So neither the template nor the tokenizer takes it for one.
+# A character for private use stands behind each sign of messages of which one spells a control
+# token. So neither the template nor the tokenizer takes it for one.
 _MARK = "\ue0f0"
-# A mark may part the text so that a second control token appears.
-_MOST_ROUNDS = 8
 
 
 # By tokenizer its size, its template, and the added tokens that the template writes.
@@ -148,44 +145,22 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **settings: 
         done = tokenizer([text], add_special_tokens=False, verbose=False)
         return text, done, _count(control, done["input_ids"][0])
 
-    def marked(value: Any, name: str | None = None, *, whole: bool = False) -> Any:
+    def marked(value: Any, name: str | None = None) -> Any:
         if isinstance(value, Mapping):
-            return {name: marked(part, name, whole=whole) for name, part in value.items()}
+            return {name: marked(part, name) for name, part in value.items()}
         if isinstance(value, (list, tuple)):
-            return [marked(part, whole=whole) for part in value]
-        if not isinstance(value, str):
-            return value
-        value = value.replace(_MARK, "")
+            return [marked(part) for part in value]
         # A template compares roles.
-        if whole and name not in ("role", "type"):
-            return signs.sub(rf"\g<0>{_MARK}", value)
-        return _marked(tokenizer, control, value)
+        if not isinstance(value, str) or name in ("role", "type"):
+            return value
+        return signs.sub(rf"\g<0>{_MARK}", value.replace(_MARK, ""))
 
-    text, done, number = cut(messages)
+    _, done, number = cut(messages)
     # With a mark behind each sign, no message spells a control token.
-    whole = cut([marked(message, whole=True) for message in messages])
-    if number == whole[2]:
+    text, marks, allowed = cut([marked(message) for message in messages])
+    if number == allowed:
         return list(done["input_ids"][0])
-    text, done, number = cut([marked(message) for message in messages])
-    return _without_marks(tokenizer, control, *((text, done) if number == whole[2] else whole[:2]))
-
-
-def _marked(tokenizer: Any, control: frozenset[int], text: str) -> str:
-    """Puts a mark behind the first letter of each control token that a text spells."""
-    for _ in range(_MOST_ROUNDS):
-        done = tokenizer([text], add_special_tokens=False, verbose=False)
-        starts = [
-            start
-            for token, (start, end) in zip(
-                done["input_ids"][0], done.encodings[0].offsets, strict=True
-            )
-            if token in control and end > start and _MARK not in text[start : end + 1]
-        ]
-        if not starts:
-            break
-        ends = [0, *(start + 1 for start in starts), len(text)]
-        text = _MARK.join(text[first:last] for first, last in pairwise(ends))
-    return text
+    return _without_marks(tokenizer, control, text, marks)
 
 
 def _without_marks(tokenizer: Any, control: frozenset[int], text: str, done: Any) -> list[int]:
@@ -230,14 +205,13 @@ _BLOCK = 1 << 17
 _PARTS_AT_ONCE = 64
 _CHARACTERS_AT_ONCE = 4 << 20
 # A tokenizer for one script or one kind of text may drop all other text.
-_PROBES = ("a", "A", "1", ".", "я", "中", "क")
-_PROBED_TOKENS = 64
+_PROBES = ("a", "A", "1", ".", "я", "中", "क", "ก")
 _BREAK = re.compile(r"\n(?=\S)")
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Finds the tokens that a tokenizer puts before and after every text."""
-    for probe in _probes(tokenizer):
+    for probe in _PROBES:
         plain = tokenizer(probe, add_special_tokens=False)["input_ids"]
         whole = tokenizer(probe, add_special_tokens=True)["input_ids"]
         # The tokenizer drops this text, so it has no position among the tokens.
@@ -250,14 +224,6 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 def special_ids(tokenizer: Any) -> set[int]:
     """Returns the tokens of a tokenizer's own, such as the end of a text."""
     return set(getattr(tokenizer, "all_special_ids", ()))
-
-
-def _probes(tokenizer: Any) -> Iterator[str]:
-    """Yields short texts to try with the tokenizer. The last are the texts of its own tokens."""
-    yield from _PROBES
-    special = special_ids(tokenizer)
-    ordinary = (token for token in range(len(tokenizer)) if token not in special)
-    yield from (str(tokenizer.decode([token])) for token in islice(ordinary, _PROBED_TOKENS))
 
 
 def _parts(text: str, size: int | None = None) -> Iterator[str]:

@@ -96,7 +96,7 @@ def one_line(result, *parts):
     [
         (["--index", "IVF,nonsense"], "IVF,nonsense"),
         (["--window", "99999"], "window 99999"),
-        (["--key", "transformer.h.99.mlp:input"], "transformer.h.1"),
+        (["--key", "transformer.h.99.mlp:input"], "print(model)"),
         (["--device", "cuda"], "--device cpu"),
     ],
 )

@@ -1,14 +1,11 @@
 """What a user sets as PyTorch's type of new tensors changes nothing."""
 
-import shutil
-
 import pytest
 import torch
 from conftest import TEXTS
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, WindowConfig
-from knn_logits.building.removing import compact
 
 pytestmark = pytest.mark.usefixtures("short_training")
 
@@ -43,20 +40,6 @@ def test_a_build_with_its_calibration_is_the_same(build, other_default, tmp_path
     assert one.settings.calibrated
 
 
-@pytest.mark.parametrize("gate", [None, "meta-k"])
-def test_tuning_and_its_gate_are_the_same(evaluate, tune, store, other_default, gate):
-    def tuned():
-        return tune(store, DOCUMENTS, k=16, gate=gate)
-
-    one, other = other_default(tuned)
-    assert (one.k, one.lmbda, one.temperature) == (other.k, other.lmbda, other.temperature)
-    assert one.held_out == other.held_out
-    if gate is not None:
-        assert one.gate.perplexity == pytest.approx(other.gate.perplexity, rel=1e-6)
-        measured, expected = other_default(lambda: evaluate(store, TEXTS[:2], lmbda=one.gate.gate))
-        assert measured.total == expected.total
-
-
 def test_all_that_reads_a_datastore_says_the_same(model, tokenizer, store, other_default):
     def seen():
         inputs = tokenizer("The harbour crane", return_tensors="pt")
@@ -70,22 +53,4 @@ def test_all_that_reads_a_datastore_says_the_same(model, tokenizer, store, other
         return written, explained, evaluated.total
 
     one, other = other_default(seen)
-    assert one == other
-
-
-def test_all_that_changes_a_datastore_makes_the_same(
-    model, tokenizer, store, other_default, tmp_path
-):
-    def changed():
-        folder = tmp_path / str(torch.get_default_dtype())
-        shutil.copytree(store.folder, folder)
-        knn_logits.cluster(folder, 4)
-        knn_logits.build_index(
-            knn_logits.Datastore(folder), knn_logits.IndexConfig("IVF4,SQ8", metric="cosine")
-        )
-        knn_logits.add_documents(model, tokenizer, folder, [TEXTS[0] + " Once more."])
-        knn_logits.remove_documents(folder, "2")
-        return compact(folder).manifest
-
-    one, other = other_default(changed)
     assert one == other

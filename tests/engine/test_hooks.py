@@ -89,7 +89,6 @@ def test_two_processors_close_in_either_order(mine, store, ids, first_closed):
     expected = greedy(mine, ids, left)
     closed.close()
     assert same(greedy(mine, ids, left), expected)
-    assert "generate_batch" in vars(mine)
     left.close()
     assert snapshot(mine) == before
 
@@ -149,31 +148,8 @@ def test_a_copy_made_while_attached_is_a_model_of_its_own(mine, store, ids):
         with torch.no_grad():
             other(ids)
         assert knn._capture.find(ids) is None
-        assert other.generate_batch.__func__ is type(mine).generate_batch
         assert same(greedy(mine, ids, knn), mixed)
         with attach(other, store) as its_own:
             assert same(greedy(other, ids, its_own), mixed)
             assert same(greedy(mine, ids, knn), mixed)
-    assert other.generate_batch.__self__ is other
     assert same(greedy(other, ids), plain)
-
-
-# Continuous batching
-
-
-def test_continuous_batching_is_refused_while_attached(mine, store, ids):
-    before = snapshot(mine)
-    with attach(mine, store) as knn:
-        message = "continuous batching .* ignores logits processors, so kNN would have no effect"
-        with pytest.raises(ModelError, match=message):
-            mine.generate_batch([ids[0].tolist()])
-        with pytest.raises(ModelError, match=message):
-            greedy(mine, ids, knn, cache_implementation="paged")
-        second = attach(mine, store)
-    # One is still attached.
-    with pytest.raises(ModelError, match=message):
-        mine.generate_batch([ids[0].tolist()])
-    second.close()
-    assert "generate_batch" not in vars(mine)
-    assert mine.generate_batch.__func__ is type(mine).generate_batch
-    assert snapshot(mine) == before

@@ -77,15 +77,9 @@ def test_a_name_of_another_form_is_refused(model, name):
         find_key(model, name)
 
 
-def test_an_unknown_module_is_refused_with_candidates(model):
-    with pytest.raises(ModelError, match=r"no module 'model.layers.1.mlp'") as caught:
+def test_an_unknown_module_is_refused(model):
+    with pytest.raises(ModelError, match=r"no module 'model.layers.1.mlp'"):
         find_key(model, "model.layers.1.mlp:input")
-    message = str(caught.value)
-    named = message.partition("could be named: ")[2].split(", ")
-    assert "transformer.h.1.mlp:input" in named
-    # Each candidate can be given as it stands.
-    for name in named:
-        assert str(find_key(model, name)) == name
 
 
 class Plain(nn.Module):
@@ -123,13 +117,12 @@ def test_a_model_that_the_rule_does_not_know_works_with_a_named_key(ids):
     assert key_states(ctrl, location, {"input_ids": ids}).shape == (2, 7, 32)
 
 
-def test_a_layer_without_a_known_feed_forward_network_is_refused_with_candidates():
+def test_a_layer_without_a_known_feed_forward_network_is_refused():
     from transformers import BertLMHeadModel
 
     bert = BertLMHeadModel(BertConfig(**SMALL, vocab_size=99, is_decoder=True))
-    with pytest.raises(ModelError, match="has no known feed-forward network") as caught:
+    with pytest.raises(ModelError, match="has no known feed-forward network"):
         find_key(bert)
-    assert "bert.encoder.layer.1.intermediate:input" in str(caught.value)
     assert find_key(bert, "layer_output").module == "bert.encoder.layer.1"
 
 

@@ -5,10 +5,10 @@ from byte_tokens import RARE, make_byte_fallback
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.engine.byte_text import byte_text
 from knn_logits.engine.pieces import (
     Pieces,
     TextAfter,
+    byte_text,
     decoded,
     parts_of,
     token_texts,
@@ -38,6 +38,8 @@ def test_a_character_in_parts_belongs_to_the_later_one(tokenizer):
     before, rest = parts_of(tokenizer, ids, [cut + 1])
     assert before + rest == "a 👍🏽 b"
     assert before == "a "
+    for end in range(1, len(ids)):
+        assert "".join(token_texts(tokenizer, ids[:end])) == decoded(tokenizer, ids[:end])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -106,6 +108,8 @@ def test_a_long_row_of_replacement_characters_is_a_text(tokenizer):
 
     assert Pieces(Counted(), []).add_all(ids) == "a" + "\ufffd" * 300
     assert len(asked) < 200
+    pieces = Pieces(tokenizer, [])
+    assert any([pieces.add(token) for token in ids][40:80])
 
 
 def test_a_part_of_a_row_of_bytes_is_cut_at_whole_characters(byte_fallback):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.engine.llama_cpp.context import CHUNK, Context
-from knn_logits.engine.llama_cpp.gguf_file import Weights
+from knn_logits.engine.llama_cpp.llama_library import Weights
 from knn_logits.errors import LimitError
 
 # Number of tokens from which a pass takes longer to score them than to read one more.

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.engine.llama_cpp.gguf_file import Weights
-from knn_logits.engine.llama_cpp.llama_library import llama, logged, tensors
+from knn_logits.engine.llama_cpp.llama_library import Weights, llama, logged, tensors
 from knn_logits.errors import ModelError
 
 # The most tokens of one decode.

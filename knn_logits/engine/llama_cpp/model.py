@@ -13,8 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from knn_logits.engine.llama_cpp.cache import Contexts, TextCache
 from knn_logits.engine.llama_cpp.context import tensor_names
-from knn_logits.engine.llama_cpp.gguf_file import Weights
-from knn_logits.engine.llama_cpp.llama_library import llama
+from knn_logits.engine.llama_cpp.llama_library import Weights, llama
 from knn_logits.engine.llama_cpp.tokenizer import GGUFTokenizer
 from knn_logits.errors import ConfigError, ModelError
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import AddedToken, BatchEncoding, PreTrainedTokenizerBase
 
-from knn_logits.engine.llama_cpp.gguf_file import Weights
-from knn_logits.engine.llama_cpp.llama_library import llama
+from knn_logits.engine.llama_cpp.llama_library import Weights, llama
 from knn_logits.errors import ConfigError
 from knn_logits.locks import cached_property
 
