@@ -34,7 +34,7 @@ def keep_ffn_input(runner: Any) -> None:
     runner.vllm_config.additional_config["knn_logits"] = "ffn_input"
 
 
-def _keep(ffn: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _keep(ffn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     states: Tensor = first_tensor(args, kwargs)
     states = states.reshape(-1, states.shape[-1])
     ffn.knn_states[: states.shape[0]].copy_(states)

@@ -88,10 +88,12 @@ class VLLMModel(nn.Module):
             key: The key's name.
             places: The places of these tokens in the pass.
         """
+        states: Tensor
         if key == "ffn_input":
-            states: Tensor = self._runner.knn_states[places]
+            states = self._runner.knn_states[places]
             return states
-        return self._runner.execute_model_state.sample_hidden_states
+        states = self._runner.execute_model_state.sample_hidden_states
+        return states
 
     def get_decoder(self) -> nn.Module:
         """The module that reads the columns."""
