@@ -104,7 +104,7 @@ docs: $(VENV)/.docs ## Build the documentation's site into site/, and check its 
 demo: $(VENV)/.package ## Continue sentences and answer questions with the documentation of SQLite
 	$(BIN)/python datastores/sqlite/demo.py
 
-app: $(VENV)/.package ## Open the page with SQLite's documentation (or MODEL=... DATASTORES=...): http://127.0.0.1:7860
+app: $(VENV)/.package ## Open the page with SQLite's documentation: http://127.0.0.1:7860
 	$(BIN)/python app/app.py
 
 # uv resolves for a Python that is not here. pip would read the markers for the one that it runs in.

@@ -52,21 +52,6 @@ def sqlite_library() -> Library:
     return library
 
 
-def library() -> Library:
-    """Opens SQLite's documentation, or the MODEL and DATASTORES (by spaces) of `make app`."""
-    model, datastores = os.environ.get("MODEL"), os.environ.get("DATASTORES", "").split()
-    if not model and not datastores:
-        try:
-            return sqlite_library()
-        except ConnectionError as error:
-            raise SystemExit(str(error)) from None
-    if not model or not datastores:
-        raise SystemExit(
-            "only one of MODEL and DATASTORES is set: set both, or neither of them for the demo"
-        )
-    return Library.open(model, datastores)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", help="the address to listen on (default: this machine only)")
@@ -80,13 +65,16 @@ def main() -> None:
         help="a name under which visitors reach the page, such as knn.example.org; repeatable",
     )
     options = parser.parse_args()
+    try:
+        library = sqlite_library()
+    except ConnectionError as error:
+        raise SystemExit(str(error)) from None
     with contextlib.suppress(KeyboardInterrupt):
         launch(
-            library(),
+            library,
             host=options.host,
             port=options.port,
             names=options.name,
-            quiet=True,
             on_ready=lambda url: print(
                 f"Open {url} in a browser. Ctrl-C ends the page.", flush=True
             ),

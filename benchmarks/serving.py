@@ -34,10 +34,10 @@ WAIT_SECONDS = 120
 class Server:
     """`knn-logits serve` in a process of its own, on a free port, and its clients in another."""
 
-    def __init__(self, model, store, tokens, at_once, folder, dtype="auto"):
+    def __init__(self, model, store, tokens, folder, dtype="auto"):
         self._errors = (Path(folder) / "serve.log").open("w+")
         command = [sys.executable, "-m", "knn_logits", "serve", model, store, "--port", "0"]
-        command += ["--at-once", str(at_once), "--dtype", dtype]
+        command += ["--dtype", dtype]
         self._process = subprocess.Popen(command, stdout=self._errors, stderr=subprocess.STDOUT)
         url = self._address()
         models = httpx.get(f"{url}/v1/models", trust_env=False).json()["data"]
@@ -142,7 +142,6 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--at-once", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -178,7 +177,7 @@ def main():
             return time.perf_counter() - started, time.process_time() - before, written
 
         singles = [[one] for one in prompts]
-        server = Server(args.model, args.store, args.tokens, args.at_once, folder)
+        server = Server(args.model, args.store, args.tokens, folder)
         result = {"server": server.name}
         result |= in_turn(
             {

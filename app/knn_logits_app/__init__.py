@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from knn_logits_app.library import Example, Library
+    from knn_logits_app.library import Library
     from knn_logits_app.server import launch
 
-__all__ = ["Example", "Library", "launch"]
-_MODULES = {"Example": "library", "Library": "library", "launch": "server"}
+__all__ = ["Library", "launch"]
+_MODULES = {"Library": "library", "launch": "server"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Checks that the page and the server share: names of the host, slow heads, bounded bodies.
+"""Checks that the page and the server share: names of the host, and bounded bodies.
 
 Another site can point a name of its own to this server, and so make a visitor's browser call it
 (DNS rebinding). So requests under foreign names, and from pages of other sites, are refused.
@@ -6,11 +6,9 @@ Another site can point a name of its own to this server, and so make a visitor's
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import socket
-import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
@@ -24,10 +22,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 HOSTS = "KNN_LOGITS_APP_HOSTS"
 TWO_LENGTHS = "send either Content-Length or Transfer-Encoding"
-HEAD_SECONDS = 10.0
-# For a client to read what the server has sent, before the server writes on.
-UNREAD_SECONDS = 60.0
-_BODY_SECONDS = 30.0
 # The most digits of a length that a client names.
 _DIGITS = 15
 # A name or an address, and a port. Nothing else may stand in a Host header, such as a user.
@@ -121,60 +115,7 @@ class Door:
 
 def close_door(server: Any, names: Names) -> None:
     """Puts the door in front of a uvicorn server that listens already, for new connections."""
-    config = server.config
-    config.loaded_app = Door(config.loaded_app, names)
-    config.http_protocol_class = patient(config.http_protocol_class)
-
-
-def patient(protocol: Any, head: float = HEAD_SECONDS, unread: float = UNREAD_SECONDS) -> Any:
-    """Limits how long uvicorn waits for a request's head, and for a client that does not read."""
-
-    class Patient(protocol):  # type: ignore[misc]
-        _timer: asyncio.TimerHandle | None = None
-        _unread: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._start()
-
-        def data_received(self, data: bytes) -> None:
-            if self._timer is None and not self._busy():
-                self._start()
-            super().data_received(data)
-            # After an upgrade, such as to a websocket, another protocol is responsible.
-            if self._busy() or self.transport.get_protocol() is not self:
-                self._stop()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop()
-            self._is_read()
-            super().connection_lost(exc)
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._unread = self.loop.call_later(unread, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            self._is_read()
-            super().resume_writing()
-
-        def _is_read(self) -> None:
-            if self._unread is not None:
-                self._unread.cancel()
-                self._unread = None
-
-        def _busy(self) -> bool:
-            return self.cycle is not None and not self.cycle.response_complete
-
-        def _start(self) -> None:
-            self._timer = self.loop.call_later(head, self.transport.abort)
-
-        def _stop(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-    return Patient
+    server.config.loaded_app = Door(server.config.loaded_app, names)
 
 
 async def read_body(
@@ -184,12 +125,9 @@ async def read_body(
     for length in header(scope, b"content-length"):
         if not length.isdecimal() or len(length) > _DIGITS or int(length) > most:
             raise too_large
-    body, end = bytearray(), time.monotonic() + _BODY_SECONDS
+    body = bytearray()
     while True:
-        try:
-            message = await asyncio.wait_for(receive(), max(0.01, end - time.monotonic()))
-        except asyncio.TimeoutError:
-            raise refuse(408, "the request took too long to arrive: send it again") from None
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise refuse(400, "the request ended before its whole body arrived: send it again")
         body += message.get("body", b"")

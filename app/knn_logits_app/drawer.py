@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import Annotated, Any
 
 import gradio as gr
+from pydantic import Field
 
 from knn_logits import Datastore
 from knn_logits.hosting import Pieces
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Server
-from knn_logits_app.requests import RequestError, friendly, list_of, text_of, whole
+from knn_logits_app.requests import Content, RequestError, content_of, friendly
+from knn_logits_app.views import json_text
 
 # The most tokens of a document that are shown, the most passages that are marked, and the most
 # tokens of a passage.
@@ -32,33 +33,35 @@ def connect(server: Server, answers: Any, drawer: Any) -> None:
     answers.read(on_read, outputs=[drawer], **page_parts.LIGHT)
 
 
+class _Reading(Content):
+    """A request for a document, with the places to mark."""
+
+    store: str
+    document: str
+    places: Annotated[list[tuple[int, int]], Field(max_length=_MOST_PLACES)]  # entry, length
+    passages: Annotated[list[tuple[int, int]], Field(max_length=1)] = Field([])  # in tokens
+    turn: int
+
+
 def read_json(server: Server, content: Any, visitor: str | None) -> str:
     """Returns a document for the browser, as JSON."""
-    if not isinstance(content, dict):
-        content = {}
-    library = server.session.library
-    stores = {**library.stores, **server.visitors.stores(visitor)}
-    name = content.get("store")
-    store = stores.get(name) if isinstance(name, str) else None
+    asked, library = content_of(_Reading, content), server.session.library
+    store = {**library.stores, **server.visitors.stores(visitor)}.get(asked.store)
     if store is None:
         raise RequestError("This datastore is not available (any more): choose another.")
-    name = text_of(content.get("document"), "document")
     spans = []
-    for place in list_of(content.get("places"), _MOST_PLACES):
-        entry, length = list_of(place, 2, least=2)
-        entry = whole(entry, "A place", 0, len(store) - 1)
-        length = whole(length, "A length", 1, _MAX_SPAN)
+    for entry, length in asked.places:
+        if not (0 <= entry < len(store) and 0 < length <= _MAX_SPAN):
+            raise RequestError("This place does not exist in the datastore.")
         spans.append((store.contexts.token_of(entry), length))
     # A passage that was read has a place in the tokens, and no entry may stand at its beginning.
-    for place in list_of(content.get("passages") or [], 1):
-        first, last = list_of(place, 2, least=2)
-        first = whole(first, "A place", 0, len(store.tokens) - 1)
-        last = whole(last, "A place", first + 1, len(store.tokens))
-        spans.append((first, min(last - first, _MAX_SPAN)))
-    pieces = document(store, library.tokenizer, name, spans)
+    for first, end in asked.passages:
+        if not 0 <= first < end <= len(store.tokens):
+            raise RequestError("This place does not exist in the datastore.")
+        spans.append((first, min(end - first, _MAX_SPAN)))
+    pieces = document(store, library.tokenizer, asked.document, spans)
     # The number makes the value differ, so that the browser shows the same document again.
-    pieces["turn"] = whole(content.get("turn"), "A turn", 0, 2**31)
-    return json.dumps(pieces).replace("<", "\\u003c")
+    return json_text({**pieces, "turn": asked.turn})
 
 
 def document(

@@ -7,47 +7,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import time
-from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from ipaddress import ip_address, ip_network
 from typing import Any
 
-from pydantic import BaseModel, Field, StrictInt, ValidationError
+from knn_logits_app.door import Message, Receive, Send, again, read_body
 
-from knn_logits_app.door import Message, Receive, Send, again, header, read_body
-from knn_logits_app.visitors import Quotas
-
-JSON_BYTES = 600_000
+_MOST_JSON = 600_000  # bytes
 # The bytes that a browser writes around uploaded files.
-FORM_BYTES = 40_000
-# The time after which gradio deletes uploads.
-UPLOADED_SECONDS = 1800.0
-_MOST_VALUES, _DEEPEST = 32, 8
+_FORM_BYTES = 40_000
 _BEAT_SECONDS = 15.0
 _API = "/gradio_api"
 _HEARTBEAT = re.compile(rf"{_API}/heartbeat/(?P<session>[^/]+)")
-# The page does not use these routes of gradio, such as those that call events by names.
+# The page does not use these routes of gradio, of which some give files away.
 _CLOSED = (
     "/monitoring",
     *(
         f"{_API}/{route}"
         for route in (
-            "call/", "mcp", "run/", "api/", "proxy=", "file", "stream/", "custom_component/",
-            "component_server", "process_recording", "deep_link", "vibe-", "undo-vibe-edit",
+            "call/", "mcp", "proxy=", "file", "stream/", "custom_component/", "deep_link", "vibe-",
             "run-history", "runs", "profiling", "dev/",
         )
     ),
 )  # fmt: skip
-_QUEUE = f"{_API}/queue/join"
-_CHECKED = (_QUEUE, f"{_API}/cancel", f"{_API}/reset")
+# The page sends bodies to these routes only; `/run/` and others would not wait in the queue.
+_UPLOAD = f"{_API}/upload"
+_SENT = tuple(f"{_API}/{route}" for route in ("queue/join", "cancel", "reset"))
 _UNREADABLE = "the server cannot read this request: reload the page"
-_NOT_UPLOADED = "this file was not uploaded here: upload it first"
-_TOO_DEEP = "the request is nested too deeply: send flat JSON"
-_HANDLE = re.compile(r"[0-9a-f]{16,128}/(?!\.{1,2}$)[^/\\\x00]{1,255}")
+_UPLOADED = re.compile(r"/[0-9a-f]{16,128}/(?!\.{1,2}$)[^/\\\x00]{1,255}")
 _HEADERS = (
     (
         b"content-security-policy",
@@ -78,67 +67,45 @@ class Guard:
         *,
         upload_bytes: int,
         uploads: str,
-        quotas: Quotas,
-        waiting: Callable[[str], int],
         present: Callable[[str], AbstractContextManager[None]],
         left: Callable[[str], bool],
     ) -> None:
         self._app = app
         self._upload_bytes, self._folder = upload_bytes, uploads
-        self._quotas, self._waiting = quotas, waiting
         self._present, self._left = present, left
-        self._uploads: deque[tuple[float, str, int]] = deque()
-        self._joining: Counter[str] = Counter()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         answer = _Answer(send)
+        scope["arrived"] = time.monotonic()
         try:
-            address = address_of(scope)
-            scope["client"], scope["arrived"] = (address, 0), time.monotonic()
-            await self._pass_on(scope, receive, answer, address)
+            await self._pass_on(scope, receive, answer)
         except Refused as refused:
             await answer.refuse(refused.status, str(refused))
         except Exception:
             # gradio failed on the request. Its traceback must not reach the visitor.
             await answer.refuse(400, _UNREADABLE)
 
-    async def _pass_on(
-        self, scope: Message, receive: Receive, answer: _Answer, address: str
-    ) -> None:
+    async def _pass_on(self, scope: Message, receive: Receive, answer: _Answer) -> None:
         path = str(scope["path"])
-        if path.startswith(_CLOSED):
-            raise Refused(404, "there is no such page: open the page itself")
         heartbeat = _HEARTBEAT.fullmatch(path)
+        sends = scope["method"] in ("POST", "PUT", "PATCH", "DELETE")
+        is_upload, most = path.rstrip("/") == _UPLOAD, _MOST_JSON
+        if is_upload:
+            most = self._upload_bytes + _FORM_BYTES
+        if sends:
+            body = await read_body(scope, receive, most, Refused)
+            receive = again(body, receive)
+        if path.startswith(_CLOSED) or (sends and not is_upload and not path.startswith(_SENT)):
+            raise Refused(404, "there is no such page: open the page itself")
+        if sends and not is_upload:
+            check_body(body, self._folder)
         if heartbeat:
             await self._keep_alive(heartbeat["session"], scope, receive, answer)
-        elif scope["method"] not in ("POST", "PUT", "PATCH", "DELETE"):
-            await self._app(scope, receive, answer)
-        elif path.rstrip("/").endswith("/upload"):
-            body = await read_body(scope, receive, self._upload_bytes + FORM_BYTES, Refused)
-            self._count_upload(len(body), address)
-            answer.change = lambda body: _with_handles(body, self._folder)
-            await self._app(scope, again(body, receive), answer)
         else:
-            body = await read_body(scope, receive, JSON_BYTES, Refused)
-            if path.startswith(_CHECKED):
-                check_body(body)
-            body = _with_paths(body, self._folder)
-            headers = [pair for pair in scope["headers"] if pair[0] != b"content-length"]
-            scope["headers"] = [*headers, (b"content-length", str(len(body)).encode())]
-            queued = path.startswith(_QUEUE)
-            # `waiting` does not count requests that are just about to enter the queue.
-            if queued and self._waiting(address) + self._joining[address] >= self._quotas.waiting:
-                line = "too many requests from your address are waiting: try again later"
-                raise Refused(503, line)
-            self._joining[address] += queued
-            try:
-                await self._app(scope, again(body, receive), answer)
-            finally:
-                self._joining[address] -= queued
-                self._joining += Counter()
+            await self._app(scope, receive, answer)
 
     async def _keep_alive(
         self, session: str, scope: Message, receive: Receive, answer: _Answer
@@ -177,174 +144,66 @@ class Guard:
 
             await self._app(scope, gone, unheard)
 
-    def _count_upload(self, size: int, address: str) -> None:
-        now = time.monotonic()
-        while self._uploads and now - self._uploads[0][0] > UPLOADED_SECONDS:
-            self._uploads.popleft()
-        total = size + sum(bytes_ for _, _, bytes_ in self._uploads)
-        mine = size + sum(bytes_ for _, who, bytes_ in self._uploads if who == address)
-        if mine > self._quotas.uploaded or total > self._quotas.uploaded_by_all:
-            raise Refused(503, "too much was uploaded recently: try again in half an hour")
-        self._uploads.append((now, address, size))
-
 
 class _Answer:
-    """Sends an answer with the page's headers, or one line in place of a server's error."""
+    """Sends an answer with the page's headers, or one line in place of gradio's errors."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._begun = self._refused = False
-        # If set, this changes the whole body before it is sent.
-        self.change: Callable[[bytes], bytes] | None = None
-        self._start: Message | None = None
-        self._body = bytearray()
 
     async def __call__(self, message: Message) -> None:
-        if self._refused:
-            return
         if message["type"] == "http.response.start":
             status = message["status"]
-            if status >= 500 and status != 503:
-                await self.refuse(400, _UNREADABLE)
-                return
+            if status >= 400 and status != 503:  # which says that the queue is full
+                await self.refuse(status if status < 500 else 400, _UNREADABLE)
             self._begun = True
             message = {**message, "headers": [*message.get("headers", []), *_HEADERS]}
-            if status >= 400:
-                self.change = _one_line
-            if self.change is not None and status != 204:
-                self._start = message
-                return
-        elif self._start is not None and self.change is not None:
-            self._body += message.get("body", b"")
-            if message.get("more_body"):
-                return
-            body = self.change(bytes(self._body))
-            headers = [pair for pair in self._start["headers"] if pair[0] != b"content-length"]
-            headers.append((b"content-length", str(len(body)).encode()))
-            await self._send({**self._start, "headers": headers})
-            message = {**message, "body": body}
-        await self._send(message)
+        if not self._refused:
+            await self._send(message)
 
     async def refuse(self, status: int, detail: str) -> None:
         """Answers with one line, unless an answer has begun already."""
-        begun = self._begun or self._refused
-        self._refused = True
-        if begun:
+        if self._begun or self._refused:
             return
+        self._refused = True
         body = json.dumps({"detail": detail}).encode()
         headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_HEADERS]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
 
-def _one_line(body: bytes) -> bytes:
-    """Makes the detail of a refusal one line, without the `repr` of Python objects."""
-    try:
-        content = json.loads(body)
-    except ValueError:
-        return body
-    detail = content.get("detail") if isinstance(content, dict) else None
-    if not isinstance(detail, str):
-        return body
-    line = " ".join(detail.split())
-    if " at 0x" in line or "<gradio" in line:
-        line = _UNREADABLE
-    return json.dumps({**content, "detail": line}).encode()
+def check_body(body: bytes, folder: str) -> None:
+    """Refuses a body that is no JSON object, or names files that were not uploaded to a folder.
 
-
-class _Call(BaseModel):
-    session_hash: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    fn_index: StrictInt | None = None
-    trigger_id: StrictInt | None = None
-    data: list[Any] | None = Field(None, max_length=_MOST_VALUES)
-
-
-def check_body(body: bytes) -> None:
-    """Refuses a request for the queue that the page would not send."""
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Refused(400, "the request is not JSON: send a JSON object") from None
-    if not isinstance(content, dict):
-        raise Refused(400, "the request is JSON, but not an object: send a JSON object")
-    if _is_deeper(content, _DEEPEST):
-        raise Refused(400, _TOO_DEEP)
-    try:
-        _Call.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Refused(400, f"{first['loc'][0]} cannot be read: {first['msg']}") from None
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether a value is nested in more levels."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels == 0 or any(_is_deeper(part, levels - 1) for part in inner)
-
-
-# gradio answers an upload with the file's whole path. Afterwards it accepts any path or web address
-# as a file, and would fetch an address from the server's network. So a page gets only the end of
-# the path, its handle, and everything else that it sends as a file is refused.
-
-
-def _with_handles(answer: bytes, folder: str) -> bytes:
-    """Replaces paths by handles in gradio's answer to an upload, a list of paths as JSON."""
-    start = folder.replace("\\", "/").rstrip("/") + "/"
-    paths = [str(path).replace("\\", "/") for path in json.loads(answer)]
-    return json.dumps([path.removeprefix(start) for path in paths]).encode()
-
-
-def _with_paths(body: bytes, folder: str) -> bytes:
-    """Replaces handles of uploaded files in a JSON body by paths. Other bodies stay unchanged."""
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        return body
-    try:
-        replaced = _paths_in(content, folder)
-    except RecursionError:
-        raise Refused(400, _TOO_DEEP) from None
-    return body if replaced == content else json.dumps(replaced).encode()
-
-
-def _paths_in(value: Any, folder: str) -> Any:
-    if isinstance(value, list):
-        return [_paths_in(part, folder) for part in value]
-    if not isinstance(value, dict):
-        return value
-    meta = value.get("meta")
-    is_file = "path" in value or "url" in value or (isinstance(meta, dict) and "_type" in meta)
-    if not is_file:
-        return {key: _paths_in(part, folder) for key, part in value.items()}
-    handle = value.get("path")
-    if not isinstance(handle, str) or not _HANDLE.fullmatch(handle):
-        raise Refused(400, _NOT_UPLOADED)
-    # gradio would fetch a web address, so it is dropped.
-    return {**value, "path": f"{folder.rstrip('/')}/{handle}", "url": None}
-
-
-def address_of(scope: Message) -> str:
-    """Returns the address of a visitor. Of an IPv6 address it is the /64 network of a household.
-
-    On a Hub Space all requests come through the Hub's servers. The last public address that these
-    wrote into `x-forwarded-for` is the visitor's. Elsewhere a client could invent this header, so
-    uvicorn trusts it only from this machine and from FORWARDED_ALLOW_IPS.
+    gradio accepts any path or web address as a file, and would fetch an address from the server's
+    network.
     """
-    client = scope.get("client")
-    address = str(client[0]) if client else ""
-    if os.environ.get("SPACE_ID"):
-        hops = ",".join(header(scope, b"x-forwarded-for")).split(",")
-        public = [hop.strip() for hop in hops if _is_public(hop.strip())]
-        address = public[-1] if public else address
     try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    return str(ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address
+        content = json.loads(body)
+        files = list(_files_in(content))
+    except (ValueError, RecursionError):
+        raise Refused(400, _UNREADABLE) from None
+    if not isinstance(content, dict):
+        raise Refused(400, _UNREADABLE)
+    for path in files:
+        start = folder.rstrip("/")
+        if not (
+            isinstance(path, str)
+            and path.startswith(start)
+            and _UPLOADED.fullmatch(path.removeprefix(start))
+        ):
+            raise Refused(400, "this file was not uploaded here: upload it first")
 
 
-def _is_public(address: str) -> bool:
-    try:
-        return ip_address(address).is_global
-    except ValueError:
-        return False
+def _files_in(value: Any) -> Iterator[Any]:
+    """Yields the path of everything that gradio reads as a file."""
+    if isinstance(value, list):
+        for part in value:
+            yield from _files_in(part)
+    elif isinstance(value, dict):
+        meta = value.get("meta")
+        if "path" in value or "url" in value or (isinstance(meta, dict) and "_type" in meta):
+            yield value.get("path")
+        else:
+            yield from _files_in(list(value.values()))

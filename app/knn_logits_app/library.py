@@ -13,29 +13,19 @@ from typing import Any
 
 from knn_logits import Datastore, KNNLogitsError, Memory
 from knn_logits.errors import ConfigError
-from knn_logits.hosting import use_fastest_dtype
-from knn_logits_app.decoding import Reader, context_of
-from knn_logits_app.padding import pad_rows
+from knn_logits_app.decoding import Reader, context_of, pad_rows
 from knn_logits_app.requests import MOST_STORES
 
 logger = logging.getLogger("knn_logits.app")
 # Seconds until a changed datastore that cannot be opened is tried again.
 _RETRY_SECONDS = 10.0
-# Tokens of a document that are searched for a sentence, and the fewest words of the sentence.
-_SEARCHED, _WORDS = 1500, 9
+# Tokens of a document that are searched for a sentence, and the fewest blanks in the sentence.
+_SEARCHED, _BLANKS = 1500, 8
 # The documents that a chat without a turn names for each datastore.
 _MAX_TITLES = 3
 _SENTENCE = re.compile(r"\n\s*\n|(?<=[.!?])\s+")
 # A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
-
-
-@dataclass(frozen=True)
-class Example:
-    """A prompt to try, and the datastores that know about it."""
-
-    prompt: str
-    stores: tuple[str, ...]
 
 
 class Reopening:
@@ -83,7 +73,7 @@ class Library:
     model: Any
     tokenizer: Any
     stores: Mapping[str, Datastore]
-    examples: tuple[Example, ...] = ()
+    examples: tuple[str, ...] = ()
     about: str = ""
     questions: tuple[str, ...] = ()
     _reopening: Reopening = field(default_factory=Reopening, repr=False)
@@ -126,37 +116,13 @@ class Library:
             )
         Memory(model, opened, threads=1)
         pad_rows(model)
-        examples = [
-            Example(prompt, (title,))
-            for title, store in opened.items()
-            for prompt in beginnings(store, tokenizer, 4 // len(opened) or 1)
-        ]
-        if prompts:
-            examples = [Example(prompt, (next(iter(opened)),)) for prompt in prompts]
+        examples = tuple(prompts) or tuple(
+            " ".join(sentence.split()[:6])
+            for store in opened.values()
+            for sentence in sentences(store, tokenizer, 4 // len(opened) or 1)
+        )
         questions = tuple(prompt for prompt in prompts if prompt.endswith("?"))
-        return cls(name, model, tokenizer, opened, examples=tuple(examples), questions=questions)
-
-    @classmethod
-    def open(cls, model: str, datastores: Iterable[str]) -> Library:
-        """Opens a library from names on the Hub or folders.
-
-        Args:
-            model: The name or folder of a causal model of transformers.
-            datastores: The names or folders of datastores that the model built.
-
-        Raises:
-            KNNLogitsError: when a datastore cannot be opened, or belongs to another model.
-            OSError: when there is no such model.
-        """
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        opened = [Datastore.from_pretrained(name) for name in datastores]
-        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype="auto").eval()
-        loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu")
-        use_fastest_dtype(loaded)
-        tokenizer = AutoTokenizer.from_pretrained(model)
-        return cls.of(model.rstrip("/").split("/")[-1], loaded, tokenizer, opened)
+        return cls(name, model, tokenizer, opened, examples=examples, questions=questions)
 
     @property
     def store(self) -> Datastore:
@@ -208,12 +174,6 @@ def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
     return stores_by_name
 
 
-def beginnings(store: Datastore, tokenizer: Any, number: int) -> list[str]:
-    """Returns beginnings of sentences as prompts."""
-    found = sentences(store, tokenizer, number)
-    return list(dict.fromkeys(" ".join(sentence.split()[:6]) for sentence in found))
-
-
 def opening(store: Datastore) -> dict[str, Any]:
     """The first titles of a datastore and their number, which a chat without a turn shows."""
     number = len(store.documents)
@@ -222,28 +182,17 @@ def opening(store: Datastore) -> dict[str, Any]:
 
 
 def sentences(store: Datastore, tokenizer: Any, number: int) -> list[str]:
-    """Returns sentences of prose, each of another document, and others if there are none."""
+    """Returns sentences of prose, each of another document."""
     found: list[str] = []
-    for place in _spread(store, number * 4):
-        text = _text(store, tokenizer, place)
+    documents = len(store.documents)
+    for place in range(0, documents, max(1, documents // (4 * number))):
+        document = store.documents[place]
+        ids = store.tokens[document.first : document.first + min(document.length, _SEARCHED)]
+        text = str(tokenizer.decode(ids.tolist(), skip_special_tokens=True))
         parts = [" ".join(part.split()) for part in _SENTENCE.split(text)]
-        fitting = [part for part in parts if _PROSE.fullmatch(part)]
-        fitting = [part for part in fitting if len(part.split()) >= _WORDS]
+        parts = [part for part in parts if _PROSE.fullmatch(part) and part.count(" ") >= _BLANKS]
         # The first sentence of a document is often no part of its text.
-        found += (fitting[1:] or fitting)[:1]
+        found += (parts[1:] or parts)[:1]
         if len(found) == number:
             break
-    return found or [_text(store, tokenizer, place, 80) for place in _spread(store, number)]
-
-
-def _spread(store: Datastore, number: int) -> range:
-    """Numbers of documents, evenly spaced."""
-    documents = len(store.documents)
-    return range(0, documents, max(1, documents // number))
-
-
-def _text(store: Datastore, tokenizer: Any, place: int, tokens: int = _SEARCHED) -> str:
-    """Returns the beginning of a document."""
-    document = store.documents[place]
-    ids = store.tokens[document.first : document.first + min(document.length, tokens)]
-    return str(tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
+    return found

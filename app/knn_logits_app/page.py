@@ -10,11 +10,10 @@ import gradio as gr
 from knn_logits import Datastore
 from knn_logits.hosting import settings_line
 from knn_logits_app import page_parts, tab_chat, tab_evaluate, tab_explain, tab_generate
-from knn_logits_app.bundle import TITLE, asset
 from knn_logits_app.drawer import connect
 from knn_logits_app.page_parts import INSTANT, Controls, Server, place, setting_control, values_of
 from knn_logits_app.requests import SETTINGS
-from knn_logits_app.views import text
+from knn_logits_app.views import TITLE, asset, text
 from knn_logits_app.your_text import MOST_FILES, SUFFIXES
 
 PROMISE = "See which sentence every word came from"

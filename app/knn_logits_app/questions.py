@@ -9,18 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from knn_logits import Answer, AskConfig, Asking, Memory, text_ids
 from knn_logits.hosting import Deadline, PassageEffect, Pieces
 from knn_logits_app.decoding import TokenStream
-from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, list_of, text_of
-from knn_logits_app.session import FRAME_SECONDS, Session, Stores
-from knn_logits_app.threads import emitted
+from knn_logits_app.requests import MOST_CHARACTERS, Content, Lookup, text_of
+from knn_logits_app.session import FRAME_SECONDS, Session, Stores, emitted
 
 # The most messages of a conversation that are read.
 MOST_MESSAGES = 16
-_ROLES = ("user", "assistant")
 _EMPTY: dict[str, Any] = {"done": False, "stopped": None, "text": "", "parts": [], "passages": []}
 
 
@@ -34,19 +34,25 @@ class Question:
     own_words: bool = False  # whether the model writes the answer, and quotes no sentence
 
 
-def question_of(text: Any, lookup: Lookup, history: Any, own_words: Any) -> Question:
+class _Turn(Content):
+    role: Literal["user", "assistant"]
+    content: Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
+
+
+class Asked(Content):
+    """A question of the chat, with the number of its reply in `turn`."""
+
+    turn: Annotated[int, Field(ge=0)]
+    question: Any
+    history: Annotated[list[_Turn], Field(max_length=MOST_MESSAGES)]
+
+
+def question_of(asked: Asked, lookup: Lookup, own_words: bool) -> Question:
     """Checks a request. Of a long conversation the first messages are left out."""
-    messages = list_of(history, MOST_MESSAGES)
-    turns = []
-    for message, role in zip(messages, _ROLES * MOST_MESSAGES, strict=False):
-        if not isinstance(message, dict) or message.get("role") != role:
-            raise RequestError("The conversation cannot be read: start a new chat.")
-        turns.append({"role": role, "content": text_of(message.get("content"), "message")})
-    while turns and (
-        len(turns) % 2 or sum(len(turn["content"]) for turn in turns) > MOST_CHARACTERS
-    ):
-        del turns[: 2 - len(turns) % 2]
-    return Question(text_of(text, "question"), lookup, tuple(turns), own_words is True)
+    turns = [turn.model_dump() for turn in asked.history]
+    while sum(len(turn["content"]) for turn in turns) > MOST_CHARACTERS:
+        del turns[:2]
+    return Question(text_of(asked.question, "question"), lookup, tuple(turns), own_words)
 
 
 def asking_of(session: Session, question: Question, private: Stores | None = None) -> Asking:
@@ -106,7 +112,6 @@ def _packed(answer: Answer) -> dict[str, Any]:
         "parts": _parts(answer),
         "answered": answer.answered,
         "quoted": answer.quoted,
-        "seconds": round(answer.seconds, 2),
         "passages": [_passage(row) for row in answer.passages],
     }
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
 from knn_logits import KNNLogitsError
-from knn_logits.errors import ConfigError, LimitError
-from knn_logits.hosting import settings_for
+from knn_logits.errors import LimitError
+from knn_logits.hosting import check_settings, settings_for
 
 MOST_STORES = 8
 # The most characters of a prompt. They are counted before a tokenizer sees the prompt.
@@ -45,21 +47,35 @@ class Writing:
     prompt: str
     lookup: Lookup | None
     compare: bool = False
-    new_tokens: int = 60
+    new_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 60
     sentence: bool = False
     sample: bool = False
-    sampling_temperature: float = 1.0
-    top_p: float = 1.0
-    seed: int = 0
+    sampling_temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    top_p: Annotated[float, Field(ge=0.01, le=1)] = 1.0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
 
-@dataclass(frozen=True)
-class Rewriting:
+class Content(BaseModel):
+    """The content of an event that a script of the page triggers."""
+
+
+class Rewriting(Content):
     """A request to write an answer again without documents, of which one is `named`."""
 
-    values: Sequence[Any]
-    without: tuple[str, ...]
-    named: str
+    values: list[Any]
+    without: Annotated[list[str], Field(min_length=1, max_length=_MOST_WITHOUT)]
+    named: Annotated[str, Field(max_length=_MOST_LINE)]
+
+
+_Content = TypeVar("_Content", bound=Content)
+
+
+def content_of(kind: type[_Content], content: Any) -> _Content:
+    """Reads what a script of the page sent."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError:
+        raise RequestError(_NONSENSE) from None
 
 
 def text_of(value: Any, name: str = "text", *, most: int = MOST_CHARACTERS) -> str:
@@ -77,90 +93,27 @@ def text_of(value: Any, name: str = "text", *, most: int = MOST_CHARACTERS) -> s
     return value
 
 
-def whole(value: Any, name: str, least: float, most: float) -> int:
-    """Returns a value if it is a whole number within the bounds."""
-    number = real(value, name, least, most)
-    if number != int(number):
-        raise RequestError(f"{name} must be a whole number, not {number}.")
-    return int(number)
-
-
-def real(value: Any, name: str, least: float, most: float) -> float:
-    """Returns a value if it is a number within the bounds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise RequestError(f"{name} must be a number.")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not least <= number <= most:
-        raise RequestError(f"{name} must lie between {least:g} and {most:g}.")
-    return number
-
-
-def _setting(name: str, value: Any) -> Any:
-    declared = SETTINGS[name]
-    sign = declared.symbol or name
-    if declared.kind in (int, float) and (
-        isinstance(value, bool) or not isinstance(value, (int, float))
-    ):
-        raise RequestError(f"{sign} must be a number.")
-    try:
-        return declared.check(value, limited=True)
-    except ConfigError as error:
-        raise RequestError(str(error).replace(name, sign, 1)[:_MOST_LINE]) from None
-
-
-def lookup_of(stores: Any, settings: Mapping[str, Any], **rest: Any) -> Lookup:
+def lookup_of(stores: Any, settings: Mapping[str, Any]) -> Lookup:
     """Checks the datastores to search, and the settings. A setting that is None is left out."""
-    if isinstance(stores, str):
-        stores = [stores]
     if not isinstance(stores, Sequence) or not all(isinstance(name, str) for name in stores):
-        raise RequestError("The datastores must be a list of names.")
+        raise RequestError(_NONSENSE)
     if not stores:
         raise RequestError("Choose at least one datastore, or switch kNN off.")
     if len(stores) > MOST_STORES:
         raise LimitError(
             f"{len(stores)} datastores are chosen, but only {MOST_STORES} are allowed: choose fewer"
         )
-    checked = {name: _setting(name, value) for name, value in settings.items() if value is not None}
-    return Lookup(tuple(dict.fromkeys(stores)), checked, **rest)
-
-
-_WRITING: dict[str, Callable[[Any], Any]] = {
-    "new_tokens": lambda value: whole(value, "The length", 1, 1_000_000),
-    "sentence": lambda value: value is True,
-    "sample": lambda value: value is True,
-    "sampling_temperature": lambda value: real(value, "The sampling temperature", 0.01, 100.0),
-    "top_p": lambda value: real(value, "top-p", 0.01, 1.0),
-    "seed": lambda value: whole(value, "The seed", 0, 2**32 - 1),
-}
+    return Lookup(tuple(dict.fromkeys(stores)), check_settings(settings, "page"))
 
 
 def writing_of(prompt: Any, lookup: Lookup | None, compare: Any = False, **how: Any) -> Writing:
     """Checks every setting of a request to continue a text."""
     text = text_of(prompt, "prompt")
-    checked = {name: _WRITING[name](value) for name, value in how.items()}
-    return Writing(text, lookup, compare is True and lookup is not None, **checked)
-
-
-def rewriting_of(content: Any, number: int) -> Rewriting:
-    """Checks a browser's request to write an answer again, whose form has `number` values."""
-    if not isinstance(content, dict):
-        raise RequestError(_NONSENSE)
-    without = list_of(content.get("without"), _MOST_WITHOUT, least=1)
-    return Rewriting(
-        list_of(content.get("values"), number, least=number),
-        tuple(text_of(name, "document") for name in without),
-        text_of(content.get("named"), "document", most=_MOST_LINE),
-    )
-
-
-def list_of(value: Any, most: int, *, least: int = 0) -> list[Any]:
-    """Returns a value if it is a list of an allowed length."""
-    if not isinstance(value, list) or not least <= len(value) <= most:
-        raise RequestError(_NONSENSE)
-    return value
+    try:
+        return Writing(text, lookup, compare is True and lookup is not None, **how)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RequestError(f"{first['loc'][-1]}: {first['msg']}.") from None
 
 
 def is_web(uri: str | None) -> bool:
@@ -173,10 +126,6 @@ def is_web(uri: str | None) -> bool:
         return False
 
 
-# Signs of settings, which keep their case at the start of a line: λ is not Λ.
-SIGNS = ("λ", "τ", "k", "p")
-
-
 def friendly(error: BaseException) -> str:
     """Returns one line about an error for a visitor, without a path or a traceback."""
     text = " ".join(str(error).split())
@@ -184,8 +133,4 @@ def friendly(error: BaseException) -> str:
         text = "the server failed on this request: try again with less text"
     elif not isinstance(error, (RequestError, LimitError)) and ("/" in text or "\\" in text):
         text = f"this failed ({type(error).__name__}): change the settings or the text"
-    first, (before, colon, _) = text.partition(" ")[0], text.partition(": ")
-    named = bool(colon) and ("." in before or " " not in before)
-    if first not in SIGNS and "." not in first and not named:  # the name of a file keeps its case
-        text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else text + "."

@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from functools import wraps
 from typing import Any
 
@@ -20,17 +20,15 @@ from gradio import route_utils
 from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
-from knn_logits.errors import ConfigError
 from knn_logits.hosting import Limits
-from knn_logits_app.bundle import ASSETS, ICON, asset, head
 from knn_logits_app.door import Names, close_door
 from knn_logits_app.guard import Guard
 from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
 from knn_logits_app.page_parts import Server
-from knn_logits_app.requests import is_web
 from knn_logits_app.session import Session
-from knn_logits_app.visitors import Quotas, Visitors, ends_on_sigterm, private_folder
+from knn_logits_app.views import ASSETS, ICON, asset, script
+from knn_logits_app.visitors import Visitors, ends_on_sigterm, private_folder
 
 QUEUE = 64
 # The seconds after which gradio looks for new requests. Its own 0.001 takes 7% of a core from the
@@ -73,23 +71,21 @@ def prepare(
     library: Library,
     limits: Limits | None = None,
     at_once: int = 2,
-    waiting: int = QUEUE,
-    quotas: Quotas | None = None,
 ) -> tuple[Any, Server]:
     """Builds the page without starting a web server. `launch` explains the arguments."""
     # By default gradio keeps uploads in a folder that all users share. The private folder is
     # deleted when this process ends.
-    os.environ.setdefault("GRADIO_TEMP_DIR", str(private_folder().path / "uploads"))
+    os.environ.setdefault("GRADIO_TEMP_DIR", str(private_folder() / "uploads"))
     _separate_uploads()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // at_once))
     if limits is None:
         context = library.context or 1024
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
     assert library.memory.stores  # opens the memory once for all requests
-    server = Server(Session(library, limits), Visitors(quotas))
+    server = Server(Session(library, limits), Visitors())
     page = build_page(server)
     # `/run/` would run a request without the queue, so it is closed.
-    page.queue(max_size=waiting, default_concurrency_limit=at_once, api_open=False)
+    page.queue(max_size=QUEUE, default_concurrency_limit=at_once, api_open=False)
     page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = _LOOK_EVERY
     return page, server
 
@@ -114,14 +110,10 @@ def launch(
     *,
     limits: Limits | None = None,
     at_once: int = 2,
-    waiting: int = QUEUE,
-    quotas: Quotas | None = None,
     host: str | None = None,
     port: int | None = None,
     names: Sequence[str] = (),
-    originals: str | None = None,
     block: bool = True,
-    quiet: bool = False,
     on_ready: Callable[[str], None] | None = None,
 ) -> tuple[Any, Server]:
     """Serves the page.
@@ -130,45 +122,35 @@ def launch(
         library: A model with its datastores.
         limits: The limits of every request; None takes limits that fit the model.
         at_once: The most requests that run the model at the same time. The others wait.
-        waiting: The most requests that wait. Further ones are refused.
-        quotas: The most that one address may have; None takes the defaults of `Quotas`.
         host: The address to listen on; None takes GRADIO_SERVER_NAME, or this machine only.
         port: The port to listen on; None takes the first free port from 7860.
         names: Further names under which visitors reach the page, such as "knn.example.org". The
             environment variable KNN_LOGITS_APP_HOSTS adds names too, separated by commas.
-        originals: The address under which the original documents can be read, such as
-            `https://docs.example.org/`. Documents whose own address is no whole one, such as files
-            that were read from a folder, are linked there, with the page in a PDF.
         block: Whether to wait until the server ends.
-        quiet: Whether to print nothing.
         on_ready: Called with the page's address when visitors are answered.
 
     Returns:
         The page, and the model and visitors that it works with.
     """
-    base = _base(originals)
-    quotas = quotas or Quotas()
-    page, server = prepare(library, limits, at_once, waiting, quotas)
+    page, server = prepare(library, limits, at_once)
     upload_bytes = server.session.limits.text_bytes
     guard = Middleware(
         Guard,
         upload_bytes=upload_bytes,
         uploads=get_upload_folder(),
-        quotas=quotas,
-        waiting=lambda address: requests_of(page, address),
         present=server.visitors.present,
         left=lambda session: was_left(page, server.visitors, session),
     )
-    with redirect_stdout(io.StringIO()) if quiet else nullcontext():
+    with redirect_stdout(io.StringIO()):
         page.launch(
             server_name=host,
             server_port=port,
             prevent_thread_lock=True,
-            quiet=quiet,
+            quiet=True,
             show_error=False,
             theme=theme(),
             css_paths=[ASSETS / f"{name}.css" for name in ("answer", "app", "chat")],
-            head=head(base),
+            head=f"<script>{script()}</script>",
             favicon_path=str(ICON),
             js=asset("ready.js"),
             footer_links=[],
@@ -199,29 +181,8 @@ def _wait(page: Any, server: Server) -> None:
             server.visitors.close()
 
 
-def _base(originals: str | None) -> str:
-    """The address that the originals' names are appended to; empty if there is none."""
-    base = f"{originals.rstrip('/')}/" if originals else ""
-    if base and not is_web(base):
-        raise ConfigError(f"{base} is not a web address: begin it with https://")
-    return base
-
-
 def was_left(page: Any, visitors: Visitors, session: str) -> bool:
     """Whether the last page of a session was closed that made a request."""
     state = page.app.state_holder.session_data.get(session)
     known = session in visitors.by_session or (state is not None and not state.is_closed)
     return known and not visitors.is_open(session)
-
-
-def requests_of(page: Any, address: str) -> int:
-    """Counts the requests of an address that run the model or wait for it."""
-    queue = page._queue
-    waiting = [
-        event for line in queue.event_queue_per_concurrency_id.values() for event in line.queue
-    ]
-    running = [event for job in queue.active_jobs if job for event in job]
-    return sum(
-        event.concurrency_id == "model" and event.request.client.host == address
-        for event in [*waiting, *running]
-    )

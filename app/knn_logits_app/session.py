@@ -6,7 +6,10 @@ A session keeps nothing of a visitor: the datastores that a visitor built come w
 
 from __future__ import annotations
 
+import contextlib
 import math
+import queue
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
@@ -23,13 +26,14 @@ from knn_logits_app.decoding import SentenceEnd, TokenStream, samplers
 from knn_logits_app.library import Library
 from knn_logits_app.live import Live, Shown
 from knn_logits_app.requests import Lookup, RequestError, Writing
-from knn_logits_app.threads import emitted
 
 # How many of the likeliest tokens of each step the trace names.
 CANDIDATES = 5
 # The text that is shown for a token that ends a text.
 END = "(the end)"
 FRAME_SECONDS = 0.06
+_LOOK_SECONDS = 0.1
+_END_OF_RUN = object()
 
 Stores = Mapping[str, Datastore]
 
@@ -250,3 +254,44 @@ def words_only(trace: Trace, silent: Collection[int]) -> Trace:
         if token.token_id not in silent
     ]
     return Trace([replace(sequence, tokens=tokens)], trace.stores)
+
+
+def emitted(
+    runs: Mapping[str, Callable[[Callable[[Any], None]], None]], deadline: Deadline
+) -> Iterator[list[Any]]:
+    """Runs functions, each in a thread of its name, and yields what they emit until all end.
+
+    Each list has everything that waits, and is empty if nothing came for a tenth of a second. When
+    nobody reads on, the deadline is cancelled. The iterator ends when the threads have ended.
+    """
+    news: queue.Queue[Any] = queue.Queue()
+
+    def body(run: Callable[[Callable[[Any], None]], None]) -> None:
+        try:
+            run(news.put)
+            news.put(_END_OF_RUN)
+        except BaseException as error:
+            news.put(error)
+
+    threads = [
+        threading.Thread(target=body, args=[run], name=name, daemon=True)
+        for name, run in runs.items()
+    ]
+    for thread in threads:
+        thread.start()
+    running = len(threads)
+    try:
+        while running:
+            steps = []
+            with contextlib.suppress(queue.Empty):
+                steps.append(news.get(timeout=_LOOK_SECONDS))
+            steps += [news.get() for _ in range(news.qsize())]
+            for step in steps:
+                if isinstance(step, BaseException):
+                    raise step
+                running -= step is _END_OF_RUN
+            yield [step for step in steps if step is not _END_OF_RUN]
+    finally:
+        deadline.cancel()
+        for thread in threads:
+            thread.join()

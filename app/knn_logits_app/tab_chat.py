@@ -13,8 +13,8 @@ from knn_logits import Datastore
 from knn_logits_app import page_parts, views
 from knn_logits_app.library import opening
 from knn_logits_app.page_parts import Controls, Server
-from knn_logits_app.questions import ask_steps, question_of
-from knn_logits_app.requests import MOST_CHARACTERS, RequestError, friendly, whole
+from knn_logits_app.questions import Asked, ask_steps, question_of
+from knn_logits_app.requests import MOST_CHARACTERS, RequestError, content_of, friendly
 from knn_logits_app.visitors import YOUR_TEXT
 from knn_logits_app.your_text import SUFFIXES, build_steps, documents_of
 
@@ -35,11 +35,11 @@ def build(server: Server, controls: Controls) -> Any:
     attach, stop, own_words = _form()
 
     def on_ask(request: gr.Request, event: gr.EventData, *values: Any) -> Iterator[str]:
-        content = event._data if isinstance(event._data, dict) else {}
         turn: dict[str, Any] = {}
         try:
-            turn = {"turn": whole(content.get("turn"), "A turn", 0, 2**31)}
-            for frame in replies(server, values, content, request):
+            asked = content_of(Asked, event._data)
+            turn = {"turn": asked.turn}
+            for frame in replies(server, values, asked, request):
                 yield views.json_text({**turn, **frame})
         except Exception as error:
             yield views.json_text({**turn, "done": True, "message": friendly(error)})
@@ -96,7 +96,7 @@ def _form() -> tuple[Any, Any, Any]:
                 min_width=90,
                 elem_id="attach",
             )
-            gr.Textbox(
+            question = gr.Textbox(
                 label="Your question; Enter sends it, Shift and Enter begin a new line",
                 placeholder="Ask about the documents",
                 show_label=False,
@@ -108,6 +108,7 @@ def _form() -> tuple[Any, Any, Any]:
                 min_width=120,
                 elem_id="chat-question",
             )
+            page_parts.enter(question, "chat-send")
             gr.Button("Send", variant="primary", scale=0, min_width=110, elem_id="chat-send")
         with gr.Row(elem_classes="kl-run"):
             stop = page_parts.stop_button("Stop", "chat-stop")
@@ -123,11 +124,11 @@ def _form() -> tuple[Any, Any, Any]:
 
 
 def replies(
-    server: Server, values: Sequence[Any], content: dict[str, Any], request: gr.Request
+    server: Server, values: Sequence[Any], asked: Asked, request: gr.Request
 ) -> Iterator[dict[str, Any]]:
     """Yields the frames of the reply to a question; none if it was stopped while it waited."""
     lookup, (own_words,) = page_parts.split(server, values)
-    question = question_of(content.get("question"), lookup(), content.get("history"), own_words)
+    question = question_of(asked, lookup(), own_words is True)
     visitor, since = request.session_hash, page_parts.arrived(request)
     private, limits = server.visitors.stores(visitor), server.session.limits
     with server.visitors.running(visitor, limits.deadline(), "ask", since) as deadline:
@@ -144,7 +145,7 @@ def attached(server: Server, paths: Sequence[str], request: gr.Request) -> Itera
     with visitors.running(visitor, deadline, "build", page_parts.arrived(request)):
         deadline.check()  # it may have been stopped while it waited
         documents, skipped = documents_of(session, paths, deadline)
-        room = visitors.new_folder(visitor, str(request.client.host) if request.client else "")
+        room = visitors.new_folder(visitor)
         with closing(build_steps(session, documents, room, deadline)) as steps:  # type: ignore[type-var]
             for step in steps:
                 if isinstance(step, Datastore):

@@ -15,9 +15,6 @@ from knn_logits_app.session import Session, Stores, settings_of
 
 # The most characters of a text.
 MOST_MEASURED = 40_000
-_INFINITE = (
-    "<p class='kl-label'>∞: some word follows none of the neighbors, so their share is 0.</p>"
-)
 
 
 def build(server: Server, controls: Controls) -> None:
@@ -62,29 +59,21 @@ def measured_html(
     total = evaluate(
         library.model, library.tokenizer, memory, [text], samples=0, progress=deadline.watch()
     ).total
-    p, bits = total.perplexity, total.bits_per_byte
-    figures = {
-        "The model alone": p.lm,
-        "With the memory": p.interpolated,
-        "Neighbors alone": p.knn,
-    }
-    shown = "".join(
-        f"<div><dt>{name}</dt><dd>{_short(value)}</dd></div>" for name, value in figures.items()
-    )
+    p = total.perplexity
     settings = settings_line(memory.config, symbols=True)
     settings += ", but a gate sets λ for each word" if memory.gate is not None else ""
     return (
-        f"{verdict(p.lm, p.interpolated)}<dl class='kl-figures'>{shown}</dl>"
-        f"<p class='kl-label'>Perplexity of {total.tokens:,} tokens; lower is better. "
-        f"The memory has {views.text(settings)}. Bits per byte: {_short(bits.lm)} without, "
-        f"{_short(bits.interpolated)} with the memory.</p>{_INFINITE if '∞' in shown else ''}"
+        f"{verdict(p.lm, p.interpolated)}<p class='kl-label'>Perplexity of {total.tokens:,} "
+        f"tokens: <b>{_short(p.lm)}</b> by the model alone, <b>{_short(p.interpolated)}</b> with "
+        f"the memory; lower is better. The memory has {views.text(settings)}.</p>"
     )
 
 
 def verdict(alone: float | None, mixed: float | None) -> str:
     """Says what the memory does to the perplexity of a text."""
     if alone is None or mixed is None:
-        return ""
+        line = "Some word has the probability 0, so the perplexity is infinite: choose a smaller λ."
+        return views.notice(line, kind="worse")
     change = mixed / alone - 1
     if abs(change) < 0.005:
         return views.notice("The memory neither helps nor harms on this text.")

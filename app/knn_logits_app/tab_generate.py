@@ -17,8 +17,8 @@ from knn_logits_app.requests import (
     MOST_CHARACTERS,
     SETTINGS,
     Rewriting,
+    content_of,
     friendly,
-    rewriting_of,
     writing_of,
 )
 
@@ -33,14 +33,14 @@ def build(server: Server, controls: Controls) -> Any:
     library = server.session.library
     prompt = gr.Textbox(
         label=PROMPT_LABEL,
-        value=library.examples[0].prompt if library.examples else "",
-        lines=2,
+        value=library.examples[0] if library.examples else "",
+        lines=1,
         max_lines=8,
         max_length=MOST_CHARACTERS,
         elem_id="prompt",
     )
     with gr.Row(elem_classes="kl-chips"):
-        examples = [gr.Button(example.prompt, size="sm") for example in library.examples]
+        examples = [gr.Button(example, size="sm") for example in library.examples]
     with gr.Row(elem_classes="kl-run"):
         write = gr.Button("Write", variant="primary", size="md", min_width=110, elem_id="write")
         stop = page_parts.stop_button("Stop", "stop")
@@ -62,7 +62,7 @@ def build(server: Server, controls: Controls) -> Any:
 
     def on_ask(request: gr.Request, event: gr.EventData) -> Iterator[str]:
         try:
-            rewriting = rewriting_of(event._data, len(inputs))
+            rewriting = content_of(Rewriting, event._data)
             yield from write_json(server, rewriting.values, request, rewriting)
         except Exception as error:
             yield views.message(friendly(error))
@@ -84,17 +84,11 @@ def build(server: Server, controls: Controls) -> Any:
         **page_parts.INSTANT,
     )
     write.click(**run)
+    page_parts.enter(prompt, "write")
     output.ask(on_ask, outputs=[output], trigger_mode="multiple", **page_parts.MODEL)
     for button, example in zip(examples, library.examples, strict=True):
-        values = json.dumps([example.prompt, example.stores])
-        button.click(
-            inputs=[controls.stores],
-            outputs=[prompt, controls.stores],
-            # Datastores that are chosen beside the example's stay chosen.
-            js=f"(chosen) => {{ const [text, stores] = {values}; "
-            "return [text, stores.every((one) => chosen.includes(one)) ? chosen : stores]; }",
-            **page_parts.INSTANT,
-        ).then(**run)
+        js = f"() => [{json.dumps(example)}]"
+        button.click(outputs=[prompt], js=js, **page_parts.INSTANT).then(**run)
 
     stop.click(page_parts.stopping(server, "write"), **page_parts.LIGHT)
     return [output]
@@ -119,11 +113,10 @@ def first_answer(server: Server) -> str:
     library = server.session.library
     if not library.examples:
         return ""
-    example = library.examples[0]
     # These are the first values of the page's form.
     values = [
         library.chosen, *page_parts.values_of(library.store).values(),
-        example.prompt, True, True,
+        library.examples[0], True, True,
         min(40, server.session.limits.new_tokens),
         True, False, 1, 0.95, 0,
     ]  # fmt: skip
@@ -156,7 +149,7 @@ def write_json(
     kind: dict[str, Any] = {}
     if rewriting is not None:
         if writing.lookup is not None:
-            lookup_without = replace(writing.lookup, without=rewriting.without)
+            lookup_without = replace(writing.lookup, without=tuple(rewriting.without))
             writing = replace(writing, lookup=lookup_without, compare=False)
         content["without"] = rewriting.without
         kind = {"kind": "without", "named": rewriting.named}

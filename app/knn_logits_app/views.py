@@ -1,4 +1,4 @@
-"""Packs answers as JSON for the browser, where the scripts of `assets/` draw them, and makes HTML.
+"""Packs answers as JSON for the browser, with the scripts of `assets/` that draw them; makes HTML.
 
 Text of a corpus, a model or a visitor is always a string in this JSON. The browser turns it into
 text nodes, and never into elements.
@@ -7,16 +7,30 @@ text nodes, and never into elements.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from knn_logits.hosting import DocumentShare, NeighborTrace, SequenceTrace, TokenTrace
-from knn_logits_app.bundle import alone
 from knn_logits_app.live import Shown
 from knn_logits_app.session import Answer
 
+TITLE = "knn-logits: a language model with a memory you can read"
+ASSETS = Path(__file__).parent / "assets"
+ICON = ASSETS / "icon.svg"
+# The scripts, each after those that it needs.
+_SCRIPTS = (
+    "dom", "words", "live", "answer", "panel", "documents", "take", "page",
+    "mount", "chat", "alone",
+)  # fmt: skip
+_NAMES = (
+    "mount, example, drawer, controls, know, own, alone, fromLink, runLink, unpackLive, mixed, "
+    "turnsOf, chat, asked, addressOf, rendered, read, look, hint, headline, sharedWords"
+)
 # The most documents of a token that are listed. The others are only counted.
 _MAX_DOCUMENTS = 64
 _CHAT_TOKENS = 500
@@ -137,3 +151,29 @@ def text(value: object) -> str:
 def notice(line: str, *, kind: str = "note") -> str:
     """Returns one line for a visitor, as HTML."""
     return f'<p class="kl-notice kl-{kind}" role="status">{text(line)}</p>'
+
+
+@cache
+def script() -> str:
+    """Returns the JavaScript that draws answers. It defines the object `knnLogits`."""
+    parts = "\n".join(asset(f"{name}.js") for name in _SCRIPTS)
+    return f"window.knnLogits = (() => {{\n{parts}\nreturn {{ {_NAMES} }};\n}})();"
+
+
+def alone(content: str, folded: str | None = None) -> str:
+    """Returns an answer, the JSON of `views.frame`, as a whole HTML document.
+
+    With a line in `folded` only that line is seen, until it is opened.
+    """
+    opening, closing = "", ""
+    if folded is not None:
+        opening, closing = f"<details><summary>{escape(folded)}</summary>", "</details>"
+    parts = {"style": asset("answer.css"), "content": content, "script": script()}
+    parts |= {"opening": opening, "closing": closing}
+    names = "|".join(parts)
+    return re.sub(rf"\[({names})\]", lambda match: parts[match[1]], asset("alone.html"))
+
+
+@cache
+def asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")

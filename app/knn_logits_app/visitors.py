@@ -1,8 +1,7 @@
 """Keeps what belongs to each visitor: running requests, and datastores of the visitor's texts.
 
 It is kept under the page's session id, which only that page knows, in a private folder. It is
-deleted when the page is closed or the server ends; a server that was killed cannot delete its
-folder, so the next one that starts deletes it. When there are too many datastores, a new one is
+deleted when the page is closed or the server ends. When there are too many datastores, a new one is
 refused: no other visitor's datastore is deleted for it.
 """
 
@@ -13,7 +12,6 @@ import math
 import os
 import shutil
 import signal
-import stat
 import tempfile
 import threading
 import time
@@ -24,44 +22,30 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from knn_logits import Datastore
 from knn_logits.errors import LimitError
 from knn_logits.hosting import Deadline
 
-_PREFIX = "knn-logits-page-"
-_UNLOCKED_SECONDS = 60.0
 # The name of a visitor's datastore on the page.
 YOUR_TEXT = "your text"
 # A visitor's datastores are deleted after this time without an open page and without a request.
 AWAY_SECONDS = 300.0
+# The most visitors that have a datastore of their own.
+MOST_TEXTS = 64
 # As many visitors' last stops are remembered for requests that wait.
 _MOST_STOPS = 10_000
 
 
-class PrivateFolder:
-    """A folder at `path` that only this process's user may read, locked while the process lives."""
-
-    def __init__(self, parent: Path | None = None) -> None:
-        parent = parent or Path(tempfile.gettempdir())
-        sweep(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        self._lock = FileLock(self.path / ".lock", thread_local=False)
-        self._lock.acquire()
-        self._owner = os.getpid()
-
-    def delete(self) -> None:
-        """Deletes the folder with its content. In a fork of the process this does nothing."""
-        if os.getpid() == self._owner:
-            _delete(self.path, self._lock)
-
-
 @cache
-def private_folder() -> PrivateFolder:
-    """Returns the private folder of this process."""
-    folder = PrivateFolder()
-    atexit.register(folder.delete)
+def private_folder() -> Path:
+    """Returns a folder that only this process's user may read; it is deleted at the end."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="knn-logits-page-")), os.getpid()
+
+    def delete() -> None:
+        if os.getpid() == owner:  # and not in a fork of the process
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(delete)
     return folder
 
 
@@ -82,58 +66,20 @@ def ends_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def sweep(parent: Path) -> None:
-    """Deletes the folders of processes that have ended."""
-    for path in parent.glob(f"{_PREFIX}*"):
-        lock = FileLock(path / ".lock", thread_local=False)
-        try:
-            info = path.lstat()
-            mine = not hasattr(os, "getuid") or info.st_uid == os.getuid()
-            # A folder that was just made may not be locked yet.
-            old = time.time() - info.st_mtime > _UNLOCKED_SECONDS
-            if not (stat.S_ISDIR(info.st_mode) and mine and (old or (path / ".lock").exists())):
-                continue
-            lock.acquire(timeout=0)
-        except (Timeout, OSError):
-            continue  # Its server is alive, or another process has deleted it.
-        _delete(path, lock)
-
-
-def _delete(path: Path, lock: FileLock) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    lock.release()
-    # On Windows the lock's file can only be deleted after its release.
-    shutil.rmtree(path, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Quotas:
-    """The most that one address may have at a time."""
-
-    waiting: int = 16  # requests that run the model or wait for it
-    uploaded: int = 20_000_000  # bytes of uploads that were not deleted yet
-    uploaded_by_all: int = 200_000_000  # bytes of such uploads of all addresses together
-    stores: int = 8  # datastores of visitors' texts
-    stores_of_all: int = 64  # of all addresses together
-
-
 @dataclass
 class Visitor:
     """One open page. `used` is when it was last open or sent a request, in seconds."""
 
-    stores: dict[str, Datastore] = field(default_factory=dict)
+    store: Datastore | None = None  # of the visitor's own text
     folder: Path | None = None
     running: dict[Deadline, str] = field(default_factory=dict)
-    address: str = ""
     used: float = field(default_factory=time.monotonic)
 
 
 class Visitors:
     """The visitors of all open pages that made a request."""
 
-    def __init__(self, quotas: Quotas | None = None) -> None:
-        self._quotas = quotas or Quotas()
-        self.root: Path | None = None
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self.by_session: dict[str, Visitor] = {}
         self._open: Counter[str] = Counter()
@@ -147,7 +93,7 @@ class Visitors:
             if visitor is None:
                 return {}
             visitor.used = time.monotonic()
-            return dict(visitor.stores)
+            return {} if visitor.store is None else {YOUR_TEXT: visitor.store}
 
     @contextmanager
     def running(
@@ -170,7 +116,7 @@ class Visitors:
             deadline.cancel()
             with self._lock:
                 del visitor.running[deadline]
-                if not visitor.running and not visitor.stores and visitor.folder is None:
+                if not visitor.running and visitor.folder is None:
                     self.by_session.pop(session or "", None)
 
     def stop(
@@ -208,31 +154,22 @@ class Visitors:
         with self._lock:
             return self._open[session] > 0
 
-    def new_folder(self, session: str, address: str = "") -> Path:
+    def new_folder(self, session: str) -> Path:
         """Makes an empty folder for a visitor, which only this process's user may read."""
         self._sweep()
         visitor = self._visitor(session)
         with self._lock:
             if visitor.folder is None:
-                addresses = [each.address for each in self.by_session.values() if each.folder]
-                if addresses.count(address) >= self._quotas.stores:
-                    raise LimitError(
-                        f"your address already has {self._quotas.stores} texts: delete one, or "
-                        "close its page"
-                    )
-                if len(addresses) >= self._quotas.stores_of_all:
+                if sum(each.folder is not None for each in self.by_session.values()) >= MOST_TEXTS:
                     raise LimitError("too many visitors have uploaded texts: try again later")
-                self.root = self.root or Path(tempfile.mkdtemp(dir=private_folder().path))
-                visitor.folder = Path(tempfile.mkdtemp(dir=self.root))
-                visitor.address = address
+                visitor.folder = Path(tempfile.mkdtemp(dir=private_folder()))
             return Path(tempfile.mkdtemp(dir=visitor.folder))
 
     def keep(self, session: str, store: Datastore) -> None:
         """Gives a datastore to a visitor. It replaces an earlier one."""
         visitor = self._visitor(session)
         with self._lock:
-            old = visitor.stores.get(YOUR_TEXT)
-            visitor.stores[YOUR_TEXT] = store
+            old, visitor.store = visitor.store, store
         if old is not None:
             shutil.rmtree(old.folder.parent, ignore_errors=True)
 
@@ -248,9 +185,6 @@ class Visitors:
         """Deletes everything that belongs to any visitor."""
         for session in list(self.by_session):
             self.forget(session)
-        if self.root is not None:
-            shutil.rmtree(self.root, ignore_errors=True)
-            self.root = None
 
     def _visitor(self, session: str | None) -> Visitor:
         with self._lock:

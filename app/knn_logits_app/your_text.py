@@ -12,8 +12,7 @@ from knn_logits import Datastore, Document, IndexConfig, KNNConfig, build_datast
 from knn_logits.errors import CorpusError, LimitError
 from knn_logits.hosting import Deadline
 from knn_logits_app.requests import RequestError, is_web
-from knn_logits_app.session import Session
-from knn_logits_app.threads import emitted
+from knn_logits_app.session import Session, emitted
 from knn_logits_app.visitors import YOUR_TEXT
 
 MOST_FILES = 20

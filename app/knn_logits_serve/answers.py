@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 from knn_logits import Answer as Asked
 from knn_logits import Source
 from knn_logits.hosting import DocumentShare, SequenceTrace, main_sources
-from knn_logits_serve.bodies import GenerationBody
-from knn_logits_serve.request import GenerationRequest
+from knn_logits_serve.bodies import GenerationBody, GenerationRequest
 
 # The most spans and the most documents of an answer, and the least share of a document.
 _MAX_SPANS, _MAX_DOCUMENTS, _MIN_SHARE = 32, 16, 0.01
@@ -26,6 +25,7 @@ class Token:
     text: str
     logprob: float | None = None
     likeliest: tuple[tuple[str, float], ...] = ()
+    share: float = 0.0  # of all neighbors in its probability, in a stream
     document: DocumentShare | None = None  # with the largest share in it, in a stream
 
 
@@ -145,7 +145,7 @@ def piece_json(piece: Piece, at: int) -> dict[str, Any] | None:
         text = piece.text[: len(token.text)] if len(piece.tokens) == 1 else token.text
         if token.document is not None and text:
             about = {"start": at, "end": at + len(text), "text": text}
-            share = round(token.document.share, 4)
+            share = round(token.share, 4)
             spans.append({**about, "share": share, "document": _document(token.document)})
         at += len(text)
     return {"spans": spans} if spans else None
@@ -236,8 +236,6 @@ class Answer:
     def _logprobs(self, tokens: Sequence[Token], at: int) -> dict[str, Any] | None:
         if self.request.logprobs is None:
             return None
-        if self._chat:
-            return {"content": [_chat_token(token) for token in tokens], "refusal": None}
         offsets = list(accumulate((len(token.text) for token in tokens), initial=at))
         likeliest = [None if token.logprob is None else _by_text(token) for token in tokens]
         return {
@@ -253,15 +251,6 @@ def _by_text(token: Token) -> dict[str, float]:
     for text, value in token.likeliest:
         by_text.setdefault(text, value)  # of two tokens with the same text the likelier one stays
     return by_text
-
-
-def _chat_token(token: Token) -> dict[str, Any]:
-    likeliest = [_with_bytes(*pair) for pair in token.likeliest]
-    return _with_bytes(token.text, token.logprob) | {"top_logprobs": likeliest}
-
-
-def _with_bytes(text: str, logprob: float | None) -> dict[str, Any]:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
 def message_json(model: str, text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checks the bodies of requests, field by field.
+"""Checks the bodies of requests, field by field, and holds what follows from them.
 
 A field that would change the text but is not supported is refused. Other unknown fields are
 ignored, since clients send many.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -55,52 +56,20 @@ _Tokens = Annotated[list[_Token], Field(fail_fast=True, min_length=1, max_length
 _UNSUPPORTED = {
     **dict.fromkeys(
         (
-            "allowed_token_ids", "audio", "bad_words", "dry_multiplier", "dynatemp_range",
-            "early_stopping", "frequency_penalty", "function_call", "grammar", "guided_choice",
-            "guided_grammar", "guided_json", "guided_regex", "ignore_eos", "json_schema",
-            "logit_bias", "logits_processors", "min_tokens", "mirostat", "modalities",
-            "no_repeat_ngram_size", "prediction", "presence_penalty", "reasoning_effort",
-            "stop_token_ids", "structured_outputs", "suffix", "tool_choice", "top_a",
-            "top_n_sigma", "use_beam_search", "web_search_options", "xtc_probability",
+            "audio", "frequency_penalty", "function_call", "grammar", "guided_json", "guided_regex",
+            "ignore_eos", "json_schema", "logit_bias", "min_tokens", "mirostat",
+            "presence_penalty", "reasoning_effort", "stop_token_ids", "structured_outputs",
+            "suffix", "tool_choice",
         ),
         0,
     ),
-    **dict.fromkeys(
-        (
-            "best_of", "length_penalty", "num_beams", "repeat_penalty", "repetition_penalty", "tfs",
-            "tfs_z", "typical_p",
-        ),
-        1,
-    ),
+    **dict.fromkeys(("best_of", "repeat_penalty", "repetition_penalty", "typical_p"), 1),
 }  # fmt: skip
 _NOTHING: tuple[Any, ...] = (None, [], {}, "", "none", "auto", {"type": "text"}, ["text"])
-# Fields for which response_format stands here.
-_SCHEMAS = ("guided_json", "json_schema", "structured_outputs")
 _REASONS = {
     "prompt": "give a text, a list of texts, or one or several lists of tokens",
     "stop": f"give at most {_MAX_STOPS} texts of at most {_MAX_STOP_CHARACTERS} characters each",
 }
-
-
-class Knn(BaseModel):
-    """The settings of the memory: `on`, `stores`, and beside them those of `settings_for`."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    on: bool = True
-    stores: Annotated[list[Name], Field(fail_fast=True, min_length=1, max_length=64)] | None = None
-    settings: dict[str, Any] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _checked(cls, content: Any) -> Any:
-        if isinstance(content, bool):
-            return {"on": content}
-        if not isinstance(content, dict):
-            return content
-        places = {name: value for name, value in content.items() if name in ("on", "stores")}
-        settings = {name: value for name, value in content.items() if name not in places}
-        return {**places, "settings": check_settings(settings, "request")}
 
 
 class _Schema(Strict):
@@ -148,7 +117,12 @@ class GenerationBody(Strict):
     stop: _Stop | Annotated[list[_Stop], Field(fail_fast=True, max_length=_MAX_STOPS)] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    knn: Knn | None = None
+    knn: bool | dict[str, Any] | None = None  # the switch, or settings of the memory
+
+    @field_validator("knn")
+    @classmethod
+    def _settings(cls, value: Any) -> Any:
+        return check_settings(value, "request") if isinstance(value, dict) else value
 
     @field_validator("response_format", mode="before")
     @classmethod
@@ -189,13 +163,6 @@ class ChatBody(GenerationBody):
     ask: bool | None = None  # whether the documents are asked, or the chat is continued
     outside: Literal["decline", "model"] = "decline"  # what happens where no passage answers
     logprobs: bool | None = None
-    top_logprobs: Number = None
-
-    @model_validator(mode="after")
-    def _logprobs_on(self) -> ChatBody:
-        if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: set logprobs to true")
-        return self
 
 
 class TraceBody(Strict):
@@ -205,6 +172,57 @@ class TraceBody(Strict):
     text: Annotated[str, Field(min_length=1, max_length=MAX_TRACED)]
     min_tokens: Annotated[int, Field(ge=1)] = 6
     documents: Annotated[int, Field(ge=0, le=100)] = 10
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue."""
+
+    inputs: Mapping[str, Any]  # arguments of the model's `generate()`
+    ids: list[int]
+    tokens: int  # that the request gave
+    text: str = ""
+    message: str | None = None  # the person's words, where a template put others around them
+    opens: bool = False  # whether the answer is a text of its own, which begins without a blank
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen from the mixture's distribution, as OpenAI names it."""
+
+    temperature: float = 0.0  # 0 takes the likeliest token
+    top_p: float = 1.0
+    top_k: int = 0  # 0 allows all tokens
+    min_p: float = 0.0  # the least share of the likeliest token's probability
+    seed: int = 0  # of the first choice; each further one has the next number
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """A request that was checked: its body, and what follows from it and the model."""
+
+    body: GenerationBody
+    chat: bool
+    prompts: tuple[Prompt, ...]
+    stores: tuple[str, ...] = ()  # the datastores that vote; empty for the model alone
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that the request gives
+    new_tokens: int = 16
+    sampling: Sampling = Sampling()
+    schema: dict[str, Any] | None = None  # that the answer follows
+    logprobs: int | None = None  # likeliest tokens at each position; None: no probabilities
+    echo: bool = False
+    question: str | None = None  # is asked of the documents, after these messages
+    history: tuple[Mapping[str, str], ...] = ()
+    drawn: bool = False  # as coloured words; only then the likeliest other tokens are kept
+
+    @property
+    def n(self) -> int:
+        """Answers to each prompt."""
+        return self.body.n or 1
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(prompt.tokens for prompt in self.prompts)
 
 
 def body_of(kind: type[Body], data: bytes) -> Body:
@@ -225,8 +243,7 @@ def body_of(kind: type[Body], data: bytes) -> Body:
         ) from None
     for name, number in _UNSUPPORTED.items():
         if content.get(name) not in (*_NOTHING, number):
-            do = "use response_format" if name in _SCHEMAS else "leave it out"
-            raise Refusal(f"{name} is not supported here: {do}", param=name)
+            raise Refusal(f"{name} is not supported here: leave it out", param=name)
     try:
         return kind.model_validate(content)
     except ValidationError as error:

@@ -14,7 +14,7 @@ from knn_logits.errors import LimitError
 from knn_logits.hosting import Pieces
 from knn_logits_app.decoding import samplers
 from knn_logits_serve.answers import Token
-from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
+from knn_logits_serve.bodies import GenerationRequest, Prompt, Sampling
 from knn_logits_serve.served import Served
 
 # The log-probability of an impossible token, since JSON has no infinity.

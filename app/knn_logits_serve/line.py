@@ -1,6 +1,6 @@
-"""The queue before the model: some requests run, some wait, and further ones are refused.
+"""The requests that wait for the model. They run one after another, in a thread.
 
-Each runs in a thread of its own, and passes what it writes to the event loop.
+What a request writes is passed to the event loop.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TypeAlias
 from knn_logits import KNNLogitsError
 from knn_logits.hosting import Deadline
 from knn_logits_serve.answers import AnswerPart
+from knn_logits_serve.bodies import GenerationRequest
 from knn_logits_serve.refusals import Refusal, refusal_of
-from knn_logits_serve.request import GenerationRequest
 
 logger = logging.getLogger("knn_logits.serve")
 _ENDING_REASON = "the server is shutting down: try again later"
-_RETRY_SECONDS = 10
+# The seconds that the running request gets when the server ends.
+_PATIENCE = 10.0
 
 
 def log_failure(error: Exception) -> None:
@@ -33,7 +34,7 @@ class Job:
 
     Attributes:
         news: The parts of the answer. The last is None, or a refusal if the request failed.
-        deadline: Is set while the request runs.
+        deadline: Is cancelled when nobody reads the answer any more.
     """
 
     future: Future[None]
@@ -41,8 +42,7 @@ class Job:
     def __init__(self, request: GenerationRequest) -> None:
         self.request = request
         self.news: asyncio.Queue[AnswerPart | Refusal | None] = asyncio.Queue()
-        self.deadline: Deadline | None = None
-        self.cancelled = False
+        self.deadline = Deadline()
         self._loop = asyncio.get_running_loop()
 
     def tell(self, part: AnswerPart | Refusal | None) -> None:
@@ -50,75 +50,57 @@ class Job:
         self._loop.call_soon_threadsafe(self.news.put_nowait, part)
 
     def leave(self) -> None:
-        """Ends the request, which nobody reads any more: in the queue, or while it runs."""
-        self.cancelled = True
+        """Ends the request, which nobody reads any more, while it waits or runs."""
+        self.deadline.cancel()
         if self.future.cancel():
             self.news.put_nowait(None)
-        if self.deadline is not None:
-            self.deadline.cancel()
 
 
 # Writes the answer of a job, in a thread.
-Work: TypeAlias = Callable[[Job, Deadline], None]
+Work: TypeAlias = Callable[[Job], None]
 
 
 class Line:
-    """Runs requests in their order."""
+    """Runs requests in their order; `jobs` are those that run or wait."""
 
-    def __init__(self, at_once: int, waiting: int, seconds: float) -> None:
-        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="write")
-        self._most, self._seconds = at_once + waiting, seconds
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="write")
         self.jobs: list[Job] = []
         self._closed = False
-
-    @property
-    def running(self) -> int:
-        return sum(job.future.running() for job in self.jobs)
-
-    @property
-    def waiting(self) -> int:
-        return len(self.jobs) - self.running
 
     def join(self, request: GenerationRequest, work: Work) -> Job:
         """Puts a request at the end of the queue."""
         if self._closed:
-            raise Refusal(_ENDING_REASON, 503, retry_after=_RETRY_SECONDS)
-        if len(self.jobs) >= self._most:
-            raise Refusal(
-                f"{self.waiting} requests are waiting already: try again in a few seconds",
-                503,
-                code="queue_full",
-                retry_after=_RETRY_SECONDS,
-            )
+            raise Refusal(_ENDING_REASON, 503)
         job, loop = Job(request), asyncio.get_running_loop()
-        job.future = self._threads.submit(self._run, job, work)
+        job.future = self._thread.submit(_run, job, work)
         self.jobs.append(job)
         job.future.add_done_callback(lambda _: loop.call_soon_threadsafe(self.jobs.remove, job))
         return job
 
-    async def close(self, patience: float) -> None:
-        """Refuses the requests that wait, and gives those that run some seconds to end."""
+    async def close(self) -> None:
+        """Refuses the requests that wait, and gives the running one some seconds to end."""
         self._closed = True
         for job in self.jobs:
             if job.future.cancel():
-                job.tell(Refusal(_ENDING_REASON, 503, retry_after=_RETRY_SECONDS))
+                job.tell(Refusal(_ENDING_REASON, 503))
         running = [asyncio.wrap_future(job.future) for job in self.jobs if job.future.running()]
         if running:
-            await asyncio.wait(running, timeout=patience)
+            await asyncio.wait(running, timeout=_PATIENCE)
         for job in self.jobs:
             job.leave()
         if running:
             await asyncio.wait(running)
-        self._threads.shutdown(wait=False)
+        self._thread.shutdown(wait=False)
 
-    def _run(self, job: Job, work: Work) -> None:
-        ended = None
-        deadline = job.deadline = Deadline(self._seconds)
-        try:
-            if not job.cancelled:
-                work(job, deadline)
-        except Exception as error:
-            if not isinstance(error, KNNLogitsError) and not job.cancelled:
-                log_failure(error)
-            ended = refusal_of(error)
-        job.tell(ended)
+
+def _run(job: Job, work: Work) -> None:
+    ended = None
+    try:
+        if not job.deadline.cancelled:
+            work(job)
+    except Exception as error:
+        if not isinstance(error, KNNLogitsError) and not job.deadline.cancelled:
+            log_failure(error)
+        ended = refusal_of(error)
+    job.tell(ended)

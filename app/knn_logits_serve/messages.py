@@ -4,9 +4,6 @@ A model without a chat template was never trained to chat. It continues a text, 
 contains texts but no chats. So the plain template adds no names of speakers, which would move the
 model away from the passages. Each message of the user begins a paragraph, which the model
 continues.
-
-Templates differ in how they show calls of tools, or refuse them. So a call becomes a line of the
-answer that made it, and a result a message of the user, which every template can show.
 """
 
 from __future__ import annotations
@@ -49,79 +46,44 @@ class Part(Strict):
 Content = Text | Annotated[list[Part], Field(fail_fast=True, max_length=MOST_MESSAGES)] | None
 
 
-def check_parts(content: Any) -> Any:
-    """Refuses images, sounds and files by name."""
-    for part in content if isinstance(content, list) else ():
-        kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(kind, str) and kind != "text":
-            raise ValueError(
-                f"a part of the type {kind[:_MAX_KIND]!r} is not supported, since the model "
-                "reads text only: remove it"
-            )
-    return content
-
-
-class Called(Strict):
-    """A function that a model called."""
-
-    name: Name
-    arguments: Text = ""
-
-
-class ToolCall(Strict):
-    """A call of a tool in an answer."""
-
-    id: Text = ""
-    function: Called | None = None
-
-
 class Message(Strict):
     """One message of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant"]
     content: Content = None
-    tool_call_id: Text | None = None
-    tool_calls: (
-        Annotated[list[ToolCall], Field(fail_fast=True, max_length=MOST_MESSAGES)] | None
-    ) = None
 
-    _check_parts = field_validator("content", mode="before")(check_parts)
-
-    @property
-    def calls(self) -> dict[str, Called]:
-        """The functions that the answer called, by the number of the call."""
-        calls = self.tool_calls or ()
-        return {call.id: call.function for call in calls if call.function is not None}
+    @field_validator("content", mode="before")
+    @classmethod
+    def _check_parts(cls, content: Any) -> Any:
+        """Refuses images, sounds and files by name."""
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if isinstance(kind, str) and kind != "text":
+                raise ValueError(
+                    f"a part of the type {kind[:_MAX_KIND]!r} is not supported, since the model "
+                    "reads text only: remove it"
+                )
+        return content
 
     @property
     def text(self) -> str:
-        """The text of the message, with a line for each call of a tool."""
-        parts = self.content if isinstance(self.content, list) else ()
-        text = self.content if isinstance(self.content, str) else ""
-        calls = (f"{call.name}({call.arguments})" for call in self.calls.values())
-        return "\n".join(filter(None, (text + "".join(part.text for part in parts), *calls)))
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
 
 
 def turns_of(messages: Sequence[Message]) -> list[dict[str, str]]:
     """Returns the turns that a template shows, which knows "developer" by its older name."""
-    turns: list[dict[str, str]] = []
-    names: dict[str, str] = {}
-    result_before = False
-    for message in messages:
-        names |= {number: call.name for number, call in message.calls.items()}
-        role, text, is_result = message.role, message.text, message.role == "tool"
-        if is_result:
-            role, name = "user", names.get(message.tool_call_id or "")
-            text = f"{name}: {text}" if name else text
-        if role == "assistant":
-            text = text.partition(NOTE)[0]
-        if result_before and role == "user":
-            # Some templates want questions and answers by turns.
-            turns[-1]["content"] += f"\n{text}"
-        else:
-            turns.append({"role": "system" if role == "developer" else role, "content": text})
-        result_before = is_result
-    return turns
+    roles = {"developer": "system"}
+    return [
+        {
+            "role": roles.get(message.role, message.role),
+            "content": message.text.partition(NOTE)[0]
+            if message.role == "assistant"
+            else message.text,
+        }
+        for message in messages
+    ]
 
 
 def ordered(messages: Sequence[Message]) -> list[Message]:

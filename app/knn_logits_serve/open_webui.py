@@ -16,13 +16,11 @@ from textwrap import shorten
 from typing import Any, TypeAlias
 
 from knn_logits import Source
-from knn_logits.hosting import PassageEffect
 from knn_logits_app.requests import is_web
 from knn_logits_app.views import chat_page
 from knn_logits_serve.answers import Answer, AnswerPart, End, spans_of, within
-from knn_logits_serve.bodies import ChatBody
+from knn_logits_serve.bodies import ChatBody, GenerationRequest
 from knn_logits_serve.messages import SIGN, Message
-from knn_logits_serve.request import GenerationRequest
 from knn_logits_serve.served import Served
 
 # A datastore, a document, and a place in it as a title.
@@ -34,8 +32,6 @@ _MAX_PASSAGES = 4
 _FOLDED = "Where each word comes from"
 # The end of a sentence with the signs that close it, or the end of a line.
 _CLOSING = re.compile(r"[.!?…][.!?…)\]*_\"'”’»]*|(?=\n)")
-# Signs of Markdown that words in bold may not have.
-_MARKUP = re.compile(r"[*_`#|<>\[\]]|\n\s*\n|^[-+]")
 # The sign before each number marks it, so that it can be removed when the chat comes back.
 _NUMBER = re.compile(f"{SIGN}\\[\\d+\\]")
 # Open WebUI makes requests of its own after an answer, which begin with this line. The empty answer
@@ -58,7 +54,8 @@ class OpenWebUIAnswer(Answer):
         """Yields the events for a part of an answer."""
         if isinstance(part, End) and part.answer is not None:
             for passage in part.answer.passages:
-                yield _event("source", _passage(passage))
+                listed = _listed(passage.store, passage.title, passage.uri, [passage.text])
+                yield _event("source", listed)
         if isinstance(part, End) and part.trace is not None and self.request.n == 1:
             yield from self._sources(part)
         yield from super().chunks(part)
@@ -115,31 +112,10 @@ def _source(sources: list[Source]) -> dict[str, Any]:
     """Describes a place in a document with its passages for Open WebUI's list of sources."""
     store, _, name = _place(sources[0])
     rows = [(source, source.neighbor) for source in sources if source.neighbor is not None]
-    passages = [
-        _with_bold(f"{row.before}{source.words}{source.after}", len(row.before), source.words)
-        for source, row in rows[:_MAX_PASSAGES]
-    ]
+    passages = [f"{row.before}{source.words}{source.after}" for source, row in rows[:_MAX_PASSAGES]]
     uri = rows[0][1].uri if rows else sources[0].document.uri
     shares = [round(source.document.share, 3) for source in sources[: len(passages) or 1]]
     return _listed(store, name, uri, passages or [name], distances=shares)
-
-
-def _passage(passage: PassageEffect) -> dict[str, Any]:
-    """Describes a passage for Open WebUI's list of sources, its quoted sentence in bold."""
-    text, place = passage.text, passage.find()
-    if place:
-        text = _with_bold(text, place[0], text[slice(*place)])
-    return _listed(passage.store, passage.title, passage.uri, [text])
-
-
-def _with_bold(text: str, start: int, words: str) -> str:
-    """Marks words in a text as bold, unless they are several lines or have signs of Markdown."""
-    # Signs of bold stand at the words themselves: beside a blank they are signs like others.
-    inner = words.strip()
-    if not inner or _MARKUP.search(inner):
-        return text
-    at = text.index(inner, start)
-    return f"{text[:at]}**{inner}**{text[at + len(inner) :]}"
 
 
 def _listed(

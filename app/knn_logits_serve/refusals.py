@@ -28,7 +28,6 @@ class Refusal(KNNLogitsError):
         *,
         param: str | None = None,
         code: str | None = None,
-        retry_after: int | None = None,
     ) -> None:
         line = " ".join(message.split())
         super().__init__(line if len(line) <= _MAX_CHARACTERS else f"{line[:_MAX_CHARACTERS]} …")
@@ -37,8 +36,6 @@ class Refusal(KNNLogitsError):
         error = {"message": str(self), "type": kind, "param": param, "code": code}
         self.content: dict[str, Any] = {"error": error}
         self.headers = {"www-authenticate": "Bearer"} if status == 401 else {}
-        if retry_after is not None:
-            self.headers["retry-after"] = str(retry_after)
 
 
 def too_long(message: str, param: str | None = None) -> Refusal:

@@ -100,8 +100,7 @@ class Routes:
         return OpenWebUIAnswer(self.served, replace(generation, drawn=bool(generation.body.stream)))
 
     async def health(self, _: Request) -> Response:
-        counts = {"running": self.line.running, "waiting": self.line.waiting}
-        return JSONResponse({"status": "ok", **counts})
+        return JSONResponse({"status": "ok"})
 
     async def models(self, _: Request) -> Response:
         """Lists the model alone, with each of its datastores, and with all of them."""

@@ -12,14 +12,20 @@ import torch
 
 from knn_logits import Datastore, Memory, text_ids
 from knn_logits.errors import ConfigError
-from knn_logits_app.decoding import context_of, end_tokens
+from knn_logits_app.decoding import context_of, end_tokens, pad_rows
 from knn_logits_app.library import Reopening, by_name
-from knn_logits_app.padding import pad_rows
-from knn_logits_serve.bodies import ChatBody, CompletionBody, GenerationBody, Knn, TraceBody
+from knn_logits_serve.bodies import (
+    ChatBody,
+    CompletionBody,
+    GenerationBody,
+    GenerationRequest,
+    Prompt,
+    Sampling,
+    TraceBody,
+)
 from knn_logits_serve.grammar import Grammars
 from knn_logits_serve.messages import Chat, Message, ordered
 from knn_logits_serve.refusals import Refusal, too_long
-from knn_logits_serve.request import GenerationRequest, Prompt, Sampling
 
 # The number of tokens that a completion writes by default, as with OpenAI.
 _COMPLETION_TOKENS = 16
@@ -46,7 +52,6 @@ class Served:
         *,
         chat_template: str | None = None,
         chat_tokens: int = 256,
-        new_tokens: int = 4096,
         asks: bool = False,
         **settings: Any,
     ) -> None:
@@ -78,7 +83,7 @@ class Served:
         self.chat = Chat(tokenizer, chat_template)
         self.asks = asks
         self.context = context_of(model)
-        self._chat_tokens, self._new_tokens = chat_tokens, new_tokens
+        self._chat_tokens = chat_tokens
         self._cutting = threading.Lock()
         self.ends = end_tokens(model)
         # Special tokens are not part of the text.
@@ -133,11 +138,14 @@ class Served:
         messages = ordered(body.messages)
         requested = body.max_completion_tokens
         requested = requested if requested is not None else body.max_tokens
+        if body.logprobs:
+            line = "a chat has no logprobs: ask for a completion"
+            raise Refusal(line, param="logprobs")
         if requested == 0:
             raise Refusal("max_tokens is 0: ask for a token", param="max_tokens")
         room = None
         if self.context is not None:
-            usual = min(self._chat_tokens, self._new_tokens, self.context // 2)
+            usual = min(self._chat_tokens, self.context // 2)
             room = self.context - (requested or usual)
         with self._cutting:
             text = self.chat.prompt(messages, room)
@@ -148,9 +156,8 @@ class Served:
             prompt = replace(prompt, message=words, opens=True)
         if requested is None:
             room = self._chat_tokens if self.context is None else self.context - prompt.tokens
-            requested = min(self._chat_tokens, self._new_tokens, room)
-        logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        request = self._request(body, (prompt,), requested, chat=True, logprobs=logprobs)
+            requested = min(self._chat_tokens, room)
+        request = self._request(body, (prompt,), requested, chat=True)
         return self._asked(body, messages, request)
 
     def _asked(
@@ -158,12 +165,10 @@ class Served:
     ) -> GenerationRequest:
         """Asks the documents, where the request or the server says so and where it is possible."""
         *before, last = messages
-        can = bool(request.stores) and last.role == "user"
-        can = can and request.n == 1 and request.logprobs is None
+        can = bool(request.stores) and last.role == "user" and request.n == 1
         if body.ask and not can:
             raise Refusal(
-                "ask needs a datastore, a last message of the user, one answer and no logprobs",
-                param="ask",
+                "ask needs a datastore, a last message of the user, and one answer", param="ask"
             )
         if not can or not (self.asks if body.ask is None else body.ask):
             return request
@@ -178,10 +183,13 @@ class Served:
         new_tokens: int,
         *,
         chat: bool,
-        logprobs: int | None,
+        logprobs: int | None = None,
         echo: bool = False,
     ) -> GenerationRequest:
-        stores, settings = self._lookup(body.model, body.knn)
+        stores = self.stores_of(body.model, "model")
+        if body.knn and not stores:
+            best = next(iter(self.names))
+            raise Refusal(f"{body.model} has no datastore: ask for {best}", param="knn")
         form = body.response_format
         schema = None if form is None else form.schema_of_answer
         if schema is not None:
@@ -190,8 +198,8 @@ class Served:
             body,
             chat,
             prompts,
-            stores,
-            settings,
+            () if body.knn is False else stores,
+            body.knn if isinstance(body.knn, dict) else {},
             new_tokens=new_tokens,
             sampling=self._sampling(body),
             logprobs=logprobs,
@@ -209,24 +217,6 @@ class Served:
                 code="model_not_found",
             )
         return self.names[name]
-
-    def _lookup(self, name: str, knn: Knn | None) -> tuple[tuple[str, ...], dict[str, Any]]:
-        stores = self.stores_of(name, "model")
-        if knn is None:
-            return stores, {}
-        if not knn.on:
-            return (), {}
-        if knn.stores is not None:
-            missing = [store for store in knn.stores if store not in self.stores]
-            if missing:
-                raise Refusal(
-                    f"this server has no datastore {missing[0][:80]!r}: ask for "
-                    f"{', '.join(self.stores)}",
-                    404,
-                    param="knn.stores",
-                )
-            stores = tuple(dict.fromkeys(knn.stores))
-        return stores or tuple(self.stores), knn.settings
 
     def _sampling(self, body: GenerationBody) -> Sampling:
         """Returns the request's sampling settings. The model's own settings are the defaults."""
@@ -250,12 +240,6 @@ class Served:
         )
 
     def _prompt(self, content: str | list[int], new_tokens: int) -> Prompt:
-        if new_tokens > self._new_tokens:
-            raise too_long(
-                f"{new_tokens:,} new tokens are asked for, but this server writes "
-                f"{self._new_tokens:,} at most: ask for fewer",
-                "max_tokens",
-            )
         if isinstance(content, str):
             ids = self._cut(content)
             text = content

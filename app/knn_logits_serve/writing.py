@@ -16,14 +16,13 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from knn_logits import AskConfig, Asking, KNNLogitsProcessor, Memory
-from knn_logits.hosting import Deadline, Pieces
+from knn_logits.hosting import Pieces
 from knn_logits_app.decoding import TokenStream
 from knn_logits_serve.answers import AnswerPart, End, Piece, Token
-from knn_logits_serve.bodies import ChatBody
+from knn_logits_serve.bodies import ChatBody, GenerationRequest, Prompt
 from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
 from knn_logits_serve.line import Job
 from knn_logits_serve.messages import NOTE
-from knn_logits_serve.request import GenerationRequest, Prompt
 from knn_logits_serve.served import Served
 
 Tell: TypeAlias = Callable[[AnswerPart], None]
@@ -71,7 +70,8 @@ class AnswerWriter:
         if self._knn is not None and self._request.body.stream:
             largest = next(iter(self._knn.documents(token)), None)
             if largest is not None and largest.share >= LEAST_SHARE:
-                piece = replace(piece, document=largest)
+                share = self._knn.vote.influence(0, token) if self._knn.vote else 0.0
+                piece = replace(piece, share=share, document=largest)
         self._unsure.append(piece)
         text = "".join(token.text for token in self._unsure)
         stops = self._request.body.stops
@@ -140,13 +140,13 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)
 
 
-def run(served: Served, job: Job, deadline: Deadline) -> None:
+def run(served: Served, job: Job) -> None:
     """Writes all answers of a request, one after another."""
     request = job.request
     # Settings that do not fit are refused before a word is written.
     memory = served.memory_of(request) if request.stores else None
     if memory is not None and request.question is not None:
-        job.tell(_ask(served, job, deadline, memory))
+        job.tell(_ask(served, job, memory))
         return
     with _attached(served, request, memory if request.new_tokens else None) as knn:
         for number, prompt in enumerate(request.prompts):
@@ -157,12 +157,12 @@ def run(served: Served, job: Job, deadline: Deadline) -> None:
                 if not request.new_tokens:
                     job.tell(End(choice, "length", 0, ""))
                     continue
-                if deadline.cancelled:
+                if job.deadline.cancelled:
                     return
-                job.tell(_write_text(served, job, deadline, prompt, choice, knn))
+                job.tell(_write_text(served, job, prompt, choice, knn))
 
 
-def _ask(served: Served, job: Job, deadline: Deadline, memory: Memory) -> End:
+def _ask(served: Served, job: Job, memory: Memory) -> End:
     """Answers a question from the documents. Generated words are told one by one."""
     request = job.request
     prompt = request.prompts[0]
@@ -172,19 +172,19 @@ def _ask(served: Served, job: Job, deadline: Deadline, memory: Memory) -> End:
     if request.schema is not None:
         # A quotation is no JSON, and neither is a line that says that no passage answers.
         config = replace(config, words="write", outside="model")
-        mask = served.grammars.mask(request.schema, deadline)
+        mask = served.grammars.mask(request.schema, job.deadline)
     asking = Asking(served.model, served.tokenizer, memory, config)
     answer = asking.answer(
         request.question or "",
         request.history,
         TokenStream(writer.add),
         logits_processor=processors(request.sampling, 0, [], mask),
-        stopping_criteria=[_End(writer, deadline)],
+        stopping_criteria=[_End(writer, job)],
     )
     if request.schema is not None and not writer.written:
         # No document says the answer, for which the model is not asked; but JSON was promised.
         with _attached(served, request, memory) as knn:
-            return _write_text(served, job, deadline, prompt, 0, knn)
+            return _write_text(served, job, prompt, 0, knn)
     noted = answer.note and request.schema is None
     text = f"{answer.text}{NOTE}{answer.note})" if noted else answer.text
     if writer.written:
@@ -212,20 +212,19 @@ def _attached(
 
 
 class _End(StoppingCriteria):
-    """Ends a text at its stop text, or when its time is up."""
+    """Ends a text at its stop text, or when nobody reads it."""
 
-    def __init__(self, writer: AnswerWriter, deadline: Deadline) -> None:
-        self._writer, self._deadline = writer, deadline
+    def __init__(self, writer: AnswerWriter, job: Job) -> None:
+        self._writer, self._job = writer, job
 
     def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
-        over = self._writer.over or self._deadline.over
+        over = self._writer.over or self._job.deadline.over
         return torch.full((len(input_ids),), over, device=input_ids.device)
 
 
 def _write_text(
     served: Served,
     job: Job,
-    deadline: Deadline,
     prompt: Prompt,
     choice: int,
     knn: KNNLogitsProcessor | None,
@@ -234,7 +233,7 @@ def _write_text(
     overheard = Overheard() if request.logprobs is not None else None
     writer = AnswerWriter(served, request, prompt, choice, job.tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
-    mask = None if request.schema is None else served.grammars.mask(request.schema, deadline)
+    mask = None if request.schema is None else served.grammars.mask(request.schema, job.deadline)
     # A processor drafts passages, which gives the same text in fewer forward passes.
     generate = served.model.generate if knn is None else knn.generate
     output = generate(
@@ -244,7 +243,7 @@ def _write_text(
         num_beams=1,
         max_new_tokens=request.new_tokens,
         logits_processor=processors(request.sampling, choice, first, mask),
-        stopping_criteria=[_End(writer, deadline)],
+        stopping_criteria=[_End(writer, job)],
         streamer=TokenStream(writer.add),
     )
-    return writer.end(output, cancelled=deadline.cancelled)
+    return writer.end(output, cancelled=job.deadline.cancelled)

@@ -44,7 +44,7 @@ def served(url: str | None = None) -> Iterator[str]:
     import app
     from knn_logits_app import launch
 
-    page, server = launch(app.sqlite_library(), block=False, quiet=True)
+    page, server = launch(app.sqlite_library(), block=False)
     try:
         yield page.local_url
     finally:

@@ -31,7 +31,7 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where the server listens, whom it answers, and how much it does at once."""
+    """Where the server listens, and whom it answers."""
 
     host: str = setting(
         "127.0.0.1", "Address to bind to; by default, only this machine can connect."
@@ -48,18 +48,14 @@ class ServerOptions:
         "Host name by which clients reach the server, such as knn.example.org; repeatable.",
         option="--name",
     )
-    at_once: int = setting(2, "Number of requests processed concurrently.", least=1, most=64)
-    waiting: int = setting(64, "Maximum number of queued requests; more receive 503.", least=0)
-    seconds: float = setting(300.0, "Timeout of a request in seconds.", least=1)
 
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """The name that clients use, and the limits of an answer."""
+    """The name that clients use, and how chats are answered."""
 
     model_name: str | None = setting(None, "Model name shown to clients.")
     chat_tokens: int = setting(256, "Default maximum tokens of a chat answer.", least=1)
-    max_new_tokens: int = setting(4096, "Upper limit for max_tokens of a request.", least=1)
     chat_template: str | None = setting(None, "File with a Jinja chat template.", metavar="FILE")
     ask: bool = setting(
         True,
@@ -69,16 +65,16 @@ class AnswerOptions:
     )
 
     def keywords(self) -> dict[str, Any]:
-        limits = {"chat_tokens": self.chat_tokens, "new_tokens": self.max_new_tokens}
+        keywords: dict[str, Any] = {"chat_tokens": self.chat_tokens}
         if self.chat_template is None:
-            return limits
+            return keywords
         try:
             template = Path(self.chat_template).read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
             raise ConfigError(
                 f"--chat-template {self.chat_template} cannot be read: pass a text file"
             ) from error
-        return {**limits, "chat_template": template}
+        return {**keywords, "chat_template": template}
 
 
 @command
@@ -166,7 +162,6 @@ def page(
     at_once: int = setting(
         2, "Number of visitors served concurrently; others are queued.", least=1
     ),
-    originals: str | None = setting(None, "Base URL of the original documents."),
 ) -> None:
     """Open the web page: chat, generate, and inspect sources."""
     if find_spec("gradio") is None or find_spec("knn_logits_app") is None:
@@ -188,8 +183,6 @@ def page(
                 host=host,
                 port=port,
                 at_once=at_once,
-                originals=originals,
-                quiet=True,
                 on_ready=lambda url: say(f"the page (Ctrl-C closes it): {url}"),
             )
         except OSError as error:

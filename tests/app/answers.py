@@ -14,7 +14,7 @@ from knn_logits.evidence.records import (
     SequenceTrace,
     TokenTrace,
 )
-from knn_logits_app import bundle, views
+from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&`${alert(1)}{{value}}"
@@ -63,7 +63,7 @@ def shown(page, place="#answer"):
     return page.locator(place).inner_text()
 
 
-# What the scripts ask a browser for when they are loaded.
+# The parts of a browser that the scripts use when they are loaded.
 BROWSER = """
 globalThis.window = globalThis;
 globalThis.addEventListener = () => {};
@@ -80,11 +80,8 @@ globalThis.plain = (one) => (Array.isArray(one) ? one.map(plain).join("")
 class Node:
     """Runs the page's scripts without a browser, in the Node.js that Playwright brings."""
 
-    def __init__(self, originals=""):
-        self._originals = originals
-
     def evaluate(self, function, *given):
-        script = bundle.script(self._originals)
+        script = views.script()
         program = f"{BROWSER}\n{script}\nconst call = {function};\n"
         program += 'const given = JSON.parse(require("fs").readFileSync(0, "utf-8"));\n'
         program += "console.log(JSON.stringify(call(...given)));"
@@ -109,7 +106,7 @@ DRAWN = """(frame) => {
 
 
 def drawn(*tokens, kind="write", **given):
-    """What the scripts make of an answer: its words with their classes, spans and headline."""
+    """Returns an answer as the scripts read it: words with their classes, spans and headline."""
     one = tokens[0] if isinstance(tokens[0], Answer) else answer(*tokens, **given)
     return Node().evaluate(
         DRAWN, views.frame({"text" if kind == "explain" else "knn": one}, {}, kind=kind)

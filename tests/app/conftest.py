@@ -23,11 +23,11 @@ PATIENCE = 180
 
 # They ask for facts of the texts in other words.
 EXAMPLES = (
-    ("manual", "What helps against E529 is this:"),
-    ("chronicle", "Travellers thank Bishop Korrin for"),
-    ("manual", "The fault that raises E976 is called"),
-    ("chronicle", "Question: When did Narwold gain its freedom? Answer:"),
-    ("manual", "The right position of K-5750 is"),
+    "What helps against E529 is this:",
+    "Travellers thank Bishop Korrin for",
+    "The fault that raises E976 is called",
+    "Question: When did Narwold gain its freedom? Answer:",
+    "The right position of K-5750 is",
 )
 ATTACH = "[data-testid=Attach-upload-button]"
 
@@ -43,7 +43,7 @@ def library(tmp_path_factory):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from knn_logits import IndexConfig, build_datastore, read_corpus
-    from knn_logits_app.library import Example, Library
+    from knn_logits_app.library import Library
 
     class OneChosen(Library):
         @property
@@ -67,8 +67,7 @@ def library(tmp_path_factory):
         )
         for name in ("manual", "chronicle")
     }
-    examples = [Example(prompt, (name,)) for name, prompt in EXAMPLES]
-    return OneChosen("small", model, tokenizer, stores, examples=tuple(examples))
+    return OneChosen("small", model, tokenizer, stores, examples=EXAMPLES)
 
 
 @pytest.fixture(scope="package")
@@ -85,7 +84,7 @@ def serving(library, **settings):
     """Runs the page, and gives its address and its models and visitors."""
     from knn_logits_app import launch
 
-    page, server = launch(library, block=False, quiet=True, **settings)
+    page, server = launch(library, block=False, **settings)
     yield page.local_url.rstrip("/"), server
     server.visitors.close()
     page.close(verbose=False)
@@ -292,14 +291,14 @@ def windows(chromium):
 @pytest.fixture(scope="module")
 def drawing(chromium):
     """Gives a function that draws the JSON of an answer on an empty page."""
-    from knn_logits_app import bundle
+    from knn_logits_app import views
 
     context = chromium.new_context(viewport={"width": 1000, "height": 800})
     page = context.new_page()
     page.set_default_timeout(PATIENCE * 1000)
 
     def draw(frame):
-        page.set_content(bundle.alone(frame))
+        page.set_content(views.alone(frame))
         page.wait_for_selector("#answer .kl-grid")
         return page
 

@@ -27,7 +27,6 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
     assert library.name == "tiny"
     assert given["port"] == 7999
     assert given["at_once"] == 3
-    assert given["quiet"]
     given["on_ready"]("http://127.0.0.1:7999")
 
 
@@ -61,7 +60,7 @@ def test_what_cannot_be_served_is_one_line(run, launched, model_folder, store, m
     assert launched == []
 
 
-def test_a_quiet_page_prints_nothing(library, capfd):
+def test_a_page_prints_nothing(library, capfd):
     with serving(library):
         pass
     assert capfd.readouterr().out == ""

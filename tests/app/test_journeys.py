@@ -11,9 +11,8 @@ from app.conftest import ATTACH, PATIENCE, eventually, expect, stop_heard
 from app.test_raw_requests import call, form
 from knn_logits_app.decoding import TokenStream
 
-FIRST = "What helps against E529 is this:"
+FIRST_PROMPT = "What helps against E529 is this:"
 BISHOP = "Travellers thank Bishop Korrin for"
-VALUES = ("q", "explain", "store", "lmbda", "k", "temperature", "word", "embed")
 COPIED = """
 window.copied = [];
 const writeText = async (text) => copied.push(text);
@@ -125,12 +124,12 @@ def test_where_a_word_comes_from_is_seen_at_once_and_by_keys(one):
 
 def test_the_memory_is_of_several_datastores_and_can_be_off(one):
     page = one.page
+    page.get_by_label("manual").uncheck()
+    page.get_by_label("chronicle").check()
     one.mark("#answers")
     page.get_by_role("button", name="Travellers thank").click()
     one.fresh("#answers", ".kl-foot span")
     expect(text_of(page)).to_contain_text("the wide bridge")
-    expect(page.get_by_label("chronicle")).to_be_checked()
-    expect(page.get_by_label("manual")).not_to_be_checked()
     page.get_by_label("manual").check()
     one.write()
     with_knn = text_of(page).inner_text()
@@ -198,7 +197,7 @@ def test_settings_repaint_the_words_without_a_request_and_go_back(one):
     expect(note).to_have_count(0)
     assert asked == []
     slide(page, 0)
-    one.write(FIRST)
+    one.write(FIRST_PROMPT)
     assert text_of(page).inner_text() == text_of(page, "lm").inner_text()
 
 
@@ -244,7 +243,7 @@ def test_a_long_text_is_stopped_and_another_one_replaced(until_stopped, one):
     assert words(page).count() > 0
     until_stopped()
     prompt = page.locator("#prompt textarea")
-    prompt.fill(FIRST)
+    prompt.fill(FIRST_PROMPT)
     one.mark("#answers")
     page.locator("#write").click()
     page.wait_for_selector("#answers .kl-caret")
@@ -480,7 +479,7 @@ def test_a_text_is_measured_and_the_page_says_what_is_loaded(one, library):
         expect(about).to_contain_text(f"{len(store):,} entries")
 
 
-def test_an_answer_survives_a_reload_and_a_link_runs_also_inside_another_page(visit, url):
+def test_an_answer_survives_a_reload_and_a_link_runs(visit, url):
     one = visit()
     page = one.page
     page.get_by_label("chronicle").check()
@@ -493,7 +492,7 @@ def test_an_answer_survives_a_reload_and_a_link_runs_also_inside_another_page(vi
     expect(page.locator("#lmbda input[type=number]")).to_have_value("0.6")
     expect(page.get_by_label("chronicle")).to_be_checked()
     expect(page.locator("#answers .kl-stale")).to_have_count(0)
-    one.write(FIRST)
+    one.write(FIRST_PROMPT)
     expect(text_of(page)).to_contain_text("adjust the front hose")
     asked = {"q": BISHOP, "store": "chronicle", "word": 2}
     one.open(f"{url}/?{urlencode(asked)}")
@@ -503,30 +502,22 @@ def test_an_answer_survives_a_reload_and_a_link_runs_also_inside_another_page(vi
     expect(page.get_by_label("manual")).not_to_be_checked()
     word = page.locator("#answers .kl-w[data-word='2']")
     expect(word).to_have_attribute("aria-expanded", "true")
-    page = visit(url=f"{url}/?embed=1").page
-    expect(text_of(page)).to_contain_text("adjust the front hose")
-    expect(page.locator("#answers .kl-panel")).to_be_visible()
-    for place in ("#prompt", "#side", ".kl-title", ".kl-top", "#write"):
-        expect(page.locator(place)).to_be_hidden()
 
 
-def test_an_answer_is_taken_along(visit, chromium, tmp_path):
+def test_an_answer_is_taken_along(visit):
     one = visit(script=COPIED)
     page = one.page
     page.locator("#answers").get_by_role("button", name="Copy with sources").click()
     page.wait_for_function("copied.length")
     text, notes = page.evaluate("copied.pop()").split("\n\n")
-    assert text.startswith(f"{FIRST} adjust the front hose")
+    assert text.startswith(f"{FIRST_PROMPT} adjust the front hose")
     assert "[1]" in text
     assert notes.startswith("[1] Error E529 (Kenmouth lathe) (manual)")
     open_word(page, "hose")
-    with page.expect_download() as found:
-        page.locator("#answers").get_by_role("button", name="Save as a page (HTML)").click()
-    found.value.save_as(tmp_path / "answer.html")
     page.locator("#answers").get_by_role("button", name="Copy a link").click()
     page.wait_for_function("copied.length")
     asked = parse_qs(urlsplit(page.evaluate("copied[0]")).query)
-    assert (asked["q"], asked["store"], asked["lmbda"]) == ([FIRST], ["manual"], ["0.8"])
+    assert (asked["q"], asked["store"], asked["lmbda"]) == ([FIRST_PROMPT], ["manual"], ["0.8"])
     one.open(page.evaluate("copied[0]"))
     expect(page.locator("#answers .kl-w[aria-expanded=true]")).to_have_text("hose")
     # A text that was checked is shared in the same way.
@@ -537,20 +528,6 @@ def test_an_answer_is_taken_along(visit, chromium, tmp_path):
     page.wait_for_function("copied.length")
     one.open(page.evaluate("copied[0]"))
     expect(page.locator("#explained .kl-w[aria-expanded=true]")).to_have_text("polish")
-    # The saved page needs nothing from elsewhere.
-    context = chromium.new_context(offline=True)
-    saved = context.new_page()
-    problems = []
-    saved.on("console", lambda one: one.type == "error" and problems.append(one.text))
-    saved.on("pageerror", lambda error: problems.append(str(error)))
-    saved.goto((tmp_path / "answer.html").as_uri())
-    expect(saved.locator(".kl-side-knn .kl-text")).to_contain_text("adjust the front hose")
-    expect(saved.locator(".kl-panel mark").first).to_have_text("adjust the front hose")
-    other = "adjust" if saved.locator(".kl-panel h3").inner_text() != "adjust" else "front"
-    saved.locator(".kl-w[role=button]", has_text=other).click()
-    expect(saved.locator(".kl-panel h3")).to_have_text(other)
-    context.close()
-    assert problems == []
 
 
 def test_a_word_stays_open_while_the_answer_beside_it_is_written(one, monkeypatch):
@@ -563,7 +540,7 @@ def test_a_word_stays_open_while_the_answer_beside_it_is_written(one, monkeypatc
 
     page = one.page
     monkeypatch.setattr(TokenStream, "put", late)
-    page.locator("#prompt textarea").fill(FIRST)
+    page.locator("#prompt textarea").fill(FIRST_PROMPT)
     one.mark("#answers")
     page.locator("#write").click()
     second = page.locator("#answers .kl-side-knn .kl-w[role=button]").nth(1)

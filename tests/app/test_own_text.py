@@ -104,9 +104,9 @@ def test_it_is_deleted_with_the_page_and_when_another_takes_its_place(session, v
     assert not second.folder.exists()
     assert visitors.stores("one") == {}
     build(session, visitors)
-    root = visitors.root
+    folder = visitors.by_session["one"].folder
     visitors.close()
-    assert not root.exists()
+    assert not folder.exists()
 
 
 def test_who_was_away_for_long_is_forgotten(session, visitors):
@@ -248,9 +248,10 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
 def test_a_text_is_measured(session):
     html = measured_html(session, MEASURED, Lookup(("manual",)), Deadline(60))
     assert "lowers the perplexity" in html
-    alone, mixed, _, best = re.findall(r"<dd>([0-9.,]+|∞)</dd>", html)
-    assert float(best) <= float(mixed) < float(alone)
-    assert "kl-figures" in measured_html(session, "The pump.", Lookup(("manual",)), Deadline(60))
+    alone, mixed = re.findall(r"<b>([0-9.,]+)</b>", html)
+    assert float(mixed) < float(alone)
+    documents_alone = Lookup(("manual",), {"lmbda": 1.0})
+    assert "<b>∞</b> with" in measured_html(session, MEASURED, documents_alone, Deadline(60))
     with pytest.raises(LimitError):
         measured_html(session, MEASURED, Lookup(("manual",)), Deadline(0.0))
     with pytest.raises(LimitError, match="the limit is 40,000"):

@@ -5,7 +5,7 @@ import pytest
 
 from app.conftest import expect
 
-FIRST = "What helps against E529 is this:"
+FIRST_PROMPT = "What helps against E529 is this:"
 WORD = "#answers .kl-side-knn .kl-changed[role=button]"
 
 
@@ -21,7 +21,7 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
     page = phone.page
     # Nothing covers the answer before a word is chosen.
     assert page.locator("#answers .kl-panel").count() == 0
-    phone.write(FIRST)
+    phone.write(FIRST_PROMPT)
     word = page.locator(WORD).first
     expect(word).to_be_in_viewport()
     box = page.locator("#answers .kl-side-knn").bounding_box()

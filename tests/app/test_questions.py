@@ -15,8 +15,8 @@ from knn_logits.errors import LimitError
 from knn_logits.limits import Deadline, Limits
 from knn_logits_app.decoding import TokenStream
 from knn_logits_app.library import Library
-from knn_logits_app.questions import MOST_MESSAGES, Question, ask_steps, question_of
-from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError
+from knn_logits_app.questions import MOST_MESSAGES, Asked, Question, ask_steps, question_of
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, content_of
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import YOUR_TEXT
 
@@ -135,19 +135,23 @@ def test_what_a_visitor_s_text_left_behind_is_forgotten(asked, name, build, tmp_
 
 def test_a_question_is_checked(asked, name):
     turn = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "B."}]
-    lookup = Lookup((name,))
-    assert question_of("C?", lookup, turn * 2, None).history == tuple(turn * 2)
+
+    def checked(text, history):
+        content = {"turn": 1, "question": text, "history": history}
+        return question_of(content_of(Asked, content), Lookup((name,)), False)
+
+    assert checked("C?", turn * 2).history == tuple(turn * 2)
     for history in (
-        "text", [1], turn[:1] * 2, [{"role": "system", "content": "A"}],
-        [{"role": "user", "content": ["A"]}], turn * MOST_MESSAGES,
+        "text", [1], [{"role": "system", "content": "A"}], [{"role": "user", "content": ["A"]}],
+        turn * MOST_MESSAGES,
     ):  # fmt: skip
         with pytest.raises(RequestError):
-            question_of("C?", lookup, history, False)
+            checked("C?", history)
     # The first messages of a long conversation are left out, in pairs.
     long = [{"role": "user", "content": "A" * (MOST_CHARACTERS // 2)}, turn[1]]
-    assert question_of("C?", lookup, long * 3, False).history == tuple(long)
+    assert checked("C?", long * 3).history == tuple(long)
     with pytest.raises(RequestError, match="empty"):
-        question_of(" ", lookup, [], False)
+        checked(" ", [])
     with pytest.raises(LimitError, match="shorten"):
         list(steps(asked, "word " * 200, stores=[name]))
     with pytest.raises(RequestError, match="datastore is not available"):

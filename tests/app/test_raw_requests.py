@@ -36,12 +36,11 @@ def form(prompt, *, stores=("manual",), lmbda=0.6, k=1024, temperature=0.03, new
     return [stores, lmbda, k, temperature, prompt, True, True, new_tokens, True, False, 1, 1, 0]
 
 
-def call(client, data, *, name="write", session=None, address=None, **more):
+def call(client, data, *, name="write", session=None, **more):
     """Sends a request to the queue, and returns the answer and its session."""
     session = session or f"somebody{next(_NUMBERS)}"
     body = {"data": data, "fn_index": event(client, name), "session_hash": session, **more}
-    headers = {"x-forwarded-for": address} if address else {}
-    return client.post(f"{API}/queue/join", json=body, headers=headers), session
+    return client.post(f"{API}/queue/join", json=body), session
 
 
 def outcome(client, session):
@@ -136,9 +135,10 @@ def test_no_file_is_given_away(client):
         refused(client.get(path))
 
 
-def test_a_full_queue_says_so(library):
+def test_a_full_queue_says_so(library, monkeypatch):
+    monkeypatch.setattr("knn_logits_app.server.QUEUE", 2)
     with (
-        serving(library, at_once=1, waiting=2) as (url, _),
+        serving(library, at_once=1) as (url, _),
         httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         calls = [call(client, form("The", new_tokens=30)) for _ in range(8)]

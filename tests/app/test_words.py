@@ -1,10 +1,8 @@
 """The words of an answer as the browser draws them: colours, lines, spans and shares."""
 
-from dataclasses import replace
-
 import pytest
 
-from app.answers import Node, answer, drawn, neighbor, shown, token
+from app.answers import Node, answer, drawn, neighbor, token
 from knn_logits.evidence.records import DocumentShare, Rival
 from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
@@ -90,12 +88,3 @@ def test_control_characters_are_left_out(drawing):
     assert views.text(bad) == "ab[31mcd\ne"
     page = drawing(views.frame({"knn": answer(token(" cover"), prompt=bad)}, {}))
     assert page.locator(".kl-prompt").evaluate("(one) => one.textContent") == "ab[31mcd\ne"
-
-
-def test_an_answer_says_how_fast_it_was(drawing):
-    one = answer(token(" cover"), token(" of"), token(" it"))
-    assert "3 tokens, 6 a second" in shown(drawing(views.frame({"knn": one}, {})))
-    slow = shown(drawing(views.frame({"knn": replace(one, seconds=12.0)}, {})))
-    assert "0.25 a second" in slow
-    page = drawing(views.frame({"text": one}, {}, kind="explain"))
-    assert "read in one pass" in shown(page)

@@ -55,15 +55,12 @@ def refusal(check, *errors):
 
 
 def _page():
-    from knn_logits_app.guard import Refused, _with_paths, check_body
-    from knn_logits_app.questions import question_of
-    from knn_logits_app.requests import SETTINGS, lookup_of, rewriting_of, writing_of
+    from knn_logits_app.guard import Refused, check_body
+    from knn_logits_app.questions import Asked
+    from knn_logits_app.requests import SETTINGS, Rewriting, content_of, lookup_of, writing_of
 
     def read(data):
-        reasons = [
-            refusal(lambda: check_body(data), Refused),
-            refusal(lambda: _with_paths(data, "/uploads"), Refused),
-        ]
+        reasons = [refusal(lambda: check_body(data, "/uploads"), Refused)]
         try:
             content = json.loads(data)
         except (ValueError, RecursionError):
@@ -74,13 +71,13 @@ def _page():
         settings = {name: given.get(name) for name in SETTINGS}
         for check in (
             lambda: lookup_of(values[0], settings),
-            lambda: question_of(values[2], None, values[3], values[4]),
-            lambda: rewriting_of(values[5], 3),
+            lambda: content_of(Asked, {"turn": 1, "question": values[2], "history": values[3]}),
+            lambda: content_of(Rewriting, values[5]),
             lambda: writing_of(values[2], None, seed=values[4], top_p=values[0]),
         ):
             reasons.append(refusal(check, KNNLogitsError))
         assert not any(reason and "\n" in reason for reason in reasons), reasons
-        return "accepted" if None in reasons[2:] else "refused"
+        return "accepted" if None in reasons[1:] else "refused"
 
     return read
 
@@ -91,7 +88,7 @@ def requests(exact):
 
     completion = [
         _body(prompt="The crane", stop=["a"], logit_bias={"1": 1}, n=2, seed=3, top_p=0.5),
-        _body(prompt=[1, 2, 3], knn={"k": 4, "lmbda": 0.5, "stores": ["texts"]}, echo=True),
+        _body(prompt=[1, 2, 3], knn={"k": 4, "lmbda": 0.5}, echo=True),
     ]
     said = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
     parts = [{"role": "user", "content": [{"type": "text", "text": "The crane"}]}]
@@ -108,7 +105,7 @@ def requests(exact):
         "fn_index": 1,
         "trigger_id": 2,
     }
-    file = {"data": [{"path": f"{'0' * 64}/a.txt", "meta": {"_type": "gradio.FileData"}}]}
+    file = {"data": [{"path": f"/uploads/{'0' * 64}/a.txt", "meta": {"_type": "gradio.FileData"}}]}
     bodies = {
         "completion": completion,
         "conversation": chat,

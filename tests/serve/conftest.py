@@ -108,7 +108,7 @@ def served(model, tokenizer, store):
 @pytest.fixture(scope="package")
 def running(served):
     """The server that most tests use."""
-    with serving(served, at_once=3, waiting=300) as found:
+    with serving(served) as found:
         yield found
 
 

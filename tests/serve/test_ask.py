@@ -67,7 +67,7 @@ def test_the_model_answers_alone_where_a_request_lets_it(asked):
 
 
 def test_chats_are_continued_where_that_is_asked_for(asked):
-    for settings in ({"extra_body": {"ask": False}}, {"model": "tiny"}, {"logprobs": True}):
+    for settings in ({"extra_body": {"ask": False}}, {"model": "tiny"}):
         assert ask(asked, **settings).choices[0].message.content != TEXTS[2]
 
 

@@ -7,7 +7,6 @@ import pytest
 from knn_logits.errors import ConfigError
 from knn_logits_serve import Served
 from knn_logits_serve.bodies import ChatBody
-from knn_logits_serve.messages import Message, turns_of
 from knn_logits_serve.refusals import Refusal
 from serve.conftest import PROMPT, serving
 
@@ -38,41 +37,14 @@ def test_a_chat_without_a_template_goes_on_with_its_text(client, by_library):
     assert again.choices[0].message.content == found.choices[0].message.content
 
 
-TOOLS = [
-    {"role": "user", "content": "Where?"},
-    {"role": "assistant", "content": None, "tool_calls": [
-        {"id": "a", "type": "function", "function": {"name": "find", "arguments": '{"x": 1}'}},
-        {"id": "b", "type": "function", "function": {"name": "look", "arguments": "up"}}]},
-    {"role": "tool", "tool_call_id": "a", "content": "There."},
-    {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "Here."}]},
-]  # fmt: skip
-
-
-def test_calls_of_tools_and_what_they_return_are_turns_that_every_template_knows():
-    messages = [Message.model_validate(message) for message in [*TOOLS, said("And?")[0]]]
-    assert turns_of(messages) == [
-        {"role": "user", "content": "Where?"},
-        {"role": "assistant", "content": 'find({"x": 1})\nlook(up)'},
-        {"role": "user", "content": "find: There.\nlook: Here.\nAnd?"},
-    ]
-
-
 def test_a_streamed_chat_is_the_whole_one(client):
     asked = {"model": MODEL, "messages": said(PROMPT), "max_tokens": 12, "temperature": 0}
-    asked |= {"logprobs": True, "top_logprobs": 2}
     whole = client.chat.completions.create(**asked).choices[0]
     chunks = list(client.chat.completions.create(**asked, stream=True))
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(one.choices[0].delta.content or "" for one in chunks) == whole.message.content
     assert chunks[-1].choices[0].finish_reason == whole.finish_reason
     assert chunks[-1].choices[0].sources == whole.sources
-    tokens = [
-        token for one in chunks for token in (one.choices[0].logprobs or whole.logprobs).content
-        if one.choices[0].logprobs
-    ]  # fmt: skip
-    assert tokens == whole.logprobs.content
-    assert len(tokens) == 12
-    assert all(len(one.top_logprobs) == 2 for one in tokens)
 
 
 def test_only_an_answer_that_goes_on_with_a_text_begins_with_a_blank(client):
@@ -83,9 +55,8 @@ def test_only_an_answer_that_goes_on_with_a_text_begins_with_a_blank(client):
     completion = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=6)
     text = completion.choices[0].text
     assert text[0] == " "
-    answer = begin(said(PROMPT), logprobs=True)
+    answer = begin(said(PROMPT))
     assert answer.message.content == text[1:]
-    assert "".join(token.token for token in answer.logprobs.content) == text[1:]
     for span in answer.sources["spans"]:
         assert answer.message.content[span["start"] : span["end"]] == span["text"]
     first, rest = PROMPT.split(" ", 1)
@@ -112,8 +83,9 @@ def test_the_words_of_a_stream_come_with_their_documents(client):
         assert "".join(part["text"] for part in inside).strip() == span["text"]
         assert {part["document"]["document"] for part in inside} == {span["document"]["document"]}
         # A span has the mean over its words, each with the share in its weakest token.
-        shares = [part["share"] for part in inside]
-        assert min(shares) - 1e-3 <= span["document"]["share"] <= max(shares) + 1e-3
+        for of in (lambda part: part["share"], lambda part: part["document"]["share"]):
+            shares = [of(part) for part in inside]
+            assert min(shares) - 1e-3 <= of(span) <= max(shares) + 1e-3
 
 
 def test_an_answer_without_a_number_of_tokens_fits(model, tokenizer, store):

@@ -1,4 +1,4 @@
-"""Many clients at once: nothing mixed, a line with an end, and work that nobody waits for ends."""
+"""Many clients at once: nothing is mixed, and work that nobody waits for ends."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -41,44 +41,19 @@ def body(**changed):
     return {"model": "tiny+texts", "prompt": PROMPT, "max_tokens": 4, **changed}
 
 
-def test_a_line_that_is_full_says_when_to_come_back(served, held):
-    with (
-        serving(served, at_once=1, waiting=2) as running,
-        ThreadPoolExecutor(16) as threads,
-    ):
-
-        def ask(_):
-            return httpx.post(f"{running.url}/v1/completions", json=body(), timeout=60)
-
-        first = [threads.submit(ask, 0) for _ in range(3)]
-        until(lambda: running.line.running == 1 and running.line.waiting == 2)
-        others = list(threads.map(ask, range(12)))
-        for answer in others:
-            assert answer.status_code == 503
-            assert answer.json()["error"]["code"] == "queue_full"
-            assert int(answer.headers["retry-after"]) >= 1
-        about = httpx.get(f"{running.url}/health").json()
-        assert about == {"status": "ok", "running": 1, "waiting": 2}
-        held.go()
-        answers = [one.result() for one in first]
-        assert [one.status_code for one in answers] == [200] * 3
-        assert len({one.json()["choices"][0]["text"] for one in answers}) == 1
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", ["waiting", "running", "writing"])
 def test_a_client_that_goes_away_ends_its_request(served, held, stream, phase):
     asked = body(stream=stream, max_tokens=200)
-    with serving(served, at_once=1, waiting=5) as running:
+    with serving(served) as running:
         first = sent(running, asked)
-        until(lambda: held.rows == [1] and running.line.running == 1)
+        until(lambda: held.rows == [1])
         (job,) = running.line.jobs
         if phase == "waiting":
             line = sent(running, asked)
-            until(lambda: running.line.waiting == 1)
+            until(lambda: len(running.line.jobs) == 2)
             line.close()
-            until(lambda: running.line.waiting == 0)
-            assert running.line.running == 1
+            until(lambda: running.line.jobs == [job])
         if phase == "writing":
             held.go()
             if stream:
@@ -86,38 +61,27 @@ def test_a_client_that_goes_away_ends_its_request(served, held, stream, phase):
         first.close()
         until(lambda: job.deadline.cancelled)
         held.go()
-        until(lambda: running.line.running == 0)
+        until(lambda: not running.line.jobs)
         assert httpx.post(f"{running.url}/v1/completions", json=body()).status_code == 200
 
 
 def test_the_end_is_graceful(served, held, openai):
     """Who is answered is answered to the end; who waits is told; nobody new is let in."""
-    with (
-        serving(served, at_once=1, waiting=5, patience=20) as running,
-        ThreadPoolExecutor(4) as threads,
-    ):
+    with serving(served) as running, ThreadPoolExecutor(4) as threads:
 
         def ask():
             return httpx.post(f"{running.url}/v1/completions", json=body(), timeout=60)
 
         runs = threads.submit(ask)
-        until(lambda: running.line.running == 1)
+        until(lambda: held.rows == [1])
         waits = threads.submit(ask)
-        until(lambda: running.line.waiting == 1)
+        until(lambda: len(running.line.jobs) == 2)
         running.server.should_exit = True
         assert waits.result().status_code == 503
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{running.url}/health")
         held.go()
         assert runs.result().status_code == 200
-
-
-def test_a_request_that_takes_too_long_ends(served):
-    with serving(served, seconds=1e-6) as running:
-        asked = body(max_tokens=200)
-        choice = httpx.post(f"{running.url}/v1/completions", json=asked).json()["choices"][0]
-        assert choice["finish_reason"] == "length"
-        assert len(choice["text"]) < 20
 
 
 def test_an_error_inside_is_one_line_for_the_client_and_one_in_the_log(

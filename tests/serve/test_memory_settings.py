@@ -10,7 +10,7 @@ from knn_logits_serve import Served
 from serve.conftest import PROMPT, serving
 
 
-def ask(client, knn=None, model="tiny", **settings):
+def ask(client, knn=None, model="tiny+texts", **settings):
     found = client.completions.create(
         model=model, prompt=PROMPT, max_tokens=12, temperature=0,
         extra_body={} if knn is None else {"knn": knn}, **settings,
@@ -21,10 +21,9 @@ def ask(client, knn=None, model="tiny", **settings):
 def test_a_request_turns_the_memory_on_and_off(client, by_library):
     alone, mixed = by_library(knn=False)[0], by_library()[0]
     assert alone != mixed
-    assert ask(client, False, "tiny+texts").text == alone
-    assert ask(client, {"on": False}, "tiny+texts").text == alone
+    assert ask(client, False).text == alone
+    assert ask(client, None, "tiny").text == alone
     assert ask(client, True).text == mixed
-    assert ask(client, {"stores": ["texts"]}).text == mixed
     assert ask(client, {}).text == mixed
     assert not hasattr(ask(client, False), "sources")
 
@@ -75,7 +74,6 @@ def test_the_sources_are_the_traces(client, model, tokenizer, store):
 @pytest.mark.parametrize(
     ("knn", "line"),
     [
-        ({"stores": ["other"]}, "this server has no datastore 'other'"),
         (
             {"exclude": ["nothing"]},
             "none of the datastores has a document with the id, title or uri 'nothing'",
@@ -91,9 +89,14 @@ def test_the_sources_are_the_traces(client, model, tokenizer, store):
     ],
 )
 def test_settings_that_make_no_sense_are_refused(client, openai, knn, line):
-    with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
+    with pytest.raises(openai.BadRequestError) as refused:
         ask(client, knn)
     assert line in refused.value.message
+
+
+def test_settings_for_the_model_alone_are_refused(client, openai):
+    with pytest.raises(openai.BadRequestError, match=r"has no datastore: ask for tiny\+texts"):
+        ask(client, {"k": 4}, "tiny")
 
 
 def test_several_datastores_are_one_memory(model, tokenizer, build, store, tmp_path, openai):

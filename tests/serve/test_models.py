@@ -8,7 +8,7 @@ from conftest import make_gpt2
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from knn_logits.errors import ConfigError, ModelError
-from knn_logits_app.padding import pad_rows
+from knn_logits_app.decoding import pad_rows
 from knn_logits_serve import Served
 
 

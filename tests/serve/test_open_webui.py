@@ -5,12 +5,10 @@ import re
 
 import pytest
 
-from knn_logits.ask.answer import PassageEffect
 from knn_logits_app.requests import is_web
 from knn_logits_serve.line import Line
 from knn_logits_serve.open_webui import (
     _listed,
-    _passage,
     numbered,
     title_of,
 )
@@ -148,20 +146,6 @@ def test_a_message_that_looks_like_a_task_is_a_message(served):
 )
 def test_numbers_stand_behind_whole_sentences(text, places, expected):
     assert numbered(text, places).replace("\u2060", "") == expected
-
-
-@pytest.mark.parametrize(
-    ("sentence", "text"),
-    [
-        ("Close the winch cover.", "E42 appears. **Close\nthe winch cover.** Then wait."),
-        ("Close the `winch` cover.", "E42 appears. Close\nthe winch cover. Then wait."),
-        ("", "E42 appears. Close\nthe winch cover. Then wait."),
-    ],
-)
-def test_the_quoted_sentence_is_bold_in_its_passage(sentence, text):
-    read = "E42 appears. Close\nthe winch cover. Then wait."
-    passage = PassageEffect("s", "d", "d", None, None, read, sentence, True, None, (0, 9))
-    assert _passage(passage)["document"] == [text]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ MANY = {
     "tokens": {"prompt": [-1] * 9000},
     "lists of tokens": {"prompt": [[1]] * 9000},
     "stops": {"stop": ["a" * 300] * 9000},
-    "stores": {"knn": {"stores": [0] * 64}},
 }
 
 
@@ -65,7 +64,6 @@ def test_a_body_is_checked_up_to_its_first_error_only(kind):
         ({"max_tokens": -2}, "max_tokens", "max_tokens"),
         ({"max_tokens": True}, "max_tokens", "max_tokens"),
         ({"max_tokens": 1000}, "context of 256", "max_tokens"),
-        ({"max_tokens": 900_000}, "asked for, but this server writes 4,096", "max_tokens"),
         ({"temperature": -1}, "temperature", "temperature"),
         ({"top_p": 0}, "top_p", "top_p"),
         ({"n": 0}, "n: ", "n"),
@@ -95,10 +93,10 @@ def test_a_field_that_makes_no_sense_is_named(http, changed, line, param):
         ({"messages": [{"role": "robot", "content": "a"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url'"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content"),
-        ({"messages": [{"role": "tool", "content": [{"type": "input_audio"}]}]}, "'input_audio'"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "'input_audio'"),
         ({"tool_choice": "required"}, "tool_choice is not supported"),
         ({"response_format": {"type": "robot"}}, "response_format.type"),
-        ({"top_logprobs": 2}, "needs logprobs"),
+        ({"logprobs": True}, "a chat has no logprobs"),
         ({"max_completion_tokens": 0}, "ask for a token"),
     ],
     ids=str,
@@ -130,7 +128,7 @@ def test_unknown_models_and_places_are_not_found(http):
     assert "/v1/chat/completions" in error["message"]
     refused(http.get(COMPLETIONS), 405)
     refused(http.get("/docs"), 404)
-    assert http.get("/health").json() == {"status": "ok", "running": 0, "waiting": 0}
+    assert http.get("/health").json() == {"status": "ok"}
 
 
 def test_values_that_clients_send_for_nothing_or_for_whole_numbers_are_taken(http):

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from knn_logits_serve import grammar, schemas
-from serve.conftest import PROMPT, serving
+from serve.conftest import PROMPT
 
 pytest.importorskip("llguidance", reason="pip install 'knn-logits[serve]'")
 MODEL = "tiny+texts"
@@ -58,14 +58,6 @@ def test_an_answer_matches_its_schema(client, name, settings):
     found = answer(client, model=name, **settings).choices[0]
     assert found.finish_reason == "stop"
     jsonschema.validate(json.loads(found.message.content), SCHEMA)
-
-
-def test_no_forbidden_token_has_a_probability(client):
-    found = answer(client, logprobs=True, top_logprobs=20).choices[0]
-    first = found.logprobs.content[0]
-    allowed = [token.token for token in first.top_logprobs if token.logprob > -100]
-    assert allowed
-    assert all('{"kind": '.startswith(token) for token in allowed)
 
 
 def test_a_stream_has_the_same_json_and_its_sources(client):
@@ -133,20 +125,9 @@ def test_a_schema_that_takes_long_to_compile_is_refused_and_keeps_nobody_waiting
         with pytest.raises(openai.BadRequestError, match="too much time or memory"):
             answer(client, form=of_schema(hostile))
 
-    with ThreadPoolExecutor(6) as threads:
-        asked = [threads.submit(refused, number) for number in range(6)]
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(refused, number) for number in range(3)]
         assert http.get("/health").json()["status"] == "ok"
         jsonschema.validate(json.loads(answer(client).choices[0].message.content), SCHEMA)
         for one in asked:
             one.result()
-
-
-def test_a_schema_is_compiled_within_the_time_of_its_request(served, openai, monkeypatch):
-    monkeypatch.setattr(schemas, "CPU_SECONDS", 60)
-    hostile = of_schema({"type": "integer", "multipleOf": 9999991})
-    with (
-        serving(served, seconds=0.5) as running,
-        running.client() as client,
-        pytest.raises(openai.BadRequestError, match=r"time limit of 0\.5 seconds"),
-    ):
-        answer(client, form=hostile)

@@ -26,13 +26,13 @@ def started(monkeypatch):
 
 def test_the_command_opens_the_model_with_its_datastores(run, started, model_folder, store):
     done = run.good(
-        "serve", model_folder, f"docs={store.folder}", "--port", "0", "--at-once", "3",
+        "serve", model_folder, f"docs={store.folder}", "--port", "0",
         "--name", "knn.example.org", "--api-key", "k", "--lmbda", "0.5",
     )  # fmt: skip
     served, settings = started[0]
     assert list(served.names) == ["tiny+docs", "tiny"]
     assert served.memory.config.lmbda == 0.5
-    assert (settings.at_once, settings.key, settings.names) == (3, "k", ("knn.example.org",))
+    assert (settings.key, settings.names) == ("k", ("knn.example.org",))
     assert settings.host == "127.0.0.1"
     assert "no chat template" in done.err
 

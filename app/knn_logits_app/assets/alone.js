@@ -1,18 +1,4 @@
-// Makes an answer a page of its own, which a visitor can save and a chat shows in a frame.
-
-const SELF = document.currentScript?.textContent ?? "";
-
-// Returns the page of an answer as text. bundle.py defines ALONE, the template of the page.
-const alonePage = (data) => {
-  const parts = {
-    "[style]": document.getElementById("kl-style").textContent,
-    "[content]": JSON.stringify(data).replaceAll("<", "\\u003c"),
-    "[script]": SELF,
-    "[opening]": "",
-    "[closing]": "",
-  };
-  return ALONE.split(/(\[[a-z]+\])/).map((one) => parts[one] ?? one).join("");
-};
+// Shows an answer that is a page of its own, as a chat shows it in a frame.
 
 const alone = () => {
   const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -117,16 +117,9 @@ const textOf = (known, { same, open, panel, coloured }) => {
   return parts;
 };
 
-const footer = (side, { kind, tools }) => {
+const footer = (side, { tools }) => {
   const parts = [];
-  if (side.done || side.seconds) {
-    let speed = count(side.tokens, "token");
-    if (side.seconds > 0 && side.tokens) {
-      const rate = side.tokens / side.seconds;
-      speed += `, ${rate < 10 ? short(rate) : Math.round(rate)} a second${kind === "explain" ? ": read in one pass" : ""}`;
-    }
-    parts.push(h("span", {}, speed));
-  }
+  if (side.done || side.seconds) parts.push(h("span", {}, count(side.tokens, "token")));
   if (side.stopped) parts.push(h("span", {}, `ended early: ${side.stopped}`));
   if (side.knn && !side.trace && side.seconds) parts.push(h("span", {}, "looking the passages up …"));
   return parts.length ? h("div", { class: "kl-foot" }, parts, tools) : null;

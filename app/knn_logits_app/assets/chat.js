@@ -68,10 +68,8 @@ const replyOf = (frame, tools) => {
     sources.length ? h("p", { class: "kl-from" }, missing ? "It and its alternatives are from:" : frame.quoted ? "Quoted word for word from:"
       : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
-    // A quoted answer may take 0.00 s.
-    Number.isFinite(frame.seconds) ? h("p", { class: "kl-took" }, frame.seconds < 0.1 ? "under 0.1 s" : `${frame.seconds.toFixed(1)} s`, " ",
-      frame.ownWords || frame.stores.includes("your text") ? null
-        : button("Copy a link", (event) => copy(tools.link(), event.currentTarget), { class: "kl-link" })) : null,
+    !frame.done || frame.stopped || frame.ownWords || frame.stores.includes("your text") ? null
+      : h("p", { class: "kl-took" }, button("Copy a link", (event) => copy(tools.link(), event.currentTarget), { class: "kl-link" })),
   ].filter(Boolean);
 };
 

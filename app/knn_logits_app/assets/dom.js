@@ -68,17 +68,14 @@ const upload = (files) => [...files ?? []].forEach((file) => {
   if (type) uploads.set(`upload:${file.name}`, URL.createObjectURL(new Blob([file], { type })));
 });
 
-// The address of a document's original, which may be a file that the visitor uploaded or stand under
-// the address of all originals; null if it is not known. `#page=2` leads to a page of a PDF.
+// The address of a document's original, which may be a file that the visitor uploaded; null if it is
+// not known. `#page=2` leads to a page of a PDF.
 const addressOf = (uri) => {
   const [name, place] = (uri ?? "").split("#");
   const at = place === undefined ? "" : `#${place}`;
   if (uploads.has(name)) return uploads.get(name) + at;
   try {
-    if (/^https?:\/\//i.test(uri) && new URL(uri)) return uri;
-    if (!ORIGINALS || !name || /^[\w+.-]+:/.test(name)) return null;
-    const { href } = new URL(name.split("/").map(encodeURIComponent).join("/"), ORIGINALS);
-    return href.startsWith(ORIGINALS) ? href + at : null;
+    return /^https?:\/\//i.test(uri) && new URL(uri) ? uri : null;
   } catch {
     return null;
   }
@@ -90,11 +87,4 @@ const link = (uri, label = "open") => {
   if (!address) return null;
   return h("a", { href: address, target: "_blank", rel: "noopener noreferrer nofollow" }, label,
     h("span", { class: "kl-sr" }, label === "open" ? " the document in a new tab" : " in a new tab"));
-};
-
-const download = (name, type, content) => {
-  const anchor = h("a", { download: name });
-  anchor.href = URL.createObjectURL(new Blob([content], { type }));
-  anchor.click();
-  setTimeout(() => URL.revokeObjectURL(anchor.href), 1000);
 };

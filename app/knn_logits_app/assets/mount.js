@@ -113,19 +113,6 @@ const mount = (element, props, trigger, watch) => {
   const nothingNear = () => view.known.side.trace?.alone ? h("div", { class: "kl-far", role: "status" },
     h("p", {}, h("b", {}, "Nothing near."), " The memory has no part in these words.")) : null;
 
-  // Shows the nearest passage.
-  const nearestPassage = () => {
-    const { trace } = view.known.side;
-    if (!trace?.alone) return null;
-    const { live } = view.known;
-    const order = (one) => (live ? live.steps[one].distances[0] * (live.metric === "l2" ? 1 : -1) : 0);
-    const [place] = trace.tokens.map((one, number) => number)
-      .filter((one) => trace.tokens[one].neighbors.length).sort((one, two) => order(one) - order(two));
-    const passage = place === undefined ? null : trace.tokens[place].neighbors[0];
-    return passage && h("p", { class: "kl-nearest" }, "The nearest passage is: ", h("i", {}, fromAWord(passage.before), toAWord(passage.word + passage.after)),
-      ", ", h("b", {}, documentOf(trace, passage.document).name), ".");
-  };
-
   // Redraws everything that depends on the settings, which is all but the text.
   const repaint = () => {
     const { known, same } = view;
@@ -238,7 +225,7 @@ const mount = (element, props, trigger, watch) => {
       out.replaceChildren(
         h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, view.known, view.same) : null),
         h("div", { class: "kl-notes" }, traced ? notice() : null), ...[traced && differences(), nothingNear()].filter(Boolean), grid,
-        ...[nearestPassage()].filter(Boolean), legend(data.kind, view.known));
+        legend(data.kind, view.known));
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");
     out.dataset.done = String(Object.values(data.sides).every((side) => side.done));

@@ -1,4 +1,4 @@
-// Handles the page around the answers: the Enter key, the settings on a phone, and prompts to try.
+// Handles the page around the answers: the settings on a phone, files, and limits.
 
 const narrow = () => matchMedia("(max-width: 760px)").matches;
 // Whether the sources of a word are a sheet at the lower edge, and not a column (answer.css).
@@ -15,26 +15,6 @@ const fill = (selector, text) => {
 // Runs something once the page knows of what was changed last, which takes a moment.
 const later = (run) => requestAnimationFrame(() => requestAnimationFrame(run));
 const press = (selector) => later(() => document.querySelector(selector)?.click());
-// Writes a text on.
-const write = (text) => {
-  document.getElementById("open-generate").click();
-  fill("#prompt textarea", text);
-  press("#write");
-};
-
-// Makes Enter write or send, and Shift+Enter break the line. In gradio it is the other way round.
-const SENDS = { "#prompt textarea": "#write", "#chat-question textarea": "#chat-send" };
-const enter = (event) => {
-  const box = event.key === "Enter" && !event.isComposing && Object.keys(SENDS).find((one) => event.target.matches?.(one));
-  if (!box) return;
-  event.stopPropagation();
-  if (event.shiftKey) return;
-  event.preventDefault();
-  if (event.type === "keydown") document.querySelector(SENDS[box]).click();
-};
-document.addEventListener("keydown", enter, true);
-document.addEventListener("keypress", enter, true);
-
 // Shows that an answer is awaited or written, until its last frame. A request that the server refuses
 // has no frame, so the state ends by itself. It may be waiting still, and can be stopped.
 const AWAITED = 8000;

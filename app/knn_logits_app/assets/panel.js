@@ -1,7 +1,7 @@
 // Draws the panel of a word: its documents with their passages, the other candidates, and buttons
 // that write the answer again in another way.
 
-const BEFORE = 140, AFTER = 80, SOURCES = 3, CHARTS = 8;
+const BEFORE = 140, AFTER = 80, SOURCES = 3, CHARTS = 3;
 
 // Shortens the text before a word so that it begins with a whole word.
 const fromAWord = (before, most = BEFORE) => {
@@ -166,7 +166,6 @@ const turning = (word, view) => {
 const panelOf = (word, view) => {
   const { trace } = view.known.side;
   const charts = word.tokens.slice(0, CHARTS).filter((one) => view.known.states[one].candidates.length);
-  const others = charts.slice(1).map((one) => chart(one, view));
   const span = view.spanOf(word);
   const comes = sources(word, view);
   const lmbda = view.known.states[word.tokens[0]].lmbda;
@@ -181,7 +180,5 @@ const panelOf = (word, view) => {
     h("div", { class: "kl-cols" },
       comes && h("div", {}, h("h4", {}, "Where it comes from"), comes),
       h("div", {}, h("h4", {}, "What else might have stood here"),
-        charts.length ? chart(charts[0], view) : h("p", {}, "Not known."),
-        others.length ? h("details", {}, h("summary", {},
-          others.length === 1 ? "the other piece of the word" : `the ${others.length} other pieces of the word`), others) : null)));
+        charts.length ? charts.map((one) => chart(one, view)) : h("p", {}, "Not known."))));
 };

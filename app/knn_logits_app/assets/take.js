@@ -1,10 +1,17 @@
-// Lets a visitor share and save answers, as links, as text with footnotes, and as pages.
+// Lets a visitor share answers, as links and as text with footnotes.
+
+// { stores: each datastore's own settings, names: of the settings, bytes, files, suffixes: of uploads }
+let server = { stores: {}, names: [], bytes: Infinity, files: Infinity, suffixes: [] };
+// The names of the settings among the values of a form.
+let names = ["lmbda", "k", "temperature"];
+
+// Returns the settings of the first datastore that is chosen. A visitor's text has those of the first.
+const own = (stores) => [...(server.stores[stores?.[0]] ?? Object.values(server.stores)[0] ?? [])];
 
 // The request in the page's address: to write ("q"), to explain or to ask. Its word is opened once
 // its answer is finished.
 const address = new URLSearchParams(location.search);
 const linked = { kind: null, word: null, run: false };
-if (address.get("embed")) document.documentElement.classList.add("kl-embed");
 
 const given = (name, now) => {
   const value = address.get(name);
@@ -19,7 +26,7 @@ const keepLast = (answer) => {
     sessionStorage.removeItem(LAST); // there is no room for it
   }
 };
-const keptLast = () => (["q", "embed"].some((name) => address.get(name)) ? null : sessionStorage.getItem(LAST));
+const keptLast = () => (address.get("q") ? null : sessionStorage.getItem(LAST));
 // Returns the values of the form that the kept answer had. A visitor's own text is gone with the page.
 const asBefore = (now) => {
   const values = JSON.parse(keptLast() ?? "{}").asked?.values;
@@ -115,11 +122,8 @@ const toolsOf = (view) => {
   const { data } = view;
   const main = data.sides.knn ?? data.sides.text;
   if (!main?.trace) return null;
-  const page = () => download("answer.html", "text/html", alonePage(data));
   const tool = (label, run, name) => button(label, run, { class: `kl-link ${name}` });
   return h("div", { class: "kl-tools" },
     linkable(data) ? tool("Copy a link", (event) => copy(linkOf(view), event.currentTarget), "kl-copy-link") : null,
-    tool("Copy with sources", (event) => copy(withFootnotes(view), event.currentTarget), "kl-copy"),
-    tool("Save as a page (HTML)", page, "kl-export"));
+    tool("Copy with sources", (event) => copy(withFootnotes(view), event.currentTarget), "kl-copy"));
 };
-

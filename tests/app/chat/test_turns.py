@@ -8,10 +8,9 @@ import pytest
 from conftest import TEXTS
 
 from app.chatting import GENERAL, MISSING, OPEN_ALL, QUEEN, Chat
-from app.conftest import PATIENCE, eventually, expect, serving, stop_heard
+from app.conftest import PATIENCE, eventually, expect, stop_heard
 from app.test_raw_requests import call, form
 from knn_logits import Asking
-from knn_logits_app.visitors import Quotas
 
 OPTIONS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"], "resultTypes": ["violations"]}
 
@@ -133,27 +132,6 @@ def test_a_question_that_is_stopped_while_it_waits_is_never_asked(chat, chat_pag
     go.set()
     expect(chat.ask(MISSING)).to_contain_text("No passage answers this.")
     assert queries == [MISSING]
-
-
-def test_one_address_has_only_so_many_questions_at_a_time(chat_page, held):
-    session = chat_page[1].session
-    library = session.library
-    limits = {"quotas": Quotas(waiting=2), "limits": session.limits}
-    with serving(library, **limits) as (url, _), httpx.Client(base_url=url) as client:
-        (ask,) = [
-            one["id"] for one in client.get("/config").json()["dependencies"]
-            if [event for _, event in one["targets"]] == ["ask"] and len(one["inputs"]) == 5
-        ]  # fmt: skip
-        name = next(iter(library.stores))
-        data = [[name], 0.5, 4, 1.0, False]
-        codes = []
-        for number in range(3):
-            event = {"turn": 1, "question": QUEEN, "history": []}
-            body = {"data": data, "event_data": event, "fn_index": ask}
-            body["session_hash"] = f"somebody{number}"
-            codes.append(client.post("/gradio_api/queue/join", json=body, timeout=60).status_code)
-        assert codes == [200, 200, 503]
-        held.set()
 
 
 def test_a_link_asks_a_question_and_another_continues_a_text(visit, chat_page):
