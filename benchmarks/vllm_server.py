@@ -103,7 +103,7 @@ def clients(args, prompts):
     texts = [AutoTokenizer.from_pretrained(args.model).decode(one) for one in prompts]
     result = {}
     with tempfile.TemporaryDirectory() as folder, VLLM(args, folder) as vllm:
-        own = Server(args.model, args.store, args.tokens, 16, folder, args.dtype)
+        own = Server(args.model, args.store, args.tokens, folder, args.dtype)
 
         def ask(number):
             with httpx.Client(base_url=URL, timeout=600, trust_env=False) as client:
