@@ -75,11 +75,7 @@ def echo_of(
         for text, token, row in zip(texts[1:], ids[1:], rows, strict=True):
             tokens.append(scored(tokenizer, text, *_likeliest(row, token, number)))
         return tuple(tokens)
-    settings: dict[str, Any] = {"max_neighbors": 0, "candidates": number}
-    settings |= memory.config.stored_values()
-    if memory.gate is not None:
-        settings["lmbda"] = memory.gate
-    trace = explain(served.model, tokenizer, memory, ids, **settings)[0]
+    trace = explain(served.model, tokenizer, memory, ids, max_neighbors=0, candidates=number)[0]
     tokens = [Token(texts[0])]
     for text, traced in zip(texts[1:], trace.tokens, strict=True):
         if traced.p is None:

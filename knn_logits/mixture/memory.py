@@ -219,6 +219,8 @@ class Memory:
         )
         self.weighing = Weighing.of(self.config, self.retriever.weights)
         self._gated = tuple(self._gates(rules)) if adaptive else ()
+        if self._gated:
+            self.gate = self._gated[0].gate
         self.experts: tuple[Matches | InfiniGram, ...] = tuple(part.matches for part in self._gated)
         if self.config.infini_gram:
             infini_gram = InfiniGram(self.stores, self.config, self._indexes)

@@ -215,7 +215,8 @@ class Datastore:
         """The documents, in the order of their tokens."""
         manifest = self.manifest
         path, data = self._path("documents"), self._documents_file
-        return read_documents(path, data, manifest.documents, manifest.tokens)
+        pairs = manifest.pairs is not None
+        return read_documents(path, data, manifest.documents, manifest.tokens, pairs=pairs)
 
     @cached_property
     def contexts(self) -> Contexts:

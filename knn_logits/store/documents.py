@@ -31,11 +31,13 @@ _LONGEST_SOURCE = 2000
 
 _LENGTH = Annotated[int, Field(ge=1, le=1 << 62)]
 _ID = Annotated[str, Field(max_length=_LONGEST_ID)]
+_STRICT = ConfigDict(strict=True)
 # The length of a document, its id, its title, its uri, its metadata, and the source of a pair.
-_Texts = tuple[_LENGTH, _ID, str | None, str | None, str | None]
 _ROW: TypeAdapter[tuple[Any, ...]] = TypeAdapter(
-    _Texts | tuple[_LENGTH, _ID, str | None, str | None, str | None, str],
-    config=ConfigDict(strict=True),
+    tuple[_LENGTH, _ID, str | None, str | None, str | None], config=_STRICT
+)
+_PAIR: TypeAdapter[tuple[Any, ...]] = TypeAdapter(
+    tuple[_LENGTH, _ID, str | None, str | None, str | None, str], config=_STRICT
 )
 
 
@@ -84,8 +86,10 @@ _CACHED_RECORDS = 4096
 class Documents:
     """The table of documents, by number: lines of JSON, which are parsed when they are needed."""
 
-    def __init__(self, data: Array, ends: Ints, lengths: Ints) -> None:
-        self._data, self._ends = data, ends
+    def __init__(
+        self, data: Array, ends: Ints, lengths: Ints, row: TypeAdapter[tuple[Any, ...]]
+    ) -> None:
+        self._data, self._ends, self._row = data, ends, row
         self._records: dict[int, DocumentRecord] = {}
         self.length = lengths
         self.first: Ints = np.cumsum(lengths) - lengths
@@ -98,7 +102,7 @@ class Documents:
         record = self._records.get(number)
         if record is None:
             start = int(self._ends[number - 1]) if number else 0
-            row = _ROW.validate_json(self._data[start : self._ends[number]].tobytes())
+            row = self._row.validate_json(self._data[start : self._ends[number]].tobytes())
             record = DocumentRecord(int(self.first[number]), *row)
             if len(self._records) < _CACHED_RECORDS:
                 self._records[number] = record
@@ -162,21 +166,22 @@ def map_documents(path: Path) -> Array:
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
-def read_documents(path: Path, data: Array, rows: int, tokens: int) -> Documents:
+def read_documents(path: Path, data: Array, rows: int, tokens: int, *, pairs: bool) -> Documents:
     """Reads the mapped table of `rows` documents, which must cover all tokens without a gap."""
+    row = _PAIR if pairs else _ROW
     try:
         ends = np.flatnonzero(data == ord("\n")) + 1
         if len(ends) != rows or rows > tokens or len(data) != (ends[-1] if rows else 0):
             raise ValueError(f"it has {len(ends)} lines for {rows} documents of {tokens} tokens")
         bounds = itertools.pairwise([0, *ends.tolist()])
-        lengths = [_ROW.validate_json(data[start:end].tobytes())[0] for start, end in bounds]
+        lengths = [row.validate_json(data[start:end].tobytes())[0] for start, end in bounds]
         if sum(lengths) != tokens:
             raise ValueError("its documents do not cover all tokens")
     except ValueError as error:
         raise DamagedError(
             f"{path} cannot be read: {' '.join(first_problem(error).split())[:300]}; rebuild it"
         ) from error
-    return Documents(data, ends, np.array(lengths, np.int64))
+    return Documents(data, ends, np.array(lengths, np.int64), row)
 
 
 @dataclass(frozen=True)

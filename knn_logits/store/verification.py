@@ -193,7 +193,8 @@ def _number_problem(numbers: Array, record: FileRecord, manifest: Manifest) -> s
 
 def _check_together(folder: Path, manifest: Manifest) -> None:
     path = manifest.path(folder, "documents")
-    documents = read_documents(path, map_documents(path), manifest.documents, manifest.tokens)
+    data, pairs = map_documents(path), manifest.pairs is not None
+    documents = read_documents(path, data, manifest.documents, manifest.tokens, pairs=pairs)
     contexts = Contexts(documents.first, manifest.tokens, manifest.windows.concatenate)
     keys = sum(file.shape[0] for file in manifest.key_shards if file.shape)
     missing = manifest.key_shards and keys != manifest.entries
