@@ -33,8 +33,8 @@ _MEANINGS = {
     "the name; for a private datastore log in with `hf auth login`, or give a token (HF_TOKEN)",
     "RevisionNotFoundError": "{repo} has no revision {revision} on the Hub: leave the revision out "
     "to get the newest",
-    "LocalEntryNotFoundError": "{repo} is no folder here and not whole in this machine's cache, and the "
-    "Hub was not reached ({reason}): check the path, HF_HUB_OFFLINE and the connection",
+    "LocalEntryNotFoundError": "{repo} is no folder here and not whole in this machine's cache, "
+    "and the Hub was not reached ({reason}): check the path, HF_HUB_OFFLINE and the connection",
     "EntryNotFoundError": "{address} does not hold a complete datastore: check the name, or tell "
     "its publisher",
     "Exception": "{hub} gave no usable answer about {repo} ({reason}): run the command again; "
