@@ -28,7 +28,7 @@ _FEED_FORWARD_NAMES = (
     "mixer",
     "fc1",
 )
-_ADVICE = "`print(model)` lists its modules"
+_ADVICE = "`model.named_modules()` lists them"
 
 
 @dataclass(frozen=True)

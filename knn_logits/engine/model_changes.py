@@ -1,4 +1,4 @@
-"""Notices that a model has changed since it was opened: by training or an adapter."""
+"""Notices that a model has changed since it was opened: by training, an adapter or a hook."""
 
 from __future__ import annotations
 
@@ -27,8 +27,12 @@ def _sampled(parameter: nn.Parameter) -> str:
         return ""
 
 
+def _is_of_package(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("knn_logits.")
+
+
 def weights_state(model: nn.Module) -> list[Any]:
-    """Returns what differs once a model's modules, weights or adapters have changed."""
+    """Returns what differs once a model's modules, weights, adapters or hooks have changed."""
     state: list[Any] = []
     for module in model.modules():
         inside = vars(module)
@@ -40,6 +44,8 @@ def weights_state(model: nn.Module) -> list[Any]:
                 except RuntimeError:  # a tensor without memory of its own, or of inference mode
                     state.append(id(parameter))
                 state.append(_sampled(parameter))
+        for hooks in (inside["_forward_pre_hooks"], inside["_forward_hooks"]):
+            state += (id(hook) for hook in hooks.values() if not _is_of_package(hook))
         # An adapter can be switched without a change of any weight.
         if "_active_adapter" in inside:
             state += (str(inside.get(name)) for name in _ADAPTERS)
@@ -63,7 +69,7 @@ class WeightsCheck:
                     check_model(self._model, store, self._location)
                 except MismatchError as error:
                     raise MismatchError(
-                        "the model has changed since it was opened, by an adapter or by "
-                        f"training: {error}, or build another datastore with the current model"
+                        "the model has changed since it was opened, by an adapter, a hook "
+                        f"or training: {error}, or build another datastore with the current model"
                     ) from error
                 self._states[store.folder] = state

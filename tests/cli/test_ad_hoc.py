@@ -69,4 +69,4 @@ def test_what_cannot_be_read_is_said(run, model_folder, tmp_path):
 
 def test_an_empty_folder_is_refused_before_the_model_is_loaded(run, tmp_path):
     done = run.refused("ask", "/nowhere/model", tmp_path, "Who has the key?")
-    assert "no readable document: no file is there" in done.line
+    assert "no readable document: nothing is there" in done.line

@@ -96,7 +96,7 @@ def one_line(result, *parts):
     [
         (["--index", "IVF,nonsense"], "IVF,nonsense"),
         (["--window", "99999"], "window 99999"),
-        (["--key", "transformer.h.99.mlp:input"], "print(model)"),
+        (["--key", "transformer.h.99.mlp:input"], "named_modules"),
         (["--device", "cuda"], "--device cpu"),
     ],
 )
@@ -112,7 +112,7 @@ def test_what_is_no_store_or_no_model(run, built, model_folder, tmp_path):
     store, _ = built
     one_line(run("info", tmp_path / "nowhere"), "nowhere")
     (tmp_path / "folder").mkdir()
-    one_line(run("info", tmp_path / "folder"), "no datastore")
+    one_line(run("info", tmp_path / "folder"), "is not a datastore")
     one_line(run("generate", tmp_path / "folder", store, "--prompt", "a"), "cannot load the model")
     one_line(run("generate", "no/such-model", store, "--prompt", "a"), "no/such-model")
     one_line(run("generate", model_folder, store, "--prompt", ""), "prompt")
