@@ -22,6 +22,8 @@ PASSAGE_TOKENS, MAX_TOKENS = 160, 320
 MAX_CHARACTERS = 800
 QUESTION_MARKS = ("?", "\uff1f", "\u061f")
 _SENTENCE_CUT = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\s+|$)|(.{{{MAX_CHARACTERS}}})")
+# sentencex takes the square of a text's length, so that a longer block is cut between two words.
+_BLOCK_CUT = re.compile(r"(?s)(.{1,10000})(?: |$)|(.{10000})")
 _CODE_CUT = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\n|$)|(.{{{MAX_CHARACTERS}}})")
 _MARKER = re.compile(r"\s*(?:[-*+•▪◦●–>]|\(?\d{1,3}[.)]|[a-z]\)|[QA]:)\s+")
 _CLOSING = re.compile(r"\s#+$")
@@ -212,7 +214,8 @@ def cut_sentences(text: str, kind: str, language: str) -> Iterator[str]:
 
         marker = _MARKER.match(text)
         plain = " ".join(text[marker.end() if marker else 0 :].split())
-        parts = [part.strip() for part in sentencex.segment(language, plain)] if plain else []
+        pieces = (piece[1] or piece[2] for piece in _BLOCK_CUT.finditer(plain))
+        parts = [part.strip() for piece in pieces for part in sentencex.segment(language, piece)]
     for part in parts:
         if len(part) > MAX_CHARACTERS:
             yield from (match[1] or match[2] for match in _SENTENCE_CUT.finditer(part))

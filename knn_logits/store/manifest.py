@@ -112,7 +112,9 @@ class Manifest(Record):
     def to_bytes(self) -> bytes:
         content = Manifest.model_validate(self.model_dump()).model_dump(mode="json")
         content["checksum"] = checksum_of(content)
-        return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        # What UTF-8 cannot have, such as half of a pair of UTF-16, JSON writes as \udxxx.
+        return text.encode(errors="backslashreplace") + b"\n"
 
 
 def checksum_of(content: dict[str, Any]) -> str:
