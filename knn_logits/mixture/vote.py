@@ -103,9 +103,9 @@ def joint_vote(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """log w_i [rows, sum of k] and λ [rows] of p = sum of share_j p_j + (1 - λ) p_LM.
 
     Args:
-        parts: log w_i [rows, k_j] and the share [rows] of each vote. An empty vote has no share.
+        parts: log w_i [rows, k_j] and the share [rows] of each vote. An empty vote has the share 0.
     """
-    shares = [share.to(weights) * any_vote(weights) for weights, share in parts]
+    shares = [share.to(weights) for weights, share in parts]
     total = sum(shares[1:], shares[0])
     weights = [
         part + (share / total).log().nan_to_num(nan=NO_WEIGHT, neginf=NO_WEIGHT).unsqueeze(-1)
@@ -119,7 +119,8 @@ def second_vote(
 ) -> tuple[Tensor, Tensor]:
     """log w_i [rows, k + n] and λ [rows] of p = s p_2 + (1 - s) (λ p_1 + (1 - λ) p_LM)."""
     shares = shares.to(weights) * any_vote(occurrences)
-    return joint_vote([(weights, (1.0 - shares) * lmbda), (occurrences, shares)])
+    first = (1.0 - shares) * lmbda * any_vote(weights)
+    return joint_vote([(weights, first), (occurrences, shares)])
 
 
 def any_vote(weights: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def endpoint() -> str:
     return str(constants.ENDPOINT)
 
 
-# What is asked for at the moment, and the most bytes that the answer may have.
+# The name that is being fetched, and the maximum number of bytes of the answer.
 _question: ContextVar[tuple[HubName, int] | None] = ContextVar("_question", default=None)
 
 

@@ -113,7 +113,7 @@ class Manifest(Record):
         content = Manifest.model_validate(self.model_dump()).model_dump(mode="json")
         content["checksum"] = checksum_of(content)
         text = json.dumps(content, indent=1, ensure_ascii=False)
-        # What UTF-8 cannot have, such as half of a pair of UTF-16, JSON writes as \udxxx.
+        # UTF-8 has no lone surrogates of UTF-16. JSON writes them as \udxxx.
         return text.encode(errors="backslashreplace") + b"\n"
 
 

@@ -91,8 +91,8 @@ class VLLMModel(nn.Module):
         states: Tensor
         if key == "ffn_input":
             states = self._runner.knn_states[places]
-            return states
-        states = self._runner.execute_model_state.sample_hidden_states
+        else:
+            states = self._runner.execute_model_state.sample_hidden_states
         return states
 
     def get_decoder(self) -> nn.Module:
