@@ -37,8 +37,6 @@ from knn_logits.engine.tokens import special_ids
 from knn_logits.errors import ConfigError
 from knn_logits.evidence.sources import words_of
 from knn_logits.evidence.token_documents import place_of
-from knn_logits.generation.arguments import arguments_for_drafts
-from knn_logits.generation.drafts import DraftedDecoding, Drafter
 from knn_logits.locks import cached_property
 from knn_logits.mixture.memory import Memory
 
@@ -190,7 +188,8 @@ class Asking:
         prompt, passages, turns = fitting(
             self.tokenizer, question, [passage for passage, _ in rows], history, room
         )
-        written, passes = self._write(prompt, streamer, settings)
+        written = self._write(prompt, streamer, settings)
+        passes = len(written)
         special = special_ids(self.tokenizer)
         written = [token for token in written if token not in special]
         texts = token_texts(self.tokenizer, written)
@@ -299,32 +298,22 @@ class Asking:
         rows = enumerate(self._ranking.rows if hidden else ())
         return [row for row, (part, _) in rows if (part.store, part.document) in hidden]
 
-    def _write(
-        self, prompt: list[int], streamer: Any, given: dict[str, Any]
-    ) -> tuple[list[int], int]:
-        """The tokens of an answer, and the forward passes that it took."""
+    def _write(self, prompt: list[int], streamer: Any, given: dict[str, Any]) -> list[int]:
+        """The tokens of an answer."""
         ids = torch.tensor([prompt], device=input_device(self.model))
         pad = self.tokenizer.pad_token_id
         settings: dict[str, Any] = {
             "input_ids": ids,
             "attention_mask": torch.ones_like(ids),
             "max_new_tokens": self.config.max_new_tokens,
-            "do_sample": self.config.sample,
+            "do_sample": False,
             "pad_token_id": self.tokenizer.eos_token_id if pad is None else pad,
             "streamer": streamer,
             **given,
         }
-        drafted = arguments_for_drafts(self.model, settings) if self.config.draft else None
-        if drafted is None:
-            output = self.model.generate(**settings)
-            written = output[0, ids.shape[1] :].tolist()
-            return written, len(written)
-        drafter = Drafter(None)
-        loop = DraftedDecoding(
-            lambda text, room: drafter.draft(text, None, room), drafter.learn, streamer
-        )
-        output = self.model.generate(**drafted, custom_generate=loop)
-        return output[0, ids.shape[1] :].tolist(), loop.passes + 1
+        output = self.model.generate(**settings)
+        written: list[int] = output[0, ids.shape[1] :].tolist()
+        return written
 
     def _shown(self, passage: Passage, sentence: str) -> PassageEffect:
         record = passage.store.documents[passage.document]

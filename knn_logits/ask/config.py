@@ -30,12 +30,6 @@ class AskConfig:
         3, "Number of passages in the model's context when it writes.", least=1, most=64
     )
     max_new_tokens: int = setting(120, "Maximum number of new tokens.", least=1)
-    sample: bool = setting(False, "Sample instead of greedy decoding.")
-    draft: bool = setting(
-        True,
-        "Verify several draft tokens from the passages per forward pass.",
-        option="--draft/--no-draft",
-    )
     evidence: bool = setting(
         True,
         "Measure the effect of each passage on a written answer by leaving it out; one forward "

@@ -36,6 +36,9 @@ _FOLDERS = tuple(
     for place in (Path(sys.prefix) / "share" / "knn-logits", cache_folder())
 )
 _BATCH, _MAX_TOKENS = 32, 256
+# Sharpness of the soft minimum, where 0 gives the mean. Chosen on XQuAD, CLAP NQ and NQ-open: see
+# docs/research/answers.md.
+_SHARPNESS = 4.0
 # Sentences without a common subject: their mean cosine is where the encoder's scale begins.
 _UNRELATED = (
     "The ferry leaves the harbor at six in the morning.",
@@ -116,28 +119,22 @@ class Encoder:
         return vectors
 
     @torch.no_grad()
-    def late_interaction(self, texts: Sequence[str], question: str) -> Array:
+    def late_interaction(self, texts: Sequence[str], question: str) -> tuple[Array, Array]:
         """Compares texts with a question token by token: 0 like unrelated sentences, 1 at most.
 
-        It is the mean, over the question's tokens, of the largest cosine with a token of a text:
-        Khattab and Zaharia (2020), "ColBERT", equation 3, divided by the number of tokens.
+        For each of the question's tokens the largest cosine with a token of a text is taken:
+        Khattab and Zaharia (2020), "ColBERT", equation 3. A text about something related lacks a
+        few of the tokens, which their soft minimum, -1/b ln mean(exp(-b cosine)), shows more than
+        their mean.
 
         Returns:
-            float32 [texts].
+            The soft minima and the means, float32 [texts] each.
         """
         asked, counted = self._states([question], "query", special=False)
-        largest = _largest(*self._states(texts, "document"), asked[0, counted[0]])
-        return (largest - self._unrelated_tokens) / (1.0 - self._unrelated_tokens)
-
-    @cached_property
-    def _unrelated_tokens(self) -> float:
-        """The mean of what `late_interaction` compares, of unrelated sentences."""
-        with torch.no_grad():
-            asked, counted = self._states(_UNRELATED, "query", special=False)
-            states = self._states(_UNRELATED, "document")
-        rows = [_largest(*states, one[count]) for one, count in zip(asked, counted, strict=True)]
-        largest, number = np.stack(rows), len(rows)
-        return float(largest.sum() - largest.trace()) / (number * (number - 1))
+        found = _interaction(*self._states(texts, "document"), asked[0, counted[0]])
+        _, unrelated = self._unrelated
+        low, mean = (found - unrelated) / (1.0 - unrelated)
+        return low, mean
 
     def _states(
         self, texts: Sequence[str], kind: str, *, special: bool = True
@@ -169,13 +166,20 @@ class Encoder:
             float32 [texts].
         """
         cosines: Array = vectors.astype(np.float32) @ query
-        return (cosines - self._unrelated) / (1.0 - self._unrelated)
+        unrelated, _ = self._unrelated
+        return (cosines - unrelated) / (1.0 - unrelated)
 
     @cached_property
-    def _unrelated(self) -> float:
-        """The mean cosine of unrelated sentences."""
-        vectors, number = self.encode(_UNRELATED), len(_UNRELATED)
-        return float((vectors.sum(axis=0) ** 2).sum() - number) / (number * (number - 1))
+    def _unrelated(self) -> tuple[float, Array]:
+        """The means of `similarities` and `late_interaction`, [2, 1], of unrelated sentences."""
+        others = ~np.eye(len(_UNRELATED), dtype=bool)
+        vectors = self.encode(_UNRELATED)
+        with torch.no_grad():
+            asked, counted = self._states(_UNRELATED, "query", special=False)
+            states = self._states(_UNRELATED, "document")
+            rows = zip(asked, counted, strict=True)
+            found = np.stack([_interaction(*states, one[count]) for one, count in rows], axis=1)
+        return float((vectors @ vectors.T)[others].mean()), found[:, others].mean(1, keepdims=True)
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
         if self._by_first:
@@ -184,11 +188,13 @@ class Encoder:
         return (states * weights).sum(dim=1) / weights.sum(dim=1)
 
 
-def _largest(states: Tensor, mask: Tensor, asked: Tensor) -> Array:
-    """The mean of the largest cosine of each token [tokens, dim] with a token of each text."""
+def _interaction(states: Tensor, mask: Tensor, asked: Tensor) -> Array:
+    """The soft minima and means of the tokens' [tokens, dim] largest cosines, [2, texts]."""
     cosines = normalize(states, dim=-1) @ normalize(asked, dim=-1).T
-    largest: Array = cosines.masked_fill(~mask[:, :, None], -1.0).amax(1).mean(-1).cpu().numpy()
-    return largest
+    largest = cosines.masked_fill(~mask[:, :, None], -1.0).amax(1)
+    low = (-_SHARPNESS * largest).exp().mean(-1).log() / -_SHARPNESS
+    found: Array = torch.stack([low, largest.mean(-1)]).cpu().numpy()
+    return found
 
 
 def default_encoder() -> str:

@@ -77,11 +77,6 @@ def test_effects_are_differences_of_single_passes(asking, model, tokenizer):
     assert "likel" in answer.effect_line(read[0])
 
 
-def test_drafts_change_no_word(asking):
-    texts = [asking(words="write", draft=draft).answer(QUESTION).text for draft in (True, False)]
-    assert texts[0] == texts[1] != ""
-
-
 def test_documents_that_are_left_out_or_removed_answer_nothing(asking, store, tmp_path):
     assert asking(memory={"exclude": ("2",)}).answer(QUESTION).text != TEXTS[2]
     folder = shutil.copytree(store.folder, tmp_path / "s")

@@ -1,5 +1,6 @@
 """The vectors of sentences stay in step with the documents of a datastore."""
 
+import math
 import shutil
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_a_direction_that_all_vectors_share_does_not_count(tiny_encoder, monkeyp
     assert found[1] == pytest.approx(found[0], abs=1e-3)
 
 
-def test_late_interaction_is_the_mean_of_the_largest_cosines_in_proportion(tiny_encoder):
+def test_late_interaction_takes_soft_minimum_and_mean_of_the_largest_cosines(tiny_encoder):
     from transformers import AutoModel, AutoTokenizer
 
     model = AutoModel.from_pretrained(tiny_encoder).eval()
@@ -127,15 +128,18 @@ def test_late_interaction_is_the_mean_of_the_largest_cosines_in_proportion(tiny_
         return sum(a * b for a, b in zip(one, other, strict=True))
 
     texts, question = ["abc", "a long decline of peaks", "p"], "a cab in a pond"
-    expected = []
+    soft, mean = [], []
     for text in texts:  # one at a time, so that none has padding
         largest = [max(cosine(one, other) for other in states(text)) for one in states(question)]
-        expected.append(sum(largest) / len(largest))
-    got = Encoder(tiny_encoder).late_interaction(texts, question)
-    # Of unrelated sentences the mean is `unrelated`, which counts as 0.
-    unrelated = (expected[0] - got[0]) / (1 - got[0])
-    assert got == pytest.approx((np.array(expected) - unrelated) / (1 - unrelated), abs=1e-4)
-    assert Encoder(tiny_encoder).late_interaction([question], question) == pytest.approx(1.0)
+        mean.append(sum(largest) / len(largest))
+        soft.append(-math.log(sum(math.exp(-4 * one) for one in largest) / len(largest)) / 4)
+    encoder = Encoder(tiny_encoder)
+    for expected, got in zip((soft, mean), encoder.late_interaction(texts, question), strict=True):
+        # The mean of unrelated sentences is `unrelated`, which counts as 0.
+        unrelated = (expected[0] - got[0]) / (1 - got[0])
+        assert got == pytest.approx((np.array(expected) - unrelated) / (1 - unrelated), abs=1e-4)
+    for got in encoder.late_interaction([question], question):
+        assert got == pytest.approx(1.0)
 
 
 def test_the_best_sentences_are_compared_token_by_token(encoded, model, tokenizer, monkeypatch):
@@ -144,6 +148,8 @@ def test_the_best_sentences_are_compared_token_by_token(encoded, model, tokenize
         monkeypatch.setattr(
             Encoder,
             "late_interaction",
-            lambda self, texts, question, first=first: np.array([first in text for text in texts]),
+            lambda self, texts, question, first=first: np.array(
+                [[first in text for text in texts]] * 2
+            ),
         )
         assert asking.find("What lifts crates?").found[0].sentence.text == first
