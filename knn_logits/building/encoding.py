@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,23 @@ def write_vectors(
     encoder: Encoder,
     progress: Progress,
     before: Datastore | None = None,
-) -> EncoderRecord:
-    """Encodes the sentences of a datastore; those of an earlier state are copied."""
+) -> EncoderRecord | None:
+    """Encodes the sentences of a datastore; those of an earlier state are copied.
+
+    None if most passages are in a language that the encoder does not know: words alone find more.
+    """
     if job.file("vectors") is None:
         passages = read_passages(tokenizer, store)
+        languages = Counter(passage.language for passage in passages)
+        for language, _ in languages.most_common(1) if before is None else ():
+            if not encoder.knows(language):
+                logger.warning(
+                    "questions will be answered by words alone: %s knows English only, and most "
+                    "documents have the language %s; name an encoder for it",
+                    encoder.id,
+                    language,
+                )
+                return None
         rows = [text for passage in passages for text in passage.texts()]
         counts = np.zeros(len(store.documents), np.int32)
         for passage in passages:

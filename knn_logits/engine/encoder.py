@@ -102,6 +102,10 @@ class Encoder:
         """The length of a vector."""
         return int(self._model.config.hidden_size)
 
+    def knows(self, language: str) -> bool:
+        """Whether the encoder has seen a language, an ISO 639 code. The default knows English."""
+        return self.id != DEFAULT_ENCODER or language == "en"
+
     @torch.no_grad()
     def encode(self, texts: Sequence[str], kind: str = "document") -> Array:
         """Encodes texts as vectors of length 1, float32 [texts, dim].

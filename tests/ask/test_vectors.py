@@ -50,6 +50,24 @@ def test_each_sentence_has_a_vector(encoded, tiny_encoder):
     assert np.linalg.norm(expected, axis=1) == pytest.approx(np.ones(3), abs=1e-5)
 
 
+def test_the_default_encoder_is_for_english_documents(
+    model, tokenizer, tiny_encoder, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.delenv("KNN_LOGITS_ENCODER")
+    monkeypatch.setattr("knn_logits.engine.encoder._FOLDERS", (tiny_encoder,))
+    texts = [
+        "Der Kran hebt die Kisten. Er ist rot und steht am Hafen.",
+        "Die Pumpe braucht jede Woche Öl.",
+    ]
+    store = knn_logits.build_datastore(model, tokenizer, texts, tmp_path / "s", calibrate=False)
+    assert store.vectors is None
+    assert "knows English only" in caplog.text
+    answer = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, store)).answer(
+        "Wie oft braucht die Pumpe Öl?"
+    )
+    assert answer.text == texts[1]
+
+
 def test_added_synced_and_removed_documents_change_them(encoded, model, tokenizer):
     before = encoded.vectors.copy()
     grown = knn_logits.add_documents(model, tokenizer, encoded, MORE)
