@@ -26,6 +26,16 @@ PROMPTS = ["The ferry from Oldenport to Grey Island takes", "The capital of Fran
 SETTINGS = [{}, {"knn": 0}, {"knn_lmbda": 0.5, "knn_k": 4}, {"knn_exclude": ["0"]}]
 
 
+KINDS = {
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 512},
+    "qwen2": {},
+    "qwen3": {"head_dim": 32},
+    "mistral": {"head_dim": 32, "sliding_window": None},
+    "gemma2": {"head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
+    "phi3": {"pad_token_id": 2},
+}
+
+
 @pytest.fixture(scope="module")
 def store(instruct, tmp_path_factory):
     model, tokenizer = instruct
@@ -159,3 +169,38 @@ def start(worker, store):
     from knn_logits.integrations.vllm.stepping import Stepping
 
     Stepping(worker.model_runner, [store])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_of_many_kinds_get_the_librarys_mixture(kind, instruct, tmp_path, monkeypatch):
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    _, tokenizer = instruct
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    config = AutoConfig.for_model(
+        kind, vocab_size=len(tokenizer), **(sizes if kind != "gpt2" else {}) | KINDS[kind]
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path / "model")
+    store = build_datastore(
+        model, tokenizer, TEXTS, tmp_path / "s", k=8, lmbda=0.3, calibrate=False
+    )
+    monkeypatch.setenv("KNN_LOGITS_DATASTORE", str(store.folder))
+    llm = vllm.LLM(str(tmp_path / "model"), dtype="float32", max_model_len=256, enforce_eager=True)
+    memory = Memory(model, store)
+    for output in write(llm, PROMPTS, [{}, {}]):
+        (text,) = output.outputs
+        torch.testing.assert_close(
+            logs_of(text), expected(memory, output, text), atol=1e-3, rtol=0.0
+        )
+    del llm
+    cleanup_dist_env_and_memory()
