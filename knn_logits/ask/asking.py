@@ -260,7 +260,9 @@ class Asking:
         """The encoder of the datastores' vectors, if all have the same and it is here."""
         stores = self.memory.voting
         records = [store.manifest.encoder for store in stores]
-        reason = "the datastore has no vectors of sentences: build it again with an encoder"
+        reason = (
+            "the datastore has no vectors of sentences: build it with an encoder for its language"
+        )
         if records[0] is not None and records.count(records[0]) == len(records):
             try:
                 return encoder_of(records[0])

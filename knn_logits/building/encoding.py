@@ -57,12 +57,7 @@ def write_vectors(
         languages = Counter(passage.language for passage in passages)
         for language, _ in languages.most_common(1) if before is None else ():
             if not encoder.knows(language):
-                logger.warning(
-                    "questions will be answered by words alone: %s knows English only, and most "
-                    "documents have the language %s; name an encoder for it",
-                    encoder.id,
-                    language,
-                )
+                logger.info("%s does not know the language %s", encoder.id, language)
                 return None
         rows = [text for passage in passages for text in passage.texts()]
         counts = np.zeros(len(store.documents), np.int32)
