@@ -1,6 +1,6 @@
 """Measures sentences per CPU second with kNN and without, and with knn-transformers.
 
-python benchmarks/translation.py MODEL STORE SOURCES::TARGETS [--theirs DIR]
+python benchmarks/translation.py MODEL STORE PAIRS [--theirs DIR]
 
 DIR is a checkout of github.com/neulab/knn-transformers. It reads this project's datastore, which is
 written in its format with the same keys, values and FAISS index. All ways take turns in one thread,

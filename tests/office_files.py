@@ -5,8 +5,6 @@ import zipfile
 import zlib
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-SLIDES = "http://schemas.openxmlformats.org/presentationml/2006/main"
-DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 PACKAGE = "http://schemas.openxmlformats.org/package/2006/relationships"
 
@@ -102,42 +100,6 @@ def relationships(*several):
         f'<Relationship Id="{id}" Type="{kind}" Target="{target}"/>' for id, kind, target in several
     )
     return f'<Relationships xmlns="{PACKAGE}">{listed}</Relationships>'
-
-
-def pptx(path, slides, begin=""):
-    """Makes a presentation. Each slide is given by its lines and its notes."""
-    listed = "".join(f'<p:sldId id="{n}" r:id="rId{n}"/>' for n in range(1, len(slides) + 1))
-    # The files' names are in the reverse order, since only the presentation knows the right one.
-    files = [f"slide{len(slides) - n}.xml" for n in range(len(slides))]
-    members = {
-        "ppt/presentation.xml": f'{begin}<p:presentation xmlns:p="{SLIDES}" xmlns:r="{OFFICE}">'
-        f"<p:sldIdLst>{listed}</p:sldIdLst></p:presentation>",
-        "ppt/_rels/presentation.xml.rels": relationships(
-            *((f"rId{n}", f"{OFFICE}/slide", f"slides/{f}") for n, f in enumerate(files, start=1))
-        ),
-    }
-    for number, (file, (lines, notes)) in enumerate(zip(files, slides, strict=True)):
-        members[f"ppt/slides/{file}"] = slide("sld", shape("title", lines), shape("sldNum", ["7"]))
-        members[f"ppt/slides/_rels/{file}.rels"] = relationships(
-            ("rId1", f"{OFFICE}/notesSlide", f"../notesSlides/notes{number}.xml")
-        )
-        members[f"ppt/notesSlides/notes{number}.xml"] = slide("notes", shape("body", notes))
-    return archive(path, members)
-
-
-def slide(tag, *shapes):
-    return (
-        f'<p:{tag} xmlns:p="{SLIDES}" xmlns:a="{DRAWING}"><p:cSld><p:spTree>{"".join(shapes)}'
-        f"</p:spTree></p:cSld></p:{tag}>"
-    )
-
-
-def shape(kind, lines):
-    text = "".join(f"<a:p><a:r><a:t>{line}</a:t></a:r></a:p>" for line in lines)
-    return (
-        f'<p:sp><p:nvSpPr><p:nvPr><p:ph type="{kind}"/></p:nvPr></p:nvSpPr>'
-        f"<p:txBody>{text}</p:txBody></p:sp>"
-    )
 
 
 def epub(path, *chapters, protection=None):

@@ -17,10 +17,10 @@ from knn_logits_app.visitors import YOUR_TEXT
 
 MOST_FILES = 20
 # These are archives, which the corpus opens in a child process of limited memory and time.
-_ARCHIVES = (".docx", ".pptx", ".epub")
+_ARCHIVES = (".docx", ".epub")
 SUFFIXES = (
-    ".txt", ".md", ".jsonl", ".pdf", ".docx", ".pptx", ".epub", ".html", ".rst", ".json", ".csv",
-    ".tex", ".py", ".ipynb", ".eml", ".mbox",
+    ".txt", ".md", ".jsonl", ".pdf", ".docx", ".epub", ".html", ".rst", ".json", ".csv",
+    ".tex", ".py", ".ipynb", ".eml",
 )  # fmt: skip
 # How the uri of an uploaded file begins (`addressOf` in assets/dom.js).
 UPLOAD = "upload:"

@@ -30,8 +30,7 @@ Corpus = Annotated[
         metavar="CORPUS...",
         help=f"Plain text, source code, {DOCUMENTS}; JSON lines and parquet (fields text, id, "
         "title, uri); gzip of these, folders of these, or hf:DATASET[:CONFIG[:SPLIT]]. An "
-        "encoder-decoder model takes rows with source and target, or two parallel text files, "
-        "SOURCES::TARGETS.",
+        "encoder-decoder model takes rows with source and target.",
     ),
 ]
 

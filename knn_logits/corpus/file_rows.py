@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
+from knn_logits.corpus.blocks import Block
 from knn_logits.corpus.formats import Format, format_of
-from knn_logits.corpus.gathering import Gathering
-from knn_logits.corpus.parsers import Begin, Fields, Left, Part
+from knn_logits.corpus.parsers import Begin, Fields, Left, Part, Text
 from knn_logits.corpus.rows import Row, Skip, SourceFile, UnreadableError, first_line
 from knn_logits.corpus.sandbox import Sandbox, parsed
 from knn_logits.corpus.texts import most_text, opened, too_much
 from knn_logits.errors import CorpusError
+from knn_logits.store.blocks import MAX_BLOCKS
 
 _HEAD = 4096
 # An empty part costs time as well: as much as one of this number of characters.
 _COST_OF_PART = 100
-_BETWEEN = "::"
+# The most characters of a row, unless a single block has more. Each part of a larger file is a row
+# with the file's id, so that memory is bounded and one name removes all parts.
+LARGEST_ROW = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -103,40 +103,42 @@ def _gathered(
 
 def _beginning(file: SourceFile, begin: Begin) -> Gathering:
     title: dict[str, object] = {"title": begin.title} if begin.title else {}
-    return Gathering(file.row({"uri": file.name, **title}, begin.number, "message"))
+    return Gathering(file.row({"uri": file.name, **title}))
 
 
-def split_parallel(name: str) -> tuple[str, str] | None:
-    """Returns the two files that `SOURCE::TARGET` names; None for another name or a real path."""
-    source, between, target = name.partition(_BETWEEN)
-    if not between or not source or not target or Path(name).exists():
-        return None
-    return source, target
+class Gathering:
+    """Gathers the texts of blocks into copies of a row."""
 
+    def __init__(self, row: Row) -> None:
+        self._row = row
+        self._texts: list[str] = []
+        self._size = 0
+        self._blocks: list[Block] = []
+        self._place = "", ""
+        self._part = False
 
-def read_parallel(
-    source: SourceFile, target: SourceFile, keys: tuple[str, ...], skip: Skip
-) -> Iterator[Row]:
-    """Reads the lines of two text files, which may be gzipped, side by side as pairs."""
-    with ExitStack() as stack:
-        try:
-            streams = [stack.enter_context(opened(file.path)) for file in (source, target)]
-            for number, lines in enumerate(itertools.zip_longest(*streams), start=1):
-                if None in lines:
-                    short, long = (source, target) if lines[0] is None else (target, source)
-                    raise CorpusError(
-                        f"{short.shown} has only {number - 1} lines, fewer than {long.shown}: "
-                        "parallel files need the same number of lines"
-                    )
-                coding = "utf-8-sig" if number == 1 else "utf-8"
-                try:
-                    texts = [line.decode(coding).rstrip("\r\n") for line in lines]
-                except UnicodeDecodeError:
-                    skip(f"{target.shown}, line {number}", "not UTF-8 text")
-                    continue
-                yield target.row(dict(zip(keys, texts, strict=True)), number, "line")
-        except (OSError, EOFError, zlib.error, UnreadableError) as error:
-            raise CorpusError(
-                f"{source.shown} or {target.shown} cannot be read ({first_line(error)}); download "
-                "it again"
-            ) from error
+    def add(self, part: Text) -> Iterator[Row]:
+        """Takes a block, and yields the row that is full before it."""
+        if not part.text:
+            return
+        large = self._size + len(part.text) > LARGEST_ROW or len(self._blocks) >= MAX_BLOCKS
+        if large and self._texts:
+            yield self._taken()
+        place = (part.place, part.fragment) if part.place else self._place
+        named = place[0] and (place != self._place or not self._blocks)
+        if part.kind or named:
+            self._blocks.append(Block(self._size, part.kind, *(place if named else ())))
+        self._place = place
+        self._texts.append(part.text)
+        self._size += len(part.text)
+
+    def rest(self) -> Iterator[Row]:
+        """Yields the rest of the text as the last row, if there is any."""
+        if any(text.strip() for text in self._texts) or not self._part:
+            yield self._taken()
+
+    def _taken(self) -> Row:
+        fields = {**self._row.fields, "text": "".join(self._texts)}
+        row = replace(self._row, fields=fields, blocks=self._blocks, part=self._part)
+        self._texts, self._size, self._blocks, self._part = [], 0, [], True
+        return row

@@ -29,11 +29,9 @@ FORMATS = (
     Format("pdf.read", "pdf"),
     Format("markup.read", "html htm xhtml"),
     Format("docx.read", "docx docm"),
-    Format("pptx.read", "pptx pptm"),
     Format("books.read", "epub"),
-    Format("notebooks.read", "ipynb"),
+    Format("markdown.read_notebook", "ipynb"),
     Format("mail.read", "eml"),
-    Format("mail.read_mailbox", "mbox"),
 )
 # Of each kind of document one suffix.
 DOCUMENTS = ", ".join(f".{one.suffixes.split()[0]}" for one in FORMATS if one.holds == "file")
@@ -43,11 +41,11 @@ _PARSERS = {one.parser: one for one in FORMATS}
 # Files that are recognised but not read: their suffixes, and what to do.
 _UNREAD = (
     ("doc rtf odt pages", "save it as .docx or .pdf"),
-    ("ppt odp key", "save it as .pptx or .pdf"),
+    ("ppt pptx odp key", "save it as .pdf"),
     ("xls xlsx ods numbers", "save its sheets as .csv"),
     ("mobi azw3", "convert it to .epub"),
     ("mht mhtml", "save the page as .html"),
-    ("msg pst", "export it as .eml or .mbox"),
+    ("mbox msg pst", "export each message as .eml"),
     ("srt vtt", "save what is said as .txt"),
     ("zip tar tgz 7z rar", "unpack it first"),
 )

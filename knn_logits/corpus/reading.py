@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import stat
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from knn_logits.corpus.documents import Document, is_there, unique_id, visible, with_line_feeds
-from knn_logits.corpus.file_rows import Reading, read_parallel, read_rows, split_parallel
+from knn_logits.corpus.file_rows import Reading, read_rows
 from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
 from knn_logits.corpus.rows import (
     PAIR_KEYS,
@@ -50,17 +49,15 @@ def read_corpus(
       line may have `question` and `answer`.
     - `.json`: such lines, or one such object, or a list of them. Anything else is text.
     - `.parquet`: each row is a document, with columns of the same names.
-    - PDF, HTML, .docx, .pptx, .epub, .ipynb, .eml, .mbox: one document. Its pages, headings, slides
-      or cells are the places of `Document.blocks`. In .mbox each message is a document. All but
-      notebooks and mail need the extra `documents`. These files, Markdown, .csv and parquet are
-      parsed in a child process of limited memory and time.
+    - PDF, HTML, .docx, .epub, .ipynb, .eml: one document. Its pages, headings or cells are the
+      places of `Document.blocks`. All but notebooks and mail need the extra `documents`. These
+      files, Markdown, .csv and parquet are parsed in a child process of limited memory and time.
     - any other file: one document, whose places are its lines, or the headings of Markdown. A byte
       order mark, soft hyphens and characters of no width are dropped, and line ends become `\n`. A
       very large file becomes several documents with one id.
-    - gzip of all these but .mbox.
+    - gzip of all these.
     - a folder: all files below it, sorted by their path part by part. Hidden files are left out.
       Links to folders, and links that leave the folder, are skipped.
-    - `SOURCES::TARGETS`, with `pairs`: two text files with the same number of lines.
     - `hf:DATASET[:CONFIG[:SPLIT]]`: a dataset, which is streamed (extra `datasets`). The default
       split is `train`, and `hf:DATASET::SPLIT` takes the default configuration.
 
@@ -100,8 +97,7 @@ def corpus_bytes(paths: Sequence[str]) -> int | None:
     names = checked_paths(paths)
     if any(name.startswith(HUB_PREFIX) for name in names):
         return None
-    files = itertools.chain.from_iterable(split_parallel(name) or (name,) for name in names)
-    return sum(file.size for name in files for file in _files(Path(name), lambda *_: None))
+    return sum(file.size for name in names for file in _files(Path(name), lambda *_: None))
 
 
 def checked_paths(paths: Sequence[str]) -> list[str]:
@@ -110,9 +106,8 @@ def checked_paths(paths: Sequence[str]) -> list[str]:
     names = [os.fspath(name) for name in names]
     if not names:
         raise CorpusError(f"no corpus given; pass {_KINDS}")
-    parts = (split_parallel(name) or (name,) for name in names if not name.startswith(HUB_PREFIX))
-    for name in itertools.chain.from_iterable(parts):
-        if not is_there(name):
+    for name in names:
+        if not name.startswith(HUB_PREFIX) and not is_there(name):
             raise CorpusError(
                 f"{display_name(name)[:200]!r} does not exist; check the path, or use hf:DATASET "
                 "for a dataset on the Hugging Face Hub"
@@ -161,14 +156,6 @@ def _rows(names: list[str], reading: Reading) -> Iterator[tuple[Row | None, int]
     for name in names:
         if name.startswith(HUB_PREFIX):
             yield from ((row, before) for row in read_hub(name, reading.keys))
-            continue
-        parallel = split_parallel(name) if len(reading.keys) > 1 else None
-        if parallel:
-            source, target = (_source(Path(name), Path(name).name) for name in parallel)
-            for row in read_parallel(source, target, reading.keys, reading.skip):
-                yield row, before
-            before += source.size + target.size
-            yield None, before
             continue
         for file in _files(Path(name), reading.skip):
             for row in read_rows(file, reading):

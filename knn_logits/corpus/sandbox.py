@@ -159,8 +159,8 @@ def _checked(answer: Any, keys: tuple[str, ...]) -> Part:
     """Checks an answer of the child, which may be a reason to stop."""
     try:
         match answer:
-            case ["begin", None | str() as title, int(number)]:
-                return Begin(None if title is None else _line(title, 300), number)
+            case ["begin", None | str() as title]:
+                return Begin(None if title is None else _line(title, 300))
             case ["text", str(text), str(kind), str(place), str(link)] if kind in KINDS:
                 return Text(text, kind, _line(place, 100), _line(link, 100))
             case ["fields", dict(fields), int(number), done]:

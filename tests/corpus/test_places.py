@@ -4,8 +4,8 @@ from corpus_files import places_of, read, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits.corpus import gathering
-from knn_logits.corpus.gathering import Gathering
+from knn_logits.corpus import file_rows
+from knn_logits.corpus.file_rows import Gathering
 from knn_logits.corpus.parsers import Text
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.corpus.rows import Row
@@ -60,16 +60,8 @@ def test_the_headings_of_markdown_are_its_places(tmp_path):
     assert document.text[second[0] :].startswith("### Errors")
 
 
-def test_headings_of_one_name_come_after_the_one_above(tmp_path):
-    text = "# Changes\n\n1.1\n---\n\n### Added\n\n## 1.0\n\n### Added\n\n### Fixed\n"
-    ((document,), _) = read(write(tmp_path / "changes.md", text))
-    assert [name for _, name, _ in places_of(document)] == [
-        "“Changes”", "“1.1”", "“1.1: Added”", "“1.0”", "“1.0: Added”", "“Fixed”"
-    ]  # fmt: skip
-
-
 def test_a_large_file_is_several_documents_of_one_id(tmp_path, monkeypatch):
-    monkeypatch.setattr(gathering, "LARGEST_ROW", 3000)
+    monkeypatch.setattr(file_rows, "LARGEST_ROW", 3000)
     large = write(tmp_path / "a.txt", LINE * 100)
     small = write(tmp_path / "b.txt", LINE)
     documents = list(read_corpus([large, small, large]))
@@ -90,14 +82,14 @@ BLOCKS = st.lists(st.tuples(st.text("ab\n", max_size=30), st.sampled_from("pqr")
 
 @given(blocks=BLOCKS, largest=st.integers(1, 40), most=st.integers(1, 5))
 def test_each_character_keeps_its_place_however_a_text_is_cut(blocks, largest, most):
-    plain = gathering.LARGEST_ROW, gathering.MAX_BLOCKS
-    gathering.LARGEST_ROW, gathering.MAX_BLOCKS = largest, most
+    plain = file_rows.LARGEST_ROW, file_rows.MAX_BLOCKS
+    file_rows.LARGEST_ROW, file_rows.MAX_BLOCKS = largest, most
     try:
         whole = Gathering(ROW)
         rows = [row for text, place in blocks for row in whole.add(Text(text, "p", place))]
         rows += list(whole.rest())
     finally:
-        gathering.LARGEST_ROW, gathering.MAX_BLOCKS = plain
+        file_rows.LARGEST_ROW, file_rows.MAX_BLOCKS = plain
     text = "".join(text for text, _ in blocks)
     cut = [
         (one, name)

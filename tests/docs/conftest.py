@@ -44,9 +44,8 @@ def world(build, model_folder, marian_folder, tmp_path_factory):
     (folder / "held-out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held_out))
     (folder / "other.txt").write_text(" ".join(row["text"] for row in rows_of("manual", 36, 37)))
     for name in ("train", "test", "dev"):
-        for side, suffix in enumerate(("en", "de")):
-            lines = "".join(pair[side] + "\n" for pair in PAIRS[:4])
-            (folder / f"{name}.{suffix}").write_text(lines)
+        rows = [{"source": source, "target": target} for source, target in PAIRS[:4]]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     read = knn_logits.read_corpus([str(documents)])
     build(read, folder / "store")

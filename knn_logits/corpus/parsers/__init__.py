@@ -14,10 +14,9 @@ _CONTROLS = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Begin:
-    """The start of a document. A file with only one, which has no title, may leave it out."""
+    """The start of a document, which may be left out where it has no title."""
 
     title: str | None = None
-    number: int = 0  # from 1 in a file of several documents
 
 
 class Text(NamedTuple):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import posixpath
 from typing import Any
 from zipfile import ZipFile
 
 from knn_logits.corpus.rows import UnreadableError
 
-_PACKAGE = "{http://schemas.openxmlformats.org/package/2006/relationships}"
 _OLE = b"\xd0\xcf\x11\xe0"
 # Text and XML pack to between a fifth and a twentieth. A file that packs far better is hostile.
 _MOST_UNPACKED, _LEAST_SUSPECT, _MOST_RATIO = 1 << 30, 64 << 20, 200
@@ -44,20 +42,3 @@ def parse_xml(data: bytes) -> Any:
     if doctype is not None and any(True for _ in doctype.iterentities()):
         raise UnreadableError("it defines XML entities, as in an XML bomb; save it again")
     return root
-
-
-def relations_of(archive: ZipFile, name: str) -> dict[str, tuple[str, str]]:
-    """Returns the kinds and names of the files that a file of the archive refers to, by id."""
-    folder, base = posixpath.split(name)
-    listed = f"{folder}/_rels/{base}.rels"
-    if listed not in archive.namelist():
-        return {}
-    relations = {}
-    for node in parse_xml(archive.read(listed)).iter(f"{_PACKAGE}Relationship"):
-        if node.get("TargetMode") != "External":
-            target = node.get("Target", "")
-            # A target that begins with / is absolute within the archive.
-            relative = posixpath.normpath(posixpath.join(folder, target))
-            target = target.lstrip("/") if target.startswith("/") else relative
-            relations[node.get("Id", "")] = (node.get("Type", ""), target)
-    return relations

@@ -11,8 +11,7 @@ from zipfile import ZipFile
 
 from knn_logits.corpus.parsers import Text
 from knn_logits.corpus.parsers.archives import opened_zip, parse_xml
-from knn_logits.corpus.parsers.formulas import formula
-from knn_logits.corpus.parsers.markup import texts_of
+from knn_logits.corpus.parsers.markup import formula, texts_of
 
 _BODY = re.compile(r"word/(?:document|footnotes|endnotes)\d*\.xml")
 # The style of a list item whose number was written into its text.

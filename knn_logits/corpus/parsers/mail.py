@@ -1,10 +1,9 @@
-"""Reads e-mail: sender, recipients, date, subject and text. A mailbox gives every message."""
+"""Reads e-mail: sender, recipients, date, subject and text."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import mailbox
 from collections.abc import Iterator
 from email import policy
 from email.message import EmailMessage
@@ -27,20 +26,19 @@ _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
 def read(stream: Any) -> Iterator[Part]:
-    message = _parsed(stream)
+    message: Any = BytesParser(policy=_Policy()).parse(stream)
     if not message.keys():
         raise UnreadableError("not an e-mail: it has no headers; rename it to .txt")
-    yield from _parts(message, 0)
-
-
-def read_mailbox(stream: Any) -> Iterator[Part]:
-    """Reads a mailbox in the mbox format, one document for each message."""
-    messages = mailbox.mbox(stream.name, factory=_parsed, create=False)
-    for number, key in enumerate(messages.keys(), start=1):
-        message: Any = messages.get(key)
-        yield from _parts(message, number)
-    if not len(messages):
-        raise UnreadableError("not a mailbox: no line begins with 'From '; rename it to .txt")
+    yield Begin(_header(message, "Subject") or None)
+    yield from _texts(message)
+    attached = [
+        part
+        for part in message.walk()
+        if part.get_content_disposition() == "attachment"
+        and part.get_content_type() != "message/rfc822"
+    ]
+    if attached:
+        yield Left("", f"attachments are not read ({len(attached)}): save them as files", False)
 
 
 class _Policy(policy.EmailPolicy):
@@ -53,24 +51,6 @@ class _Policy(policy.EmailPolicy):
         except UnicodeDecodeError:
             value = raw.decode("cp1252", "replace")
         return super().header_fetch_parse(name, value)
-
-
-def _parsed(file: Any) -> Any:
-    return BytesParser(policy=_Policy()).parse(file)
-
-
-def _parts(message: EmailMessage, number: int) -> Iterator[Part]:
-    yield Begin(_header(message, "Subject") or None, number)
-    yield from _texts(message)
-    attached = [
-        part
-        for part in message.walk()
-        if part.get_content_disposition() == "attachment"
-        and part.get_content_type() != "message/rfc822"
-    ]
-    if attached:
-        where = f"message {number}" if number else "the message"
-        yield Left(where, f"attachments are not read ({len(attached)}): save them as files", False)
 
 
 def _texts(message: EmailMessage, levels: int = _DEEPEST) -> Iterator[Text]:

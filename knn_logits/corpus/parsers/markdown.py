@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from knn_logits.corpus.blocks import quoted
-from knn_logits.corpus.parsers import Text
+from knn_logits.corpus.parsers import Text, clean
 from knn_logits.corpus.parsers.plain import placed
 from knn_logits.store.blocks import HEADINGS
 
@@ -73,3 +75,16 @@ def blocks_of(text: str) -> Iterator[Text]:
     yield Text("".join(lines[: ends[0]]), "" if starts else "p")
     for (line, kind, place, fragment), end in zip(starts, ends[1:], strict=True):
         yield Text("".join(lines[line:end]), kind, place, fragment)
+
+
+def read_notebook(stream: Any) -> Iterator[Text]:
+    """Reads a Jupyter notebook: prose and code cell by cell, without the output of the code."""
+    cells = json.loads(stream.read())["cells"]
+    for number, cell in enumerate(cells, start=1):
+        source = cell.get("source", "")
+        text = "".join(source) if isinstance(source, list) else str(source)
+        text = clean(text).rstrip() + "\n\n"
+        if text.strip():
+            prose = cell.get("cell_type") == "markdown"
+            for block in blocks_of(text) if prose else [Text(text, "pre")]:
+                yield block._replace(place=f"cell {number}", fragment="")

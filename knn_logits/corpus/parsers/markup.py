@@ -9,7 +9,6 @@ from typing import Any
 
 from knn_logits.corpus.blocks import quoted
 from knn_logits.corpus.parsers import Begin, Part, Text, clean
-from knn_logits.corpus.parsers.formulas import formula
 from knn_logits.corpus.texts import decoded
 from knn_logits.store.blocks import HEADINGS
 
@@ -35,6 +34,8 @@ _MOST_COLUMNS, _MOST_ROWS, _LONGEST_CELL = 50, 1000, 200
 _DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w-]+)")
 _NOTE = re.compile("footnote|noteref|reference")
 _INLINE = re.compile(r"display:\s*inline")
+# The most levels of a formula.
+_DEEPEST = 20
 _SPACE = re.compile(r"[ \t\n\f\r]+")
 
 
@@ -313,3 +314,44 @@ def _anchor(node: Any) -> str:
     if anchor is None and parent is not None and node.getprevious() is None:
         anchor = parent.get("id") if parent.tag in ("section", "div", "article") else None
     return anchor if anchor and re.fullmatch(r"[\w.:-]{1,100}", anchor) else ""
+
+
+def formula(node: Any, levels: int = _DEEPEST) -> str:
+    """A formula of MathML or of Word in one line: (a+b)/2, x^2, √(n)."""
+    name = str(node.tag).rpartition("}")[2] if isinstance(node.tag, str) else "annotation"
+    if name.startswith("annotation") or name.endswith("Pr") or not levels:
+        return ""
+    text = node.text or ""
+    parts = [formula(part, levels - 1) for part in node if not str(part.tag).endswith("Pr")]
+    match name, parts:
+        case "mfrac" | "f", [above, below]:
+            return f"{_grouped(above)}/{_grouped(below)}"
+        case "msup" | "sSup", [base, high]:
+            return base + _signed("^", high)
+        case "msub" | "sSub", [base, low]:
+            return base + _signed("_", low)
+        case "msubsup" | "sSubSup", [base, low, high]:
+            return base + _signed("_", low) + _signed("^", high)
+        case "msqrt", _:
+            return f"√({''.join(parts)})"
+        case ("mroot", [inner, degree]) | ("rad", [degree, inner]):
+            return f"{degree}√({inner})"
+        case "nary", [low, high, inner]:
+            signs = [
+                str(value) for sign in node.iterfind("{*}naryPr/{*}chr") for value in sign.values()
+            ]
+            return f"{(signs or ['∫'])[0]}{_signed('_', low)}{_signed('^', high)} {inner}"
+        case "d", _:
+            return f"({', '.join(parts)})"
+        case "t", _:
+            return text
+    return clean(text).strip() + "".join(parts) or clean(node.get("alttext") or "")
+
+
+def _signed(sign: str, text: str) -> str:
+    return f"{sign}{_grouped(text)}" if text else ""
+
+
+def _grouped(text: str) -> str:
+    """A part of a formula, in parentheses unless it is a word or a number."""
+    return text if re.fullmatch(r"[\w.,]*", text) else f"({text})"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from knn_logits.corpus.parsers import Left, Part, Text, clean
 from knn_logits.corpus.rows import UnreadableError, first_line
@@ -18,10 +17,6 @@ _FULL = 0.75
 _NEW = re.compile(r"\s*(?:[-•●▪◦*–—]\s|\(?\d+[.)]\s|[A-Z][.)]\s|\(?[a-z]\)\s)")
 # A page is printed with ligatures, and no question has one.
 _LIGATURES = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)}
-# The cells of a table, the least number of its rows, and by how many characters they may differ.
-_CELL = re.compile(r"\S+(?: \S+)*")
-_ROWS, _ALIGNED = 3, 2
-_Row: TypeAlias = list[re.Match[str]]
 # A heading may have a number. More than two short lines are a list, verses or an address.
 _HEADING = re.compile(r"(?:\d{1,2}(?:\.\d{1,2})*[.)]?\s+)?[^\W\d_a-z]")
 _NO_HEADING = (".", ",", ";", ":", "!", "?", "-")
@@ -48,14 +43,11 @@ def read(stream: Any) -> Iterator[Part]:
         except Exception as error:  # a damaged page may make pypdf raise any exception
             damaged.append(Left(f"page {number}", f"damaged: {first_line(error)[:120]}"))
             text = ""
-        return [line.strip() for line in _shown(text).split("\n")]
+        return [line.strip() for line in clean(text.translate(_LIGATURES)).split("\n")]
 
     last: Text | None = None  # waits for what follows it
     for number in range(1, len(pages) + 1):
-        lines, left = _without_margins(number, lines_of)
-        layout = _layout(pages[number - 1]).split("\n") if any(lines) else []
-        layout = [line for line in layout if _squeezed(line) not in left]
-        blocks = paragraphs(*_with_tables(lines, layout))
+        blocks = paragraphs(_without_margins(number, lines_of))
         empty += not blocks
         for row, (kind, words) in enumerate(blocks):
             goes_on = row == 0 and kind == "p" and last is not None and _goes_on(last, words)
@@ -81,18 +73,12 @@ def _goes_on(last: Text, words: str) -> bool:
 
 
 def _gap(last: Text, kind: str, on_new_page: bool) -> str:
-    rows = ("th", "tr")
-    if on_new_page:
-        return "\n\n" if last.text.endswith(_ENDS) else "\n"
-    if kind in rows and last.kind in rows:
-        return "\n"
-    return "\n\n" if {kind, last.kind} & {"h2", *rows} else "\n"
+    apart = last.text.endswith(_ENDS) if on_new_page else "h2" in (kind, last.kind)
+    return "\n\n" if apart else "\n"
 
 
-def _without_margins(
-    number: int, lines_of: Callable[[int], list[str]]
-) -> tuple[list[str], set[str]]:
-    """Returns the lines of a page without headers, footers and page numbers, and those squeezed.
+def _without_margins(number: int, lines_of: Callable[[int], list[str]]) -> list[str]:
+    """Returns the lines of a page without headers, footers and page numbers.
 
     They stand at the edges of one of the next two pages, too, and their numbers are the same there
     or grow as the pages' do. What a page has at its top first stays: it may be the document's title
@@ -112,13 +98,7 @@ def _without_margins(
             if seen is not None and all(b - a in grow for a, b in zip(own, seen, strict=True)):
                 left.add(row)
     kept = [line for row, line in enumerate(lines) if row not in left]
-    if not any(kept):  # pages that have nothing else are alike
-        return lines, set()
-    return kept, {_squeezed(lines[row]) for row in left}
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
+    return kept if any(kept) else lines  # pages that have nothing else are alike
 
 
 def _edge_rows(lines: list[str]) -> set[int]:
@@ -129,21 +109,6 @@ def _edge_rows(lines: list[str]) -> set[int]:
 def _numbered(line: str) -> tuple[str, list[int]]:
     """A line without its numbers, and its numbers."""
     return _DIGITS.sub("#", line), [int(digits[:18]) for digits in _DIGITS.findall(line)]
-
-
-def _shown(text: str) -> str:
-    return clean(text.translate(_LIGATURES))
-
-
-def _layout(page: Any) -> str:
-    """A page's lines with its gaps as spaces; empty where pypdf cannot lay it out."""
-    try:
-        options = {"extraction_mode": "layout", "layout_mode_space_vertically": False}
-        return _shown(page.extract_text(**options))
-    except (MemoryError, RecursionError, OSError):
-        raise
-    except Exception:  # the text alone is there already
-        return ""
 
 
 def _pages(stream: Any) -> Any:
@@ -157,7 +122,7 @@ def _pages(stream: Any) -> Any:
     return reader.pages
 
 
-def paragraphs(lines: list[str], tables: Mapping[str, str]) -> list[tuple[str, str]]:
+def paragraphs(lines: list[str]) -> list[tuple[str, str]]:
     """Joins the lines of a page into blocks, and hyphenated words into words."""
     lengths = sorted(len(line) for line in lines if line)
     if not lengths:
@@ -169,7 +134,7 @@ def paragraphs(lines: list[str], tables: Mapping[str, str]) -> list[tuple[str, s
         continues = bool(
             line and before and len(before) >= full and len(lines) > 2 and not _NEW.match(line)
         )
-        continues &= not {row, row - 1} & headings and not {before, line} & tables.keys()
+        continues &= not {row, row - 1} & headings
         kind, joined = blocks[-1] if blocks else ("", "")
         if continues and re.search(r"\w-$", before[-2:]) and line[:1].islower():
             blocks[-1] = kind, joined[:-1] + line
@@ -177,7 +142,7 @@ def paragraphs(lines: list[str], tables: Mapping[str, str]) -> list[tuple[str, s
             blocks[-1] = kind, f"{joined} {line}"
         elif line:
             kind = "h2" if row in headings else "li" if _NEW.match(line) else "p"
-            blocks.append((tables.get(line, kind), line))
+            blocks.append((kind, line))
     return blocks
 
 
@@ -199,49 +164,3 @@ def _headings(lines: list[str], full: float) -> set[int]:
 
 def _may_head(line: str, full: float) -> bool:
     return len(line) < full and bool(_HEADING.match(line)) and not line.endswith(_NO_HEADING)
-
-
-def _with_tables(lines: list[str], layout: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Writes a page's tables as lines of "cell | cell", as far as its lines have the same order.
-
-    Returns the kinds of these lines, too.
-    """
-    kinds: dict[str, str] = {}
-    for rows in _tables(layout):
-        squeezed = [_squeezed(line) for line in lines]
-        ends = list(itertools.accumulate(map(len, squeezed), initial=0))
-        letters = "".join(_squeezed(cell.group()) for row in rows for cell in row)
-        first = "".join(squeezed).find(letters)
-        if first in ends and first + len(letters) in ends:
-            table = [" | ".join(cell.group() for cell in row) for row in rows]
-            lines = [
-                *lines[: ends.index(first)],
-                *table,
-                *lines[ends.index(first + len(letters)) :],
-            ]
-            kinds |= dict.fromkeys(table, "tr") | {table[0]: "th"}
-    return lines, kinds
-
-
-def _tables(layout: list[str]) -> Iterator[list[_Row]]:
-    """Finds runs of lines whose cells stand below each other, unless a list's mark or number."""
-    rows: list[_Row] = []
-    for line in [*filter(str.strip, layout), ""]:
-        row = list(_CELL.finditer(line))
-        if rows and not _is_below(rows[-1], row):
-            if len(rows) >= _ROWS and any(map(str.isalpha, rows[0][0].group())):
-                yield rows
-            rows = []
-        if len(row) > 1:
-            rows.append(row)
-
-
-def _is_below(above: _Row, row: _Row) -> bool:
-    """Whether two rows have as many cells, each aligned to the left, the right or the middle."""
-    if len(above) != len(row):
-        return False
-    moved = [
-        (below.start() - cell.start(), below.end() - cell.end())
-        for cell, below in zip(above, row, strict=True)
-    ]
-    return all(min(abs(a), abs(b), abs(a + b) / 2) <= _ALIGNED for a, b in moved)
