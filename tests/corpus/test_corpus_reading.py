@@ -1,13 +1,11 @@
 """Folders, ids, pairs, and a corpus as a whole."""
 
-import json
 import os
 import tracemalloc
 
 import pytest
 from corpus_files import failure, lines_of, read, write, write_lines, write_table
 
-from knn_logits.corpus.documents import Document
 from knn_logits.corpus.reading import corpus_bytes, read_corpus
 from knn_logits.errors import CorpusError
 
@@ -94,35 +92,6 @@ def test_equal_ids_are_numbered_in_the_order_of_reading(tmp_path):
 
 
 # Pairs
-
-
-def test_pairs_have_a_source_and_their_target_as_text(tmp_path):
-    row = {"source": "Hallo", "target": "hello", "id": "1", "lang": "de"}
-    lines = write_lines(tmp_path / "a.jsonl.gz", [row, {"source": " ", "target": "x"}])
-    table = write_table(tmp_path / "b.parquet", {"source": ["Tag"], "target": ["day"]})
-    one = write(tmp_path / "c.json", json.dumps({"source": "Nacht", "target": "night"}, indent=1))
-    documents, skipped = read(lines, table, one, pairs=True)
-    assert documents == [
-        Document("hello", "1", metadata={"lang": "de"}, source="Hallo"),
-        Document("day", "b.parquet:1", source="Tag"),
-        Document("night", "c.json", source="Nacht"),
-    ]
-    assert skipped == [(f"{lines}, line 2", "empty")]
-
-
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ({"text": "a"}, 'no field "source"'),
-        ({"source": "a"}, 'no field "target"'),
-        ({"source": "a", "target": 3}, '"target" is a int'),
-    ],
-)
-def test_a_row_that_is_no_pair_is_an_error(tmp_path, row, reason):
-    path = write_lines(tmp_path / "a.jsonl", [row])
-    message = failure(path, pairs=True)
-    assert f"{path}, line 1: " in message
-    assert reason in message
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md.gz", "README"])

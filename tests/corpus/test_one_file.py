@@ -1,14 +1,10 @@
 """Text, JSON lines and JSON: what is a document, what is skipped, and what is an error."""
 
-import contextlib
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 from corpus_files import failure, read, write, write_lines
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from knn_logits.corpus.blocks import Block
 from knn_logits.corpus.documents import Document
@@ -46,22 +42,6 @@ def test_an_unreadable_text_file_is_skipped(tmp_path, data, reason):
     assert [document.id for document in documents] == ["good.txt"]
     assert [name for name, _ in skipped] == [bad]
     assert reason in skipped[0][1]
-
-
-@pytest.mark.parametrize("name", ["a.txt", "b.jsonl"])
-def test_a_file_without_permission_is_skipped(tmp_path, monkeypatch, name):
-    bad = write(tmp_path / name, json.dumps(GOOD[0]))
-    good = write(tmp_path / "good.txt", "good")
-    plain = Path.open
-
-    def refusing(self, *args, **options):
-        if self.name == name:
-            raise PermissionError(13, "Permission denied", str(self))
-        return plain(self, *args, **options)
-
-    monkeypatch.setattr(Path, "open", refusing)
-    assert read(bad, good)[1] == [(bad, "permission denied")]
-    assert "permission denied" in failure(bad)
 
 
 # JSON lines
@@ -129,14 +109,6 @@ def test_an_unreadable_line_is_skipped(tmp_path, line):
     documents, skipped = read(path)
     assert [document.id for document in documents] == ["a.jsonl:2"]
     assert [name for name, _ in skipped] == [f"{path}, line 1"]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(), name=st.sampled_from(["a", "a.jsonl", "a.json", "a.gz", "a.parquet"]))
-def test_arbitrary_bytes_are_read_skipped_or_refused(tmp_path, data, name):
-    path = write(tmp_path / name, data)
-    with contextlib.suppress(CorpusError):
-        assert read(path)[0]
 
 
 # .json

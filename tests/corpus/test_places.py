@@ -1,14 +1,9 @@
 """Lines and headings of plain text as places, and large files in parts."""
 
 from corpus_files import places_of, read, write
-from hypothesis import given
-from hypothesis import strategies as st
 
 from knn_logits.corpus import file_rows
-from knn_logits.corpus.file_rows import Gathering
-from knn_logits.corpus.parsers import Text
 from knn_logits.corpus.reading import read_corpus
-from knn_logits.corpus.rows import Row
 
 LINE = "The harbour crane lifts twelve crates an hour.\n"
 
@@ -74,36 +69,3 @@ def test_a_large_file_is_several_documents_of_one_id(tmp_path, monkeypatch):
         if places_of(document):
             assert places_of(document)[0][1] == f"line {lines[document.id]}"
         lines[document.id] += document.text.count("\n")
-
-
-ROW = Row({}, "a", "a")
-BLOCKS = st.lists(st.tuples(st.text("ab\n", max_size=30), st.sampled_from("pqr")), max_size=8)
-
-
-@given(blocks=BLOCKS, largest=st.integers(1, 40), most=st.integers(1, 5))
-def test_each_character_keeps_its_place_however_a_text_is_cut(blocks, largest, most):
-    plain = file_rows.LARGEST_ROW, file_rows.MAX_BLOCKS
-    file_rows.LARGEST_ROW, file_rows.MAX_BLOCKS = largest, most
-    try:
-        whole = Gathering(ROW)
-        rows = [row for text, place in blocks for row in whole.add(Text(text, "p", place))]
-        rows += list(whole.rest())
-    finally:
-        file_rows.LARGEST_ROW, file_rows.MAX_BLOCKS = plain
-    text = "".join(text for text, _ in blocks)
-    cut = [
-        (one, name)
-        for row in rows
-        for one, name in zip(row.fields["text"], names(row), strict=True)
-    ]
-    expected = [(one, place) for text, place in blocks for one in text]
-    assert cut == expected[: len(cut)]
-    assert not text[len(cut) :].strip()
-    assert [row.part for row in rows] == [number > 0 for number in range(len(rows))]
-
-
-def names(row):
-    """The place of each character of a row."""
-    for number in range(len(row.fields["text"])):
-        here = [one.place for one in row.blocks if one.start <= number and one.place]
-        yield here[-1] if here else ""

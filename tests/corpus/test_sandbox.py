@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 
 import pytest
 from corpus_files import write
@@ -81,21 +80,6 @@ def test_a_child_that_does_not_answer_is_killed(page):
         pytest.raises(UnreadableError, match=r"reading it took longer than 0 s"),
     ):
         parts(sandbox, page)
-
-
-@pytest.mark.parametrize("error", [LimitError("enough"), KeyboardInterrupt()])
-def test_work_that_is_stopped_ends_the_child_at_once(page, error):
-    since, children = time.monotonic(), []
-
-    def beat():
-        children.append(sandbox.child.pid)
-        if len(children) > 2:
-            raise error
-
-    with Sandbox(program=SILENT, beat=beat) as sandbox, pytest.raises(type(error)):
-        parts(sandbox, page)
-    assert time.monotonic() - since < 300  # it would sleep for twice as long
-    assert not runs(children[-1])
 
 
 def test_the_callback_for_bytes_stops_a_document_that_is_parsed(tmp_path):
