@@ -8,8 +8,6 @@ from knn_logits.cli.options import Json, Store, argument, command
 from knn_logits.cli.terminal import answer
 from knn_logits.settings.declaration import setting
 
-_DRY_RUN = "Show what would be transferred, with file sizes."
-
 
 @command
 def pull(
@@ -23,7 +21,6 @@ def pull(
     out: str | None = setting(
         None, "Copy the datastore to a new, writable folder.", metavar="FOLDER"
     ),
-    dry_run: bool = setting(False, _DRY_RUN),
     json: Json = False,
 ) -> None:
     """Download a datastore from the Hub."""
@@ -31,27 +28,18 @@ def pull(
 
     prepare()
     with Bars(AGAIN) as bars:
-        done = pull_datastore(
-            name, revision=revision, keys=keys, out=out, dry_run=dry_run, progress=bars
-        )
-    fetched, left = done.bytes("fetched", "wanted"), done.bytes("left")
+        done = pull_datastore(name, revision=revision, keys=keys, out=out, progress=bars)
     content = {
         "repo": done.name.repo,
         "revision": done.name.revision,
         "folder": str(done.folder),
-        "bytes": done.bytes(),
-        "bytes_fetched": fetched,
-        "files": [
-            {"name": file, "bytes": size, "state": state} for file, size, state in done.files
-        ],
-        "dry_run": dry_run,
+        "bytes": done.bytes,
+        "bytes_fetched": done.fetched,
     }
-    files = [f"{file:24} {size / 1e6:12,.3f} MB  {state}" for file, size, state in done.files]
-    verb = "would be fetched" if dry_run else f"fetched in {bars.seconds:.1f} s"
-    line = f"{done.name}: {fetched / 1e6:,.1f} of {done.bytes() / 1e6:,.1f} MB {verb}"
-    line += f", {left / 1e6:,.1f} MB left on the Hub" if left else ""
-    line += "" if dry_run else f"; {done.folder}"
-    answer(json, content, *(files if dry_run else ()), line, seconds=bars.seconds)
+    line = f"{done.name}: {done.fetched / 1e6:,.1f} of {done.bytes / 1e6:,.1f} MB fetched in "
+    line += f"{bars.seconds:.1f} s"
+    line += f", {done.left / 1e6:,.1f} MB left on the Hub" if done.left else ""
+    answer(json, content, f"{line}; {done.folder}", seconds=bars.seconds)
 
 
 @command
@@ -66,7 +54,6 @@ def push(
     ),
     revision: str | None = setting(None, "Branch; created if missing."),
     message: str | None = setting(None, "Commit message."),
-    dry_run: bool = setting(False, _DRY_RUN),
     json: Json = False,
 ) -> None:
     """Publish a datastore on the Hub, with a card."""
@@ -76,19 +63,14 @@ def push(
     datastore = open_datastore(store)
     with Bars("run the same command again to resume; uploaded files are not sent again") as bars:
         done = push_to_hub(
-            datastore, name, private=private, keys=keys, revision=revision, message=message,
-            dry_run=dry_run,
-        )  # fmt: skip
+            datastore, name, private=private, keys=keys, revision=revision, message=message
+        )
     content = {
         "repo": done.repo,
         "url": done.url,
         "revision": done.commit,
         "bytes": done.bytes,
         "files": [{"name": file, "bytes": size} for file, size in done.files],
-        "dry_run": dry_run,
     }
-    verb = "would be sent to" if dry_run else "sent to"
-    commit = f", revision {done.commit}" if done.commit else ""
-    lines = [f"{file:24} {size / 1e6:12,.3f} MB" for file, size in done.files if dry_run]
-    lines.append(f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB {verb} {done.url}{commit}")
-    answer(json, content, *lines, seconds=bars.seconds)
+    line = f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB sent to {done.url}, "
+    answer(json, content, f"{line}revision {done.commit}", seconds=bars.seconds)

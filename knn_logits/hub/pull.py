@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from knn_logits.errors import ConfigError
 from knn_logits.progress import Progress, counter, no_progress
@@ -19,20 +18,16 @@ from knn_logits.store.job import begin
 from knn_logits.store.records import FileRecord
 from knn_logits.store.remote import Remote, needed
 
-State = Literal["here", "fetched", "wanted", "left"]
-
 
 @dataclass(frozen=True)
 class Pulled:
-    """The fetched files, or the plan: the name with its commit, and each file's size and state."""
+    """A download: the name with its commit, the folder, and numbers of bytes."""
 
     name: HubName
     folder: Path
-    # "here" before, "fetched", "wanted" (with `dry_run`), or "left" on the Hub
-    files: tuple[tuple[str, int, State], ...]
-
-    def bytes(self, *states: State) -> int:
-        return sum(size for _, size, state in self.files if not states or state in states)
+    bytes: int  # of the datastore
+    fetched: int  # now
+    left: int  # on the Hub
 
 
 def pull(
@@ -42,7 +37,6 @@ def pull(
     keys: bool | None = None,
     out: str | os.PathLike[str] | None = None,
     token: str | bool | None = None,
-    dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> Pulled:
     """Fetches a datastore from the Hub. Files that arrived before an interruption are kept.
@@ -53,7 +47,6 @@ def pull(
         keys: Whether to fetch the keys; None fetches them if the index is made from them.
         out: A new folder for a copy that can be changed; None leaves it in the Hub's cache.
         token: Access token of the Hub; None takes the one of the login.
-        dry_run: Fetch only the manifest, and return what would be fetched.
         progress: A callback that is told how far the work is.
 
     Returns:
@@ -74,21 +67,17 @@ def pull(
     if keys:
         records += [record for record in manifest.key_shards if record not in records]
     missing = remote.missing(records)
+    remote.fetch(records, manifest, progress)
+    left, folder = remote.missing(manifest.files), remote.folder
+    if out is not None:
+        store = Datastore(remote.folder, remote=remote)
+        copied = records if keys is False else manifest.files
+        folder = copy_fetched(store, copied, Path(out).resolve(), progress).folder
+    return Pulled(remote.pinned, folder, *map(_bytes, (manifest.files, missing, left)))
 
-    def state(record: FileRecord) -> State:
-        if record in missing:
-            return "wanted" if dry_run else "fetched"
-        return "here" if (remote.folder / record.name).exists() else "left"
 
-    files = tuple((record.name, record.bytes, state(record)) for record in manifest.files)
-    folder = remote.folder
-    if not dry_run:
-        remote.fetch(records, progress)
-        store = Datastore(remote.folder, progress=progress, remote=remote)
-        if out is not None:
-            copied = records if keys is False else manifest.files
-            folder = copy_fetched(store, copied, Path(out).resolve(), progress).folder
-    return Pulled(remote.pinned, folder, files)
+def _bytes(records: Sequence[FileRecord]) -> int:
+    return sum(record.bytes for record in records)
 
 
 def copy_fetched(
@@ -99,7 +88,7 @@ def copy_fetched(
     records = [record for record in records if (store.folder / record.name).exists()]
     if not store.has_keys:
         records = [record for record in records if layout.kind_of(record.name) != "keys"]
-    count = counter(progress, "copying", sum(record.bytes for record in records))
+    count = counter(progress, "copying", _bytes(records))
     shard = 0
     with begin(folder, "build", {"copy of": manifest.checksum}) as job:
         for record in records:
@@ -113,4 +102,4 @@ def copy_fetched(
                 job.note(path)
             count(record.bytes)
         job.commit(manifest, without=layout.KINDS)
-    return Datastore(folder, progress=progress)
+    return Datastore(folder)

@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,11 @@ _CARD = "README.md"
 
 @dataclass(frozen=True)
 class Pushed:
-    """The published files, or the plan: a commit (None if nothing was sent), and sizes of files."""
+    """The published files with their sizes, and the commit that has them."""
 
     repo: str
     url: str
-    commit: str | None
+    commit: str
     files: tuple[tuple[str, int], ...]
 
     @property
@@ -51,7 +50,6 @@ def push_to_hub(
     revision: str | None = None,
     token: str | bool | None = None,
     message: str | None = None,
-    dry_run: bool = False,
 ) -> Pushed:
     """Publishes a datastore as a dataset repository of the Hub, in one commit.
 
@@ -67,7 +65,6 @@ def push_to_hub(
         revision: The branch to publish to; None is "main". It is made if it does not exist.
         token: Access token of the Hub; None takes the one of the login.
         message: Message of the commit.
-        dry_run: Send nothing and do not ask the Hub; return what would be sent.
 
     Returns:
         What was published.
@@ -89,9 +86,6 @@ def push_to_hub(
         **{record.name: store.folder / record.name for record in manifest.files},
         layout.MANIFEST: manifest.to_bytes(),
     }
-    page = partial(card, manifest, name.repo, name.revision)
-    if dry_run:
-        return Pushed(name.repo, _url(name), None, _sizes(files | {_CARD: page(None).encode()}))
     with asking(name):
         api = client(token)
         api.create_repo(name.repo, repo_type=REPO_TYPE, private=private, exist_ok=True)
@@ -101,7 +95,7 @@ def push_to_hub(
         commit = checked_commit(name, state.sha)
         present = [sibling.rfilename for sibling in state.siblings or ()]
         old = _card(api, name, commit) if _CARD in present else None
-        files[_CARD] = page(old).encode()
+        files[_CARD] = card(manifest, name.repo, name.revision, old).encode()
         done = api.create_commit(
             name.repo,
             _operations(files, present),
@@ -111,7 +105,11 @@ def push_to_hub(
             # If somebody has edited the card meanwhile, the Hub refuses this commit.
             parent_commit=commit,
         )
-    return Pushed(name.repo, _url(name), done.oid, _sizes(files))
+    sizes = (
+        (file, content.stat().st_size if isinstance(content, Path) else len(content))
+        for file, content in files.items()
+    )
+    return Pushed(name.repo, f"{endpoint()}/datasets/{name.repo}", done.oid, tuple(sizes))
 
 
 def _as_published(store: Datastore, *, keys: bool) -> Manifest:
@@ -152,14 +150,3 @@ def _operations(files: dict[str, Path | bytes], present: Sequence[str]) -> list[
     ]
     obsolete = [name for name in present if is_published(name) and name not in files]
     return added + [CommitOperationDelete(path_in_repo=name) for name in obsolete]
-
-
-def _sizes(files: dict[str, Path | bytes]) -> tuple[tuple[str, int], ...]:
-    return tuple(
-        (name, file.stat().st_size if isinstance(file, Path) else len(file))
-        for name, file in files.items()
-    )
-
-
-def _url(name: HubName) -> str:
-    return f"{endpoint()}/datasets/{name.repo}"

@@ -5,7 +5,7 @@ import re
 from handmade import make_manifest
 
 from knn_logits.hub.card import BEGIN, END, card, front_matter
-from knn_logits.store.records import ModelRecord, PairsRecord, RecallRecord
+from knn_logits.store.records import ModelRecord, RecallRecord
 
 
 def manifest(**settings):
@@ -86,24 +86,7 @@ def data_of(text):
     return DatasetCard(text).data.to_dict()
 
 
-def test_the_page_says_how_sources_are_read():
-    assert "pairs" not in card(manifest(), "org/name")
-    plain = card(manifest(pairs=PairsRecord()), "org/name")
-    assert "| pairs | sources and targets |" in plain
-    pairs = PairsRecord(source_prefix="to `German`: ", source_lang="en", target_lang="de")
-    text = card(manifest(pairs=pairs), "org/name")
-    assert "| pairs | sources and targets, read after 'to \\`German\\`: ', from en to de |" in text
-
-
 MIT = manifest(license="MIT")
-
-
-def test_a_new_card_and_the_same_again():
-    text = card(MIT, "org/name")
-    assert "\n# name\n" in text
-    assert text.index(BEGIN) < text.index("### Files") < text.index(END)
-    assert data_of(text) == front_matter(MIT)
-    assert card(MIT, "org/name", old=text) == text
 
 
 def test_a_card_that_is_somebody_elses():

