@@ -67,8 +67,8 @@ test-vllm: ## Test the plugin for vLLM, in a virtual environment of its own: PYT
 	.venv-vllm/bin/python datastores/sqlite/smollm2.py
 	.venv-vllm/bin/python -m pytest -m vllm -v tests/integrations
 
-fuzz: setup ## Give every parser and request body changed inputs: FUZZ_ARGS="--number 100000 --seed 3"
-	$(BIN)/python tests/fuzz/fuzz.py $(FUZZ_ARGS)
+fuzz: setup ## Give every reader of files changed inputs: FUZZ=1000 for each
+	FUZZ=$(or $(FUZZ),1000) $(BIN)/python -m pytest tests/fuzz
 
 wheel: ## Build the package, and try the wheel with the lowest and the newest requirements
 	PYTHON=$(PYTHON) .ci/wheel

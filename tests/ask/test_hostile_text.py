@@ -112,3 +112,10 @@ def test_the_time_of_a_text_grows_with_its_length(reader, unit):
         READERS[reader]("Crane" + unit * (size // len(unit)) + "crane")
 
     assert not grows_faster(run, 2_000, 32_000, most=100)  # a quadratic time is 256 times as long
+
+
+def test_the_time_of_a_long_paragraph_grows_with_its_length():
+    def run(size):
+        list(cut_sentences("Dr. A. said: 1.5 (e.g. é)" * (size // 25), "p", "it"))
+
+    assert not grows_faster(run, 16_000, 96_000, most=20)  # a quadratic time is 36 times as long

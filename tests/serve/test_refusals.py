@@ -94,6 +94,7 @@ def test_a_field_that_makes_no_sense_is_named(http, changed, line, param):
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url'"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "'input_audio'"),
+        ({"messages": [{"role": "user", "content": [{"type": {"a": 1}}]}]}, "messages.0.content"),
         ({"tool_choice": "required"}, "tool_choice is not supported"),
         ({"response_format": {"type": "robot"}}, "response_format.type"),
         ({"logprobs": True}, "a chat has no logprobs"),

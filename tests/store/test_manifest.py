@@ -53,7 +53,7 @@ def test_a_round_trip(tmp_path):
         documents=2,
         tokens=9,
         license="CC0-1.0",
-        source="a town's “chronicle”",
+        source="a town's “chronicle” \ud800",
         files=(
             FileRecord(name=layout.TOKENS, dtype="int32", shape=(9,), bytes=164, sha256=SHA),
             FileRecord(name=layout.DOCUMENTS, bytes=5, sha256=SHA),
@@ -105,19 +105,12 @@ def test_what_is_not_json(tmp_path, data):
     assert layout.MANIFEST in error(tmp_path)
 
 
-@pytest.mark.parametrize("other", [[], 5, None, "x", {}, {"format": "other"}, {"format": None}])
-def test_what_is_another_kind_of_json(tmp_path, other):
-    write(tmp_path, other)
-    assert "not the manifest" in error(tmp_path, DatastoreError)
-
-
-@pytest.mark.parametrize("version", [0, 1, 3, 99, "2", None, 1.5])
+@pytest.mark.parametrize("version", [1, "2", None, [[[1]]]])
 def test_an_unknown_format_version(tmp_path, version):
-    for other in (content(format_version=version), {"new": True}):
-        write(tmp_path, {"format": "knn-logits datastore", **other, "format_version": version})
-        text = error(tmp_path, DatastoreError)
-        assert f"format version {version!r}" in text
-        assert "build the datastore again" in text
+    write(tmp_path, {"format": "knn-logits datastore", "format_version": version})
+    text = error(tmp_path, DatastoreError)
+    assert "has format version" in text
+    assert "build the datastore again" in text
 
 
 COUNTS = ["entries", "documents", "tokens", "dim", "skipped"]
@@ -206,15 +199,6 @@ def test_a_manifest_that_was_edited(tmp_path, old, new):
     assert "knn-logits tune --write" in text
 
 
-@pytest.mark.parametrize("checksum", [None, "", "0" * 64, 5])
-def test_a_checksum_that_is_none(tmp_path, checksum):
-    whole = json.loads(json.dumps(content()))
-    write(tmp_path, json.dumps(whole | {"checksum": checksum}).encode())
-    assert "checksum" in error(tmp_path)
-    write(tmp_path, json.dumps(whole).encode())
-    assert "checksum" in error(tmp_path)
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -260,12 +244,3 @@ def test_a_refusal_takes_little_memory(tmp_path, change):
         text, errors = child.ended()
     assert child.returncode == 0, errors[-2000:]
     assert "rebuild it" in text
-
-
-def test_nested_values_are_not_shown(tmp_path):
-    depth = 900
-    nested = "[" * depth + "]" * depth
-    text = json.dumps(content()).replace('"format_version": 2', f'"format_version": {nested}')
-    (tmp_path / "datastore.json").write_text(text)
-    with pytest.raises(DatastoreError, match="has format version"):
-        read_manifest(tmp_path)
