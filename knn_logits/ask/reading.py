@@ -15,7 +15,7 @@ from knn_logits.ask.prompting import chat_prompt
 from knn_logits.engine.compatibility import model_record
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.pairs import context_length
-from knn_logits.store.verification import cache_folder
+from knn_logits.store.files import cache_folder
 
 # A passage, a question, and a word that a right answer has; None where the passage has no answer.
 _TEST: tuple[tuple[str, str, str | None], ...] = (

@@ -143,7 +143,6 @@ def _on_demand(manifest: Manifest) -> str:
 @command
 def verify(
     store: Store,
-    full: bool = setting(False, "Read every byte, including files verified before."),
     json: Json = False,
 ) -> None:
     """Check a datastore: hashes, shapes, ranges, and its index."""
@@ -160,15 +159,15 @@ def verify(
     manifest = read_manifest(folder)
     size = sum(record.bytes for record in manifest.files)
     with Bars("nothing was changed") as bars:
-        damaged = verification.damage(folder, manifest, bars) if full else []
+        damaged = verification.damage(folder, manifest, bars)
         if not damaged:
             try:
-                datastore = Datastore(folder, progress=bars)
+                datastore = Datastore(folder)
                 if manifest.on_demand is None:
                     open_index(datastore)
                 stored_gate(datastore)
             except KNNLogitsError as error:
-                damaged = verification.damage(folder, manifest, bars) or [str(error)]
+                damaged = [str(error)]
     if json:
         content = {"ok": not damaged, "damaged": damaged}
         content |= picked(manifest, "entries", "documents")

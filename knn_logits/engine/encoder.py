@@ -24,8 +24,8 @@ from torch.nn.functional import normalize
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
 from knn_logits.locks import cached_property
+from knn_logits.store.files import cache_folder
 from knn_logits.store.records import EncoderRecord
-from knn_logits.store.verification import cache_folder
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 # The environment variable names the encoder that stands in its place, or a folder that holds it;

@@ -30,7 +30,7 @@ class Datastore:
     """A folder of (key, value) entries and of the text they come from.
 
     `Datastore.from_pretrained(folder or "org/name")` opens a datastore, and `build_datastore`
-    makes one. An open datastore was verified. It stays as it was even if its files are replaced or
+    makes one. It stays as it was even if its files are replaced or
     deleted, as jobs of this package do; open it again to see the change. Only a program that
     writes into a file in place can change an open datastore. If it shortens a file, reading beyond
     the new end ends the process with a signal (SIGBUS).
@@ -57,7 +57,9 @@ class Datastore:
         while True:
             self.manifest: Manifest = read_manifest(self.folder)
             try:
-                self._check(full=full, progress=progress)
+                problems = verification.damage(self.folder, self.manifest, progress, full=full)
+                if problems:
+                    raise DamagedError(problems[0])
                 self._open()
                 return
             except (DamagedError, OSError) as error:
@@ -71,14 +73,6 @@ class Datastore:
                     f"{self.folder} cannot be read ({error.strerror or error}); check the disk "
                     "and its permissions"
                 ) from error
-
-    def _check(self, *, full: bool = False, progress: Progress = no_progress) -> None:
-        try:
-            verification.check(self.folder, self.manifest, full=full, progress=progress)
-        except DamagedError:
-            if self.remote is not None:
-                self.remote.reject_damaged(self.manifest.files)
-            raise
 
     def _open(self) -> None:
         """Opens every file, so that a later change of the folder does not affect this object."""
@@ -143,10 +137,9 @@ class Datastore:
     ) -> Datastore:
         """Opens a datastore from a folder or from the Hub.
 
-        The first opening on a machine compares every byte with the manifest. A later opening only
-        checks whether the files were written to since. From the Hub it fetches the manifest, the
-        text and the index, and checks their hashes. Keys are fetched only when `refine` or an
-        index that is made from them needs them.
+        Opening compares the text and every file of at most 16 MiB with its hash. From the Hub it
+        fetches the manifest, the text and the index, and checks their hashes. Keys are fetched
+        only when `refine` or an index that is made from them needs them.
 
         Args:
             name: A folder that `knn-logits build` wrote, or "org/name" or "org/name@revision".
@@ -154,7 +147,7 @@ class Datastore:
             cache_dir: The Hub's cache; None takes that of huggingface_hub.
             token: Access token of the Hub; None takes the one of the login.
             local_files_only: Take the files from the cache and do not ask the Hub.
-            full: Read every byte again, even if the files were verified before.
+            full: Compare larger files of keys, index and vectors with their hashes, too.
             progress: A callback that is told how far downloading and reading are.
 
         Returns:
@@ -176,7 +169,8 @@ class Datastore:
             token=token,
             local_files_only=local_files_only,
         )
-        remote.fetch(needed(remote.manifest()), progress)
+        manifest = remote.manifest()
+        remote.fetch(needed(manifest), manifest, progress)
         return cls(remote.folder, full=full, progress=progress, remote=remote)
 
     def __len__(self) -> int:
@@ -288,8 +282,7 @@ class Datastore:
                 f"{names} of {self.name} were not fetched: run "
                 f"`knn-logits pull {self.name}@{self.revision} --keys`"
             )
-        self.remote.fetch(records, progress)
-        self._check(progress=progress)
+        self.remote.fetch(records, self.manifest, progress)
         self._open_later()
 
     def _all_shards(self) -> list[Array]:

@@ -162,3 +162,12 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def cache_folder() -> Path:
+    """The folder for files that can be made again: `KNN_LOGITS_CACHE`, or the user's cache."""
+    folder = os.environ.get("KNN_LOGITS_CACHE")
+    if folder:
+        return Path(folder)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "knn-logits"

@@ -269,12 +269,6 @@ def _clear(folder: Path, names: set[str]) -> None:
             delete(path)
 
 
-def leftovers(folder: Path, manifest: Manifest) -> list[str]:
-    """Lists the files of earlier states or unfinished jobs, which the manifest does not name."""
-    names = {entry.name for entry in folder.iterdir() if layout.is_ours(entry.name)}
-    return sorted(names - _names(manifest) - {layout.LOCK})
-
-
 def record_file(path: Path) -> FileRecord:
     """Records the size, shape and hash of a file, which is read back from the disk."""
     dtype, shape = array_facts(path)[:2] if path.suffix == ".npy" else (None, None)

@@ -20,8 +20,8 @@ from knn_logits.store.hub_client import (
     is_watched,
 )
 from knn_logits.store.manifest import Manifest, read_manifest
-from knn_logits.store.reading import sha256
 from knn_logits.store.records import FileRecord
+from knn_logits.store.verification import check_file
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,17 @@ class Remote:
     def missing(self, records: Sequence[FileRecord]) -> list[FileRecord]:
         return [record for record in records if not (self.folder / record.name).exists()]
 
-    def fetch(self, records: Sequence[FileRecord], progress: Progress = no_progress) -> None:
-        """Fetches files that are not in the cache, one after another. Opening them hashes them."""
+    def fetch(
+        self, records: Sequence[FileRecord], manifest: Manifest, progress: Progress = no_progress
+    ) -> None:
+        """Fetches files that are not in the cache, one after another, and checks their hashes."""
         missing = self.missing(records)
-        if not missing:
-            return
         count = counter(progress, "downloading", sum(record.bytes for record in missing))
         for record in missing:
             path = _download(self.pinned, record.name, record.bytes, self.access, count)
-            if path.stat().st_size != record.bytes:
-                self._reject(record)
-
-    def reject_damaged(self, records: Sequence[FileRecord]) -> None:
-        """Raises for a file that is not what the manifest says, and deletes it."""
-        for record in records:
-            path = self.folder / record.name
-            if path.exists() and sha256(path) != record.sha256:
+            try:
+                check_file(path, record, manifest)
+            except DamagedError:
                 self._reject(record)
 
     def _reject(self, record: FileRecord) -> NoReturn:

@@ -8,25 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from knn_logits.copies import Copies
 from knn_logits.locks import cached_property
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
+from knn_logits.store.layout import CANARY_KEYS
 
-# States after different first words are alike if their squared distance is below this share of that
-# to states within a text. SmolLM2: 0.001, and 0.15 after a whole layer, where they differ more than
-# states within a text do. Models without a sink: 0.8 and more.
-_SINK_COSINE = 0.4
-# The least distance of a sink from the states within a text, as a multiple of that between these;
-# the larger one where all documents begin with the same token. SmolLM2: 15. Others: up to 0.5.
-_APART, _FAR_APART = 1.0, 4.0
+# The least distance of a sink from the states within a text, as a multiple of that between these.
+# SmolLM2: 15 and more. Models without a sink: up to 1.1.
+_APART = 4.0
 # A state is a sink within this share of the usual squared distance between sink and other states.
 _WITHIN = 0.4
-_DOCUMENTS = 64
 
 
 @dataclass(frozen=True)
@@ -53,36 +47,16 @@ class Sink:
 
 def find_sink(store: Datastore) -> Sink | None:
     """The sink states of the model that built a datastore, if it has any."""
-    tokens, canary = store.checks.get(CANARY_TOKENS), store.checks.get(CANARY_KEYS)
-    if tokens is None or canary is None or len(canary) < 4 or store.manifest.pairs is not None:
+    canary = store.checks.get(CANARY_KEYS)
+    if canary is None or len(canary) < 4 or store.manifest.pairs is not None:
         return None
     first, rest = torch.from_numpy(canary[:1]).double(), torch.from_numpy(canary[1:]).double()
     usual = float(torch.pdist(rest).square().median())
     distances = torch.cdist(first, rest).square()
-    apart = float(distances.min())
-    begins = _other_beginnings(store, int(tokens[0]))
-    if begins is None:
-        is_sink = apart > _FAR_APART * usual
-    else:
-        alike = float(torch.cdist(first, begins).square().median())
-        is_sink = alike < _SINK_COSINE * float(distances.median()) and apart > _APART * usual
-    if not is_sink:
+    if float(distances.min()) <= _APART * usual:
         return None
     entries = torch.zeros(len(store), dtype=torch.bool)
     if store.manifest.learned is None:
         windows = store.manifest.windows
         entries[store.contexts.first_states(windows.window, windows.stride)] = True
     return Sink(first[0].float(), _WITHIN * float(distances.median()), entries)
-
-
-def _other_beginnings(store: Datastore, token: int) -> Tensor | None:
-    """The first keys of some documents that begin with another token, float64 [documents, dim]."""
-    if not store.has_keys or store.manifest.learned is not None or not len(store):
-        return None
-    contexts = store.contexts
-    long = np.flatnonzero(contexts.length > 1)
-    sample = long[:: max(1, len(long) // _DOCUMENTS)]
-    sample = sample[np.asarray(store.tokens)[contexts.first[sample]] != token]
-    if not len(sample):
-        return None
-    return torch.from_numpy(store.keys(contexts.first_entry[sample]).astype(np.float64))

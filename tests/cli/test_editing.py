@@ -121,7 +121,7 @@ def test_remove_deletes_documents(run, store, model_folder):
         "tokens"
     ]
     assert not {n["document"] for one in tokens for n in one["neighbors"]} & {"d0.txt", "d1.txt"}
-    run.good("verify", store, "--full")
+    run.good("verify", store)
 
 
 def test_remove_deletes_what_sync_has_removed(run, store, model_folder, tmp_path):

@@ -138,7 +138,7 @@ def run(number, seed, kinds, say=print):
         dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     ) as name:
         base = Path(name)
-        os.environ |= {"HF_HOME": f"{base}/home", "KNN_LOGITS_CACHE": f"{base}/verified"}
+        os.environ["HF_HOME"] = f"{base}/home"
         jobs = stores.EveryJob(base, documents=12, index="IVF4,SQ8")
         if "pull" in kinds:
             jobs.publish(PRIVATE_TOKEN)

@@ -5,8 +5,8 @@ import shutil
 import pytest
 import stores
 
-from knn_logits import Datastore, remove_documents
-from knn_logits.errors import BusyError, KNNLogitsError
+from knn_logits import remove_documents
+from knn_logits.errors import KNNLogitsError
 from knn_logits.store import files
 
 
@@ -51,15 +51,3 @@ def test_what_a_job_read_before_another_one_ended_is_read_again(
     except KNNLogitsError:  # what it was given is old, such as settings for other text
         JOBS.run(second, folder)
     assert stores.state(folder) == stores.state(whole)
-
-
-def test_a_second_writer_is_refused_and_changes_nothing(before, tmp_path):
-    folder = tmp_path / "s"
-    shutil.copytree(before, folder)
-    state = stores.state(folder)
-    with files.locked(folder):
-        for kind in ("add", "sync", "compact", "index", "tune"):
-            with pytest.raises(BusyError, match="another process is writing"):
-                JOBS.run(kind, folder)
-    assert stores.state(folder) == state
-    assert len(Datastore(folder)) > 0

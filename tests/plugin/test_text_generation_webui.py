@@ -3,19 +3,85 @@
 import copy
 import gc
 import html
+import importlib.util
 import json
 import re
 import sys
 import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 
 import pytest
 import torch
 from transformers import LogitsProcessorList
 
-from plugin.asking import PROMPT, answer, by_library, run
+from knn_logits import KNNLogitsProcessor
+
+SCRIPT = Path(__file__).parents[2] / "app" / "text_generation_webui" / "script.py"
+PROMPT = "When error code E42 appears, open"
+
+
+def answer(extension, host, *, thread=True, prompt=PROMPT, **settings):
+    """One answer as the host writes it: the processors first, `generate()` in another thread."""
+    model, tokenizer = host.shared.model, host.shared.tokenizer
+    state = extension.state_modifier({"stream": thread})
+    ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+    processors = LogitsProcessorList()
+    extension.logits_processor_modifier(processors, ids)
+
+    given = (model, ids, processors, 12)
+    with ThreadPoolExecutor(1) as other:
+        written = (
+            other.submit(run, *given, **settings).result() if thread else run(*given, **settings)
+        )
+    text = tokenizer.decode(written, skip_special_tokens=True)
+    assert extension.output_modifier(text, state) == text
+    return written, len(processors)
+
+
+def run(model, ids, processors, new_tokens=8, **settings):
+    """Tokens that the host writes with these processors."""
+    settings = {"max_new_tokens": new_tokens, "do_sample": False, **settings}
+    with torch.no_grad():
+        output = model.generate(inputs=ids, logits_processor=processors, **settings)
+    return output[0, ids.shape[1] :].tolist()
+
+
+def by_library(model, tokenizer, store, **settings):
+    """Tokens that the library alone writes."""
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    with KNNLogitsProcessor(model, store, **settings) as knn:
+        return run(model, ids, [knn], 12)
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """What the extension imports of the host: its model, and its log."""
+    modules = types.ModuleType("modules")
+    modules.shared = types.SimpleNamespace(model=None, tokenizer=None, gradio={})
+    modules.logging_colors = types.ModuleType("modules.logging_colors")
+    modules.lines = []
+    modules.logging_colors.logger = types.SimpleNamespace(warning=modules.lines.append)
+    monkeypatch.setitem(sys.modules, "modules.logging_colors", modules.logging_colors)
+    monkeypatch.setitem(sys.modules, "modules", modules)
+    return modules
+
+
+@pytest.fixture
+def extension(host):
+    """The script, loaded as the host loads it: alone, under a name of its own."""
+    spec = importlib.util.spec_from_file_location("user_ext_knn_logits", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def loaded(host, mine, tokenizer):
+    host.shared.model, host.shared.tokenizer = mine, tokenizer
+    return mine
 
 
 @pytest.mark.parametrize("thread", [True, False], ids=["streaming", "at once"])
@@ -55,8 +121,6 @@ def test_settings_hold_from_the_next_answer_on_and_are_checked_at_once(
 def test_the_hosts_ways_of_writing_keep_their_memory(
     extension, host, loaded, tokenizer, store, settings
 ):
-    from knn_logits import KNNLogitsProcessor
-
     extension.params["datastore"] = str(store.folder)
     found = answer(extension, host, **settings)[0]
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
@@ -259,16 +323,6 @@ def test_a_loader_without_hidden_states_is_named(extension, host, mine, tokenize
         extension.logits_processor_modifier(processors, torch.zeros(1, 3, dtype=torch.int64))
         assert len(processors) == 0
         assert len(host.lines) == 1
-
-
-def test_a_host_without_transformers_answers_on(extension, host, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    host.shared.model = type("LlamaServer", (), {"__module__": "modules.llama_cpp_server"})()
-    for datastore in ("", "store"):
-        extension.params["datastore"] = datastore
-        assert extension.state_modifier({}) == {}
-        assert "knn-logits serve FILE.gguf" in extension.memory.status(host.shared.model)
-    assert len(host.lines) == 1
 
 
 def test_the_panel_is_made_of_what_the_host_has(extension, host, loaded, store):

@@ -1,6 +1,5 @@
 import itertools
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from knn_logits.errors import DamagedError
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import write_documents
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12], [13], [14, 15]]
 texts = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=6)
@@ -154,17 +152,3 @@ def test_a_table_of_documents_that_is_wrong(tmp_path, changed):
 
 
 # What is opened, and what is shown of it
-
-
-def test_long_titles_and_addresses_are_not_shown(tmp_path):
-    """A trace shows each many times; on the disk they stay whole."""
-    store = make_store(tmp_path / "s", [[1, 2, 3, 4], [5, 6, 7]])
-    rows = [
-        replace(store.documents[n], title="t" * 10**5, uri="u" * 10**5, source=None) for n in (0, 1)
-    ]
-    write_documents(store.folder / layout.DOCUMENTS, rows)
-    refit(store.folder)
-    again = Datastore(store.folder)
-    shown = again.passage(0).document
-    assert (len(shown.title), shown.uri, shown.id) == (301, None, "0")
-    assert again.documents[0] == rows[0]

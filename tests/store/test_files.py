@@ -76,33 +76,6 @@ def test_safetensors_reads_what_is_written(shapes, metadata):
         np.testing.assert_array_equal(read[0][name], array)
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-def test_a_file_is_synced_renamed_and_its_folder_synced(tmp_path, monkeypatch, kind):
-    done = []
-    sync, rename = files.sync, files.rename
-
-    def synced(handle):
-        done.append(os.path.realpath(f"/proc/self/fd/{handle}"))
-        sync(handle)
-
-    def renamed(old, new):
-        done.append((old.name, new.name))
-        rename(old, new)
-
-    monkeypatch.setattr(files, "sync", synced)
-    monkeypatch.setattr(files, "rename", renamed)
-    WRITERS[kind](tmp_path / "a")
-    files.write_bytes(tmp_path / "other", b"")
-    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
-    del done[3:]
-    partial = layout.partial_name("a")
-    if os.path.isdir("/proc/self/fd"):  # noqa: PTH112
-        folder = os.path.realpath(tmp_path)
-        assert done == [os.path.join(folder, partial), (partial, "a"), folder]  # noqa: PTH118
-    else:
-        assert done[1] == (partial, "a")
-
-
 # A disk that fails
 
 

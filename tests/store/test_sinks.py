@@ -100,19 +100,6 @@ def test_the_first_word_of_a_text_is_no_reason_for_the_second(sinking, tokenizer
     assert all(token.neighbors for token in trace.tokens[1:])
 
 
-def test_documents_that_begin_alike_need_a_state_far_apart(sinking, tokenizer, tmp_path):
-    """The canary begins with "T" as well, so nothing shows that first states are alike."""
-    texts = [f"The {text}" for text in TEXTS]
-    far = knn_logits.build_datastore(
-        sinking, tokenizer, texts, tmp_path / "far", index="exact", calibrate=False
-    )
-    near = knn_logits.build_datastore(
-        make_gpt2(), tokenizer, texts, tmp_path / "near", calibrate=False
-    )
-    assert find_sink(far) is not None
-    assert find_sink(near) is None
-
-
 @pytest.mark.parametrize(
     ("stride", "expected"), [(2, [0, 5, 6]), (4, [0, 4, 5, 6, 10, 14])], ids=["overlap", "apart"]
 )

@@ -31,14 +31,3 @@ def test_order(documents, times):
     order = suffix_order(tokens, first)
     assert order.dtype == np.uint32
     assert order.tolist() == by_the_book(documents)
-
-
-def test_long_repetitions_and_parts():
-    random = np.random.default_rng(0)
-    page = random.integers(0, 50, 300).tolist()
-    documents = [page, page, [7] * 200, [*page[:100], 3, *page[:100]]]
-    tokens, first = laid_out(documents)
-    told = []
-    order = suffix_order(tokens, first, lambda *one: told.append(one))
-    assert order.tolist() == by_the_book(documents)
-    assert told[-1] == ("suffixes", len(order), len(order))

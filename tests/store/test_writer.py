@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.store import layout, writer
 from knn_logits.store.job import Job, begin
-from knn_logits.store.writer import in_shards, write_keys
+from knn_logits.store.writer import write_keys
 
 DOCUMENTS = [[5, 6, 7, 8], [9], [10, 11, 12]]
 
@@ -62,19 +62,6 @@ def test_shards_hold_all_keys_in_order(tmp_path_factory, entries, shard_bytes, c
     assert [one.name for one in job.shards] == [path for path in names(folder) if "keys" in path]
     assert all(len(shard) == max(1, shard_bytes // 4) for shard in shards[:-1])
     np.testing.assert_array_equal(np.concatenate(shards), keys)
-
-
-def test_shards_grow_by_a_quarter_of_the_keys_before(monkeypatch):
-    monkeypatch.setattr(writer, "_FIRST_BYTES", 8)
-    with shards_of(80):
-        parts = np.split(np.zeros((400, 2), np.float16), 80)
-        sizes = [len(shard) for shard in in_shards(parts, 0)]
-        assert sizes[:8] == [2, 2, 2, 2, 2, 2, 3, 3]
-        assert max(sizes) == 20
-        assert sum(sizes) == 400
-        # A job that continues makes the same shards.
-        done = sum(sizes[:9])
-        assert [len(shard) for shard in in_shards(parts, done)][:9] == sizes[9:18]
 
 
 @pytest.mark.parametrize("killed", ["write_array", "note"])

@@ -13,38 +13,22 @@ from knn_logits.corpus.parsers import Text, clean
 from knn_logits.corpus.parsers.plain import placed
 from knn_logits.store.blocks import HEADINGS
 
-# A longer text is parsed in parts, which end before a heading or an empty line.
-_PART = 1 << 20
 _FRONT = re.compile(r"---\n(?:.*\n)*?---\n")
 _KINDS = {"paragraph_open": "p", "fence": "pre", "code_block": "pre", "html_block": "p"}
 
 
 def read(lines: Iterator[str]) -> Iterator[Text]:
     """Reads a file, whose places are its headings, or its lines if it has none."""
-    first = True
-    for part in _parts(lines):
-        # The front matter of a file is between two rules.
-        front = _FRONT.match(part) if first else None
-        blocks = [Text(front[0], "pre")] if front else []
-        blocks += blocks_of(part[front.end() :] if front else part)
-        if first and not any(block.kind in HEADINGS for block in blocks):
-            breaks = itertools.accumulate((b.text.count("\n") for b in blocks), initial=1)
-            yield from placed((b.kind, b.text, n) for b, n in zip(blocks, breaks, strict=False))
-        else:
-            yield from blocks
-        first = False
-
-
-def _parts(lines: Iterator[str]) -> Iterator[str]:
-    part: list[str] = []
-    size = 0
-    for line in lines:
-        if (size > _PART and (line.startswith("#") or line.isspace())) or size > 4 * _PART:
-            yield "".join(part)
-            part, size = [], 0
-        part.append(line)
-        size += len(line)
-    yield "".join(part)
+    text = "".join(lines)
+    # The front matter of a file is between two rules.
+    front = _FRONT.match(text)
+    blocks = [Text(front[0], "pre")] if front else []
+    blocks += blocks_of(text[front.end() :] if front else text)
+    if any(block.kind in HEADINGS for block in blocks):
+        yield from blocks
+        return
+    numbers = itertools.accumulate((block.text.count("\n") for block in blocks), initial=1)
+    yield from placed((b.kind, b.text, n) for b, n in zip(blocks, numbers, strict=False))
 
 
 def blocks_of(text: str) -> Iterator[Text]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from knn_logits.corpus.parsers import Fields, Left, Part
+from knn_logits.corpus.parsers import Fields, Part
 from knn_logits.corpus.rows import fields_of, plain_values
 from knn_logits.errors import CorpusError
 
@@ -30,22 +31,11 @@ def _rows(table: Any, keys: tuple[str, ...]) -> Iterator[Part]:
     groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
     size = sum(group.total_byte_size for group in groups)
     rows = max(1, min(_ROWS, _BYTES * count // max(1, size)))
-    columns_of_texts = {*keys, *(key.partition(".")[0] for key in keys)}
-    number = 0
-    for batch in table.iter_batches(batch_size=rows, use_threads=False):
-        for index in range(batch.num_rows):
-            number += 1
-            values, lost = {}, False
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                try:
-                    values[name] = column[index].as_py()
-                except (ValueError, OverflowError):  # Python cannot hold it
-                    lost |= name in columns_of_texts
-            if lost:
-                yield Left(f"row {number}", "not UTF-8 text")
-                continue
-            try:
-                fields = plain_values(fields_of(values, keys))
-            except ValueError as error:
-                raise CorpusError(f", row {number}: {error}") from None
-            yield Fields(fields, number, number / count)
+    batches = table.iter_batches(batch_size=rows, use_threads=False)
+    every = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+    for number, values in enumerate(every, start=1):
+        try:
+            fields = plain_values(fields_of(values, keys))
+        except ValueError as error:
+            raise CorpusError(f", row {number}: {error}") from None
+        yield Fields(fields, number, number / count)

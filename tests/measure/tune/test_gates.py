@@ -185,7 +185,7 @@ def test_the_command(run, model_folder, copy, tmp_path):
     assert found.json["k"] == 32
     assert set(found.json["gate"]) >= {"kind", "perplexity", "perplexity_constant", "verdict"}
     assert run("info", copy.folder, "--json").json["gate"] == {"kind": "meta-k"}
-    run.good("verify", copy.folder, "--full")
+    run.good("verify", copy.folder)
     check_use(run, model_folder, copy.folder, text, "meta-k")
     people = run.good(*command, "--gate", "meta-k")
     assert "of the best number's" in people.out
