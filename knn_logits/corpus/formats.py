@@ -21,9 +21,9 @@ PROSE, LINES = "plain.read", "plain.read_lines"
 FORMATS = (
     Format(PROSE, "txt text rst", "text", untrusted=False),
     Format(LINES, "py tex xml", "text", untrusted=False),  # and all others
-    Format("json_rows.read_lines", "jsonl ndjson", "rows", untrusted=False),
-    Format("json_rows.read", "json", "rows", untrusted=False),
-    Format("tables.read", "parquet", "rows"),
+    Format("rows.read_lines", "jsonl ndjson", "rows", untrusted=False),
+    Format("rows.read", "json", "rows", untrusted=False),
+    Format("rows.read_parquet", "parquet", "rows"),
     Format("csv_rows.read", "csv tsv", "text"),
     Format("markdown.read", "md markdown mdown mkd qmd rmd", "text"),
     Format("pdf.read", "pdf"),

@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from knn_logits.arrays import Array, Ints
+from knn_logits.arrays import Ints
 from knn_logits.errors import ModelError
 from knn_logits.store.documents import DocumentRecord, Documents
 from knn_logits.store.manifest import needs_text
 
 if TYPE_CHECKING:
     from knn_logits.store.datastore import Datastore
-
-# Number of tokens that are looked at once, and the base of a string's number.
-_AT_ONCE = 1 << 22
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -103,50 +99,30 @@ def longest_spans(
     store: Datastore, ids: Sequence[int], least: int
 ) -> Iterator[tuple[int, int, Ints]]:
     """Yields each span of tokens that is in no longer one: its ends, and its places, int64."""
-    tokens, text, size = np.asarray(store.tokens), np.array(ids, np.int64), min(least, len(ids))
-    table = store.documents
+    tokens, text, table = np.asarray(store.tokens), np.array(ids, np.int64), store.documents
     ends: Ints = table.first + table.length
     ends[list(store.manifest.removed)] = 0
-    if not size:
-        return
-    hashes = _hashed(text, size)
-    wanted, hits = np.unique(hashes), list[Ints]()
-    for begin in range(0, len(tokens), _AT_ONCE):
-        part = _hashed(tokens[begin : begin + _AT_ONCE + size - 1], size)
-        near = wanted[np.searchsorted(wanted, part).clip(max=len(wanted) - 1)]
-        hits.append(np.flatnonzero(near == part) + begin)
-    places = np.concatenate(hits)
-    # The end of each place's document; places are sorted by what begins there.
-    limits = ends[np.searchsorted(table.first, places, side="right") - 1]
-    keys = _hashed(tokens[places[:, None] + np.arange(size)].T, size)[0] if len(places) else places
+    limit: Ints = np.repeat(ends, table.length)
+    order = np.argsort(tokens, kind="stable")
+    bounds = (np.searchsorted(tokens[order], text, side=side) for side in ("left", "right"))
     last = 0
-    for first in range(len(hashes)):
-        # A shorter span is in the one before.
-        length = max(size, last + 1 - first)
-        if first + length > len(text):
+    for first, (begin, stop) in enumerate(zip(*bounds, strict=True)):
+        if last == len(text):
             return
-        rows = np.flatnonzero((keys == hashes[first]) & (places + length <= limits))
-        for back in range(length - 1, -1, -1):
-            rows = rows[tokens[places[rows] + back] == text[first + back]]
-        longer = rows
-        while len(longer):
-            rows, last = longer, first + length
-            if last == len(text):
+        places = order[begin:stop]
+        limits, end, before = limit[places], first, max(0, last - first)
+        # A span that ends where one before it does is in that one.
+        longer = places + before < limits
+        longer[longer] = tokens[places[longer] + before] == text[first + before]
+        while longer.any():
+            places, limits, end = places[longer], limits[longer], end + 1
+            longer = places + (end - first) < limits
+            if end == len(text):
                 break
-            longer = rows[places[rows] + length < limits[rows]]
-            longer = longer[tokens[places[longer] + length] == text[last]]
-            length += 1
-        if len(rows):
-            yield first, last, places[rows]
-
-
-def _hashed(tokens: Array, size: int) -> Array:
-    """A number for each string of `size` tokens, uint64 [tokens - size + 1, ...]."""
-    count = max(0, len(tokens) - size + 1)
-    hashes: Array = np.zeros((count, *tokens.shape[1:]), np.uint64)
-    for place in range(size):
-        hashes = hashes * _FACTOR + tokens[place : place + count].astype(np.uint64)
-    return hashes
+            longer[longer] = tokens[places[longer] + (end - first)] == text[end]
+        if end > last and end - first >= min(least, len(text)):
+            yield first, end, places
+            last = end
 
 
 def _occurrences(table: Documents, places: Ints, documents: int) -> tuple[Occurrence, ...]:

@@ -178,11 +178,11 @@ def _are_checks(arrays: dict[str, Array], manifest: Manifest) -> bool:
     tokens = arrays.get(layout.CANARY_TOKENS, np.empty(0, np.int32))
     ids = arrays.get(layout.PROBE_IDS, np.empty((0, 0), np.int64))
     forms = {
-        layout.CANARY_TOKENS: ("int32", tokens.shape[:1]),
-        layout.CANARY_KEYS: ("float32", (*tokens.shape[:1], manifest.dim)),
-        layout.PROBE_QUERIES: ("float32", (*ids.shape[:1], manifest.dim)),
-        layout.PROBE_IDS: ("int64", ids.shape[:2]),
-        layout.PROBE_DISTANCES: ("float32", ids.shape[:2]),
+        layout.CANARY_TOKENS: (np.dtype(np.int32), tokens.shape[:1]),
+        layout.CANARY_KEYS: (np.dtype(np.float32), (*tokens.shape[:1], manifest.dim)),
+        layout.PROBE_QUERIES: (np.dtype(np.float32), (*ids.shape[:1], manifest.dim)),
+        layout.PROBE_IDS: (np.dtype(np.int64), ids.shape[:2]),
+        layout.PROBE_DISTANCES: (np.dtype(np.float32), ids.shape[:2]),
     }
     return (
         (layout.CANARY_TOKENS in arrays) == (layout.CANARY_KEYS in arrays)

@@ -120,7 +120,7 @@ def test_a_packed_document_is_bounded(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json.gz"])
 def test_a_row_is_bounded(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("knn_logits.corpus.parsers.json_rows.LONGEST_ROW", 1000)
+    monkeypatch.setattr("knn_logits.corpus.parsers.rows.LONGEST_ROW", 1000)
     rows = b'{"text": "good"}\n' + b'{"text": "%s"}\n' % (b"a" * 1000)
     if name == "a.json.gz":
         rows = b'[{"text": "%s"}]' % (b"a" * 1000)

@@ -54,6 +54,16 @@ def test_every_bit_of_every_file_counts(store):
     assert not verification.damage(store.folder, store.manifest)
 
 
+def test_large_keys_are_read_only_when_that_is_asked(store, monkeypatch):
+    path = store.folder / "keys-00000.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x11")
+    with pytest.raises(DamagedError, match="SHA-256"):
+        Datastore(store.folder)
+    monkeypatch.setattr(verification, "_READ_BYTES", 100)
+    assert len(Datastore(store.folder)) == 5
+    assert "SHA-256" in refusal(store.folder)
+
+
 # Files whose hashes fit
 
 

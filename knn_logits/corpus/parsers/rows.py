@@ -1,7 +1,8 @@
-"""Reads rows of JSON: one on each line, or one value, which is an object or a list of them."""
+"""Reads rows of JSON, one on each line or all in one value, and rows of parquet."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -9,13 +10,16 @@ from typing import Any
 
 from knn_logits.corpus.parsers import Fields, Left, Part
 from knn_logits.corpus.parsers.plain import read_lines as read_text
-from knn_logits.corpus.rows import LONGEST_ROW, UnreadableError, fields_of, first_line
+from knn_logits.corpus.rows import LONGEST_ROW, UnreadableError, fields_of, first_line, plain_values
 from knn_logits.corpus.texts import lines_of, most_text, recognised, too_much
 from knn_logits.errors import CorpusError
 
 # An empty line takes time as well: as much as this number of bytes.
 _COST_OF_LINE = 64
 _BOM = b"\xef\xbb\xbf"
+_BUFFER = 1 << 20
+# The most rows and, by the file's own account, bytes of a batch.
+_ROWS, _BYTES = 64, 16 << 20
 
 
 def read_lines(stream: Any, keys: tuple[str, ...]) -> Iterator[Part]:
@@ -81,3 +85,30 @@ def _row(line: bytes, keys: tuple[str, ...]) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON ({first_line(error)})") from None
     return fields_of(value, keys)
+
+
+def read_parquet(stream: Any, keys: tuple[str, ...]) -> Iterator[Part]:
+    """Reads the rows of a parquet file, one batch at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pa.set_io_thread_count(1)
+    # With buffering ahead, the whole file would be in memory.
+    options = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
+    with pq.ParquetFile(stream, **options) as table:
+        yield from _table_rows(table, keys)
+
+
+def _table_rows(table: Any, keys: tuple[str, ...]) -> Iterator[Part]:
+    count = max(1, table.metadata.num_rows)
+    groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
+    size = sum(group.total_byte_size for group in groups)
+    rows = max(1, min(_ROWS, _BYTES * count // max(1, size)))
+    batches = table.iter_batches(batch_size=rows, use_threads=False)
+    every = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+    for number, values in enumerate(every, start=1):
+        try:
+            fields = plain_values(fields_of(values, keys))
+        except ValueError as error:
+            raise CorpusError(f", row {number}: {error}") from None
+        yield Fields(fields, number, number / count)
