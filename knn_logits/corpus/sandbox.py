@@ -36,8 +36,6 @@ PROGRAM = (
 )
 # The most characters of a block, since an answer is read as a whole.
 _LONGEST_BLOCK = 1 << 20
-# The bytes and the seconds for which rows and blocks are kept, to be sent together.
-_BYTES_KEPT, _SECONDS_KEPT = 1 << 18, 1.0
 _LONGEST_LINE = LONGEST_ROW + (1 << 20)
 _LINES_AHEAD = 8
 _BEAT_SECONDS = 0.1
@@ -194,18 +192,15 @@ def _pump(stdout: Any, lines: queue.Queue[bytes]) -> None:
 def serve() -> None:
     """Answers requests, lines of JSON, until the pipe is closed. The memory is an argument."""
     # The output of a library must not mix with the answers.
-    output = os.fdopen(os.dup(1), "wb", _BYTES_KEPT)
+    output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     memory = int(sys.argv[1])
     confine(memory)
-    since = time.monotonic()
     for line in sys.stdin:
         for answer in _answers(memory, **json.loads(line)):
             data = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
             output.write(data + b"\n")
-            if answer[0] not in ("fields", "text") or time.monotonic() - since > _SECONDS_KEPT:
-                output.flush()
-                since = time.monotonic()
+            output.flush()
 
 
 def confine(memory: int) -> None:
