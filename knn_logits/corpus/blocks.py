@@ -15,9 +15,10 @@ _LONGEST_PARAGRAPH, _LONGEST_SPACE = 1000, 1 << 20
 _LONGEST_NAME = 80
 _ITEM = re.compile(r"\s{0,12}(?:[-*+•▪◦●–]|\(?\d{1,3}[.)]|[a-z]\))[ \t]+\S")
 _UNDERLINE = re.compile(r"[ \t]{0,3}([=\-~^\"'`#*+])\1{2,}[ \t]*\n?")
-_HEADING = re.compile(r"(?:\d{1,2}(?:\.\d{1,2})*[.)]?\s+)?[^\W\d_a-z]")
+# A heading begins with a capital, perhaps behind a number.
+HEADING_START = re.compile(r"(?:\d{1,2}(?:\.\d{1,2})*[.)]?\s+)?[^\W\d_a-z]")
 _NO_HEADING = (".", ",", ";", ":", "!", "-", "…")
-_TEXT_LINE = 60
+TEXT_LINE = 60
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,10 @@ def _heading(lines: list[str], following: list[str]) -> tuple[str, int]:
         level, end = "h1" if sign[1] == "=" else "h2", over + 2
         rest = "".join(lines[end:]).strip()
     else:
-        if over or not _HEADING.match(lines[0]) or name.endswith(_NO_HEADING):
+        if over or not HEADING_START.match(lines[0]) or name.endswith(_NO_HEADING):
             return "", 0
         alone = len("".join(following).strip()) > len(name) and not _ITEM.match(name)
-        above = len(below) >= max(_TEXT_LINE, 2 * len(name)) and below[:1].isupper()
+        above = len(below) >= max(TEXT_LINE, 2 * len(name)) and below[:1].isupper()
         if not (above if below else alone):
             return "", 0
         level, end, rest = "h3", 1, below

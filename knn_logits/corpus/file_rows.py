@@ -75,8 +75,7 @@ def _gathered(
                 report(f"{file.shown}, {part.where}" if part.where else file.shown, part.reason)
                 rows: Iterable[Row] = ()
             elif isinstance(part, Begin):
-                rows = () if document is None else document.rest()
-                document = _beginning(file, part)
+                document, rows = _beginning(file, part.title), ()
             elif isinstance(part, Fields):
                 file.consumed = max(file.consumed, int(file.size * part.done))
                 most -= sum(len(str(value)) for value in part.fields.values())
@@ -84,7 +83,7 @@ def _gathered(
             elif len(reading.keys) > 1:
                 raise UnreadableError(f"plain text without {' and '.join(reading.keys)}")
             else:
-                document = document or _beginning(file, Begin())
+                document = document or _beginning(file)
                 has_text = has_text or bool(part.text.strip())
                 most -= len(part.text)
                 rows = document.add(part)
@@ -101,9 +100,8 @@ def _gathered(
         raise UnreadableError("empty")
 
 
-def _beginning(file: SourceFile, begin: Begin) -> Gathering:
-    title: dict[str, object] = {"title": begin.title} if begin.title else {}
-    return Gathering(file.row({"uri": file.name, **title}))
+def _beginning(file: SourceFile, title: str | None = None) -> Gathering:
+    return Gathering(file.row({"uri": file.name, "title": title}))
 
 
 class Gathering:

@@ -14,7 +14,7 @@ _CONTROLS = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Begin:
-    """The start of a document, which may be left out where it has no title."""
+    """The title of the document. It may be left out, and comes before any text."""
 
     title: str | None = None
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
+from knn_logits.corpus.blocks import HEADING_START, TEXT_LINE
 from knn_logits.corpus.parsers import Left, Part, Text, clean
 from knn_logits.corpus.rows import UnreadableError, first_line
 
@@ -17,13 +18,11 @@ _FULL = 0.75
 _NEW = re.compile(r"\s*(?:[-•●▪◦*–—]\s|\(?\d+[.)]\s|[A-Z][.)]\s|\(?[a-z]\)\s)")
 # A page is printed with ligatures, and no question has one.
 _LIGATURES = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)}
-# A heading may have a number. More than two short lines are a list, verses or an address.
-_HEADING = re.compile(r"(?:\d{1,2}(?:\.\d{1,2})*[.)]?\s+)?[^\W\d_a-z]")
+# More than two short lines are a list, verses or an address.
 _NO_HEADING = (".", ",", ";", ":", "!", "?", "-")
 _MOST_HEADINGS = 2
 # The number of lines at each edge that may be headers or footers, and the pages until they return.
 _EDGE, _NEAR_PAGES = 2, 2
-_TEXT_LINE = 60
 _DIGITS = re.compile(r"[0-9]+")
 _ENDS = (".", "!", "?", ":", ";", "”", '"', ")")
 
@@ -69,7 +68,7 @@ def read(stream: Any) -> Iterator[Part]:
 def _goes_on(last: Text, words: str) -> bool:
     """Whether a page begins within a sentence."""
     cut = last.kind in ("p", "") and not last.text.endswith(_ENDS)
-    return cut and (words[:1].islower() or len(last.text) >= _TEXT_LINE)
+    return cut and (words[:1].islower() or len(last.text) >= TEXT_LINE)
 
 
 def _gap(last: Text, kind: str, on_new_page: bool) -> str:
@@ -163,4 +162,4 @@ def _headings(lines: list[str], full: float) -> set[int]:
 
 
 def _may_head(line: str, full: float) -> bool:
-    return len(line) < full and bool(_HEADING.match(line)) and not line.endswith(_NO_HEADING)
+    return len(line) < full and bool(HEADING_START.match(line)) and not line.endswith(_NO_HEADING)
