@@ -158,7 +158,7 @@ def seeds_of(place):
 def test_documents(tmp_path_factory, monkeypatch):
     """Each file is read, skipped or refused in one line, in bounded time and memory."""
     place = tmp_path_factory.mktemp("read")
-    with sandbox.Sandbox(patience=10) as kept:
+    with sandbox.Sandbox() as kept:
         # One child for all of them.
         monkeypatch.setattr(sandbox.Sandbox, "__exit__", lambda *_: None)
         monkeypatch.setattr(reading, "Sandbox", lambda beat: kept)
