@@ -17,7 +17,7 @@ class Format(NamedTuple):
     untrusted: bool = True
 
 
-PROSE, LINES = "plain.read", "plain.read_lines"
+PROSE, LINES = "prose.read", "prose.read_lines"
 FORMATS = (
     Format(PROSE, "txt text rst", "text", untrusted=False),
     Format(LINES, "py tex xml", "text", untrusted=False),  # and all others
@@ -25,12 +25,12 @@ FORMATS = (
     Format("rows.read", "json", "rows", untrusted=False),
     Format("rows.read_parquet", "parquet", "rows"),
     Format("csv_rows.read", "csv tsv", "text"),
-    Format("markdown.read", "md markdown mdown mkd qmd rmd", "text"),
+    Format("prose.read_markdown", "md markdown mdown mkd qmd rmd", "text"),
     Format("pdf.read", "pdf"),
     Format("markup.read", "html htm xhtml"),
     Format("docx.read", "docx docm"),
     Format("books.read", "epub"),
-    Format("markdown.read_notebook", "ipynb"),
+    Format("prose.read_notebook", "ipynb"),
     Format("mail.read", "eml"),
 )
 # Of each kind of document one suffix.

@@ -67,7 +67,7 @@ def test_a_file_that_fills_the_memory_costs_its_child_alone(tmp_path, page):
     big.write_text(notebook(("code", "x" * (64 << 20))))
     with Sandbox(memory=96 << 20) as sandbox:
         with pytest.raises(UnreadableError, match=r"more than 0\.0938 GiB"):
-            parts(sandbox, big, "markdown.read_notebook")
+            parts(sandbox, big, "prose.read_notebook")
         assert parts(sandbox, page)[-1].text.strip() == "Text."
 
 

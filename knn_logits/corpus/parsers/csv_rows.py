@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from knn_logits.corpus.parsers import Left, Part, Text
-from knn_logits.corpus.parsers.plain import read_lines
+from knn_logits.corpus.parsers.prose import read_lines
 from knn_logits.corpus.rows import LONGEST_ROW
 
 _DELIMITERS = (",", ";", "\t", "|")

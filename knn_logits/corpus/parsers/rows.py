@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from knn_logits.corpus.parsers import Fields, Left, Part
-from knn_logits.corpus.parsers.plain import read_lines as read_text
+from knn_logits.corpus.parsers.prose import read_lines as read_text
 from knn_logits.corpus.rows import LONGEST_ROW, UnreadableError, fields_of, first_line, plain_values
 from knn_logits.corpus.texts import lines_of, most_text, recognised, too_much
 from knn_logits.errors import CorpusError

@@ -1,24 +1,44 @@
-"""Reads Markdown, whose text stays as it is written, by the blocks that markdown-it finds in it."""
+"""Reads plain text, source code, Markdown and notebooks, whose text stays as it is written."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from knn_logits.corpus.blocks import quoted
+from knn_logits.corpus.blocks import paragraphs, prose, quoted
 from knn_logits.corpus.parsers import Text, clean
-from knn_logits.corpus.parsers.plain import placed
 from knn_logits.store.blocks import HEADINGS
 
 _FRONT = re.compile(r"---\n(?:.*\n)*?---\n")
 _KINDS = {"paragraph_open": "p", "fence": "pre", "code_block": "pre", "html_block": "p"}
 
 
-def read(lines: Iterator[str]) -> Iterator[Text]:
-    """Reads a file, whose places are its headings, or its lines if it has none."""
+def read(lines: Iterable[str]) -> Iterator[Text]:
+    """Reads prose, with the headings and lists that are plain without markup."""
+    return placed(prose(lines))
+
+
+def read_lines(lines: Iterable[str]) -> Iterator[Text]:
+    """Reads any other text as paragraphs."""
+    return placed(
+        ("p" if begins else "", "".join(part), number) for part, number, begins in paragraphs(lines)
+    )
+
+
+def placed(blocks: Iterable[tuple[str, str, int]]) -> Iterator[Text]:
+    """Names the lines of blocks, except of a text that is a single line."""
+    rest = iter(blocks)
+    head = list(itertools.islice(rest, 2))
+    single = len(head) == 1 and "\n" not in head[0][1].strip()
+    for kind, text, number in itertools.chain(head, rest):
+        yield Text(text, kind, "" if single else f"line {number}")
+
+
+def read_markdown(lines: Iterator[str]) -> Iterator[Text]:
+    """Reads Markdown, whose places are its headings, or its lines if it has none."""
     text = "".join(lines)
     # The front matter of a file is between two rules.
     front = _FRONT.match(text)
@@ -69,6 +89,6 @@ def read_notebook(stream: Any) -> Iterator[Text]:
         text = "".join(source) if isinstance(source, list) else str(source)
         text = clean(text).rstrip() + "\n\n"
         if text.strip():
-            prose = cell.get("cell_type") == "markdown"
-            for block in blocks_of(text) if prose else [Text(text, "pre")]:
+            is_prose = cell.get("cell_type") == "markdown"
+            for block in blocks_of(text) if is_prose else [Text(text, "pre")]:
                 yield block._replace(place=f"cell {number}", fragment="")
