@@ -167,22 +167,15 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file of moderate size. No name may occur twice in an object."""
+    """Reads a JSON file of moderate size."""
     size = regular_file(path).st_size
     if size > _LARGEST_MANIFEST:
         raise DamagedError(f"{path} is too large ({size} bytes); rebuild it")
     try:
         with open_file(path) as file:
-            return json.loads(file.read(_LARGEST_MANIFEST), object_pairs_hook=_unique)
+            return json.loads(file.read(_LARGEST_MANIFEST))
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise DamagedError(f"{path} is not JSON ({error}); rebuild it") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        raise ValueError("a name occurs twice")
-    return content
 
 
 def _check_files(path: Path, manifest: Manifest) -> None:
