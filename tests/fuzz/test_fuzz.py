@@ -194,7 +194,7 @@ def checked(document):
 
 
 def test_datastores(model, tokenizer, store, tmp_path):
-    """Of a datastore one file is changed, with a hash that fits; it is used, or refused."""
+    """Changes one file of a datastore, with a hash that fits; the store is used, or refused."""
 
     def search(folder):
         opened = Datastore(folder)
