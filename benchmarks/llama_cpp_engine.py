@@ -31,8 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import knn_logits
 from knn_logits.engine.forward import key_states_and_logits, use_fastest_dtype
-from knn_logits.engine.llama_cpp.context import Context
-from knn_logits.engine.llama_cpp.llama_library import llama
+from knn_logits.engine.llama_cpp.context import Context, llama
 from knn_logits.engine.location import find_key
 
 K, PROMPT = 64, 48
@@ -76,20 +75,19 @@ def llama_alone(engine, new_tokens, attention):
         return make(weights, settings)
 
     functions.llama_init_from_model = with_attention
-    context = Context(engine._weights, 1024, 1, (), torch.get_num_threads())
+    context = Context(engine._weights, 1024, ())
     functions.llama_init_from_model = make
 
     def write(input_ids):
         context.clear()
-        ids = input_ids[0].numpy()
-        scores, _ = context.decode(np.zeros(len(ids), np.int64), ids, logits=1)
+        ids = input_ids[0].tolist()
+        scores, _ = context.read(ids, 1)
         written = []
         while len(written) < new_tokens:
             written.append(int(scores[0].argmax()))
             if len(written) < new_tokens:
-                token = np.array(written[-1:])
-                scores, _ = context.decode(np.zeros(1, np.int64), token, logits=1)
-        return torch.tensor([[*ids.tolist(), *written]])
+                scores, _ = context.read(written[-1:], 1)
+        return torch.tensor([[*ids, *written]])
 
     return write
 

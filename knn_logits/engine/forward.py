@@ -226,38 +226,29 @@ def use_fastest_dtype(model: nn.Module) -> str | None:
     """Converts a model on a processor to float32 if it runs faster so and loses nothing.
 
     A checkpoint in half precision is often slower on a processor: float16 is emulated by most of
-    them. Its largest linear layer is timed in both precisions, which takes milliseconds. float32
-    has to be a quarter faster, so that repeated runs make the same choice.
+    them. Its largest linear layer is timed in both precisions, which takes milliseconds.
 
     Args:
         model: The model, as it was loaded. It may be changed.
 
     Returns:
-        The choice and its reason, as a sentence; None where there was nothing to choose: on a GPU,
-        in another precision than float16 and bfloat16, or without memory for float32.
+        The choice and its reason, as a sentence; None where the model stays as it is: on a GPU, in
+        another precision than float16 and bfloat16, or without memory for float32.
     """
-    parameters = list(model.parameters())
-    dtype = parameters[0].dtype if parameters else None
-    if dtype not in (torch.float16, torch.bfloat16):
+    layers = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    weight = max(layers, key=Tensor.numel).detach() if layers else torch.empty(0)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if weight.dtype not in (torch.float16, torch.bfloat16) or weight.device.type != "cpu":
         return None
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    layers = [layer for layer in layers if layer is not head]
-    size = sum(parameter.numel() for parameter in parameters)
-    if not layers or parameters[0].device.type != "cpu" or 4 * size > _memory() / 2:
+    if 4 * size > _memory() / 2:
         return None
-    weight = max((layer.weight for layer in layers), key=Tensor.numel).detach()
     stored, single = _seconds(weight), _seconds(weight.float())
-    name = str(dtype).removeprefix("torch.")
-    if single * _MARGIN < stored:
-        model.float()
-        return (
-            f"the model runs in float32, {stored / single:.1f} times as fast on this processor as "
-            f"in the checkpoint's {name}; --dtype chooses"
-        )
+    if single * _MARGIN >= stored:
+        return None
+    model.float()
     return (
-        f"the model runs in the checkpoint's {name}, which takes {stored / single:.2f} of the time "
-        "of float32 on this processor; --dtype chooses"
+        f"the model runs in float32, {stored / single:.1f} times as fast on this processor as in "
+        f"the checkpoint's {str(weight.dtype).removeprefix('torch.')}; --dtype chooses"
     )
 
 

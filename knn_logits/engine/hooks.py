@@ -1,7 +1,7 @@
 """Takes the states during `generate()`, and finds the state that a processor's call is about.
 
-The latest state may be of another pass: candidates, guidance, an assistant, another processor. So a
-call is answered by the pass that has its ids, in its depth (`calls`).
+The latest pass may be of another text. So a call is answered by the latest one that has its ids.
+Passes that a processor or a candidate generator makes within a step are not kept.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import inspect
 import sys
 import threading
 import weakref
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
@@ -19,13 +19,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from knn_logits.engine.calls import Call, place
-from knn_logits.engine.forward import (
-    as_rows,
-    forget_compiled,
-    in_key_pass,
-    refuse_whole_graphs,
-)
+from knn_logits.engine.calls import is_within_step
+from knn_logits.engine.forward import forget_compiled, in_key_pass, refuse_whole_graphs
 from knn_logits.engine.location import (
     KeyLocation,
     decoder_of,
@@ -35,8 +30,8 @@ from knn_logits.engine.location import (
 )
 
 _Hook = TypeVar("_Hook", bound=Callable[..., None])
-# Windows kept for each depth: one for the call, one for a guidance pass, and one to spare.
-_MOST_WINDOWS = 3
+# Passes kept of each thread: that of the call, and those of others after it.
+_MOST_WINDOWS = 4
 # The argument that holds the cache: the usual name, and the name in models without attention.
 _CACHE_NAMES = ("past_key_values", "cache_params")
 
@@ -47,15 +42,9 @@ class Window:
 
     # Number of tokens in the cache before the pass: a tensor for a static cache, None if unknown.
     start: int | Tensor | None
-    ids: Tensor | None  # int64 [rows, tokens]; None if the model was given embeddings
-    shape: torch.Size
-    depth: int  # see `calls.Place`
-    cache: weakref.ref[Any] | None = None
-    states: Tensor | None = None  # the captured tensor, one vector for each token
-    on_host: Tensor | None = None  # `ids` on the CPU, once a call has compared them
-    # [rows, tokens, width], the encoder's output or embeddings: what rows with the same ids may
-    # differ in.
-    encoded: Tensor | None = None
+    ids: Tensor  # int64 [rows, tokens], on the CPU once a call has compared them
+    encoded: Tensor | None  # [rows, source tokens, width], the encoder's output
+    states: Tensor = field(default_factory=lambda: torch.empty(0))  # [rows, tokens, dim]
     latest: int = -1  # the last position that a call was about; each is asked for once
     answers: dict[int, Any] = field(default_factory=dict)  # the processor's, by position
 
@@ -64,21 +53,16 @@ class _ThreadState(threading.local):
     """The records of one thread's forward passes."""
 
     def __init__(self) -> None:
-        self.windows: dict[int, deque[Window]] = defaultdict(lambda: deque(maxlen=_MOST_WINDOWS))
-        self.cache: weakref.ref[Any] | None = None
+        self.windows: deque[Window] = deque(maxlen=_MOST_WINDOWS)
         self.open: Window | None = None
         self.outer_ids: Tensor | None = None
-        self.offset = 0
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _ThreadState:
-        return _ThreadState()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_ThreadState, ())
 
 
 def _untraced(hook: _Hook) -> _Hook:
-    """`torch.compiler.disable` where something is compiled: its import takes five seconds."""
+    """`torch.compiler.disable` where something is compiled: its import takes five seconds.
+
+    The compiler must not trace hooks: they keep tensors and read the length of a cache.
+    """
     disabled: list[Any] = []
 
     @wraps(hook)
@@ -94,74 +78,50 @@ def _untraced(hook: _Hook) -> _Hook:
 
 
 class _Hooks:
-    """The hook functions. They hold the states of each thread, and no part of the processor."""
+    """The hook functions. They hold the states of each thread, and no part of the processor.
 
-    def __init__(self, model: nn.Module, decoder: nn.Module, location: KeyLocation) -> None:
-        self.location = location
-        self.copied = False
+    Another thread may remove the hooks during a forward pass. They are then called once more
+    without `kwargs`, and nobody will ask for those states.
+    """
+
+    def __init__(self, model: nn.Module, decoder: nn.Module) -> None:
         self.thread = _ThreadState()
-        self.model_names = list(inspect.signature(model.forward).parameters)
-        self.decoder_names = list(inspect.signature(decoder.forward).parameters)
-        self.ids_name = "decoder_input_ids" if is_encoder_decoder(model) else "input_ids"
+        self._decoder = weakref.ref(decoder)
+        self._model_names = list(inspect.signature(model.forward).parameters)
+        self._names = list(inspect.signature(decoder.forward).parameters)
+        self._ids_name = "decoder_input_ids" if is_encoder_decoder(model) else "input_ids"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"copied": True}
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Hooks:
+        return self  # of a copied model, whose decoder is another one
 
-    # Another thread may remove the hooks during a forward pass. They are then called once more
-    # without `kwargs`, and nobody will ask for those states.
-
-    # The compiler must not trace these functions: they keep tensors across calls and read the
-    # length of a cache.
     @_untraced
     def on_model(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        if kwargs is None or self.copied or in_key_pass():
-            return
-        ids = _argument(self.ids_name, self.model_names, args, kwargs)
-        self.thread.outer_ids = ids if isinstance(ids, Tensor) else None
+        if kwargs is not None:
+            self.thread.outer_ids = _argument(self._ids_name, self._model_names, args, kwargs)
 
     @_untraced
     def on_decoder(
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        if in_key_pass():
-            return
         thread = self.thread
-        thread.open = None
-        if kwargs is None or self.copied or (decoder.training and torch.is_grad_enabled()):
+        outer, thread.open, thread.outer_ids = thread.outer_ids, None, None
+        trains = decoder.training and torch.is_grad_enabled()
+        if kwargs is None or trains or in_key_pass() or decoder is not self._decoder():
             return
-        caller = place()
-        if caller.drafts:
+        if is_within_step():
             return
-        ids = _argument("input_ids", self.decoder_names, args, kwargs)
-        embeds = _argument("inputs_embeds", self.decoder_names, args, kwargs)
-        outer, thread.outer_ids = thread.outer_ids, None
-        if not isinstance(ids, Tensor):
-            ids = outer
-        if isinstance(ids, Tensor):
-            shape = ids.shape
-            if isinstance(embeds, Tensor) and embeds.shape[:2] != shape:
-                ids, shape = None, embeds.shape[:2]
-        elif isinstance(embeds, Tensor):
-            shape = embeds.shape[:2]
-        else:
-            return
-        encoded = _argument("encoder_hidden_states", self.decoder_names, args, kwargs)
-        encoded = embeds if encoded is None and ids is None else encoded
-        encoded = encoded.detach() if isinstance(encoded, Tensor) else None
-        start, cache = self._start(args, kwargs)
-        thread.open = Window(start, ids, shape, caller.depth, cache, encoded=encoded)
-
-    def _start(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[int | Tensor | None, weakref.ref[Any] | None]:
+        ids = _argument("input_ids", self._names, args, kwargs)
+        ids = outer if ids is None else ids  # some models embed the ids before the decoder
+        encoded = _argument("encoder_hidden_states", self._names, args, kwargs)
+        start = None
         for name in _CACHE_NAMES:
-            if name in kwargs or name in self.decoder_names:
-                cache = _argument(name, self.decoder_names, args, kwargs)
-                counts = hasattr(cache, "get_seq_length")
-                return _cache_length(cache), weakref.ref(cache) if counts else None
-        return None, None
+            if name in kwargs or name in self._names:
+                start = _cache_length(_argument(name, self._names, args, kwargs))
+                break
+        if isinstance(ids, Tensor):
+            thread.open = Window(start, ids, None if encoded is None else encoded.detach())
 
     @_untraced
     def on_input(
@@ -175,16 +135,17 @@ class _Hooks:
         self._take(first_output(output))
 
     def _take(self, states: Any) -> None:
-        if in_key_pass():
-            return
         thread = self.thread
-        window, thread.open = thread.open, None
-        if window is None or not isinstance(states, Tensor):
+        window = thread.open
+        if window is None or in_key_pass() or not isinstance(states, Tensor):
             return
+        thread.open = None
+        if states.numel() != window.ids.numel() * states.shape[-1]:
+            return  # not one vector per token, such as with embeddings before the ids
         # A copy is needed: CUDA graphs reuse the memory of their output, and a network may work in
         # place.
-        window.states = states.detach().clone()
-        thread.windows[window.depth].append(window)
+        window.states = states.detach().clone().view(*window.ids.shape, -1)
+        thread.windows.append(window)
 
 
 def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -205,16 +166,12 @@ def _cache_length(cache: Any) -> int | Tensor | None:
         return None
     if isinstance(value, Tensor):  # a static cache counts in place
         return value.clone()
-    return int(value) or _longest_layer(cache)
-
-
-def _longest_layer(cache: Any) -> int:
-    """Takes the longest layer, since the first one may keep its states elsewhere."""
-    decoder = getattr(cache, "self_attention_cache", cache)
-    lengths = (
-        getattr(layer, "get_seq_length", lambda: 0)() for layer in getattr(decoder, "layers", ())
-    )
-    return max((int(length) for length in lengths), default=0)
+    if value:
+        return int(value)
+    # The first layer may keep its states elsewhere.
+    layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
+    lengths = [layer.get_seq_length() for layer in layers if hasattr(layer, "get_seq_length")]
+    return max(map(int, lengths), default=0)
 
 
 class StateCapture:
@@ -224,7 +181,7 @@ class StateCapture:
         refuse_whole_graphs(model)
         decoder = decoder_of(model)
         module = model.get_submodule(location.module)
-        hooks = _Hooks(model, decoder, location)
+        hooks = _Hooks(model, decoder)
         handles = [decoder.register_forward_pre_hook(hooks.on_decoder, with_kwargs=True)]
         if decoder is not model:
             handles.append(model.register_forward_pre_hook(hooks.on_model, with_kwargs=True))
@@ -233,7 +190,7 @@ class StateCapture:
         else:
             handles.append(module.register_forward_hook(hooks.on_output))
         forget_compiled(model)
-        self._hooks = hooks
+        self._thread = hooks.thread
         self._finalizer = weakref.finalize(self, _detach, handles, weakref.ref(model))
         self._finalizer.atexit = False
 
@@ -246,108 +203,41 @@ class StateCapture:
         """Removes the hooks, so that the model is as it was. A second call has no effect."""
         self._finalizer()
 
-    def find(
-        self, input_ids: Tensor, call: Call | None = None
-    ) -> tuple[Window, int, Tensor] | None:
+    def find(self, input_ids: Tensor) -> tuple[Window, int, Tensor] | None:
         """Finds the forward pass and the position in it that produced the scores of a call.
 
         Returns:
             The pass, the position, and the call's ids on the CPU; None if no pass fits.
         """
-        thread, call = self._hooks.thread, call or Call.now()
-        if call.drafts:
-            return None
-        windows = thread.windows[call.depth]
+        windows = self._thread.windows
         input_ids = _on_host(input_ids, windows)
-        fresh = [window for window in windows if window.latest < 0]
-        spent = [window for window in reversed(windows) if window.latest >= 0]
-        for group in (fresh, spent):
-            for offset in dict.fromkeys((0, thread.offset)):
-                chosen = _choose(group, input_ids, offset, thread.cache)
-                if chosen is not None:
-                    return self._answer(*chosen, input_ids, offset)
-        for window in reversed(fresh):
-            behind = _whole_offset(window, input_ids)
-            if behind is not None:
-                return self._answer(window, window.shape[1] - 1, input_ids, behind)
+        rows, length = input_ids.shape
+        for window in reversed(windows):
+            tokens = window.ids.shape[1]
+            start = length - tokens if window.start is None else int(window.start)
+            position = length - 1 - start
+            if window.ids.shape[0] != rows or start < 0 or not window.latest < position < tokens:
+                continue
+            if torch.equal(window.ids[:, : position + 1], input_ids[:, start:]):
+                window.latest = position
+                return window, position, input_ids
         return None
 
-    def _answer(
-        self, window: Window, position: int, input_ids: Tensor, offset: int
-    ) -> tuple[Window, int, Tensor]:
-        thread = self._hooks.thread
-        thread.offset, thread.cache = offset, window.cache
-        window.latest = position
-        for depth in [depth for depth in thread.windows if depth >= window.depth]:
-            del thread.windows[depth]
-        thread.windows[window.depth].append(window)
-        return window, position, input_ids
 
-    def states(self, window: Window, first: int) -> Tensor:
-        states = window.states
-        assert states is not None
-        if states.shape[:-1] != window.shape:
-            states = as_rows(states, window.shape, self._hooks.location)
-        return states[:, first:]
-
-
-def _on_host(input_ids: Tensor, windows: Iterable[Window]) -> Tensor:
+def _on_host(input_ids: Tensor, windows: deque[Window]) -> Tensor:
     """Copies the ids of a call and of its passes to the CPU, all at once: each copy waits."""
-    fresh = [window for window in windows if window.on_host is None and window.ids is not None]
-    counted = [window for window in fresh if isinstance(window.start, Tensor)]
-    parts = [input_ids, *(window.ids for window in fresh), *(window.start for window in counted)]
-    tensors = [part for part in parts if isinstance(part, Tensor)]
-    if any(part.device.type != "cpu" for part in tensors):
-        flat = torch.cat([part.to(input_ids.device).reshape(-1) for part in tensors]).cpu()
-        copies = flat.split([part.numel() for part in tensors])
-        tensors = [copy.view(part.shape) for copy, part in zip(copies, tensors, strict=True)]
-    for window, ids in zip(fresh, tensors[1:], strict=False):
-        window.on_host = ids
-    for window, start in zip(counted, tensors[1 + len(fresh) :], strict=True):
-        window.start = int(start)
-    return tensors[0]
-
-
-def _choose(
-    windows: list[Window], input_ids: Tensor, offset: int, cache: weakref.ref[Any] | None
-) -> tuple[Window, int] | None:
-    """Chooses the window that has the call's ids, and the position in it."""
-    positions = [(window, _position(window, input_ids, offset)) for window in windows]
-    matches = [(window, position) for window, position in positions if position is not None]
-    continued = [match for match in matches if cache is not None and match[0].cache is cache]
-    whole = [match for match in matches if match[1] + 1 == input_ids.shape[1]]
-    if continued or whole:
-        return (continued or whole)[-1]
-    return max(matches, key=lambda match: match[1], default=None)
-
-
-def _position(window: Window, input_ids: Tensor, offset: int) -> int | None:
-    rows, length = input_ids.shape
-    if window.on_host is None or window.shape[0] != rows:
-        return None
-    tokens = window.shape[1]
-    start = length + offset - tokens if window.start is None else int(window.start)
-    position = length - 1 + offset - start
-    first = start - offset
-    if not window.latest < position < tokens or first < 0:
-        return None
-    same = torch.equal(window.on_host[:, : position + 1], input_ids[:, first:length])
-    return position if same else None
-
-
-def _whole_offset(window: Window, input_ids: Tensor) -> int | None:
-    """The offset between a call's ids and the cache's positions, at a sequence's first call."""
-    rows, length = input_ids.shape
-    if window.shape[0] != rows:
-        return None
-    tokens = window.shape[1]
-    if window.ids is None and (window.start is not None or tokens >= length):
-        return int(window.start or 0) + tokens - length
-    if window.start is None or window.on_host is None:
-        return None
-    if tokens == length and torch.equal(window.on_host, input_ids):
-        return int(window.start)
-    return None
+    far = [window for window in windows if window.ids.device.type != "cpu"]
+    if not far:
+        return input_ids.cpu()
+    starts = [torch.as_tensor(-1 if one.start is None else one.start) for one in far]
+    tensors = [input_ids, *(window.ids for window in far), *starts]
+    flat = torch.cat([tensor.reshape(-1).to(far[0].ids.device) for tensor in tensors]).cpu()
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    for window, ids, start in zip(far, parts[1:], parts[1 + len(far) :], strict=False):
+        window.ids = ids.view(window.ids.shape)
+        window.start = None if window.start is None else int(start)
+    on_host: Tensor = parts[0].view(input_ids.shape)
+    return on_host
 
 
 def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:

@@ -21,31 +21,17 @@ from knn_logits.locks import cached_property
 
 logger = logging.getLogger(__name__)
 
-_LENGTHS = (
-    "max_position_embeddings",
-    "max_decoder_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-)
-_SOURCE_LENGTHS = ("max_encoder_position_embeddings", *_LENGTHS)
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _TEXTS_AT_ONCE = 1024
 _OPTIONS = {"src_lang": "--source-lang", "tgt_lang": "--target-lang"}
 
 
 def context_length(model: nn.Module) -> int | None:
     """The number of tokens that a model can read at once; None if it sets no limit."""
-    return _length(model, _LENGTHS)
-
-
-def _length(model: nn.Module, names: Sequence[str]) -> int | None:
     config: Any = model.config
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    for name in names:
-        value = getattr(text, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
+    lengths = (getattr(text, name, None) for name in _LENGTHS)
+    return next((value for value in lengths if isinstance(value, int) and value > 0), None)
 
 
 class PairTokenizer:
@@ -60,12 +46,6 @@ class PairTokenizer:
         source_lang: str | None = None,
         target_lang: str | None = None,
     ) -> None:
-        reads = getattr(model, "main_input_name", "input_ids")
-        if reads != "input_ids":
-            raise ModelError(
-                f"{type(model).__name__} reads {reads}, not text: use an encoder-decoder model "
-                "with a text encoder"
-            )
         if any(hasattr(tokenizer, name) for name in _OPTIONS):
             # Cutting a target changes the state of such a tokenizer.
             tokenizer = copy.deepcopy(tokenizer)
@@ -75,7 +55,7 @@ class PairTokenizer:
         self.source_prefix = source_prefix
         self.source_lang: str | None = getattr(tokenizer, "src_lang", None)
         self.target_lang: str | None = getattr(tokenizer, "tgt_lang", None)
-        self.source_limit = _length(model, _SOURCE_LENGTHS)
+        self.source_limit = context_length(model)
         self._warned = False
         config: Any = model.config
         generation: Any = getattr(model, "generation_config", None)
@@ -98,13 +78,11 @@ class PairTokenizer:
         sources: list[Array] = []
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
             part = [self.source_prefix + text for text in texts[first : first + _TEXTS_AT_ONCE]]
-            sources += [np.array(self._cut(ids), np.int32) for ids in self._ids(part)]
+            ids, _ = cut_texts(self.tokenizer, part)
+            sources += [np.array(self._cut(row), np.int32) for row in ids]
         if not all(map(len, sources)):
             raise CorpusError("a source is empty, so the encoder has no input; remove it")
         return sources
-
-    def _ids(self, texts: list[str]) -> list[list[int]]:
-        return cut_texts(self.tokenizer, texts)[0]
 
     def _cut(self, ids: list[int]) -> list[int]:
         limit = self.source_limit

@@ -204,21 +204,16 @@ _PART = 1 << 20
 _BLOCK = 1 << 17
 _PARTS_AT_ONCE = 64
 _CHARACTERS_AT_ONCE = 4 << 20
-# A tokenizer for one script or one kind of text may drop all other text.
-_PROBES = ("a", "A", "1", ".", "я", "中", "क", "ก")
 _BREAK = re.compile(r"\n(?=\S)")
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Finds the tokens that a tokenizer puts before and after every text."""
-    for probe in _PROBES:
-        plain = tokenizer(probe, add_special_tokens=False)["input_ids"]
-        whole = tokenizer(probe, add_special_tokens=True)["input_ids"]
-        # The tokenizer drops this text, so it has no position among the tokens.
-        for start in range(len(whole) - len(plain) + 1 if plain else 0):
-            if whole[start : start + len(plain)] == plain:
-                return list(whole[:start]), list(whole[start + len(plain) :])
-    return [], []
+    plain = tokenizer("A 1", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("A 1", add_special_tokens=True)["input_ids"]
+    places = range(len(whole) - len(plain) + 1)
+    start = next((at for at in places if whole[at : at + len(plain)] == plain), len(whole))
+    return list(whole[:start]), list(whole[start + len(plain) :])
 
 
 def special_ids(tokenizer: Any) -> set[int]:

@@ -52,17 +52,8 @@ class TextWindow:
         return 0 if self.source is None else len(self.source)
 
 
-def check_window(config: object) -> None:
-    """Raises `ConfigError` unless something is a `WindowConfig`."""
-    if not isinstance(config, WindowConfig):
-        raise ConfigError(
-            f"window must be a WindowConfig such as WindowConfig(512), not {config!r}"
-        )
-
-
 def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]:
     """Window and stride for a model."""
-    check_window(config)
     window = config.window or min(context_length or _LARGEST_DEFAULT, _LARGEST_DEFAULT)
     if context_length is not None and window > context_length:
         raise ConfigError(

@@ -94,7 +94,7 @@ class Step:
 
 
 def sources_of(encoded: Tensor | None) -> Tensor | None:
-    """Numbers the sources or embeddings that rows read, int64 [rows]; equal bits, equal numbers."""
+    """Numbers the sources that rows read, int64 [rows]; equal bits, equal numbers."""
     if encoded is None:
         return None
     rows = encoded.detach().contiguous().view(torch.uint8).cpu().numpy()

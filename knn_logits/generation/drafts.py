@@ -238,8 +238,6 @@ class DraftedDecoding:
         logits_processor = settings["logits_processor"]
         stopping_criteria = settings["stopping_criteria"]
         generation_config = settings["generation_config"]
-        # `knn_logits.engine.calls` reads this variable to learn which rows go on.
-        unfinished_sequences = torch.ones(1, dtype=torch.long, device=input_ids.device)
         scores, logits = (
             _Outputs(generation_config, "scores"),
             _Outputs(generation_config, "logits"),
@@ -265,8 +263,7 @@ class DraftedDecoding:
                 chosen.append(int(token))
                 # This is a new tensor each time, since somebody may still hold the one before.
                 stops = stopping_criteria(input_ids, scores.values)
-                unfinished_sequences = unfinished_sequences & ~stops
-                done = not bool(unfinished_sequences.any())
+                done = bool(stops.all())
                 if done or place == len(drafted) or chosen[-1] != drafted[place]:
                     break
             self._learn(len(chosen) - 1)

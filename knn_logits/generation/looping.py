@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.engine.calls import local_of_caller
-from knn_logits.engine.tokens import end_tokens
-from knn_logits.search.neighbors import Neighbors
 
 
 def looping_rows(texts: Array, size: int) -> Array:
@@ -47,68 +41,33 @@ def round_of(answer: Sequence[int], size: int) -> int | None:
     return None
 
 
-@dataclass(frozen=True)
-class LoopEnd:
+def end_loops(scores: Tensor, ids: Tensor, start: int, size: int, ends: Sequence[int]) -> Tensor:
     """Leaves a looping row only the tokens that end a text.
 
-    A row that goes on along a passage, of a document or of its prompt, which itself goes round so,
-    is left alone.
+    A row whose prompt has the same stretch is left alone.
 
     Args:
+        scores: [rows, vocabulary].
+        ids: int64 [rows, length], the texts, on the CPU.
+        start: The length of their prompts.
         size: The fewest tokens that count as repeated.
-        locate: Returns the datastore of an entry, and the entry's number there.
-        ends: The model's tokens that end a text. Those of the call come first.
+        ends: The tokens that end a text.
+
+    Returns:
+        The scores, [rows, vocabulary]. A text that may not end yet, or never does, keeps them.
     """
-
-    size: int
-    locate: Callable[[int], tuple[Any, int]]
-    ends: Sequence[int]
-
-    def rounds(self, ids: Tensor, start: int) -> dict[int, list[int]]:
-        """By row, the stretch that goes round at the end of texts, int64 [rows, length].
-
-        Args:
-            ids: The texts, on the CPU.
-            start: The length of their prompts.
-        """
-        found: dict[int, list[int]] = {}
-        for row in looping_rows(ids.numpy()[:, start:], self.size).tolist():
-            text: list[int] = ids[row].tolist()
-            stretch = round_of(text[start:], self.size)
-            if stretch is None:
-                continue
-            end, places = text[-stretch:], range(start - stretch + 1)
-            if all(text[place : place + stretch] != end for place in places):
-                found[row] = end
-        return found if found and self._ends(sys.maxsize) else {}
-
-    def ended(self, rounds: dict[int, list[int]], scores: Tensor, neighbors: Neighbors) -> Tensor:
-        """Returns the scores, with only the tokens that end a text where a row loops."""
-        looping = [
-            row
-            for row, end in rounds.items()
-            if not any(self._follows(entry, end) for entry in neighbors.ids[row].tolist())
-        ]
-        if not looping:
-            return scores
-        ends = self._ends(scores.shape[-1])
-        ended = torch.full_like(scores[looping], float("-inf"))
-        ended[:, ends] = scores[looping][:, ends]
-        # A text that may not end yet, or never does, continues.
-        can = (ended > torch.finfo(scores.dtype).min).any(dim=-1, keepdim=True)
-        result = scores.clone()
-        result[looping] = torch.where(can, ended, scores[looping])
-        return result
-
-    def _ends(self, vocabulary: int) -> list[int]:
-        config = local_of_caller("generation_config")
-        return list(self.ends) if config is None else end_tokens(config, vocabulary)
-
-    def _follows(self, entry: int, end: list[int]) -> bool:
-        """Whether the tokens before an entry's value are the end of an answer."""
-        if entry < 0:
-            return False
-        store, entry = self.locate(entry)
-        place = store.contexts.token_of(entry)
-        before: list[int] = store.tokens[max(0, place - len(end)) : place].tolist()
-        return before == end
+    result = scores
+    for row in looping_rows(ids.numpy()[:, start:], size).tolist():
+        text: list[int] = ids[row].tolist()
+        stretch = round_of(text[start:], size)
+        if stretch is None:
+            continue
+        end, places = text[-stretch:], range(start - stretch + 1)
+        if any(text[place : place + stretch] == end for place in places):
+            continue
+        ended = torch.full_like(scores[row], float("-inf"))
+        ended[ends] = scores[row, ends]
+        if bool((ended > torch.finfo(scores.dtype).min).any()):
+            result = scores.clone() if result is scores else result
+            result[row] = ended
+    return result

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor
 from typing_extensions import Unpack
 
-from knn_logits.engine.calls import Call, Course, Courses
+from knn_logits.engine.calls import Call, Courses
 from knn_logits.engine.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.engine.hooks import StateCapture, Window
 from knn_logits.engine.tokens import end_tokens
@@ -24,13 +24,12 @@ from knn_logits.evidence.records import DocumentShare
 from knn_logits.evidence.trace import Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
 from knn_logits.generation.drafts import DraftedDecoding, Drafter
-from knn_logits.generation.looping import LoopEnd
+from knn_logits.generation.looping import end_loops
 from knn_logits.mixture.gates.gate import Gate
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings, generation_settings
 from knn_logits.mixture.vote import Vote
 from knn_logits.search.combined import Stores
-from knn_logits.search.neighbors import Neighbors
 from knn_logits.settings.config import KNNConfig, whole_number
 
 logger = logging.getLogger(__name__)
@@ -66,8 +65,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             `Memory` explains.
 
     Attributes:
-        loop_size: Number of repeated tokens at which an answer that loops ends, unless it follows a
-            passage that does so itself. None switches this off. It is the datastore's setting.
+        loop_size: Number of repeated tokens at which an answer that loops ends. None switches this
+            off. It is the datastore's setting.
 
     Raises:
         KNNLogitsError: as `Memory` explains.
@@ -174,10 +173,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             self._current.passes = loop.passes
             return output
         output = model.generate(**settings)
-        # Embeddings are not part of the result, and a text without a prompt has one token.
-        before = 0 if settings.get("inputs_embeds") is not None else 1
-        if ids is not None and not model.config.is_encoder_decoder:
-            before = ids.shape[1]
+        # A text without a prompt has one token before it.
+        before = 1 if ids is None or model.config.is_encoder_decoder else ids.shape[1]
         self._current.passes = getattr(output, "sequences", output).shape[1] - before - 1
         return output
 
@@ -222,72 +219,49 @@ class KNNLogitsProcessor(LogitsProcessor):
         """
         if self._closed:
             raise ModelError("this KNNLogitsProcessor is closed: create a new one")
-        call = Call.now()
-        read = self._capture.find(input_ids, call)
+        call = Call()
+        read = None if call.drafts else self._capture.find(input_ids)
         if read is None:
             if not call.drafts and not self._warned:
                 logger.warning(_NO_PASS)
                 self._warned = True
             return scores
-        if not torch.is_autocast_enabled(scores.device.type):
-            return self._mixed(call, *read, scores)
-        with torch.autocast(scores.device.type, enabled=False):
-            return self._mixed(call, *read, scores)
-
-    def _mixed(
-        self, call: Call, window: Window, position: int, input_ids: Tensor, scores: Tensor
-    ) -> Tensor:
-        """`__call__` for a pass that was found, and ids on the CPU."""
-        first, length = not window.answers, input_ids.shape[1]
-        course, begins = self._courses.follow(call, length, again=not first)
+        window, position, input_ids = read
+        first = not window.answers
+        course, begins = self._courses.follow(call, input_ids.shape[1], again=not first)
         if begins:
-            self.memory.check_again()
             self.memory.retriever.begin_text()
             if self.memory.retriever.follows_text:
                 course.sources = sources_of(window.encoded)
-        vote = self._current.vote = self._vote(course, window, position, input_ids, scores)
+        with torch.autocast(scores.device.type, enabled=False):
+            if self.loop_size is not None:
+                ends = end_tokens(course.config or self._model_config, scores.shape[-1])
+                scores = end_loops(scores, input_ids, course.start, self.loop_size, ends)
+            log_p_lm = torch.log_softmax(scores.float(), dim=-1)
+            vote = self._vote(window, position, course.texts(input_ids), log_p_lm)
+            log_p = vote.log_p
+        self._current.vote = vote
         if self._recorder is not None:
             self._recorder.add(course, input_ids, vote, call.going_on, first=first)
-        return vote.log_p
+        return log_p
 
-    def _vote(
-        self, course: Course, window: Window, position: int, input_ids: Tensor, scores: Tensor
-    ) -> Vote:
-        memory, texts = self.memory, course.texts(input_ids)
-        rounds: dict[int, list[int]] = {}
-        if self.loop_size is not None:
-            end = LoopEnd(self.loop_size, memory.retriever.locate, self._ends)
-            rounds = end.rounds(input_ids, course.start)
-        is_last = position + 1 == window.shape[1] and position not in window.answers
-        if is_last and not rounds and not memory.retriever.follows_text:
-            state = self._capture.states(window, position)[:, 0]
-            log_p_lm = torch.log_softmax(scores.float(), dim=-1)
-            window.answers[position], vote = memory.step(state, texts, log_p_lm)
-            return vote
-        neighbors = self._neighbors(window, position, texts)
-        if rounds:
-            scores = end.ended(rounds, scores, neighbors)
-        return memory.vote(neighbors, torch.log_softmax(scores.float(), dim=-1))
-
-    def _neighbors(self, window: Window, position: int, texts: Tensor) -> Neighbors:
-        if position not in window.answers:
+    def _vote(self, window: Window, position: int, texts: Tensor, log_p_lm: Tensor) -> Vote:
+        memory, answers = self.memory, window.answers
+        if position not in answers:
             # Assisted decoding asks for the positions from here on one by one. They are searched
-            # together.
-            states = self._capture.states(window, position)
-            if self.memory.retriever.follows_text:
-                states = states[:, :1]
+            # together, unless a search needs the tokens that were chosen before.
+            follows = memory.retriever.follows_text
+            states = window.states[:, position : position + 1 if follows else None]
             rows, positions, _ = states.shape
-            if positions > 1 and window.on_host is not None:
-                texts = torch.cat([texts, window.on_host[:, position + 1 :]], dim=-1)
-            neighbors = self.memory.neighbors(states, texts)
-            if positions == 1:
-                window.answers[position] = neighbors
-                return neighbors
+            if positions == 1 and not follows:
+                answers[position], vote = memory.step(states[:, 0], texts, log_p_lm)
+                return vote
+            if positions > 1:
+                texts = torch.cat([texts, window.ids[:, position + 1 :]], dim=-1)
+            found = memory.neighbors(states, texts)
             for number in range(positions):
-                part = slice(number * rows, (number + 1) * rows)
-                window.answers[position + number] = neighbors[part]
-        answer: Neighbors = window.answers[position]
-        return answer
+                answers[position + number] = found[number * rows : (number + 1) * rows]
+        return memory.vote(answers[position], log_p_lm)
 
     def trace(
         self,

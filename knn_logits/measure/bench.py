@@ -16,7 +16,7 @@ from knn_logits.corpus.documents import Document
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
 from knn_logits.engine.pairs import PairTokenizer, context_length
-from knn_logits.engine.windows import check_window, resolve
+from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError
 from knn_logits.measure.pass_cache import PassCache
 from knn_logits.measure.text_pass import Text, tokens_of_scoring_pass
@@ -83,7 +83,6 @@ def open_bench(
     """
     check_threads(settings.get("threads"))
     window = WindowConfig() if window is None else window
-    check_window(window)
     memory, store = None, None
     if datastore is None:
         location = find_key(model, DEFAULT_KEY)

@@ -18,7 +18,6 @@ from typing_extensions import Unpack
 from knn_logits.engine.compatibility import check_model, locate_key, vocabulary_size
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.keys import KeySource
-from knn_logits.engine.model_changes import WeightsCheck
 from knn_logits.engine.tokens import control_tokens, end_tokens
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
@@ -123,7 +122,6 @@ class Memory:
         if check:
             for store in self.stores:
                 check_model(model, store, self.location)
-        self._weights = WeightsCheck(model, self.location) if check else None
         if device is None:
             device = input_device(model.get_submodule(self.location.module))
             device = device if device.type == "cuda" else "cpu"
@@ -169,7 +167,6 @@ class Memory:
                 raise ConfigError(
                     f"{name} cannot be changed on an open memory: set it when opening the memory"
                 )
-        datastore.check_again()
         return datastore.asked(**changes)
 
     def asked(self, **settings: Unpack[MixtureSettings]) -> Memory:
@@ -200,7 +197,7 @@ class Memory:
         other = object.__new__(Memory)
         other.model, other.stores, other.location = self.model, stores, self.location
         other._store_names = names
-        other._indexes, other._weights = self._indexes, self._weights
+        other._indexes = self._indexes
         other._ask_under({**self._overrides, **changed})  # type: ignore[typeddict-item]
         return other
 
@@ -243,15 +240,6 @@ class Memory:
                 end_token=next(iter(end_tokens(defaults, vocabulary)), None),
             )
             yield GatedStore(gate.with_control(control), Weighing.of(config), matches, weight)
-
-    def check_again(self) -> None:
-        """Refuses the model if its weights have changed and its keys are no longer the datastore's.
-
-        Raises:
-            MismatchError: when the keys differ.
-        """
-        if self._weights is not None:
-            self._weights.again(self.stores)
 
     def neighbors(self, states: Tensor, ids: Tensor) -> Neighbors:
         """Finds the neighbors of one or several consecutive steps of a batch of texts.

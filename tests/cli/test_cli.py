@@ -136,9 +136,6 @@ def test_a_model_without_a_decoder(run, tokenizer, corpus, tmp_path):
         tokenizer.save_pretrained(tmp_path / name)
         result = run("build", tmp_path / name, corpus, "--out", tmp_path / f"s-{name}")
         one_line(result, "causal" if name == "vit" else "no known feed-forward network")
-    named = ("--key", "bert.encoder.layer.1.output:output")
-    result = run("build", tmp_path / "bert", corpus, "--out", tmp_path / "s", *named)
-    one_line(result, "is bidirectional", "causal")
 
 
 def test_a_store_inside_its_corpus_is_no_document(run, model_folder, tmp_path):

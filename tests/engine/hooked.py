@@ -41,7 +41,7 @@ def run(model, ids, cache=None, **arguments):
 def found(capture, ids):
     """Returns the state that a call's scores came from, [rows, dim]."""
     window, position, _ = capture.find(ids)
-    return capture.states(window, position)[:, 0]
+    return window.states[:, position]
 
 
 def all_states(model, ids):

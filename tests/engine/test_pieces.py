@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from knn_logits.engine.pieces import (
     Pieces,
     TextAfter,
-    byte_text,
     decoded,
     parts_of,
     token_texts,
@@ -124,24 +123,3 @@ def test_a_part_of_a_row_of_bytes_is_cut_at_whole_characters(byte_fallback):
     broken = [ids[bytes_from]] * 5
     assert whole_characters(byte_fallback, broken, 2, 2) == (0, 5)
     assert whole_characters(byte_fallback, ids[bytes_from + 1 :], 0, 3)[0] == 0
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.integers(0, 400), max_size=40))
-def test_the_text_of_byte_tokens_is_the_tokenizers_own(tokenizer, ids):
-    assert byte_text(tokenizer) is not None
-    own = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    assert decoded(tokenizer, ids) == own
-
-
-def test_other_tokenizers_decode_by_themselves(tokenizer):
-    assert byte_text(make_byte_fallback()) is None
-    assert byte_text(object()) is None
-
-    class Upper(type(tokenizer)):
-        def _decode(self, *ids, **settings):
-            return super()._decode(*ids, **settings).upper()
-
-    upper = Upper(tokenizer_object=tokenizer.backend_tokenizer)
-    assert byte_text(upper) is None
-    assert decoded(upper, tokenizer("the winch")["input_ids"]) == "THE WINCH"

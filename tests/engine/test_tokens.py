@@ -5,7 +5,7 @@ import copy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AddedToken, PreTrainedTokenizerFast
 
 from knn_logits import Block, Document, build_datastore, text_ids
@@ -13,7 +13,6 @@ from knn_logits.engine import tokens as module
 from knn_logits.engine.tokens import (
     chat_ids,
     control_ids,
-    special_tokens,
     token_blocks,
     tokenize,
     tokenize_with_places,
@@ -110,23 +109,6 @@ def test_no_warning_about_the_length_of_a_text(tokenizer, caplog, recwarn):
         tokenizer.model_max_length = before
     assert not caplog.records
     assert not list(recwarn)
-
-
-@pytest.mark.parametrize("dropped", ["a", "[a-zA-Z0-9.]", "[^\u0e00-\u0e7f]"])
-def test_special_tokens_around_a_text_that_has_no_probe(tokenizer, dropped):
-    from transformers import PreTrainedTokenizerFast
-
-    fast = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    fast.normalizer = normalizers.Replace(Regex(dropped), "")
-    first, last = fast.get_vocab_size() - 2, fast.get_vocab_size() - 1
-    pair = [(fast.id_to_token(first), first), (fast.id_to_token(last), last)]
-    fast.add_tokens(["กข"])
-    fast.post_processor = processors.TemplateProcessing(
-        single=f"{pair[0][0]} $A {pair[1][0]}", special_tokens=pair
-    )
-    drops = PreTrainedTokenizerFast(tokenizer_object=fast)
-    assert drops("a", add_special_tokens=False)["input_ids"] == []
-    assert special_tokens(drops) == ([first], [last])
 
 
 # Control tokens

@@ -25,30 +25,6 @@ def generate(model, knn, inputs, **settings):
     )
 
 
-MODES = [{}, {"do_sample": True, "num_return_sequences": 2}]
-
-
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: "-".join(mode) or "greedy")
-@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
-def test_embeddings_in_place_of_a_prompt(model, tokenizer, knn, mode, prompts):
-    inputs = encode(tokenizer, prompts)
-    embeds = model.get_input_embeddings()(inputs["input_ids"]).detach()
-    given = {"inputs_embeds": embeds, "attention_mask": inputs["attention_mask"]}
-    torch.manual_seed(0)
-    expected = generate(model, knn, inputs, eos_token_id=None, **mode)
-    torch.manual_seed(0)
-    output = generate(model, knn, given, eos_token_id=None, **mode)
-    start = inputs["input_ids"].shape[1]
-    assert torch.equal(output.sequences, expected.sequences[:, start:])
-    traces = zip(knn.trace(output, tokenizer), knn.trace(expected, tokenizer), strict=True)
-    for number, (found, same) in enumerate(traces):
-        assert found.prompt == ""
-        assert [one.token_id for one in found.tokens] == output.sequences[number].tolist()
-        for one, other in zip(found.tokens, same.tokens, strict=True):
-            assert one.p == pytest.approx(other.p, rel=1e-3)
-            assert one.p_lm == pytest.approx(other.p_lm, rel=1e-3)
-
-
 @pytest.mark.parametrize("sample", [False, True])
 def test_a_row_that_a_stop_string_ended(model, tokenizer, knn, sample):
     inputs = encode(tokenizer, PROMPTS)

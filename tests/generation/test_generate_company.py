@@ -88,20 +88,6 @@ def test_a_stopping_criterions_pass_is_never_taken(mine, tokenizer, knn, times):
     agree(found, expected)
 
 
-def test_a_generation_inside_a_processor_has_states_of_its_own(mine, tokenizer, knn):
-    class LooksAhead(LogitsProcessor):
-        def __call__(self, input_ids, scores):
-            self.seen = mine.generate(
-                input_ids, max_new_tokens=2, do_sample=False, logits_processor=[knn], pad_token_id=0
-            )
-            return scores
-
-    expected = greedy(mine, tokenizer, knn)
-    ahead = LooksAhead()
-    agree(greedy(mine, tokenizer, ahead, knn, max_new_tokens=6), expected)
-    assert ahead.seen.shape[1] == expected.sequences.shape[1] + 1
-
-
 # Loops of the user's own
 
 
@@ -205,19 +191,11 @@ class Within(LogitsProcessor):
         return scores
 
 
-class WithinStops(Within, StoppingCriteria):
-    def __call__(self, input_ids, scores, **more):
-        self.call()
-        return torch.zeros(len(input_ids), dtype=torch.bool)
-
-
-@pytest.mark.parametrize("place", ["before", "after", "stops"])
+@pytest.mark.parametrize("place", ["before", "after"])
 def test_a_generation_within_another_leaves_its_trace_whole(mine, tokenizer, knn, place):
     alone = greedy(mine, tokenizer, knn)
     tokens = [one.token for one in knn.trace(alone, tokenizer)[0].tokens]
-    within = (WithinStops if place == "stops" else Within)(mine, tokenizer, knn)
-    processors = {"before": [within, knn], "after": [knn, within], "stops": [knn]}[place]
-    stops = [within] if place == "stops" else []
-    output = greedy(mine, tokenizer, *processors, stopping_criteria=stops)
+    within = Within(mine, tokenizer, knn)
+    output = greedy(mine, tokenizer, *([within, knn] if place == "before" else [knn, within]))
     assert torch.equal(output.sequences, alone.sequences)
     assert [one.token for one in knn.trace(output, tokenizer)[0].tokens] == tokens

@@ -49,21 +49,6 @@ def test_resumed_cache(model, tokenizer, memory, knn):
     check(model, memory, output, knn, tokenizer, ids.shape[1])
 
 
-def test_inputs_embeds(model, tokenizer, knn):
-    inputs = encode(tokenizer, PROMPTS[4:5])
-    plain = model.generate(**inputs, max_new_tokens=12, do_sample=False, logits_processor=[knn])
-    embeds = model.get_input_embeddings()(inputs["input_ids"])
-    output = model.generate(
-        inputs_embeds=embeds,
-        attention_mask=inputs["attention_mask"],
-        max_new_tokens=12,
-        do_sample=False,
-        logits_processor=[knn],
-    )
-    assert output[0].tolist() == plain[0, inputs["input_ids"].shape[1] :].tolist()
-    assert knn.trace(output, tokenizer)[0].tokens[0].influence > 0
-
-
 @pytest.mark.parametrize("prompt", [PROMPTS[4], "a"])
 def test_classifier_free_guidance(model, tokenizer, memory, knn, prompt):
     inputs, reference = encode(tokenizer, [prompt]), {"guidance": 1.5}

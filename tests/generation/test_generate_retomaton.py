@@ -172,15 +172,3 @@ def test_a_prompt_that_an_earlier_text_went_through_starts_anew(
     assert trace[0].tokens[0].retrieval == "search"
     for one, other in zip(used.scores, fresh.scores, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
-
-
-def test_embeddings_in_place_of_a_prompt(model, tokenizer, memory):
-    inputs = tokenizer(PROMPTS[:2], return_tensors="pt", padding=True, padding_side="left")
-    embeds = model.get_input_embeddings()(inputs["input_ids"]).detach()
-    given = {"inputs_embeds": embeds, "attention_mask": inputs["attention_mask"]}
-    with KNNLogitsProcessor(model, memory, **SETTINGS, retomaton=True) as knn:
-        expected = first_scores(model, knn, **inputs)
-        for _ in range(2):
-            output = first_scores(model, knn, **given)
-            for one, other in zip(output.scores, expected.scores, strict=True):
-                torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)

@@ -8,15 +8,14 @@ from knn_logits import KNNLogitsProcessor
 from knn_logits.generation.looping import round_of
 from knn_logits.store.records import SettingsRecord
 
-ECHO = "The echo calls " + "hey ho " * 12 + "and is silent."
 FERRY = "From Gran to Hallo the crossing takes 45 minutes."
 
 
 @pytest.fixture(scope="module")
 def looped(build, tmp_path_factory):
-    """A datastore that ends loops of six tokens, with a passage that goes round itself."""
+    """A datastore that ends loops of six tokens."""
     folder = tmp_path_factory.mktemp("looping") / "store"
-    texts = [*TEXTS, ECHO, FERRY]
+    texts = [*TEXTS, FERRY]
     store = build(texts, folder, calibrate=False)
     record = SettingsRecord(
         k=300, lmbda=0.95, temperature=1.0, suffix_weight=1e4, no_repeat_ngram_size=6
@@ -91,12 +90,6 @@ def test_a_fact_of_the_prompt_can_be_said_again(model, tokenizer, looped, draft)
     (row,), (free,) = write(model, tokenizer, looped, text, 6, tokens=8, draft=draft)
     assert row == free
     assert tokenizer.decode(row).startswith(" 45")
-
-
-@pytest.mark.parametrize("draft", [False, True])
-def test_a_passage_that_goes_round_itself_is_followed(model, tokenizer, looped, draft):
-    (row,), _ = write(model, tokenizer, looped, "The echo calls hey", 6, draft=draft)
-    assert tokenizer.decode(row).startswith(ECHO.removeprefix("The echo calls hey")[:60])
 
 
 def test_a_text_that_may_not_end_goes_on(model, tokenizer, looped):

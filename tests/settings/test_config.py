@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.metrics import METRICS, check_metric
 from knn_logits.settings.config import IndexConfig, KNNConfig, check_threads, index_config
@@ -79,8 +78,6 @@ def test_stride_does_not_exceed_the_window():
     text = message(WindowConfig, window=8, stride=9)
     assert "stride 9 is larger than window 8" in text
     assert WindowConfig(stride=9000).window is None
-    with pytest.raises(ConfigError, match="must be a WindowConfig"):
-        resolve(64, 128)
 
 
 def test_settings_are_frozen_and_comparable():

@@ -1,259 +1,331 @@
-"""Decodes tokens in llama.cpp: logits, states of named tensors (by a callback), a cache to cut."""
+"""Reads tokens in llama.cpp: scores, states of named tensors (by a callback), a cache to cut."""
 
 from __future__ import annotations
 
 import ctypes
-import sys
+import logging
+import signal
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.engine.llama_cpp.llama_library import Weights, llama, logged, tensors
-from knn_logits.errors import ModelError
+from knn_logits.errors import LimitError, MissingDependencyError, ModelError
+from knn_logits.locks import cached_property
 
 # The most tokens of one decode.
-CHUNK = 256
+_CHUNK = 256
 # Number of tokens that a context is made for at first; it then doubles.
 _SMALLEST = 512
 
 
-class Context:
-    """The cache of some texts of `size` tokens together; it keeps the values of tensors `names`."""
+@cache
+def llama() -> Any:
+    """The functions of llama.cpp; `MissingDependencyError` if llama-cpp-python is missing."""
+    try:
+        from llama_cpp import llama_cpp as functions
+    except (ImportError, OSError, RuntimeError) as error:
+        raise MissingDependencyError(
+            f'a .gguf file needs llama.cpp ({error}): pip install "knn-logits[gguf]"'
+        ) from error
+    logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
+    functions.llama_backend_init()
+    return functions
 
-    def __init__(
-        self,
-        weights: Weights,
-        size: int,
-        texts: int,
-        names: Sequence[str],
-        threads: int,
-        listing: _Names | None = None,
-    ) -> None:
+
+@cache
+def _tensors() -> Any:
+    """The functions of ggml that read a tensor, which llama-cpp-python does not declare."""
+    library = llama()._lib  # on most systems its symbols include those of the ggml it links to
+    if not hasattr(library, "ggml_get_name"):
+        from llama_cpp._ggml import libggml_base_path
+
+        library = ctypes.CDLL(str(next(libggml_base_path.glob("*ggml-base*"))))
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    library.ggml_get_name.restype = ctypes.c_char_p
+    library.ggml_nbytes.restype = size
+    library.ggml_get_name.argtypes = library.ggml_nbytes.argtypes = [pointer]
+    library.ggml_backend_tensor_get.argtypes = [pointer, pointer, size, size]
+    return library
+
+
+class Weights:
+    """An open GGUF file; `ModelError` if it is no whole language model."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, functions = path, llama()
+        settings = functions.llama_model_default_params()
+        self.handle = functions.llama_model_load_from_file(str(path).encode(), settings)
+        if not self.handle:
+            raise ModelError(
+                f"llama.cpp cannot read {path}: download the file again, or use a GGUF file of a "
+                "language model"
+            )
+        self._finalizer = weakref.finalize(self, functions.llama_model_free, self.handle)
+        self.vocabulary = functions.llama_model_get_vocab(self.handle)
+        self.size = int(functions.llama_vocab_n_tokens(self.vocabulary))
+        self.layers = int(functions.llama_model_n_layer(self.handle))
+        self.dim = int(functions.llama_model_n_embd(self.handle))
+        # The most tokens that the model was trained to read.
+        self.context_length = int(functions.llama_model_n_ctx_train(self.handle))
+        if functions.llama_model_has_encoder(self.handle) or not self.size:
+            raise ModelError(f"{path} is not a causal language model, which kNN needs")
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the cache holds recurrent states, which cannot be cut."""
+        kinds = llama().llama_model_is_recurrent, llama().llama_model_is_hybrid
+        return any(is_kind(self.handle) for is_kind in kinds)
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """The file's metadata. Lists, such as that of the words, are left out."""
         functions = llama()
+        pairs = (
+            (
+                _text(functions.llama_model_meta_key_by_index, self.handle, number),
+                _text(functions.llama_model_meta_val_str_by_index, self.handle, number),
+            )
+            for number in range(int(functions.llama_model_meta_count(self.handle)))
+        )
+        return {name: value for name, value in pairs if not value.startswith("[")}
+
+    @property
+    def quantisation(self) -> str:
+        """llama.cpp's name of the precision of most weights, such as "Q4_1"."""
+        words = _text(llama().llama_model_desc, self.handle).split()
+        # "llama 135M Q4_1", "qwen2 7B Q4_K - Medium", "gpt2 ?B (guessed) all F32"
+        passed_over = ("-", "all", "(guessed)")
+        return "_".join(word for word in words[2:] if word not in passed_over) or "unknown"
+
+
+def _text(function: Any, *arguments: Any) -> str:
+    """Calls a function that writes a text, and returns the text's length."""
+    buffer = ctypes.create_string_buffer(256)
+    length = int(function(*arguments, buffer, len(buffer)))
+    if length >= len(buffer):
+        buffer = ctypes.create_string_buffer(length + 1)
+        function(*arguments, buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace")
+
+
+class Context:
+    """The cache of one text, for `size` tokens; it takes the values of tensors `names`.
+
+    Raises:
+        LimitError: when the model reads no text of so many tokens.
+        ModelError: when there is no memory for it.
+    """
+
+    def __init__(self, weights: Weights, size: int, names: Sequence[str]) -> None:
+        most, functions = weights.context_length, llama()
+        if size > most:
+            raise LimitError(
+                f"the text has {size:,} tokens, but the model's context is {most:,}: shorten the "
+                "prompt, or generate fewer tokens"
+            )
         settings = functions.llama_context_default_params()
-        settings.n_ctx = self.size = max(_SMALLEST, size)
-        settings.n_batch = settings.n_ubatch = CHUNK
-        settings.n_seq_max = texts
-        settings.n_threads = settings.n_threads_batch = threads
-        settings.kv_unified = True  # one batch stays one, in its order
+        self.size = min(most, max(_SMALLEST, 1 << (size - 1).bit_length()))
+        settings.n_ctx = self.size
+        settings.n_batch = settings.n_ubatch = _CHUNK
         settings.no_perf = True
         if not functions.llama_supports_gpu_offload():
             # On a processor it takes several times as long for a few tokens after a long text.
             settings.flash_attn_type = functions.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.weights, self.names = weights, tuple(names)
-        self.texts, self.threads = texts, threads
-        self._states = _States(self.names)
-        listener = self._states if names else listing
-        if listener is not None:
-            settings.cb_eval = listener.callback
-        with logged() as lines:
-            handle = functions.llama_init_from_model(weights.handle, settings)
-            if not handle:
-                reason = next(iter(lines), "no reason given")
-                raise ModelError(
-                    f"llama.cpp is out of memory for {self.size} tokens of {weights.path} "
-                    f"({reason}): use a shorter text, or free some memory"
-                )
-        self.handle = handle
-        self._memory = functions.llama_get_memory(handle)
-        self._batch = functions.llama_batch_init(CHUNK, 0, 1)
-        self._finalizer = weakref.finalize(self, _free, handle, self._batch, weights, listener)
-        self.lengths = [0] * texts
-        self._shape: tuple[int, str | None] | None = None
-        self._recurrent = weights.recurrent  # such a cache could not read a token twice
-
-    def decode(
-        self, rows: Array, tokens: Array, *, logits: int, last: str | None = None
-    ) -> tuple[Array, dict[str, Array]]:
-        """Reads a token of each row: scores of the last `logits`, and states by name."""
-        count, batch, lengths = len(tokens), self._batch, self.lengths
-        before = list(lengths)
-        for place, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
-            batch.token[place] = token
-            batch.pos[place] = lengths[row]
-            batch.n_seq_id[place] = 1
-            batch.seq_id[place][0] = row
-            # llama.cpp computes the last layer for scored tokens alone.
-            batch.logits[place] = bool(self.names) or place >= count - logits
-            lengths[row] += 1
-        batch.n_tokens = count
-        last = last if not logits and self.names == (last,) else None
-        code = self._run(last, by_name=self._recurrent or self._shape != (count, last))
-        self._shape = count, last
-        if not code and not self._states.whole:
-            self._forget_from(before)  # a new graph has its tensors elsewhere
-            code = self._run(last, by_name=True)
-        if code:
-            self.lengths = before
-            self._forget_from(before)
+        self._listener = _Listener(names)
+        if names:
+            settings.cb_eval = self._listener.callback
+        self._handle = functions.llama_init_from_model(weights.handle, settings)
+        if not self._handle:
             raise ModelError(
-                f"llama.cpp could not read {count} tokens after {max(before)} (code {code}): use "
-                "a shorter text"
+                f"llama.cpp is out of memory for {self.size} tokens of {weights.path}: use a "
+                "shorter text, or free some memory"
             )
-        states = {name: self._states.of(name, count) for name in self.names}
-        size = self.weights.size
-        if not logits:
-            return np.empty((0, size), np.float32), states
-        scored = count if self.names else logits
-        pointer = llama().llama_get_logits(self.handle)
-        whole = np.ctypeslib.as_array(pointer, (scored, size))
-        return whole[scored - logits :].copy(), states
+        self._memory = functions.llama_get_memory(self._handle)
+        self._batch = functions.llama_batch_init(_CHUNK, 0, 1)
+        weakref.finalize(self, _free, self._handle, self._batch, weights, self._listener)
+        self.weights, self.names, self.length = weights, tuple(names), 0
 
-    def _run(self, last: str | None, *, by_name: bool) -> int:
-        self._states.begin(last, by_name=by_name)
+    def read(
+        self, tokens: Sequence[int], scored: int, *, keys_only: bool = False
+    ) -> tuple[Array, dict[str, Array]]:
+        """Reads further tokens: scores and states of the last `scored` of them.
+
+        Returns:
+            Scores, float32 [scored, vocabulary], none for `keys_only`; and the states by the name
+            of their tensor, float32 [scored, dim].
+        """
+        threads, functions = torch.get_num_threads(), llama()
+        functions.llama_set_n_threads(self._handle, threads, threads)
+        logits: list[Array] = []
+        states: dict[str, list[Array]] = {name: [] for name in self.names}
+        for first in range(0, len(tokens), _CHUNK):
+            part = tokens[first : first + _CHUNK]
+            wanted = min(len(part), max(0, first + len(part) - (len(tokens) - scored)))
+            self._decode(part, wanted, keys_only=keys_only)
+            if not wanted:
+                continue
+            if not keys_only:
+                pointer = functions.llama_get_logits(self._handle)
+                rows = np.ctypeslib.as_array(pointer, (wanted, self.weights.size))
+                logits.append(rows.copy())
+            for name, parts in states.items():
+                parts.append(self._listener.of(name, self.weights.dim)[-wanted:])
+        empty = np.empty((0, self.weights.size), np.float32)
+        whole = {name: np.concatenate(parts) for name, parts in states.items() if parts}
+        return np.concatenate([empty, *logits]), whole
+
+    def _decode(self, tokens: Sequence[int], wanted: int, *, keys_only: bool) -> None:
+        batch = self._batch
+        for place, token in enumerate(tokens):
+            batch.token[place] = token
+            batch.pos[place] = self.length + place
+            batch.n_seq_id[place] = 1
+            batch.seq_id[place][0] = 0
+            # llama.cpp computes the last layer for scored tokens alone.
+            batch.logits[place] = place >= len(tokens) - wanted
+        batch.n_tokens = len(tokens)
+        self._listener.begin(ends=keys_only)
         with _interruptible():
-            return int(llama().llama_decode(self.handle, self._batch))
+            code = llama().llama_decode(self._handle, batch)
+        if code:
+            self.cut(self.length)
+            raise ModelError(
+                f"llama.cpp could not read {len(tokens)} tokens after {self.length} (code {code}): "
+                "use a shorter text"
+            )
+        self.length += len(tokens)
 
-    def cut(self, row: int, length: int) -> None:
-        """Forgets the tokens of a text from a position on."""
-        if length < self.lengths[row]:
-            if not llama().llama_memory_seq_rm(self._memory, row, length, -1):
-                raise ModelError(
-                    f"the cache of {self.weights.path} cannot be truncated, since it contains "
-                    "recurrent states: generate without drafts"
-                )
-            self.lengths[row] = length
-
-    def reorder(self, rows: Sequence[int]) -> None:
-        """Goes on from the texts of `rows`, as beam search does."""
-        functions, memory = llama(), self._memory
-        parts = [self._taken(row) for row in rows]
-        functions.llama_memory_clear(memory, True)
-        for row, part in enumerate(parts):
-            self._put(row, part)
-        self.lengths = [self.lengths[row] for row in rows]
+    def cut(self, length: int) -> None:
+        """Forgets the tokens from a position on."""
+        if not llama().llama_memory_seq_rm(self._memory, 0, length, -1):
+            raise ModelError(
+                f"the cache of {self.weights.path} cannot be truncated, since it contains "
+                "recurrent states: generate without drafts"
+            )
+        self.length = min(self.length, length)
 
     def clear(self) -> None:
+        """Forgets all tokens."""
         llama().llama_memory_clear(self._memory, False)
-        self.lengths = [0] * self.texts
+        self.length = 0
 
-    def moved(self, other: Context) -> Context:
-        """Gives the texts of this context to a larger one."""
-        for row, length in enumerate(self.lengths):
-            if length:
-                other._put(row, self._taken(row))
-        other.lengths = list(self.lengths)
-        return other
+    def saved(self) -> tuple[int, Any]:
+        """The text of this context, for `restore`."""
+        size = llama().llama_state_seq_get_size(self._handle, 0)
+        state = (ctypes.c_uint8 * size)()
+        llama().llama_state_seq_get_data(self._handle, state, size, 0)
+        return self.length, state
 
-    def _taken(self, row: int) -> Any:
-        functions = llama()
-        size = functions.llama_state_seq_get_size(self.handle, row)
-        buffer = (ctypes.c_uint8 * size)()
-        functions.llama_state_seq_get_data(self.handle, buffer, size, row)
-        return buffer
+    def restore(self, saved: tuple[int, Any]) -> None:
+        """Goes on from a text that this context or another one has saved."""
+        self.clear()
+        self.length, state = saved
+        if self.length:
+            llama().llama_state_seq_set_data(self._handle, state, len(state), 0)
 
-    def _put(self, row: int, state: Any) -> None:
-        if not llama().llama_state_seq_set_data(self.handle, state, len(state), row):
-            raise ModelError("llama.cpp is out of memory: free some memory")
 
-    def _forget_from(self, lengths: Sequence[int]) -> None:
-        for row, length in enumerate(lengths):
-            llama().llama_memory_seq_rm(self._memory, row, length, -1)
+def _free(handle: Any, batch: Any, *_: Any) -> None:
+    llama().llama_batch_free(batch)
+    llama().llama_free(handle)
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raises what a callback raised, such as an interrupt, since no exception passes through C."""
-    if threading.current_thread() is not threading.main_thread():
+    """Keeps an interrupt until llama.cpp is done, since no exception passes through C."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(interrupt):
         yield
         return
-    errors: list[BaseException] = []
-    printed = sys.unraisablehook
-
-    def keep(raised: Any) -> None:
-        if raised.exc_value is None or getattr(raised.object, "__module__", None) != __name__:
-            printed(raised)
-        else:
-            errors.append(raised.exc_value)
-
-    sys.unraisablehook = keep
+    received: list[tuple[Any, ...]] = []
+    signal.signal(signal.SIGINT, lambda *signalled: received.append(signalled))
     try:
         yield
     finally:
-        sys.unraisablehook = printed
-    if errors:
-        raise errors[0]
+        signal.signal(signal.SIGINT, interrupt)
+    if received:
+        interrupt(*received[0])
 
 
-class _States:
-    """Copies named tensors while the graph is computed, known by their addresses, which stay."""
+class _Listener:
+    """Copies named tensors while a pass is computed."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._buffers: dict[bytes, bytearray] = {name.encode(): bytearray() for name in names}
-        self._addresses: set[int] = set()
-        self._reads_names = True
-        self._last: bytes | None = None
-        self.callback = llama().ggml_backend_sched_eval_callback(self._function())
+        self._values = {name.encode(): bytearray() for name in names}
+        self._ends = False
+        self.callback = llama().ggml_backend_sched_eval_callback(self._on_tensor)
 
-    def begin(self, last: str | None, *, by_name: bool) -> None:
-        """Drops what was copied before."""
-        self._last, self._reads_names = last.encode() if last else None, by_name
-        if by_name:
-            self._addresses.clear()
-        for buffer in self._buffers.values():
-            buffer.clear()
+    def begin(self, *, ends: bool) -> None:
+        """Drops the values of the pass before; `ends` stops this one at the first tensor."""
+        self._ends = ends and len(self._values) == 1
+        for value in self._values.values():
+            value.clear()
 
-    @property
-    def whole(self) -> bool:
-        """Whether each tensor was there."""
-        return all(self._buffers.values())
+    def of(self, name: str, dim: int) -> Array:
+        """The values of a tensor, float32 [tokens, dim]; no tokens if there is no such tensor."""
+        values = self._values[name.encode()]
+        return np.frombuffer(bytes(values), np.float32).reshape(-1, dim)
 
-    def of(self, name: str, tokens: int) -> Array:
-        numbers = np.frombuffer(bytearray(self._buffers[name.encode()]), np.float32)
-        if not len(numbers) or len(numbers) % tokens:
-            raise ModelError(
-                f"{name} does not contain one vector per token: choose another key with --key"
-            )
-        return numbers.reshape(tokens, -1)
-
-    def _function(self) -> Any:
-        ggml, buffers, addresses = tensors(), self._buffers, self._addresses
-        name_of, bytes_of, copy = ggml.ggml_get_name, ggml.ggml_nbytes, ggml.ggml_backend_tensor_get
-
-        def taken(tensor: int, asks: bool, _: Any) -> bool:
-            if asks:
-                if self._reads_names and name_of(tensor) in buffers:
-                    addresses.add(tensor)
-                return tensor in addresses
-            name = name_of(tensor)
-            if name in buffers:
-                size = bytes_of(tensor)
-                piece = ctypes.create_string_buffer(size)
-                copy(tensor, piece, 0, size)
-                buffers[name] += piece.raw
-            return bool(name != self._last)
-
-        return taken
+    def _on_tensor(self, tensor: int, asks: bool, _: Any) -> bool:
+        ggml = _tensors()
+        values = self._values.get(ggml.ggml_get_name(tensor))
+        if asks or values is None:
+            return values is not None
+        piece = ctypes.create_string_buffer(ggml.ggml_nbytes(tensor))
+        ggml.ggml_backend_tensor_get(tensor, piece, 0, len(piece))
+        values += piece.raw
+        return not self._ends
 
 
-class _Names:
-    """Lists the tensors of a graph and copies none."""
+class TextCache:
+    """The texts that a model has read, one in each row, as transformers passes them on."""
 
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
-        name_of, names = tensors().ggml_get_name, self.names
+    is_compileable = False
 
-        def listed(tensor: int, _: bool, __: Any) -> bool:
-            names[name_of(tensor).decode("utf-8", "replace")] = None
-            return False
+    def __init__(self, weights: Weights, rows: int) -> None:
+        self._weights = weights
+        self._contexts: list[Context | None] = [None] * rows
+        # Columns that were read, those of padding included, as transformers counts.
+        self._columns = 0
 
-        self.callback = llama().ggml_backend_sched_eval_callback(listed)
+    def get_seq_length(self, *_: int) -> int:
+        """The number of columns that were read."""
+        return self._columns
 
+    def context(self, row: int, tokens: int, names: Sequence[str]) -> Context:
+        """The context of a row, with room for further tokens."""
+        before = self._contexts[row]
+        length = 0 if before is None else before.length
+        if before is None or length + tokens > before.size or before.names != tuple(names):
+            after = self._contexts[row] = Context(self._weights, length + tokens, names)
+            if before is not None:
+                after.restore(before.saved())
+            return after
+        return before
 
-def tensor_names(weights: Weights) -> list[str]:
-    """The tensors of a pass through the model, in their order."""
-    listing = _Names()
-    context = Context(weights, 2, 1, (), 1, listing)
-    context.decode(np.zeros(2, np.int64), np.zeros(2, np.int64), logits=2)
-    return list(listing.names)
+    def advance(self, columns: int) -> None:
+        """Counts columns that every row has read."""
+        self._columns += columns
 
+    def crop(self, max_length: int) -> None:
+        """Forgets the columns after `max_length`; or as many as it says, if it is negative."""
+        dropped = -max_length if max_length < 0 else self._columns - max_length
+        if dropped > 0:
+            for context in filter(None, self._contexts):
+                context.cut(max(0, context.length - dropped))
+            self._columns -= dropped
 
-def _free(handle: Any, batch: Any, *_: Any) -> None:
-    functions = llama()
-    functions.llama_batch_free(batch)
-    functions.llama_free(handle)
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Goes on from these rows, as beam search does."""
+        contexts = [context for context in self._contexts if context is not None]
+        saved = [context.saved() for context in contexts]
+        for context, row in zip(contexts, beam_idx.tolist(), strict=True):
+            context.restore(saved[row])

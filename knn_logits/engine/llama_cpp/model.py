@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from knn_logits.engine.llama_cpp.cache import Contexts, TextCache
-from knn_logits.engine.llama_cpp.context import tensor_names
-from knn_logits.engine.llama_cpp.llama_library import Weights, llama
+from knn_logits.engine.llama_cpp.context import Context, TextCache, Weights, llama
 from knn_logits.engine.llama_cpp.tokenizer import GGUFTokenizer
 from knn_logits.errors import ConfigError, ModelError
 
@@ -21,8 +20,6 @@ from knn_logits.errors import ConfigError, ModelError
 # first that the graph has is taken: a feed-forward network beside attention reads the norm before
 # both, and one without a norm of its own reads the sum.
 _KEYS = {"ffn_input": ("ffn_norm", "ffn_inp", "attn_norm"), "layer_output": ("l_out",)}
-# The prefix of the names of tensors after attention.
-_AFTER_ATTENTION = ("ffn_", "l_out")
 
 
 class GGUFConfig(PretrainedConfig):
@@ -31,72 +28,13 @@ class GGUFConfig(PretrainedConfig):
     model_type = "gguf"
 
 
-class Tap(nn.Module):
-    """The place of a tensor. A hook on it gets the tensor's values at each pass."""
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Returns the states, float32 [rows, tokens, dim]."""
-        return states
-
-
 class _Sizes(nn.Module):
-    """The number of weights that llama.cpp holds, in the shape of a parameter without memory."""
+    """The shape of weights that llama.cpp holds."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
         numbers = torch.empty(shape, dtype=torch.uint8, device="meta")
         self.weight = nn.Parameter(numbers, requires_grad=False)
-
-
-class _Decoder(nn.Module):
-    """Runs llama.cpp, and shows the states of the taps to their hooks."""
-
-    def __init__(self, weights: Weights, contexts: Contexts) -> None:
-        super().__init__()
-        self._weights, self._contexts = weights, contexts
-        self.body = _Sizes(max(1, weights.parameters - weights.size * weights.dim))
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        past_key_values: TextCache | None = None,
-        logits_to_keep: int = 0,
-        keys_only: bool = False,
-    ) -> tuple[Tensor, TextCache]:
-        ids = input_ids.cpu().numpy()
-        rows, columns = ids.shape
-        # As an unsigned number, one below 0 is large.
-        if ids.astype(np.uint64).max(initial=0) >= self._weights.size:
-            raise ConfigError(
-                f"a token id is not below {self._weights.size}, the size of the model's "
-                "vocabulary: use the model's own tokenizer"
-            )
-        mask = np.ones((rows, columns), bool)
-        if attention_mask is not None:
-            mask = attention_mask.cpu().numpy()[:, -columns:].astype(bool)
-        taps = {
-            name: tap
-            for name, tap in self.named_children()
-            if isinstance(tap, Tap) and _has_hooks(tap)
-        }
-        cache = past_key_values
-        if cache is None:
-            cache = TextCache(self._contexts, rows, tuple(taps), int(mask.sum(1).max()))
-        keep = 0 if keys_only else min(columns, logits_to_keep or columns)
-        # Positions without a score, such as most of a prompt, end at the key. Where the text
-        # continues, the last layer's attention comes first, since later tokens look back at it.
-        last = next(iter(taps)) if len(taps) == 1 else None
-        if last is not None and not (keys_only or last.startswith(_AFTER_ATTENTION)):
-            last = None
-        scores, states = cache.read(ids, mask, tuple(taps), keep=keep, last=last)
-        for name, tap in taps.items():
-            tap(torch.from_numpy(states[name]))
-        return torch.from_numpy(scores), cache
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 class GGUFModel(GenerationMixin, nn.Module):
@@ -126,23 +64,25 @@ class GGUFModel(GenerationMixin, nn.Module):
     rounds_by_pass = True  # other kernels read one token, and round what they multiply to 8 bits
 
     def __init__(self, path: Path | str) -> None:
-        weights = Weights(Path(path))
-        functions, size = llama(), weights.size
         nn.Module.__init__(self)
+        self._weights = weights = Weights(Path(path))
+        functions, size = llama(), weights.size
         self.config = _config(weights)
-        self._weights, self._is_stateful = weights, weights.recurrent
-        self.model = _Decoder(weights, Contexts(weights))
+        self._is_stateful = weights.recurrent
         self.lm_head = _Sizes(size, weights.dim)
+        # A key's tensor passes through a module of the key's name, so that it can be taken there.
+        self._tensors = _present_keys(weights)
+        self.taps = nn.ModuleDict({key: nn.Identity() for key in self._tensors})
         self.tokenizer = GGUFTokenizer(weights)
-        self._ending = f"-{weights.layers - 1}"
-        names = tensor_names(weights)
-        self._tensors = [name for name in names if name.endswith(self._ending)]
         vocabulary = weights.vocabulary
         ends = [token for token in range(size) if functions.llama_vocab_is_eog(vocabulary, token)]
         first, pad = self.tokenizer.bos_token_id, self.tokenizer.pad_token_id
         self.generation_config = GenerationConfig(
             bos_token_id=first, eos_token_id=ends or None, pad_token_id=pad
         )
+        # An empty context for passes without a cache.
+        self._spare: Context | None = None
+        self._lock = threading.Lock()
         self.train(False)
 
     @classmethod
@@ -176,7 +116,7 @@ class GGUFModel(GenerationMixin, nn.Module):
 
     def get_decoder(self) -> Any:
         """The module that reads tokens."""
-        return self.model
+        return self
 
     def get_output_embeddings(self) -> Any:
         """The shape of the head. llama.cpp has its weights."""
@@ -187,29 +127,17 @@ class GGUFModel(GenerationMixin, nn.Module):
         return self.lm_head
 
     def find_key(self, name: str) -> str:
-        """The module for a key's name: "ffn_input", "layer_output", or a tensor of llama.cpp.
+        """The module for a key's name, "ffn_input" or "layer_output".
 
         Raises:
-            ModelError: when the model has no such tensor.
+            ModelError: for another name, or when the model has no such tensor.
         """
-        return self._tap(self._tensor_of(name))
-
-    def _tensor_of(self, name: str) -> str:
-        names = [kind + self._ending for kind in _KEYS.get(name, ())]
-        names.append(name.removesuffix(":output").removeprefix("model."))
-        for tensor in names:
-            if tensor in self._tensors:
-                return tensor
-        shown = [tensor for tensor in self._tensors if " " not in tensor]
-        raise ModelError(
-            f"{self._weights.path.name} has no tensor for the key {name!r}; its last layer has "
-            f"{', '.join(shown[:24])}"
-        )
-
-    def _tap(self, tensor: str) -> str:
-        if tensor not in dict(self.model.named_children()):
-            self.model.add_module(tensor, Tap())
-        return f"model.{tensor}"
+        if name not in self._tensors:
+            raise ModelError(
+                f"{self._weights.path.name} has no key {name!r}: use one of "
+                f"{', '.join(self._tensors)}"
+            )
+        return f"taps.{name}"
 
     def forward(
         self,
@@ -228,29 +156,83 @@ class GGUFModel(GenerationMixin, nn.Module):
             attention_mask: [rows, columns so far], 0 for padding, which is not read.
             past_key_values: What was read before.
             use_cache: Whether to return what was read.
-            logits_to_keep: How many of the last columns to score; 0 for all.
+            logits_to_keep: How many of the last columns to score; 0 for all. Others have no states
+                either.
             keys_only: Whether to leave out the scores, and end a pass at the key.
         """
+        ids = input_ids.cpu().numpy()
+        rows, columns = ids.shape
+        # As an unsigned number, one below 0 is large.
+        if ids.astype(np.uint64).max(initial=0) >= self._weights.size:
+            raise ConfigError(
+                f"a token id is not below {self._weights.size}, the size of the model's "
+                "vocabulary: use the model's own tokenizer"
+            )
+        mask = np.ones((rows, columns), bool)
+        if attention_mask is not None:
+            mask = attention_mask.cpu().numpy()[:, -columns:].astype(bool)
         cache = past_key_values if isinstance(past_key_values, TextCache) else None
-        if cache is None and past_key_values is not None and past_key_values.get_seq_length():
-            raise ConfigError("past_key_values belong to another model: omit them")
-        logits, cache = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            past_key_values=cache,
-            logits_to_keep=logits_to_keep,
-            keys_only=keys_only,
-        )
+        if cache is None and use_cache:
+            cache = TextCache(self._weights, rows)
+        taps = {self._tensors[name]: tap for name, tap in self.taps.items() if _has_hooks(tap)}
+        keep = min(columns, logits_to_keep or columns)
+        scores = np.zeros((rows, 0 if keys_only else keep, self._weights.size), np.float32)
+        states = {name: np.zeros((rows, columns, self._weights.dim), np.float32) for name in taps}
+        for row in range(rows):
+            places = np.flatnonzero(mask[row])
+            scored = places[places >= columns - keep]
+            if cache is None:
+                context = self._empty_context(len(places), tuple(taps))
+            else:
+                context = cache.context(row, len(places), tuple(taps))
+            logits, found = context.read(
+                ids[row, places].tolist(), len(scored), keys_only=keys_only
+            )
+            if not keys_only:
+                scores[row, scored - (columns - keep)] = logits
+            for name, vectors in found.items():
+                states[name][row, scored] = vectors
+            if cache is None:
+                self._spare = context
+        if cache is not None:
+            cache.advance(columns)
+        for name, tap in taps.items():
+            tap(torch.from_numpy(states[name]))
         output: Any = CausalLMOutputWithPast
         result: CausalLMOutputWithPast = output(
-            logits=logits, past_key_values=cache if use_cache is not False else None
+            logits=torch.from_numpy(scores), past_key_values=cache
         )
         return result
+
+    def _empty_context(self, tokens: int, names: tuple[str, ...]) -> Context:
+        with self._lock:
+            context, self._spare = self._spare, None
+        if context is None or context.size < tokens or context.names != names:
+            return Context(self._weights, tokens, names)
+        context.clear()
+        return context
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _present_keys(weights: Weights) -> dict[str, str]:
+    """By the name of a key its tensor, which a short pass has."""
+    names = {kind: f"{kind}-{weights.layers - 1}" for kinds in _KEYS.values() for kind in kinds}
+    _, found = Context(weights, 2, list(names.values())).read([0, 0], 2)
+    present: dict[str, str] = {}
+    for key, kinds in _KEYS.items():
+        for name in (names[kind] for kind in reversed(kinds)):
+            if len(found[name]):
+                present[key] = name
+    return present
 
 
 def _config(weights: Weights) -> GGUFConfig:
     """The settings of a file that say what it computes, and those that are asked for by name."""
-    name, settings = weights.architecture, weights.settings
+    settings = weights.settings
+    name = settings.get("general.architecture", "unknown")
     make: Any = GGUFConfig
     config: GGUFConfig = make(
         vocab_size=weights.size,

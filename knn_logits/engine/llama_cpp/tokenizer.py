@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import AddedToken, BatchEncoding, PreTrainedTokenizerBase
 
-from knn_logits.engine.llama_cpp.llama_library import Weights, llama
-from knn_logits.errors import ConfigError
+from knn_logits.engine.llama_cpp.context import Weights, llama
 from knn_logits.locks import cached_property
 
 _ROLES = {"bos_token": "bos", "eos_token": "eos", "pad_token": "pad"}
@@ -54,7 +53,7 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
             roles["pad_token"] = roles["eos_token"]
         super().__init__(  # type: ignore[no-untyped-call]
             name_or_path=str(weights.path),
-            chat_template=weights.chat_template,
+            chat_template=weights.settings.get("tokenizer.chat_template"),
             model_max_length=weights.context_length,
             extra_special_tokens=[token.content for token in self._added.values() if token.special],
             backend="llama.cpp",
@@ -107,8 +106,7 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
         if skip_special_tokens:
             skipped = set(self.all_special_ids)
             ids = [token for token in ids if token not in skipped]
-        spelled, spelling = self._spelled, self._spelled_of
-        text = b"".join([spelled.get(token) or spelling(token) for token in ids])
+        text = b"".join(map(self.bytes_of, ids))
         if self._prefix and ids and text.startswith(b" ") and ids[0] not in self._added:
             text = text[1:]
         return text.decode("utf-8", "replace")
@@ -122,21 +120,14 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token writes, which may be part of a character."""
-        return self._spelled.get(token) or self._spelled_of(token)
-
-    def _spelled_of(self, token: int) -> bytes:
-        if not 0 <= token < len(self._words):
-            return b""
-        size = 64
-        while True:
+        if token not in self._spelled and 0 <= token < len(self._words):
+            size = 4 * len(self._words[token].encode()) + 8
             buffer = ctypes.create_string_buffer(size)
             length = llama().llama_token_to_piece(
                 self._vocabulary, int(token), buffer, size, 0, True
             )
-            if length >= 0:
-                self._spelled[token] = spelled = buffer.raw[:length]
-                return spelled
-            size = -length
+            self._spelled[token] = buffer.raw[:length]
+        return self._spelled.get(token, b"")
 
     def _cut(self, text: str, *, controls: bool) -> list[int]:
         """Cuts a text, without the tokens that stand around every text."""
@@ -146,28 +137,20 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
         count = llama().llama_tokenize(
             self._vocabulary, data, len(data), buffer, size, False, controls
         )
-        if count < 0:
-            raise ConfigError("the text is too long for llama.cpp: split it")
         return list(buffer[:count])
 
     def _encode_plus(self, *_: Any, **options: Any) -> BatchEncoding[Any]:
-        text, max_length = options["text"], options.get("max_length")
-        return_tensors = options.get("return_tensors")
-        if options.get("text_pair") is not None:
-            raise ConfigError("a GGUF tokenizer takes single texts, not text pairs")
+        text, return_tensors = options["text"], options.get("return_tensors")
         texts = [text] if isinstance(text, str) else list(text)
         split = options.get("split_special_tokens")
         controls = not (self.split_special_tokens if split is None else split)
         adds = options.get("add_special_tokens", True)
         before = [self.bos_token_id] if adds and self._begins else []
         after = [self.eos_token_id] if adds and self._ends else []
-        encodings = []
-        for part in texts:
-            ids = self._cut(part, controls=controls)
-            if options["truncation_strategy"].value != "do_not_truncate":
-                room = (max_length or self.model_max_length) - len(before) - len(after)
-                ids = ids[:room] if self.truncation_side == "right" else ids[len(ids) - room :]
-            encodings.append(Encoding(self, part, ids, before, after))
+        encodings = [
+            Encoding(self, part, self._cut(part, controls=controls), before, after)
+            for part in texts
+        ]
         columns: dict[str, list[list[int]]] = {
             "input_ids": [list(encoding.ids) for encoding in encodings]
         }
@@ -178,7 +161,7 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
         padded = self.pad(
             columns,
             padding=options["padding_strategy"].value,
-            max_length=max_length,
+            max_length=options.get("max_length"),
             pad_to_multiple_of=options.get("pad_to_multiple_of"),
             padding_side=options.get("padding_side"),
             return_attention_mask=options.get("return_attention_mask") is not False,
@@ -217,9 +200,7 @@ class Encoding:
     def offsets(self) -> list[tuple[int, int]]:
         """The characters [first, last) of each token. A cut character belongs to all its tokens."""
         tokenizer, text = self._tokenizer, self._text
-        spelled = [
-            tokenizer._spelled.get(token) or tokenizer._spelled_of(token) for token in self._inner
-        ]
+        spelled = [tokenizer.bytes_of(token) for token in self._inner]
         ends = np.cumsum(np.array([len(part) for part in spelled], np.int64))
         data = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
         if len(ends) and ends[-1] == len(data) + 1 and spelled[0][:1] == b" ":
