@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
@@ -69,7 +68,6 @@ class Course:
     Attributes:
         start: The length of its prompt.
         config: Its `generation_config`; None if it is unknown.
-        sources: int64 [rows], a number for what each row's encoder read; None if that is equal.
         recording: What the processor's recorder keeps of it.
     """
 
@@ -77,15 +75,7 @@ class Course:
         self._processors = None if call.processors is None else weakref.ref(call.processors)
         self.start = self._first = self._longest = length
         self.config = call.config
-        self.sources: Tensor | None = None
         self.recording: Any = None
-
-    def texts(self, input_ids: Tensor) -> Tensor:
-        """The ids of texts, with a number for their encoder inputs before them."""
-        if self.sources is None or len(self.sources) != len(input_ids):
-            return input_ids
-        # Rows with different encoder inputs are different texts. No token is negative.
-        return torch.cat([-1 - self.sources.unsqueeze(1), input_ids], dim=-1)
 
     def goes_on(self, call: Call, length: int, *, again: bool) -> bool:
         """Whether a call belongs to this generation; it is then noted."""

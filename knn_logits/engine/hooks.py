@@ -43,7 +43,6 @@ class Window:
     # Number of tokens in the cache before the pass: a tensor for a static cache, None if unknown.
     start: int | Tensor | None
     ids: Tensor  # int64 [rows, tokens], on the CPU once a call has compared them
-    encoded: Tensor | None  # [rows, source tokens, width], the encoder's output
     states: Tensor = field(default_factory=lambda: torch.empty(0))  # [rows, tokens, dim]
     latest: int = -1  # the last position that a call was about; each is asked for once
     answers: dict[int, Any] = field(default_factory=dict)  # the processor's, by position
@@ -114,14 +113,13 @@ class _Hooks:
             return
         ids = _argument("input_ids", self._names, args, kwargs)
         ids = outer if ids is None else ids  # some models embed the ids before the decoder
-        encoded = _argument("encoder_hidden_states", self._names, args, kwargs)
         start = None
         for name in _CACHE_NAMES:
             if name in kwargs or name in self._names:
                 start = _cache_length(_argument(name, self._names, args, kwargs))
                 break
         if isinstance(ids, Tensor):
-            thread.open = Window(start, ids, None if encoded is None else encoded.detach())
+            thread.open = Window(start, ids)
 
     @_untraced
     def on_input(

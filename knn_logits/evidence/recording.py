@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -91,15 +90,6 @@ class Step:
             likeliest,
             self.candidates[row] if self.candidates is not None else (),
         )
-
-
-def sources_of(encoded: Tensor | None) -> Tensor | None:
-    """Numbers the sources that rows read, int64 [rows]; equal bits, equal numbers."""
-    if encoded is None:
-        return None
-    rows = encoded.detach().contiguous().view(torch.uint8).cpu().numpy()
-    digests = [hashlib.blake2b(row.tobytes(), digest_size=7).digest() for row in rows]
-    return torch.tensor([int.from_bytes(digest, "big") for digest in digests])
 
 
 @dataclass

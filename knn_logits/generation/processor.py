@@ -19,7 +19,7 @@ from knn_logits.engine.hooks import StateCapture, Window
 from knn_logits.engine.tokens import end_tokens
 from knn_logits.errors import ConfigError, ModelError, TraceError
 from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer, documents_behind
-from knn_logits.evidence.recording import NO_RECORD, Recorder, sources_of
+from knn_logits.evidence.recording import NO_RECORD, Recorder
 from knn_logits.evidence.records import DocumentShare
 from knn_logits.evidence.trace import Trace
 from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
@@ -231,14 +231,12 @@ class KNNLogitsProcessor(LogitsProcessor):
         course, begins = self._courses.follow(call, input_ids.shape[1], again=not first)
         if begins:
             self.memory.retriever.begin_text()
-            if self.memory.retriever.follows_text:
-                course.sources = sources_of(window.encoded)
         with torch.autocast(scores.device.type, enabled=False):
             if self.loop_size is not None:
                 ends = end_tokens(course.config or self._model_config, scores.shape[-1])
                 scores = end_loops(scores, input_ids, course.start, self.loop_size, ends)
             log_p_lm = torch.log_softmax(scores.float(), dim=-1)
-            vote = self._vote(window, position, course.texts(input_ids), log_p_lm)
+            vote = self._vote(window, position, input_ids, log_p_lm)
             log_p = vote.log_p
         self._current.vote = vote
         if self._recorder is not None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.errors import DatastoreError
+from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.opening import hidden_entries
 from knn_logits.metrics import COMPARISONS
 from knn_logits.search.neighbors import Neighbors, joined
@@ -106,6 +106,8 @@ class RetomatonRetriever(Retriever):
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
         needs_text(store.manifest, store.folder, "RetoMaton")
         super().__init__(store, config, **settings)
+        if store.manifest.pairs is not None:
+            raise ConfigError("RetoMaton needs a causal model: remove --retomaton")
         if not store.offers_keys:
             raise DatastoreError(
                 f"{store.folder} has no keys to compare pointers with: remove --retomaton, or "

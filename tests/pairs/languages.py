@@ -27,52 +27,18 @@ def mbart():
     return MBartTokenizer(vocab=vocabulary)
 
 
-def mbart50():
-    """Makes an mBART-50 tokenizer.
-
-    A text is `language ... </s>`, and the decoder starts with `</s>`.
-    """
-    from transformers import MBart50Tokenizer
-
-    return MBart50Tokenizer(
-        vocab=[("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *((one, -1.0) for one in _pieces())]
-    )
-
-
 def nllb():
-    """Makes an NLLB tokenizer, which is like mBART-50 with other languages and with merges."""
+    """Makes an NLLB tokenizer: a text is `language ... </s>`, the decoder starts with `</s>`."""
     from transformers import NllbTokenizer
 
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *CHARACTERS]
     return NllbTokenizer(vocab={token: number for number, token in enumerate(tokens)})
 
 
-def m2m100():
-    """Makes an M2M-100 tokenizer, whose languages have names that are not tokens."""
-    from transformers import NllbTokenizer
-
-    class Stand(NllbTokenizer):
-        lang_code_to_token = {"en": "Q", "de": "X"}  # noqa: RUF012
-
-        def set_src_lang_special_tokens(self, src_lang):
-            super().set_src_lang_special_tokens(self.lang_code_to_token[src_lang])
-
-        def set_tgt_lang_special_tokens(self, lang):
-            super().set_tgt_lang_special_tokens(self.lang_code_to_token[lang])
-
-        def _switch_to_target_mode(self):
-            self.set_tgt_lang_special_tokens(self.tgt_lang)
-
-    tokens = ["<s>", "<pad>", "</s>", "<unk>", *CHARACTERS]
-    return Stand(vocab={token: number for number, token in enumerate(tokens)}, src_lang="en")
-
-
 # Each family's function, its names of English and German, and a name that it does not know.
 FAMILIES = {
     "mbart": (mbart, "en_XX", "de_DE", "deu_Latn"),
-    "mbart50": (mbart50, "en_XX", "de_DE", "deu_Latn"),
     "nllb": (nllb, "eng_Latn", "deu_Latn", "de_DE"),
-    "m2m100": (m2m100, "en", "de", "deu_Latn"),
 }
 
 

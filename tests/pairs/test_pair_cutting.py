@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import FAMILIES, model_of
 from tokenizers import processors
-from transformers import LEDConfig, LEDForConditionalGeneration
 
-from knn_logits.engine.pairs import PairTokenizer, context_length
+from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 
 CHARACTERS = st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"])
@@ -148,30 +147,3 @@ def test_an_empty_source(marian, pair_tokenizer, pairs):
     bare.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A")
     with pytest.raises(CorpusError, match="a source is empty"):
         PairTokenizer(marian, bare).sources(["a", ""])
-
-
-def test_the_decoders_length_is_the_context(pair_tokenizer):
-    model = LEDForConditionalGeneration(
-        LEDConfig(
-            vocab_size=384, d_model=16, encoder_layers=1, decoder_layers=1,
-            encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16,
-            decoder_ffn_dim=16, attention_window=8, max_encoder_position_embeddings=64,
-            max_decoder_position_embeddings=32,
-        )
-    )  # fmt: skip
-    assert context_length(model) == 32
-    assert len(PairTokenizer(model, pair_tokenizer).sources(["crane " * 100])[0]) == 64
-
-
-def test_an_encoder_that_reads_no_text(pair_tokenizer):
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-    model = WhisperForConditionalGeneration(
-        WhisperConfig(
-            vocab_size=384, d_model=16, encoder_layers=1, decoder_layers=1,
-            encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16,
-            decoder_ffn_dim=16, pad_token_id=1, bos_token_id=1, eos_token_id=0,
-        )
-    )  # fmt: skip
-    with pytest.raises(ModelError, match="reads input_features, not text"):
-        PairTokenizer(model, pair_tokenizer)

@@ -9,7 +9,7 @@ from folders import change, one_line, refit
 
 import knn_logits
 from knn_logits import KNNLogitsError
-from knn_logits.errors import DamagedError, DatastoreError
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError
 from knn_logits.store import layout
 from knn_logits.store.manifest import read_manifest
 from knn_logits.store.verification import damage
@@ -80,3 +80,8 @@ def test_a_store_without_sources_generates_and_does_not_grow(
         knn_logits.add_documents(marian, pair_tokenizer, pair_copy, pair_documents())
     one_line(caught)
     assert not damage(pair_copy, read_manifest(pair_copy))
+
+
+def test_retomaton_is_for_causal_models(marian, pair_store):
+    with pytest.raises(ConfigError, match="RetoMaton needs a causal model"):
+        knn_logits.Memory(marian, pair_store, retomaton=True)

@@ -87,15 +87,13 @@ def test_windows_of_long_targets_are_scored_once(marian, pair_tokenizer, pair_st
         knn_logits.evaluate(marian, pair_tokenizer, pair_store, long, concatenate=True)
 
 
-@pytest.mark.parametrize("retomaton", [False, True])
-def test_two_pairs_with_one_target_are_scored_alone(marian, pair_tokenizer, pair_store, retomaton):
+def test_two_pairs_with_one_target_are_scored_alone(marian, pair_tokenizer, pair_store):
     """In one batch they are the same text to other sources."""
     twins = [Document(PAIRS[0][1], str(n), source=source) for n, source in enumerate(SOURCES[:6])]
-    search = SETTINGS | ({"retomaton": True, "min_knns": 2} if retomaton else {})
 
     def losses(documents):
         total = knn_logits.evaluate(
-            marian, pair_tokenizer, pair_store, documents, samples=0, **search
+            marian, pair_tokenizer, pair_store, documents, samples=0, **SETTINGS
         ).total
         return total.tokens * math.log(total.perplexity.interpolated)
 

@@ -9,12 +9,10 @@ from languages import model_of, nllb
 from pair_mixtures import LMBDA, SOURCES, TEMPERATURE, K, ended, mixtures
 
 import knn_logits
-from knn_logits.evidence.recording import sources_of
 
 SETTINGS = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE}
 GREEDY = {"max_new_tokens": 8, "return_dict_in_generate": True, "do_sample": False}
 BEAMS = GREEDY | {"num_beams": 4, "output_scores": True}
-RETOMATON = {"retomaton": True, "min_knns": 2}
 CURVE = ([1.0, 10.0, 25.0, 60.0], [0.95, 0.5, 0.8, 0.05])
 
 
@@ -50,35 +48,12 @@ def check_alone(model, tokenizer, stores, sources, search, settings):
         assert beams([source]) == ([texts[row]], [pytest.approx(scores[row], abs=1e-5)])
 
 
-def test_pointers_are_those_of_the_rows_own_source(marian, pair_tokenizer, pair_store):
-    """Three targets begin with one word; each row follows its own to the end."""
-    numbers = [0, 4, 6]
-    own = {"k": 1, "lmbda": 0.95, "retomaton": True, "min_knns": 1}
-    with knn_logits.KNNLogitsProcessor(marian, pair_store, **own) as knn:
-        long = GREEDY | {"max_new_tokens": 60}
-        trace = written(marian, pair_tokenizer, knn, [PAIRS[one][0] for one in numbers], **long)
-    for sequence, number in zip(trace, numbers, strict=True):
-        assert sequence.text.removesuffix("</s>").strip() == PAIRS[number][1]
-        assert {near.document for token in sequence.tokens for near in token.neighbors} == {
-            f"p{number}"
-        }
-
-
-@pytest.mark.parametrize(
-    "search",
-    [
-        pytest.param(RETOMATON, id="retomaton"),
-        pytest.param({"lmbda": Curve("l2", *CURVE)}, id="gate"),
-    ],
-)
-def test_beams_of_a_batch_are_those_of_each_source(marian, pair_tokenizer, pair_store, search):
-    own = SETTINGS | search
+def test_beams_of_a_batch_are_those_of_each_source(marian, pair_tokenizer, pair_store):
+    own = SETTINGS | {"lmbda": Curve("l2", *CURVE)}
     check_alone(marian, pair_tokenizer, pair_store, SOURCES[6:10], own, BEAMS)
 
 
-@pytest.mark.parametrize(
-    "search", [{}, {"weights": [0.3, 0.7]}, RETOMATON], ids=["merged", "weights", "retomaton"]
-)
+@pytest.mark.parametrize("search", [{}, {"weights": [0.3, 0.7]}], ids=["merged", "weights"])
 def test_several_stores(marian, pair_tokenizer, pair_store, other_store, search):
     own = SETTINGS | search
     stores = [pair_store, other_store]
@@ -95,7 +70,7 @@ def test_a_token_is_a_language(tmp_path):
     )
     german = tokenizer.convert_tokens_to_ids("deu_Latn")
     check_alone(model, tokenizer, store, SOURCES[:3], {}, BEAMS | {"forced_bos_token_id": german})
-    with knn_logits.KNNLogitsProcessor(model, store, **RETOMATON) as knn:
+    with knn_logits.KNNLogitsProcessor(model, store) as knn:
         own = GREEDY | {"forced_bos_token_id": german}
         (trace,) = written(model, tokenizer, knn, SOURCES[:1], **own)
     assert trace.tokens[0].token == "deu_Latn"
@@ -129,40 +104,6 @@ def test_the_trace_is_the_mixture(marian, pair_tokenizer, pair_store, mode):
         assert [token.token_id for token in trace[row].tokens] == text[1:]
         for token, mixture in zip(trace[row].tokens, expected, strict=True):
             assert token.p == pytest.approx(mixture[token.token_id], abs=1e-4)
-
-
-def test_a_text_goes_on_for_another_source(marian, pair_tokenizer, pair_store):
-    """What another source left behind is not followed, though the target goes on from it."""
-    own = SETTINGS | RETOMATON
-    batches = [pair_tokenizer([source], return_tensors="pt") for source in SOURCES[:2]]
-    begun = marian.generate(**batches[0], max_new_tokens=3, do_sample=False)
-    longer = dict(batches[1], decoder_input_ids=begun)
-
-    def probabilities(knn):
-        output = marian.generate(**longer, logits_processor=[knn], **GREEDY)
-        (sequence,) = knn.trace(output, pair_tokenizer)
-        return [(token.token_id, token.p, token.p_lm) for token in sequence.tokens]
-
-    with knn_logits.KNNLogitsProcessor(marian, pair_store, **own) as knn:
-        fresh = probabilities(knn)
-    with knn_logits.KNNLogitsProcessor(marian, pair_store, **own) as knn:
-        marian.generate(**batches[0], logits_processor=[knn], max_new_tokens=2, do_sample=False)
-        assert probabilities(knn) == fresh
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rows_of_one_source_are_known_bit_for_bit(dtype):
-    torch.manual_seed(0)
-    rows = torch.randn(3, 4, 8).to(dtype)
-    rows[2] = rows[1]
-    rows[2, 3, 7] = torch.nextafter(rows[2, 3, 7].float(), torch.tensor(9.0)).to(dtype) + (
-        0 if dtype is torch.float32 else 0.01
-    )
-    found = sources_of(rows.repeat_interleave(2, 0))
-    assert found.min() >= 0
-    assert len(set(found.tolist())) == 3
-    assert found[::2].equal(found[1::2])
-    assert sources_of(None) is None
 
 
 def test_sources_are_shown_and_written_safely(marian, pair_tokenizer, tmp_path, capsys):
