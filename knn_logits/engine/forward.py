@@ -20,12 +20,14 @@ from knn_logits.engine.location import KeyLocation, first_output, first_tensor, 
 from knn_logits.engine.windows import TextWindow
 from knn_logits.errors import ModelError
 
-_thread = threading.local()
+
+class _KeyPasses(threading.local):
+    """The number of this thread's forward passes of this module, which are of no `generate()`."""
+
+    number = 0
 
 
-def in_key_pass() -> bool:
-    """Whether this thread is in a forward pass of this module, which belongs to no `generate()`."""
-    return bool(getattr(_thread, "passes", 0))
+KEY_PASSES = _KeyPasses()
 
 
 class _Reached(Exception):
@@ -137,14 +139,14 @@ def _run(
     extra: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
     if until_keys and "keys_only" in accepted:
         extra["keys_only"] = True
-    _thread.passes = getattr(_thread, "passes", 0) + 1
+    KEY_PASSES.number += 1
     try:
         with uncompiled(model), torch.inference_mode():
             output = model(**(extra | dict(inputs)))
     except _Reached:
         pass
     finally:
-        _thread.passes -= 1
+        KEY_PASSES.number -= 1
         handle.remove()
     if not taken:
         raise ModelError(f"{location} did not run in a forward pass; choose another key with --key")

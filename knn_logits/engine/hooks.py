@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers import LogitsProcessorList
 
-from knn_logits.engine.calls import is_within_step
-from knn_logits.engine.forward import forget_compiled, in_key_pass, refuse_whole_graphs
+from knn_logits.engine.forward import KEY_PASSES, forget_compiled, refuse_whole_graphs
 from knn_logits.engine.location import (
     KeyLocation,
     decoder_of,
@@ -30,6 +31,9 @@ from knn_logits.engine.location import (
 )
 
 _Hook = TypeVar("_Hook", bound=Callable[..., None])
+_CALL = LogitsProcessorList.__call__.__code__
+# The method by which every candidate generator of assisted decoding makes its drafts.
+_DRAFT = "get_candidates"
 # Passes kept of each thread: that of the call, and those of others after it.
 _MOST_WINDOWS = 4
 # The argument that holds the cache: the usual name, and the name in models without attention.
@@ -43,7 +47,7 @@ class Window:
     # Number of tokens in the cache before the pass: a tensor for a static cache, None if unknown.
     start: int | Tensor | None
     ids: Tensor  # int64 [rows, tokens], on the CPU once a call has compared them
-    states: Tensor = field(default_factory=lambda: torch.empty(0))  # [rows, tokens, dim]
+    states: Tensor  # [rows, tokens, dim]
     latest: int = -1  # the last position that a call was about; each is asked for once
     answers: dict[int, Any] = field(default_factory=dict)  # the processor's, by position
 
@@ -53,7 +57,7 @@ class _ThreadState(threading.local):
 
     def __init__(self) -> None:
         self.windows: deque[Window] = deque(maxlen=_MOST_WINDOWS)
-        self.open: Window | None = None
+        self.open: tuple[int | Tensor | None, Tensor] | None = None  # `start` and `ids` of a pass
         self.outer_ids: Tensor | None = None
 
 
@@ -107,9 +111,10 @@ class _Hooks:
         thread = self.thread
         outer, thread.open, thread.outer_ids = thread.outer_ids, None, None
         trains = decoder.training and torch.is_grad_enabled()
-        if kwargs is None or trains or in_key_pass() or decoder is not self._decoder():
+        if kwargs is None or trains or KEY_PASSES.number or decoder is not self._decoder():
             return
-        if is_within_step():
+        lists, drafts = _processors_and_drafts()
+        if lists is not None or drafts:
             return
         ids = _argument("input_ids", self._names, args, kwargs)
         ids = outer if ids is None else ids  # some models embed the ids before the decoder
@@ -119,7 +124,7 @@ class _Hooks:
                 start = _cache_length(_argument(name, self._names, args, kwargs))
                 break
         if isinstance(ids, Tensor):
-            thread.open = Window(start, ids)
+            thread.open = start, ids
 
     @_untraced
     def on_input(
@@ -134,16 +139,15 @@ class _Hooks:
 
     def _take(self, states: Any) -> None:
         thread = self.thread
-        window = thread.open
-        if window is None or in_key_pass() or not isinstance(states, Tensor):
+        if thread.open is None or not isinstance(states, Tensor):
             return
-        thread.open = None
-        if states.numel() != window.ids.numel() * states.shape[-1]:
+        (start, ids), thread.open = thread.open, None
+        if states.numel() != ids.numel() * states.shape[-1]:
             return  # not one vector per token, such as with embeddings before the ids
         # A copy is needed: CUDA graphs reuse the memory of their output, and a network may work in
         # place.
-        window.states = states.detach().clone().view(*window.ids.shape, -1)
-        thread.windows.append(window)
+        copied = states.detach().clone().view(*ids.shape, -1)
+        thread.windows.append(Window(start, ids, copied))
 
 
 def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -208,7 +212,8 @@ class StateCapture:
             The pass, the position, and the call's ids on the CPU; None if no pass fits.
         """
         windows = self._thread.windows
-        input_ids = _on_host(input_ids, windows)
+        if input_ids.device.type != "cpu":
+            input_ids = _on_host(input_ids, windows)
         rows, length = input_ids.shape
         for window in reversed(windows):
             tokens = window.ids.shape[1]
@@ -244,3 +249,83 @@ def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:
     alive = model()
     if alive is not None:
         forget_compiled(alive)
+
+
+class Call:
+    """The call of a logits processor that is running.
+
+    Attributes:
+        drafts: Whether a candidate generator makes it, with scores of an assistant.
+        processors: The list of processors, which each `generate()` makes anew; None without one.
+        config: The `generation_config` of the loop that called the list; None without one.
+        going_on: int64 [rows], 0 for rows that had ended and get only padding; None if unknown.
+    """
+
+    def __init__(self) -> None:
+        lists, self.drafts = _processors_and_drafts()
+        loop = None if lists is None else lists.f_back
+        self.processors = _local(lists, "self")
+        self.config: Any = _local(loop, "generation_config")
+        going_on = _local(loop, "unfinished_sequences")
+        self.going_on = going_on if isinstance(going_on, Tensor) else None
+
+
+def _processors_and_drafts() -> tuple[FrameType | None, bool]:
+    """The call of a processor list on the stack, and whether a candidate generator is there."""
+    lists, drafts = None, False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if lists is None and frame.f_code is _CALL:
+            lists = frame
+        drafts = drafts or frame.f_code.co_name == _DRAFT
+        frame = frame.f_back
+    return lists, drafts
+
+
+def _local(frame: FrameType | None, name: str) -> Any:
+    if frame is None:
+        return None
+    names = frame.f_locals
+    value = names.get(name)
+    # Before Python 3.13 the local variables of a function are a copy, which would keep all their
+    # values alive. Those of a module are the module itself.
+    if type(names) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        names.clear()
+    return value
+
+
+class Course:
+    """The calls that one generation has made so far.
+
+    Attributes:
+        start: The length of its prompt.
+        ends: The tokens that end its texts.
+        recording: What the processor's recorder keeps of it.
+    """
+
+    def __init__(self, call: Call, length: int) -> None:
+        self.processors = None if call.processors is None else weakref.ref(call.processors)
+        self.start = self.first = self.longest = length
+        self.ends: list[int] = []
+        self.recording: Any = None
+
+
+class Courses(threading.local):
+    """The latest generation of each thread; None before the first."""
+
+    latest: Course | None = None
+
+    def follow(self, call: Call, length: int, *, again: bool) -> tuple[Course, bool]:
+        """The generation of a call, and whether it begins with the call.
+
+        `again` says whether the call's forward pass has answered a call before.
+        """
+        course = self.latest
+        if course is not None and (again or course.first < length <= course.longest + 1):
+            processors = None if course.processors is None else course.processors()
+            if processors is call.processors:
+                course.longest = length
+                course.first = course.first if again else length
+                return course, False
+        self.latest = Course(call, length)
+        return self.latest, True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from knn_logits.engine.calls import Course
+from knn_logits.engine.hooks import Course
 from knn_logits.errors import TraceError
 from knn_logits.locks import new_lock
 from knn_logits.mixture.vote import Candidates, Vote

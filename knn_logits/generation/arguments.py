@@ -41,36 +41,23 @@ def with_defaults(arguments: dict[str, Any], defaults: dict[str, Any]) -> dict[s
     return arguments | {"generation_config": config}
 
 
-def settings_that_hold(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of `generate()` together with the settings that they leave open."""
+def arguments_for_drafts(model: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the arguments with which `generate()` writes a text with drafts; None for no drafts.
+
+    The criterion that `stop_strings` stands for takes its place.
+    """
+    strings, tokenizer = arguments.get("stop_strings"), arguments.get("tokenizer")
+    if strings is not None and tokenizer is not None:
+        stop = StopStringCriteria(tokenizer=tokenizer, stop_strings=strings)
+        criteria = [*(arguments.get("stopping_criteria") or ()), stop]
+        arguments = arguments | {"stopping_criteria": criteria}
+        del arguments["stop_strings"], arguments["tokenizer"]
+    # The settings that the arguments leave open are the model's.
     settings: dict[str, Any] = {}
     for config in (getattr(model, "generation_config", None), arguments.get("generation_config")):
         values = {} if config is None else config.to_dict()
         settings |= {name: value for name, value in values.items() if value is not None}
-    return settings | arguments
-
-
-def stopping_by_strings(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Replaces the argument `stop_strings` of `generate()` by the criterion that it stands for."""
-    strings, tokenizer = arguments.get("stop_strings"), arguments.get("tokenizer")
-    if strings is None or tokenizer is None:
-        return arguments
-    criteria = [
-        *(arguments.get("stopping_criteria") or ()),
-        StopStringCriteria(tokenizer=tokenizer, stop_strings=strings),
-    ]
-    rest = {
-        name: value
-        for name, value in arguments.items()
-        if name not in ("stop_strings", "tokenizer")
-    }
-    return rest | {"stopping_criteria": criteria}
-
-
-def arguments_for_drafts(model: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the arguments with which `generate()` writes a text with drafts."""
-    arguments = stopping_by_strings(arguments)
-    settings = settings_that_hold(model, arguments)
+    settings |= arguments
     return arguments if can_draft(model, arguments.get("input_ids"), settings) else None
 
 

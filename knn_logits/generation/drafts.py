@@ -196,14 +196,22 @@ _ARGUMENTS = {
     "use_cache",
 }
 
-Draft = Callable[[Sequence[int], int], list[int]]
-Learn = Callable[[int], None]
-
 
 class DraftedDecoding:
-    """The decoding loop, for the argument `custom_generate` of transformers."""
+    """The decoding loop, for the argument `custom_generate` of transformers.
 
-    def __init__(self, draft: Draft, learn: Learn, streamer: Any = None) -> None:
+    Args:
+        draft: Returns a draft for a text, of a number of tokens at most.
+        learn: Is told how many tokens of the latest draft were accepted.
+        streamer: As `generate()` takes it.
+    """
+
+    def __init__(
+        self,
+        draft: Callable[[Sequence[int], int], list[int]],
+        learn: Callable[[int], None],
+        streamer: Any = None,
+    ) -> None:
         self._draft, self._learn, self._streamer = draft, learn, streamer
         self.passes = 0
 
@@ -217,53 +225,46 @@ class DraftedDecoding:
         **model_kwargs: Any,
     ) -> Any:
         """Continues one text. `GenerationMixin._sample` of transformers explains the arguments."""
-        settings = {
-            "logits_processor": logits_processor,
-            "stopping_criteria": stopping_criteria,
-            "generation_config": generation_config,
+        asked = generation_config.return_dict_in_generate
+        outputs: dict[str, Any] = {
+            name: () if asked and getattr(generation_config, f"output_{name}") else None
+            for name in ("scores", "logits")
         }
         passes = _Passes(model, model_kwargs, input_ids)
-        if not passes.possible:
-            return self._without_drafts(model, input_ids, settings | model_kwargs)
-        return self._with_drafts(model, input_ids, settings, model_kwargs, passes)
-
-    def _with_drafts(
-        self,
-        model: Any,
-        input_ids: Tensor,
-        settings: dict[str, Any],
-        model_kwargs: dict[str, Any],
-        passes: _Passes,
-    ) -> Any:
-        logits_processor = settings["logits_processor"]
-        stopping_criteria = settings["stopping_criteria"]
-        generation_config = settings["generation_config"]
-        scores, logits = (
-            _Outputs(generation_config, "scores"),
-            _Outputs(generation_config, "logits"),
-        )
         prompt, text, fresh = input_ids, input_ids[0].tolist(), input_ids
         drafted: list[int] = []
         longest = generation_config.max_length or len(text) + sys.maxsize
         done = False
         while not done:
-            rows = passes.logits(fresh, len(drafted))
+            rows = passes.logits(fresh, len(drafted)) if passes.possible else None
             if rows is None:
-                return self._without_drafts(model, prompt, settings | model_kwargs)
+                output = type(model)._sample(
+                    model,
+                    prompt,
+                    logits_processor=logits_processor,
+                    stopping_criteria=stopping_criteria,
+                    generation_config=generation_config,
+                    streamer=self._streamer,
+                    **model_kwargs,
+                )
+                self.passes = getattr(output, "sequences", output).shape[1] - prompt.shape[1] - 1
+                return output
             chosen: list[int] = []
             for place in range(len(drafted) + 1):
                 raw = rows[:, place].to(torch.float32, copy=True).to(input_ids.device)
                 processed = logits_processor(input_ids, raw)
-                token = _choose(processed, generation_config.do_sample)
+                if not generation_config.do_sample:
+                    token = processed.max(dim=-1).indices  # the first of equal ones
+                else:
+                    token = torch.multinomial(processed.softmax(dim=-1), num_samples=1)[:, 0]
                 input_ids = torch.cat([input_ids, token[:, None]], dim=-1)
-                scores.add(processed)
-                logits.add(raw)
+                for name, tensor in (("scores", processed), ("logits", raw)):
+                    if outputs[name] is not None:
+                        outputs[name] += (tensor,)
                 if self._streamer is not None:
                     self._streamer.put(token.cpu())
                 chosen.append(int(token))
-                # This is a new tensor each time, since somebody may still hold the one before.
-                stops = stopping_criteria(input_ids, scores.values)
-                done = bool(stops.all())
+                done = bool(stopping_criteria(input_ids, outputs["scores"]).all())
                 if done or place == len(drafted) or chosen[-1] != drafted[place]:
                     break
             self._learn(len(chosen) - 1)
@@ -276,34 +277,12 @@ class DraftedDecoding:
                 self.passes += 1
         if self._streamer is not None:
             self._streamer.end()
-        if not generation_config.return_dict_in_generate:
+        if not asked:
             return input_ids
         from transformers.generation.utils import GenerateDecoderOnlyOutput
 
         result: Any = GenerateDecoderOnlyOutput
-        return result(
-            sequences=input_ids,
-            scores=scores.values,
-            logits=logits.values,
-            past_key_values=passes.cache,
-        )
-
-    def _without_drafts(self, model: Any, prompt: Tensor, settings: dict[str, Any]) -> Any:
-        output = type(model)._sample(model, prompt, streamer=self._streamer, **settings)
-        self.passes = getattr(output, "sequences", output).shape[1] - prompt.shape[1] - 1
-        return output
-
-
-class _Outputs:
-    """Tensors that `generate()` returns for each token, if it was asked for them."""
-
-    def __init__(self, config: Any, name: str) -> None:
-        wants = config.return_dict_in_generate and getattr(config, f"output_{name}")
-        self.values: tuple[Tensor, ...] | None = () if wants else None
-
-    def add(self, tensor: Tensor) -> None:
-        if self.values is not None:
-            self.values += (tensor,)
+        return result(sequences=input_ids, past_key_values=passes.cache, **outputs)
 
 
 class _Passes:
@@ -347,10 +326,3 @@ class _Passes:
         if tokens:
             self.cache.crop(-tokens)  # type: ignore[union-attr]
             self._read -= tokens
-
-
-def _choose(scores: Tensor, do_sample: bool) -> Tensor:
-    """Chooses the next token as transformers does, int64 [1]."""
-    if not do_sample:
-        return scores.max(dim=-1).indices  # the first of equal ones, in half of argmax's time
-    return torch.multinomial(scores.softmax(dim=-1), num_samples=1)[:, 0]

@@ -8,22 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knn_logits.arrays import Array
-
-
-def looping_rows(texts: Array, size: int) -> Array:
-    """The rows of texts, int64 [rows, length], whose last `size` tokens occur there before."""
-    places = texts.shape[1] - size
-    if places <= 0:
-        return np.empty(0, np.int64)
-    same = np.ones((len(texts), places), bool)
-    # Few places agree with more than the last tokens.
-    for back in range(size - 1, -1, -1):
-        same &= texts[:, back : back + places] == texts[:, places + back, None]
-        if not same.any():
-            break
-    return np.flatnonzero(same.any(axis=1))
-
 
 def round_of(answer: Sequence[int], size: int) -> int | None:
     """The length of the stretch at an answer's end that goes round; None where none does.
@@ -56,8 +40,17 @@ def end_loops(scores: Tensor, ids: Tensor, start: int, size: int, ends: Sequence
     Returns:
         The scores, [rows, vocabulary]. A text that may not end yet, or never does, keeps them.
     """
-    result = scores
-    for row in looping_rows(ids.numpy()[:, start:], size).tolist():
+    result, answers = scores, ids.numpy()[:, start:]
+    places = answers.shape[1] - size
+    if places <= 0:
+        return scores
+    # Where the last tokens of each row occur before. Few places agree with more than the last.
+    same = np.ones((len(answers), places), bool)
+    for back in range(size - 1, -1, -1):
+        same &= answers[:, back : back + places] == answers[:, places + back, None]
+        if not same.any():
+            return scores
+    for row in np.flatnonzero(same.any(axis=1)).tolist():
         text: list[int] = ids[row].tolist()
         stretch = round_of(text[start:], size)
         if stretch is None:

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor
 from typing_extensions import Unpack
 
-from knn_logits.engine.calls import Call, Courses
 from knn_logits.engine.compatibility import check_tokenizer, vocabulary_size
-from knn_logits.engine.hooks import StateCapture, Window
+from knn_logits.engine.hooks import Call, Courses, StateCapture, Window
 from knn_logits.engine.tokens import end_tokens
 from knn_logits.errors import ConfigError, ModelError, TraceError
 from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer, documents_behind
@@ -231,10 +230,10 @@ class KNNLogitsProcessor(LogitsProcessor):
         course, begins = self._courses.follow(call, input_ids.shape[1], again=not first)
         if begins:
             self.memory.retriever.begin_text()
+            course.ends = end_tokens(call.config or self._model_config, scores.shape[-1])
         with torch.autocast(scores.device.type, enabled=False):
             if self.loop_size is not None:
-                ends = end_tokens(course.config or self._model_config, scores.shape[-1])
-                scores = end_loops(scores, input_ids, course.start, self.loop_size, ends)
+                scores = end_loops(scores, input_ids, course.start, self.loop_size, course.ends)
             log_p_lm = torch.log_softmax(scores.float(), dim=-1)
             vote = self._vote(window, position, input_ids, log_p_lm)
             log_p = vote.log_p
