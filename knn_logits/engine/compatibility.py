@@ -16,7 +16,7 @@ from torch import nn
 from knn_logits.arrays import Array
 from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import KeyLocation, find_key, is_encoder_decoder
-from knn_logits.engine.model_loading import TRANSFORMERS, engine_of
+from knn_logits.engine.model_loading import TRANSFORMERS
 from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.errors import DatastoreError, MismatchError, ModelError
 from knn_logits.store import layout
@@ -89,7 +89,7 @@ def model_record(model: nn.Module) -> ModelRecord:
         dtype=getattr(model, "precision", None)
         or str(parameter.dtype if parameter is not None else torch.float32)[6:],
         vocabulary=vocabulary_size(model),
-        engine=engine_of(model),
+        engine=str(getattr(model, "engine", TRANSFORMERS)),
         adapter=_adapters_of(model),
     )
 
@@ -230,14 +230,15 @@ def check_model(
             f"the keys of {store.folder} differ by {error:.1%} from those of this model, which "
             f"{mine.engine} runs: add documents with the model that built it"
         )
+    advice = "; load the model in that precision: --dtype, or `dtype` of from_pretrained"
     logger.warning(
         "the model's keys differ by %.1f%% from those of %s (precision %s there, %s here), so its "
-        "neighbors may differ slightly; load the model in that precision: --dtype, or `dtype` of "
-        "from_pretrained",
+        "neighbors may differ slightly%s",
         100 * error,
         store.folder,
         theirs.dtype,
         mine.dtype,
+        advice if same_engine else "",
     )
 
 

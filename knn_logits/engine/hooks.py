@@ -196,11 +196,6 @@ class StateCapture:
         self._finalizer = weakref.finalize(self, _detach, handles, weakref.ref(model))
         self._finalizer.atexit = False
 
-    @property
-    def closed(self) -> bool:
-        """Whether the hooks were removed."""
-        return not self._finalizer.alive
-
     def close(self) -> None:
         """Removes the hooks, so that the model is as it was. A second call has no effect."""
         self._finalizer()

@@ -129,15 +129,9 @@ def groups_from(
 
 def _check_finite(states: Tensor, location: KeyLocation, dtype: str) -> None:
     largest: Any = states.abs().amax()
-    limit = torch.finfo(getattr(torch, dtype)).max
-    if bool(largest <= limit):
-        return
-    if bool(largest.isfinite()):
+    if not bool(largest <= torch.finfo(getattr(torch, dtype)).max):
         raise ModelError(
-            f"a key of {location} contains {float(largest):.3g}, too large for {dtype}; build "
-            "with --keys-dtype float32"
+            f"a key of {location} is {float(largest):.3g}, which is no number of {dtype}: build "
+            "with --keys-dtype float32, load the model in another precision (--dtype float32 or "
+            "bfloat16), or choose another key with --key"
         )
-    raise ModelError(
-        f"a key of {location} is not finite: load the model in another precision (--dtype "
-        "float32 or bfloat16), or choose another key with --key"
-    )

@@ -13,11 +13,6 @@ TRANSFORMERS = "transformers"
 SUFFIX = ".gguf"
 
 
-def engine_of(model: object) -> str:
-    """The name of the engine that runs a model."""
-    return str(getattr(model, "engine", TRANSFORMERS))
-
-
 def rounds_by_pass(model: object) -> bool:
     """Whether a pass over several tokens rounds otherwise than passes over one."""
     dtype = getattr(model, "dtype", None)
@@ -52,15 +47,13 @@ def open_gguf(path: Path) -> tuple[Any, Any]:
 
 def _fetched(name: str) -> Path:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HFValidationError
 
-    organisation, _, rest = name.partition("/")
-    repository, _, file = rest.partition("/")
-    if not file or not repository or organisation in ("", ".", ".."):
+    organisation, repository, file = [*name.split("/", 2), "", ""][:3]
+    if not file:
         raise ModelError(f"there is no file {name}: pass an existing GGUF file")
     try:
         return Path(hf_hub_download(f"{organisation}/{repository}", file))
-    except (HFValidationError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(
             f"there is no file {name}, and it is not available from the Hub ({reason}): pass an "

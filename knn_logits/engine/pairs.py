@@ -104,27 +104,18 @@ class PairTokenizer:
 
     def targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Cuts targets into the decoder's text: the start token, the target's tokens, the end."""
-        targets: list[list[int]] = []
-        for first in range(0, len(texts), _TEXTS_AT_ONCE):
-            labels = self._labels(list(texts[first : first + _TEXTS_AT_ONCE]))
-            targets += [self._decoder_text(ids) for ids in labels]
-        return targets
-
-    def _labels(self, texts: list[str]) -> list[list[int]]:
-        try:
-            ids, _ = cut_texts(self.tokenizer, texts, target=True)
-            # Some tokenizers take the language of the sources if no other is named.
-            unnamed = self.target_lang is None and getattr(self.tokenizer, "tgt_lang", None)
-        except (KeyError, TypeError):
-            if self.target_lang is not None or not hasattr(self.tokenizer, "tgt_lang"):
-                raise
-            unnamed = True
-        if unnamed:
+        # Without a name, some tokenizers fail, and others take the language of the sources.
+        if self.target_lang is None and hasattr(self.tokenizer, "tgt_lang"):
             raise ConfigError(
                 f"{type(self.tokenizer).__name__} supports several languages: set the target "
                 "language with --target-lang (target_lang= in Python)"
             )
-        return ids
+        targets: list[list[int]] = []
+        for first in range(0, len(texts), _TEXTS_AT_ONCE):
+            part = list(texts[first : first + _TEXTS_AT_ONCE])
+            labels, _ = cut_texts(self.tokenizer, part, target=True)
+            targets += [self._decoder_text(ids) for ids in labels]
+        return targets
 
     def _decoder_text(self, labels: Sequence[int]) -> list[int]:
         ids = list(labels)

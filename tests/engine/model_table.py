@@ -76,17 +76,6 @@ def alike(types, place, settings):
 # The place of the key and the settings of a tiny model, by model type.
 CAUSAL = {
     **alike("gpt2 gpt_bigcode", GPT2_MLP, GPT2),
-    "gpt_neo": (
-        GPT2_MLP,
-        {
-            "hidden_size": WIDTH,
-            "num_layers": 2,
-            "num_heads": 2,
-            "attention_types": [[["global", "local"], 1]],
-            "window_size": 8,
-            "max_position_embeddings": 128,
-        },
-    ),
     "gptj": (GPT2_MLP, {**GPT2, "rotary_dim": 8}),
     "gpt_neox": ("gpt_neox.layers.1.mlp", PLAIN),
     "bloom": (GPT2_MLP, {"hidden_size": WIDTH, "n_layer": 2, "n_head": 2}),
@@ -122,16 +111,9 @@ CAUSAL = {
             "max_position_embeddings": 128,
         },
     ),
-    "bamba": (FEED_FORWARD, {**LLAMA, **MAMBA, "attn_layer_indices": [1]}),
-    "biogpt": ("biogpt.layers.1.fc1", PLAIN),
-    "codegen": (GPT2_MLP, {**GPT2, "n_head": 4, "rotary_dim": 4}),
-    **alike("cwm ministral", MLP, {**HEADS, **SLIDING}),
-    "diffllama": (MLP, {**PLAIN, "num_attention_heads": 4, "num_key_value_heads": 2}),
-    "dots1": (MLP, {**HEADS, **ROUTED, "n_shared_experts": 1}),
-    "ernie4_5_moe": (MLP, {**LLAMA, "moe_intermediate_size": 24, "moe_num_experts": 4, "moe_k": 2}),
     "falcon_h1": (FEED_FORWARD, {**HEADS, **MAMBA, "mamba_d_ssm": 64}),
     **alike("falcon_mamba mamba", "backbone.layers.1.mixer", STATE_SPACE),
-    **alike("flex_olmo olmoe", MLP, {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2}),
+    "olmoe": (MLP, {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2}),
     "gemma3n_text": (
         MLP,
         {
@@ -146,110 +128,18 @@ CAUSAL = {
             "activation_sparsity_pattern": None,
         },
     ),
-    "gemma4_text": (MLP, {**HEADS, **SLIDING, "hidden_size_per_layer_input": 0}),
-    "glm4_moe": (MLP, {**HEADS, **ROUTED}),
     "granitemoe": ("model.layers.1.block_sparse_moe", {**LLAMA, **EXPERTS}),
-    "granitemoehybrid": (
-        "model.layers.1.block_sparse_moe",
-        {
-            **LLAMA,
-            **EXPERTS,
-            **MAMBA,
-            "shared_intermediate_size": 24,
-            "layer_types": ["mamba", "attention"],
-        },
-    ),
-    "granitemoeshared": (
-        "model.layers.1.block_sparse_moe",
-        {**LLAMA, **EXPERTS, "shared_intermediate_size": 24},
-    ),
-    "hunyuan_v1_moe": (MLP, {**HEADS, "num_experts": 4, "moe_topk": 2}),
-    "jamba": (
-        FEED_FORWARD,
-        {
-            **LLAMA,
-            "attn_layer_period": 2,
-            "attn_layer_offset": 1,
-            "num_experts": 2,
-            "num_experts_per_tok": 1,
-            "use_mamba_kernels": False,
-        },
-    ),
-    "jetmoe": (
-        MLP,
-        {
-            **EXPERTS,
-            "hidden_size": WIDTH,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 1,
-            "kv_channels": 16,
-            "max_position_embeddings": 128,
-        },
-    ),
     "lfm2": (FEED_FORWARD, {**LLAMA, "layer_types": ["conv", "full_attention"]}),
-    "lfm2_moe": (
-        FEED_FORWARD,
-        {
-            **LLAMA,
-            "moe_intermediate_size": 24,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "num_dense_layers": 1,
-            "layer_types": ["conv", "full_attention"],
-        },
-    ),
     "llama4_text": (
         FEED_FORWARD,
         {**HEADS, **EXPERTS, "intermediate_size_mlp": 48, "attention_chunk_size": 16},
     ),
-    "mamba2": (
-        "backbone.layers.1.mixer",
-        {**STATE_SPACE, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
-    ),
     "modernbert-decoder": (MLP, {**PLAIN, "local_attention": 16}),
-    "nemotron_h": ("model.layers.1.mixer", {**LLAMA, "layers_block_type": ["attention", "mlp"]}),
     **alike("olmo_hybrid qwen3_5_text", MLP, {**HEADS, **LINEAR}),
-    "qwen2_moe": (MLP, {**LLAMA, **QWEN_EXPERTS, "shared_expert_intermediate_size": 24}),
     "qwen3_next": (MLP, {**HEADS, **QWEN_EXPERTS, **LINEAR, "shared_expert_intermediate_size": 24}),
-    "xglm": (
-        "model.layers.1.fc1",
-        {
-            "d_model": WIDTH,
-            "ffn_dim": 48,
-            "num_layers": 2,
-            "attention_heads": 2,
-            "max_position_embeddings": 128,
-            "dropout": 0.0,
-        },
-    ),
 }
 SEQ2SEQ = {
     **alike("bart marian mbart m2m_100 pegasus blenderbot blenderbot-small plbart mvp", FC1, BART),
     **alike("t5 mt5 umt5 longt5", DENSE, T5),
-    "switch_transformers": (
-        "decoder.block.1.layer.2.mlp",
-        {**T5, "num_decoder_layers": 2, "num_experts": 2},
-    ),
-    "bigbird_pegasus": (FC1, {**BART, "attention_type": "original_full"}),
-    "nllb-moe": (
-        "model.decoder.layers.1.ffn",
-        {
-            **BART,
-            "num_experts": 4,
-            "expert_capacity": 64,
-            "encoder_sparse_step": 2,
-            "decoder_sparse_step": 2,
-        },
-    ),
-    "led": (
-        "led.decoder.layers.1.fc1",
-        {
-            **BART,
-            "attention_window": 8,
-            "max_encoder_position_embeddings": 128,
-            "max_decoder_position_embeddings": 128,
-        },
-    ),
 }
 TABLE = CAUSAL | SEQ2SEQ

@@ -1,15 +1,11 @@
 """Models that were compiled, and ran, before a processor was attached."""
 
-import copy
-
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
 from hooked import greedy, same
 
 import knn_logits
-from knn_logits.engine.forward import is_compiled
-from knn_logits.engine.location import find_key, original
 from knn_logits.errors import ModelError
 
 
@@ -78,18 +74,6 @@ def test_a_datastore_of_a_compiled_model(mine, tokenizer, tmp_path):
         mine, tokenizer, ["The harbour crane lifts."], tmp_path / "s", calibrate=False
     )
     assert len(made) > 0
-
-
-def test_what_is_compiled_is_known(mine):
-    assert not is_compiled(mine)
-    for way in WAYS:
-        other = copy.deepcopy(mine)
-        way(other)
-        assert is_compiled(other)
-        assert find_key(other).module.replace("._orig_mod", "") == find_key(mine).module
-    layer = mine.transformer.h[0]
-    assert original(layer) is layer
-    assert original(torch.compile(layer, backend="eager")) is layer
 
 
 @pytest.mark.parametrize("way", ["call", "forward"])

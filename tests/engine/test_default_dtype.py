@@ -5,7 +5,7 @@ import torch
 from conftest import TEXTS
 
 import knn_logits
-from knn_logits import KNNLogitsProcessor, WindowConfig
+from knn_logits import KNNLogitsProcessor
 
 pytestmark = pytest.mark.usefixtures("short_training")
 
@@ -26,18 +26,6 @@ def other_default(request):
 
     yield call
     torch.set_default_dtype(before)
-
-
-@pytest.mark.parametrize("other_default", ["bfloat16"], indirect=True)
-def test_a_build_with_its_calibration_is_the_same(build, other_default, tmp_path):
-    def built():
-        folder = tmp_path / str(torch.get_default_dtype())
-        settings = {"window": WindowConfig(64, 32), "calibrate": True}
-        return build(DOCUMENTS, folder, **settings).manifest
-
-    one, other = other_default(built)
-    assert one == other
-    assert one.settings.calibrated
 
 
 def test_all_that_reads_a_datastore_says_the_same(model, tokenizer, store, other_default):

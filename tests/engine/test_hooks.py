@@ -79,20 +79,6 @@ def test_nothing_is_left_behind(mine, store, ids, end):
     assert snapshot(mine) == before
 
 
-@pytest.mark.parametrize("first_closed", [0, 1])
-def test_two_processors_close_in_either_order(mine, store, ids, first_closed):
-    before = snapshot(mine)
-    both = [attach(mine, store, lmbda=0.3), attach(mine, store, lmbda=0.9)]
-    with attach(copy.deepcopy(mine), store, lmbda=0.3) as alone:
-        assert alone.config.lmbda == 0.3
-    closed, left = both[first_closed], both[1 - first_closed]
-    expected = greedy(mine, ids, left)
-    closed.close()
-    assert same(greedy(mine, ids, left), expected)
-    left.close()
-    assert snapshot(mine) == before
-
-
 def test_two_processors_of_one_generation_both_count(mine, store, ids):
     plain = greedy(mine, ids)
     with attach(mine, store, lmbda=0.3) as one, attach(mine, store, lmbda=0.9) as other:

@@ -226,16 +226,6 @@ def test_the_mixture_follows_from_files_and_logits(pair, store):
     assert (output.scores[0][0] - expected.log())[likely].abs().max() < 1e-3
 
 
-def test_a_datastore_says_which_engine_built_it(pair, store, tmp_path, tokenizer):
-    from knn_logits import build_datastore
-
-    assert (store.manifest.model.engine, store.manifest.model.dtype) == ("llama.cpp", "F32")
-    assert store.manifest.model.id == "llama.gguf"
-    documents = [Document(text=text, id=text[:9]) for text in TEXTS]
-    other = build_datastore(pair[0], tokenizer, documents, tmp_path / "store", calibrate=False)
-    assert other.manifest.model.engine == "transformers"
-
-
 def test_a_datastore_serves_both_engines(pair, tmp_path, tokenizer, folder, caplog):
     from knn_logits import Memory, add_documents, build_datastore
 

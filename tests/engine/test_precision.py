@@ -5,11 +5,8 @@ import copy
 import pytest
 import torch
 
-import knn_logits
 from knn_logits.engine import forward as precision
-from knn_logits.engine.compatibility import check_model, locate_key
 from knn_logits.engine.forward import use_fastest_dtype
-from knn_logits.errors import MismatchError
 
 
 @pytest.fixture
@@ -65,17 +62,3 @@ def test_there_is_no_choice_without_loss_or_memory(timed, monkeypatch):
     model = llama().half()
     assert use_fastest_dtype(model) is None
     assert model.dtype == torch.float16
-
-
-@pytest.mark.instruct
-def test_a_datastore_in_bfloat16_takes_the_same_model_in_float32(instruct, tmp_path):
-    model, tokenizer = instruct
-    half = copy.deepcopy(model).bfloat16()
-    texts = ["The crossing takes 45 minutes.", "Dogs travel free of charge."]
-    store = knn_logits.build_datastore(half, tokenizer, texts, tmp_path / "s", calibrate=False)
-    location = locate_key(model, store)
-    check_model(model, store, location)
-    with torch.no_grad():
-        half.model.layers[5].mlp.up_proj.weight.mul_(1.5)
-    with pytest.raises(MismatchError, match="other weights"):
-        check_model(half.float(), store, location)

@@ -88,29 +88,6 @@ def test_a_long_text_cut_in_parts_gives_the_same_tokens(tokenizer, text, part):
         assert cut(tokenizer, [text, text]) == [tokenizer(text)["input_ids"]] * 2
 
 
-def test_documents_are_read_as_they_are_needed(tokenizer):
-    read = []
-
-    def documents():
-        for number in range(1000):
-            read.append(number)
-            yield Document("text", str(number))
-
-    found = tokenize(tokenizer, documents())
-    next(found)
-    assert len(read) == 64
-
-
-def test_no_warning_about_the_length_of_a_text(tokenizer, caplog, recwarn):
-    tokenizer.model_max_length, before = 5, tokenizer.model_max_length
-    try:
-        assert len(cut(tokenizer, ["crane " * 50])[0]) > 5
-    finally:
-        tokenizer.model_max_length = before
-    assert not caplog.records
-    assert not list(recwarn)
-
-
 # Control tokens
 
 
@@ -136,11 +113,6 @@ def test_a_word_of_the_model_itself_becomes_no_control_token(text):
     assert control_ids(tokenizer) == {1, 2}
     assert control_ids(tokenizer).isdisjoint(ids)
     assert tokenizer.decode(ids).replace(" ", "") == text.replace(" ", "")
-
-
-def test_tokens_around_a_text_stay(tokenizer):
-    plain = text_ids(tokenizer, "The crane", around=True)
-    assert plain == tokenizer("The crane")["input_ids"]
 
 
 def test_places_stay_where_they_are():

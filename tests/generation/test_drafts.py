@@ -8,8 +8,6 @@ from transformers import (
     GenerationConfig,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
-    RobertaConfig,
-    RobertaForCausalLM,
     StoppingCriteria,
     TextIteratorStreamer,
 )
@@ -242,43 +240,6 @@ def test_models_of_other_kinds(tokenizer, tmp_path):
             (plain, without), (drafted, passes) = both(knn, inputs)
         assert torch.equal(plain, drafted)
         assert (passes < without) is drafts
-
-
-def test_positions_go_on_after_the_prompt(model, tokenizer, store):
-    settings = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
-    saved = 0
-    with KNNLogitsProcessor(model, store, k=16, lmbda=0.8, temperature=1.0) as knn:
-        for prompt in PROMPTS:
-            ids = ids_of(tokenizer, prompt)["input_ids"]
-            inputs = {"input_ids": ids, "position_ids": torch.arange(len(ids[0]))[None] + 7}
-            (plain, without), (drafted, passes) = both(knn, inputs, **settings)
-            assert torch.equal(plain.sequences, drafted.sequences)
-            torch.testing.assert_close(drafted.logits, plain.logits, atol=1e-4, rtol=0)
-            saved += without - passes
-            bare, _ = written(knn, {"input_ids": ids}, draft=True, **settings)
-            assert not torch.equal(bare.logits[0], drafted.logits[0])
-    assert saved > 0
-
-
-def test_positions_are_those_of_generate(tokenizer, tmp_path):
-    """RoBERTa itself counts from 2, but `generate()` counts from 0."""
-    torch.manual_seed(0)
-    config = RobertaConfig(
-        vocab_size=384, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=256, is_decoder=True, pad_token_id=1,
-    )  # fmt: skip
-    other = RobertaForCausalLM(config).eval()
-    key = "roberta.encoder.layer.1.intermediate:input"
-    store = knn_logits.build_datastore(
-        other, tokenizer, TEXTS, tmp_path / "s", k=8, key=key, calibrate=False
-    )
-    inputs = {"input_ids": ids_of(tokenizer, PROMPTS[0])["input_ids"]}
-    settings = {"return_dict_in_generate": True, "output_logits": True}
-    with KNNLogitsProcessor(other, store, lmbda=0.7, temperature=1.0) as knn:
-        (plain, without), (drafted, passes) = both(knn, inputs, **settings)
-    torch.testing.assert_close(drafted.logits, plain.logits, atol=1e-4, rtol=0)
-    assert torch.equal(plain.sequences, drafted.sequences)
-    assert passes < without
 
 
 def test_a_model_without_a_cache_writes_without_drafts(tokenizer, tmp_path):

@@ -88,10 +88,3 @@ def test_an_assistants_own_calls_are_left_alone(model, tokenizer, store):
             # Until the model's first forward pass only the assistant asks.
             assert seen[0]
     assert output.shape[1] > inputs["input_ids"].shape[1]
-
-
-def test_assisted_sampling(model, tokenizer, memory, knn):
-    torch.manual_seed(0)
-    inputs = encode(tokenizer, PROMPTS[4:5])
-    settings = {"do_sample": True, "top_k": 0, "assistant_model": make_gpt2(seed=5, layers=1)}
-    generate_checked(model, tokenizer, memory, knn, inputs, **settings)

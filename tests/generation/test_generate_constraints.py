@@ -74,12 +74,6 @@ def test_masks_of_users(model, tokenizer, sure, number, beams):
     assert is_forbidden(output, wanted)
 
 
-def test_a_token_that_is_only_unlikely_can_come_back(model, tokenizer, sure):
-    wanted = int(greedy(model, tokenizer, sure).sequences[0, -1])
-    output = greedy(model, tokenizer, Masks(wanted, -60.0), sure)
-    assert int(output.sequences[0, -1]) == wanted
-
-
 @pytest.mark.parametrize("end", [0, 2, torch.tensor([0, 2]), 50_256, -1, [0, 50_256]])
 def test_end_tokens_of_every_kind(mine, store, tokenizer, end):
     mine.generation_config.eos_token_id = end

@@ -5,11 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import make_marian
 
 from knn_logits import KNNLogitsProcessor
 from knn_logits.engine.windows import Piece
-from knn_logits.errors import ConfigError
 from knn_logits.measure.bench import open_bench
 from knn_logits.measure.perplexity import token_likelihoods
 
@@ -136,10 +134,3 @@ def test_tasks_run_from_the_command_lines_arguments(model, tokenizer, gated, tmp
     )["results"]
     assert found["choice"]["acc,none"] == 1.0
     assert "exact_match,none" in found["writing"]
-
-
-def test_wrong_settings_and_models_are_refused(model, tokenizer, gated):
-    with pytest.raises(ConfigError, match="lmbda"):
-        KNNLM(model, gated, tokenizer=tokenizer, lmbda=2.0)
-    with pytest.raises(ConfigError, match="causal"):
-        KNNLM(make_marian(), gated, tokenizer=tokenizer)

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import subprocess
 
 import numpy as np
 import pytest
@@ -51,10 +50,8 @@ class _Runs:
 
 HOSTILE = {
     "a command": lambda place: _Runs(os.system, f"touch {place}"),
-    "a process": lambda place: _Runs(subprocess.call, ["touch", place]),
     "code": lambda place: _Runs(exec, f"open({place!r}, 'w')"),
     "a call in a call": lambda place: _Runs(list, _Runs(os.system, f"touch {place}")),
-    "a plain list": lambda place: [1, 2, 3],
     "an array": lambda place: np.arange(3),
 }
 
@@ -69,35 +66,19 @@ def test_whatever_else_is_refused(file, tmp_path, name, protocol):
     assert not place.exists()
 
 
-def test_hostile_parts_of_a_matrix_do_not_run(file, tmp_path):
-    place = tmp_path / "touched"
-    for part in ("data", "_shape", "extra"):
-        data = csr_pickle(CLUSTERS, **{part: HOSTILE["a command"](str(place))})
-        np.testing.assert_array_equal(read_clusters(file(data), 300), CLUSTERS)
-    for part in ("indices", "indptr"):
-        data = csr_pickle(CLUSTERS, **{part: HOSTILE["a command"](str(place))})
-        with pytest.raises(DamagedError):
-            read_clusters(file(data), 300)
-    assert not place.exists()
-
-
 @pytest.mark.parametrize(
     "changed",
     [
         {"indices": np.zeros(3, np.int32)},
-        {"indices": np.zeros(300, np.float64)},
         {"indices": np.zeros(300, np.int32)},
         {"indices": np.arange(1, 301, dtype=np.int32)},
         {"indices": np.arange(300, dtype=">i4")},
-        {"indptr": [0, 300]},
-        {"indptr": np.zeros(8, "S4")},
         # Differences of these wrap around: each is at least 0 in int64, and their sum is right.
         {
             "indptr": np.array([0, 2**62, -(2**63), -(2**62), 300]),
             "indices": np.arange(300),
         },
         {"indptr": np.array([0, 305, 300]), "indices": np.arange(300)},
-        {"indptr": np.array([1, 150, 300]), "indices": np.arange(300)},
     ],
 )
 def test_arrays_that_do_not_fit(file, changed):
@@ -105,25 +86,16 @@ def test_arrays_that_do_not_fit(file, changed):
         read_clusters(file(csr_pickle(CLUSTERS, **changed)), 300)
 
 
-def test_the_number_of_entries_must_fit(file):
-    with pytest.raises(DamagedError, match="does not have 299 entries"):
-        read_clusters(file(csr_pickle(CLUSTERS)), 299)
-
-
 @pytest.mark.parametrize(
     "data",
     [
         b"\x80\x04\x8e" + (1 << 62).to_bytes(8, "little") + b"x.",
-        b"\x80\x04\x96" + (1 << 63).to_bytes(8, "little") + b"x.",
-        b"\x80\x04X\xff\xff\xff\xffx.",
         b"\x80\x04\x8b\xff\xff\xff\x7fx.",
         b"\x80\x04N" + b"r\xff\xff\xff\xff" + b".",
         b"\x80\x04" + b"(" * 100_000 + b".",
         b"",
-        b".",
-        b"\x80",
     ],
-    ids=range(9),
+    ids=range(5),
 )
 def test_sizes_take_no_memory(file, data):
     with pytest.raises(DamagedError):

@@ -13,7 +13,6 @@ from knn_logits.building.indexing import build_suffixes
 from knn_logits.building.removing import compact
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError, ModelError
 from knn_logits.lab.distilling import distill
-from knn_logits.lab.learning import Rows
 from knn_logits.store.files import write_arrays
 from knn_logits.store.job import record_file
 from knn_logits.store.reading import read_arrays
@@ -63,13 +62,6 @@ def test_the_folder_holds_rows_and_no_text(learned):
     assert damage(learned.folder, learned.manifest) == []
 
 
-def test_it_predicts_its_corpus_better_than_the_model(evaluate, learned):
-    found = evaluate(learned, CORPUS, window=WINDOW, check=False)
-    assert found.total.perplexity.interpolated < 0.5 * found.total.perplexity.lm
-    record = learned.manifest.learned
-    assert record.perplexity < record.perplexity_lm
-
-
 def test_the_vote_is_a_softmax_over_rows_summed_by_token(model, learned):
     states = torch.randn(3, learned.manifest.dim, generator=torch.Generator().manual_seed(0))
     temperature = 1.7
@@ -80,13 +72,6 @@ def test_the_vote_is_a_softmax_over_rows_summed_by_token(model, learned):
     weights = torch.softmax(states @ rows.T / temperature, dim=-1)
     p = torch.zeros(3, 384).index_add_(1, learned.values.long(), weights)
     assert torch.allclose(vote.log_p.exp(), 0.6 * p + 0.4 * log_p_lm.exp(), atol=1e-5)
-
-
-def test_the_probabilities_of_rows_sum_to_1():
-    rows, states = Rows(torch.randn(5, 4), torch.tensor([1, 1, 3, 7, 7])), torch.randn(2, 4)
-    p = [rows.log_p(states, torch.tensor([token] * 2), 0.5).exp() for token in (1, 3, 7)]
-    assert torch.allclose(sum(p), torch.ones(2))
-    assert not rows.log_p(states, torch.tensor([2, 2])).exp().any()
 
 
 def test_a_trace_names_rows(model, tokenizer, learned):

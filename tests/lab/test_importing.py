@@ -162,25 +162,3 @@ def test_clusters_that_do_not_fit_are_left_out(model, tokenizer, old, tmp_path):
     members.write_bytes(b"cos\nsystem\n(S'touch x'\ntR.")
     done = imported(model, tokenizer, folder, tmp_path / "newer")
     assert done.store.clusters is None
-
-
-def test_an_encoder_decoder_model(tokenizer, tmp_path):
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=384, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=2,
-        decoder_start_token_id=0,
-    )  # fmt: skip
-    model = T5ForConditionalGeneration(config).eval()
-    folder = tmp_path / "old"
-    folder.mkdir()
-    chance = np.random.default_rng(0)
-    keys = chance.standard_normal((200, 32)).astype(np.float16)
-    write_memmap(folder / "dstore_t5_200_32_keys.npy", keys)
-    write_memmap(folder / "dstore_t5_200_32_vals.npy", chance.integers(0, 384, 200).astype("<i4"))
-    done = import_datastore(model, tokenizer, folder, tmp_path / "new")
-    inputs = tokenizer("When error code", return_tensors="pt")
-    with knn_logits.KNNLogitsProcessor(model, done.store, k=8) as knn:
-        output = model.generate(**inputs, logits_processor=[knn], max_new_tokens=3)
-    assert output.shape[0] == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from legacy_files import write_memmap
 
-from knn_logits.errors import CorpusError, MismatchError
+from knn_logits.errors import CorpusError
 from knn_logits.lab.legacy import find_files, read_keys, read_values, written_entries
 
 DIM, VOCABULARY = 6, 384
@@ -76,28 +76,12 @@ def test_number_formats_are_found(tmp_path, values, keys, known):
         np.testing.assert_array_equal(read, KEYS.astype(keys))
 
 
-def test_tokens_that_went_below_zero_in_16_bits(tmp_path):
-    numbers = np.array([5, 50_000, 32_768, 65_535])
-    files = write(tmp_path, values="<i2", keys=None, numbers=numbers.astype(np.uint16))
-    np.testing.assert_array_equal(read_values(files, DIM, 70_000, None), numbers)
-
-
 def test_files_with_a_header(tmp_path):
     np.save(tmp_path / "vals.npy", VALUES.astype(np.int32))
     np.save(tmp_path / "keys.npy", KEYS.astype(np.float16))
     files = find_files(tmp_path)
     np.testing.assert_array_equal(read_values(files, DIM, VOCABULARY, None), VALUES)
     assert read_keys(files.keys, 50, DIM).shape == (50, DIM)
-
-
-def test_another_model_is_refused(tmp_path):
-    files = write(tmp_path)
-    with pytest.raises(MismatchError, match="does not contain tokens of this model"):
-        read_values(files, DIM + 1, VOCABULARY, None)
-    with pytest.raises(MismatchError, match="does not contain tokens of this model"):
-        read_values(files, DIM, 20, None)
-    with pytest.raises(MismatchError, match="does not contain tokens of this model"):
-        read_values(files, DIM, VOCABULARY, 49)
 
 
 def test_the_end_that_was_never_written():

@@ -1,7 +1,6 @@
 """The command line with pairs, as one uses it who has not read how it works."""
 
 import json
-import re
 import shutil
 
 import pytest
@@ -48,8 +47,6 @@ def folder(tmp_path_factory):
     write("dev.jsonl", [{"source": PAIRS[0][0], "target": "Der Kran hebt die Winde.", "id": "x"}])
     write("opus.jsonl", [{"id": str(n), "translation": {"en": source, "de": target}}
                          for n, (source, target) in enumerate(PAIRS)])  # fmt: skip
-    write("long.jsonl", [{"source": "crane " * 200, "target": "Kran " * 200}])
-    (folder / "text.txt").write_text("Only a text.\n")
     (folder / "mixed").mkdir()
     (folder / "mixed" / "a.txt").write_text("Only a text.\n")
     (folder / "mixed" / "b.jsonl").write_text((folder / "p.jsonl").read_text())
@@ -171,17 +168,6 @@ def test_languages(good, refused, nllb_folder, folder, tmp_path):
     assert found["translations"][0]["knn"]["bleu"] == pytest.approx(100.0)
 
 
-def test_what_is_too_long_is_cut_and_told(good, marian_folder, folder, built, tmp_path):
-    out = ["--out", tmp_path / "s", *QUICK]
-    done = good("build", marian_folder, folder / "long.jsonl", folder / "p.jsonl", *out)
-    assert done.err.count("the model's context is 64") == 1
-    assert done.json["entries"] > 300
-    said = good("generate", marian_folder, built, "--prompt", "crane " * 300)
-    assert "the model's context is 64" in said.err
-    said = good("explain", marian_folder, built, "Kran " * 100, "--source", "crane " * 300)
-    assert "the model's context is 64" in said.err
-
-
 def test_blank_lines_and_what_is_no_pair_are_named(good, marian_folder, folder, tmp_path):
     out = ["--out", tmp_path / "s", *QUICK]
     done = good("build", marian_folder, folder / "blank.jsonl", *out)
@@ -211,17 +197,3 @@ def test_options_for_other_models(refused, marian_folder, folder, built, causal,
     line = refused("eval", marian_folder, built, folder / "p.jsonl", "--concatenate", "--no-bleu")
     assert "--concatenate" in line
     assert not (tmp_path / "s").exists()
-
-
-def test_a_causal_model_and_its_store(good, refused, marian_folder, built, causal, tmp_path):
-    model, corpus = causal
-    good("build", model, corpus, "--out", tmp_path / "s", *QUICK)
-    explain = ["explain", model, tmp_path / "s", TEXTS[0]]
-    assert "has no source input" in refused(*explain, "--source", "a")
-    for one, store in ((marian_folder, tmp_path / "s"), (model, built)):
-        for command in (
-            ["generate", one, store, "--prompt", "a"],
-            ["explain", one, store, "a b", "--source", "a"],
-            ["add", one, store, corpus],
-        ):
-            assert re.search("(another|a different) (tokenizer|model)", refused(*command))

@@ -24,9 +24,7 @@ def with_rows(folder, change):
 
 ROWS = {
     "no sources": lambda row: row[:-1],
-    "null sources": lambda row: [*row[:-1], None],
     "numbers": lambda row: [*row[:-1], 5],
-    "another place": lambda row: [row[-1], *row[:-1]],
     "one more": lambda row: [*row, row[-1]],
 }
 
@@ -40,16 +38,8 @@ def test_sources_that_are_missing_or_wrong(pair_copy, wrong):
     assert damage(pair_copy, read_manifest(pair_copy))
 
 
-def test_sources_in_a_store_of_plain_texts(copied):
-    with_rows(copied, lambda row: [*row, "source"])
-    with pytest.raises(DamagedError, match="at most 5 items"):
-        knn_logits.Datastore(copied)
-
-
 PAIRS_FIELDS = {
     "null": None,
-    "a list": [],
-    "a prefix that is a number": {"source_prefix": 3},
     "a field more": {"source_prefix": "", "path": "/etc/passwd"},
     "a language that is a list": {"target_lang": ["de"]},
 }

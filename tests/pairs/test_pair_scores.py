@@ -8,13 +8,12 @@ import pytest
 import sacrebleu
 from building import SETTINGS
 from conftest import PAIRS, pair_documents
-from languages import FAMILIES, model_of
 from pair_mixtures import LMBDA, SOURCES, parts
 
 import knn_logits
-from knn_logits import Document, WindowConfig
+from knn_logits import Document
 from knn_logits.cli.results_table import plain_translations
-from knn_logits.errors import ConfigError, CorpusError, MissingDependencyError
+from knn_logits.errors import MissingDependencyError
 
 # What the datastore does not hold: sources that it has, and others.
 HELD_OUT = [
@@ -77,16 +76,6 @@ def test_the_prefix_is_read_in_evaluations(marian, pair_tokenizer, tmp_path):
     assert alone == also
 
 
-def test_windows_of_long_targets_are_scored_once(marian, pair_tokenizer, pair_store):
-    long = [Document(" ".join(target for _, target in PAIRS), source=PAIRS[0][0], id="l")]
-    tokens = len(pair_tokenizer(long[0].text)["input_ids"])
-    for window in (None, WindowConfig(16, 8)):
-        result = knn_logits.evaluate(marian, pair_tokenizer, pair_store, long, window=window)
-        assert result.total.tokens == tokens
-    with pytest.raises(ConfigError, match="--concatenate"):
-        knn_logits.evaluate(marian, pair_tokenizer, pair_store, long, concatenate=True)
-
-
 def test_two_pairs_with_one_target_are_scored_alone(marian, pair_tokenizer, pair_store):
     """In one batch they are the same text to other sources."""
     twins = [Document(PAIRS[0][1], str(n), source=source) for n, source in enumerate(SOURCES[:6])]
@@ -136,18 +125,6 @@ def test_a_memory_of_the_pairs_writes_their_targets(marian, pair_tokenizer, pair
     assert knn_logits.translate(marian, pair_tokenizer, [], pair_store) == []
 
 
-def test_languages_of_the_model_alone():
-    make, english, german, _ = FAMILIES["nllb"]
-    tokenizer = make()
-    model = model_of(tokenizer)
-    with pytest.raises(ConfigError, match="target_lang"):
-        knn_logits.translate(model, tokenizer, ["the crane"], max_new_tokens=4)
-    own = {"source_lang": english, "max_new_tokens": 4}
-    (text,) = knn_logits.translate(model, tokenizer, ["the crane"], target_lang=german, **own)
-    assert isinstance(text, str)
-    assert tokenizer.tgt_lang is None
-
-
 def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_store):
     texts = {"held": HELD_OUT, "own": pair_documents()}
     found = knn_logits.evaluate_translations(
@@ -176,11 +153,3 @@ def test_without_sacrebleu_one_line_says_what_to_install(
         knn_logits.evaluate_translations(
             marian, pair_tokenizer, pair_store, {"t": HELD_OUT}, num_beams=1
         )
-
-
-@pytest.mark.parametrize("rows", [[], [Document("a b", "d")]])
-def test_translations_of_no_pairs_are_refused(marian, pair_tokenizer, pair_store, rows):
-    with pytest.raises(CorpusError):
-        knn_logits.evaluate_translations(marian, pair_tokenizer, pair_store, {"t": rows})
-    with pytest.raises(CorpusError):
-        knn_logits.evaluate(marian, pair_tokenizer, pair_store, rows)

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import PAIRS, pair_documents
+from conftest import PAIRS
 from gate_cases import Curve
-from languages import model_of, nllb
 from pair_mixtures import LMBDA, SOURCES, TEMPERATURE, K, ended, mixtures
 
 import knn_logits
@@ -58,23 +57,6 @@ def test_several_stores(marian, pair_tokenizer, pair_store, other_store, search)
     own = SETTINGS | search
     stores = [pair_store, other_store]
     check_alone(marian, pair_tokenizer, stores, SOURCES[6:9], own, BEAMS)
-
-
-def test_a_token_is_a_language(tmp_path):
-    """Each row begins with a token that is forced, so rows are alike for two tokens at least."""
-    tokenizer = nllb()
-    model = model_of(tokenizer)
-    languages = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"}
-    store = knn_logits.build_datastore(
-        model, tokenizer, pair_documents(), tmp_path / "s", **languages, **SETTINGS
-    )
-    german = tokenizer.convert_tokens_to_ids("deu_Latn")
-    check_alone(model, tokenizer, store, SOURCES[:3], {}, BEAMS | {"forced_bos_token_id": german})
-    with knn_logits.KNNLogitsProcessor(model, store) as knn:
-        own = GREEDY | {"forced_bos_token_id": german}
-        (trace,) = written(model, tokenizer, knn, SOURCES[:1], **own)
-    assert trace.tokens[0].token == "deu_Latn"
-    assert trace.tokens[0].p == pytest.approx(1.0)
 
 
 MODES = {
