@@ -95,7 +95,7 @@ class _Hooks:
         self._ids_name = "decoder_input_ids" if is_encoder_decoder(model) else "input_ids"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Hooks:
-        return self  # of a copied model, whose decoder is another one
+        return self  # a copied model has its own decoder
 
     @_untraced
     def on_model(
@@ -207,7 +207,10 @@ class StateCapture:
             The pass, the position, and the call's ids on the CPU; None if no pass fits.
         """
         windows = self._thread.windows
-        if input_ids.device.type != "cpu":
+        on_host = input_ids.device.type == "cpu"
+        for window in windows:
+            on_host = on_host and window.ids.device.type == "cpu"
+        if not on_host:
             input_ids = _on_host(input_ids, windows)
         rows, length = input_ids.shape
         for window in reversed(windows):

@@ -135,7 +135,8 @@ def _passages(
             if block.kind in HEADINGS:
                 lead = names[number] if names[number].endswith(QUESTION_MARKS) else ""
                 continue
-            if block.kind == "th" and blocks[number + 1 : number + 2] and _leads(blocks, number):
+            following = blocks[number + 1 : number + 2]
+            if block.kind == "th" and any(row.lead == number for row in following):
                 continue
             own = "" if block.lead is None else " ".join(texts[block.lead].split())
             for text in cut_sentences(texts[number], block.kind, language):
@@ -177,10 +178,6 @@ def _shortened(
         for start, end in zip(starts, [*starts[1:], block.end], strict=True):
             yield TokenBlock(block.kind, start, end, headings, lead)
         count += len(starts)
-
-
-def _leads(blocks: Sequence[TokenBlock], header: int) -> bool:
-    return blocks[header + 1].lead == header
 
 
 def _groups(blocks: Sequence[TokenBlock]) -> Iterator[tuple[int, int]]:

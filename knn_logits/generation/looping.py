@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 
-def round_of(answer: Sequence[int], size: int) -> int | None:
-    """The length of the stretch at an answer's end that goes round; None where none does.
+def goes_round(answer: Sequence[int], size: int) -> bool:
+    """Whether the end of an answer goes round.
 
     Its tokens repeat after a period, for a whole period and for at least `size` tokens.
     """
@@ -21,14 +21,12 @@ def round_of(answer: Sequence[int], size: int) -> int | None:
         if stretch > length or answer[-1] != answer[-1 - period]:
             continue
         if answer[-repeated:] == answer[-stretch : length - period]:
-            return stretch
-    return None
+            return True
+    return False
 
 
 def end_loops(scores: Tensor, ids: Tensor, start: int, size: int, ends: Sequence[int]) -> Tensor:
     """Leaves a looping row only the tokens that end a text.
-
-    A row whose prompt has the same stretch is left alone.
 
     Args:
         scores: [rows, vocabulary].
@@ -51,12 +49,7 @@ def end_loops(scores: Tensor, ids: Tensor, start: int, size: int, ends: Sequence
         if not same.any():
             return scores
     for row in np.flatnonzero(same.any(axis=1)).tolist():
-        text: list[int] = ids[row].tolist()
-        stretch = round_of(text[start:], size)
-        if stretch is None:
-            continue
-        end, places = text[-stretch:], range(start - stretch + 1)
-        if any(text[place : place + stretch] == end for place in places):
+        if not goes_round(answers[row].tolist(), size):
             continue
         ended = torch.full_like(scores[row], float("-inf"))
         ended[ends] = scores[row, ends]

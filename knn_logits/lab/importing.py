@@ -138,93 +138,10 @@ def import_datastore(
         begin(Path(folder).resolve(), "build", text, overwrite=overwrite) as job,
         evaluating(model),
     ):
-        conversion = _Conversion(Steps(job, model, tokenizer, plan, progress), files, index)
-        values, error = conversion.run(config, license=license, source=source_text)
-    return _imported(Datastore(folder), values, error)
-
-
-@dataclass(frozen=True)
-class _Conversion:
-    """A conversion that is running."""
-
-    steps: Steps
-    files: LegacyFiles
-    index: IndexConfig | None
-
-    def run(self, config: KNNConfig, **about: str | None) -> tuple[int, float | None]:
-        """Writes the datastore; returns the number of values and `Imported.model_error`."""
-        steps, files = self.steps, self.files
-        job, model, tokenizer, progress = steps.job, steps.model, steps.tokenizer, steps.progress
-        canary = steps.write_canary()
-        dim = int(canary[CANARY_KEYS].shape[1])
-        old, vocabulary = self._old_index(dim), vocabulary_size(model)
-        values = read_values(files, dim, vocabulary, old.size if old else None)
-        keys = read_keys(files.keys, len(values), dim) if files.keys else None
-        entries = written_entries(keys, values) if keys is not None else len(values)
-        error = _model_error(model, steps.keys.location, keys, values[:entries])
-        _write_text(job, tokenizer, values[:entries], vocabulary, files)
-        dtype = "float32" if keys is not None and keys.dtype.itemsize == 4 else "float16"
-        if keys is not None:
-            advance = counter(progress, "keys", entries, job.keys)
-            write_keys(job, key_parts(keys[:entries], job.keys), advance)
-        clusters = self._clusters(len(values))
-        if clusters is not None:
-            job.write("clusters", clusters[:entries])
-        manifest = steps.keys.manifest(
-            model,
-            tokenizer,
-            entries=entries,
-            documents=1,
-            tokens=entries + 1,
-            dim=dim,
-            dtype=dtype,
-            metric=old.metric if old else DEFAULT_METRIC,
-            index=IndexRecord(factory="exact", requested="import"),
-            settings=SettingsRecord(**config.stored_values()),
-            files=job.files,
-            **about,
-        )
-        store = Datastore.unfinished(job.folder, manifest)
-        if old is None:
-            kind = self.index or IndexConfig()
-            index, record = make_index(store, kind, progress=progress)
-        else:
-            index, record = _converted(store, old, progress)
-        write_index(job, store, index, record, canary)
-        job.commit(manifest, index=record)
-        return len(values), error
-
-    def _old_index(self, dim: int) -> FaissFile | None:
-        """Reads the other system's index; None if another is to be built, or it cannot be read."""
-        path = self.files.index
-        if path is None or self.index is not None:
-            return None
-        self.steps.progress("reading the index", 0, None)
-        try:
-            old = read_faiss_file(path)
-        except DamagedError as error:
-            if self.files.keys is None:
-                raise
-            logger.warning("%s; a new index is built from the keys instead", error)
-            return None
-        if old.dim != dim:
-            raise MismatchError(
-                f"{path} contains {old.dim}-dimensional vectors, but the model's keys have "
-                f"dimension {dim}: use the model that built it, or set the location of its keys "
-                "with --key"
-            )
-        return old
-
-    def _clusters(self, entries: int) -> Array | None:
-        """Reads the other system's clusters; None if there are none, or they cannot be read."""
-        try:
-            return read_clusters(self.files.clusters, entries) if self.files.clusters else None
-        except DamagedError as error:
-            logger.warning("%s; the datastore is imported without clusters", error)
-            return None
-
-
-def _imported(store: Datastore, values: int, error: float | None) -> Imported:
+        steps = Steps(job, model, tokenizer, plan, progress)
+        about = {"license": license, "source": source_text}
+        values, error = _convert(steps, files, index, config, **about)
+    store = Datastore(folder)
     limits = ["sources are passages of one stream, since the files do not name documents"]
     if not store.offers_keys:
         limits += [
@@ -232,6 +149,85 @@ def _imported(store: Datastore, values: int, error: float | None) -> Imported:
             "the recall is unknown, and nothing shows whether the index belongs to this model",
         ]
     return Imported(store, values - len(store), error, tuple(limits))
+
+
+def _convert(
+    steps: Steps,
+    files: LegacyFiles,
+    kind: IndexConfig | None,
+    config: KNNConfig,
+    **about: str | None,
+) -> tuple[int, float | None]:
+    """Writes the datastore; returns the number of values and `Imported.model_error`."""
+    job, model, tokenizer, progress = steps.job, steps.model, steps.tokenizer, steps.progress
+    canary = steps.write_canary()
+    dim = int(canary[CANARY_KEYS].shape[1])
+    old = None if kind is not None else _old_index(files, dim, progress)
+    vocabulary = vocabulary_size(model)
+    values = read_values(files, dim, vocabulary, old.size if old else None)
+    keys = read_keys(files.keys, len(values), dim) if files.keys else None
+    entries = written_entries(keys, values) if keys is not None else len(values)
+    error = _model_error(model, steps.keys.location, keys, values[:entries])
+    _write_text(job, tokenizer, values[:entries], vocabulary, files)
+    dtype = "float32" if keys is not None and keys.dtype.itemsize == 4 else "float16"
+    if keys is not None:
+        advance = counter(progress, "keys", entries, job.keys)
+        write_keys(job, key_parts(keys[:entries], job.keys), advance)
+    clusters = _clusters(files, len(values))
+    if clusters is not None:
+        job.write("clusters", clusters[:entries])
+    manifest = steps.keys.manifest(
+        model,
+        tokenizer,
+        entries=entries,
+        documents=1,
+        tokens=entries + 1,
+        dim=dim,
+        dtype=dtype,
+        metric=old.metric if old else DEFAULT_METRIC,
+        index=IndexRecord(factory="exact", requested="import"),
+        settings=SettingsRecord(**config.stored_values()),
+        files=job.files,
+        **about,
+    )
+    store = Datastore.unfinished(job.folder, manifest)
+    if old is None:
+        index, record = make_index(store, kind or IndexConfig(), progress=progress)
+    else:
+        index, record = _converted(store, old, progress)
+    write_index(job, store, index, record, canary)
+    job.commit(manifest, index=record)
+    return len(values), error
+
+
+def _old_index(files: LegacyFiles, dim: int, progress: Progress) -> FaissFile | None:
+    """Reads the other system's index; None if there is none, or it cannot be read."""
+    if files.index is None:
+        return None
+    progress("reading the index", 0, None)
+    try:
+        old = read_faiss_file(files.index)
+    except DamagedError as error:
+        if files.keys is None:
+            raise
+        logger.warning("%s; a new index is built from the keys instead", error)
+        return None
+    if old.dim != dim:
+        raise MismatchError(
+            f"{files.index} contains {old.dim}-dimensional vectors, but the model's keys have "
+            f"dimension {dim}: use the model that built it, or set the location of its keys "
+            "with --key"
+        )
+    return old
+
+
+def _clusters(files: LegacyFiles, entries: int) -> Array | None:
+    """Reads the other system's clusters; None if there are none, or they cannot be read."""
+    try:
+        return read_clusters(files.clusters, entries) if files.clusters else None
+    except DamagedError as error:
+        logger.warning("%s; the datastore is imported without clusters", error)
+        return None
 
 
 def _write_text(

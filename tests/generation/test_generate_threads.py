@@ -3,12 +3,9 @@
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 from mixture_reference import PROMPTS, SETTINGS, check, encode
 from transformers import GenerationConfig, TextIteratorStreamer
-
-from knn_logits import KNNLogitsProcessor
 
 
 def test_streaming_from_another_thread(model, tokenizer, memory, knn):
@@ -33,40 +30,6 @@ def often():
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("number", [30, pytest.param(500, marks=pytest.mark.soak)])
-def test_two_processors_in_two_threads(model, tokenizer, store, number):
-    """Many generations on one model: none mixed, all as when run one after another."""
-    config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
-    encoded = [encode(tokenizer, [prompt]) for prompt in PROMPTS]
-
-    def run(knn, number):
-        inputs = encoded[number % len(encoded)]
-        output = model.generate(**inputs, generation_config=config, logits_processor=[knn])
-        trace = knn.trace(output, tokenizer, max_neighbors=1)
-        return output.tolist(), [token.p for token in trace[0].tokens]
-
-    with (
-        KNNLogitsProcessor(model, store, k=8, lmbda=0.6, temperature=1.0) as one,
-        KNNLogitsProcessor(model, store, k=32, lmbda=0.2, temperature=9.0) as other,
-    ):
-        expected = {
-            id(knn): [run(knn, number) for number in range(len(encoded))] for knn in (one, other)
-        }
-        wrong = []
-
-        def work(knn):
-            for turn in range(number):
-                tokens, p = run(knn, turn)
-                want, want_p = expected[id(knn)][turn % len(encoded)]
-                if tokens != want or not np.allclose(p, want_p, rtol=1e-5):
-                    wrong.append(turn)
-
-        with ThreadPoolExecutor(2) as threads:
-            list(threads.map(work, (one, other)))
-    assert wrong == []
 
 
 @pytest.mark.usefixtures("often")

@@ -5,7 +5,7 @@ import torch
 from conftest import TEXTS
 
 from knn_logits import KNNLogitsProcessor
-from knn_logits.generation.looping import round_of
+from knn_logits.generation.looping import goes_round
 from knn_logits.store.records import SettingsRecord
 
 FERRY = "From Gran to Hallo the crossing takes 45 minutes."
@@ -44,20 +44,20 @@ def write(model, tokenizer, store, text, size, *, tokens=60, **settings):
 
 
 @pytest.mark.parametrize(
-    ("answer", "size", "stretch"),
+    ("answer", "size", "loops"),
     [
-        ([], 4, None),
-        ([1, 2, 3, 4, 5, 6, 7, 8], 4, None),
-        ([9, 1, 2, 1, 2, 1, 2], 4, 6),
-        ([9, 1, 2, 1, 2, 1], 4, None),
-        ([1, 2, 3, 4, 5, 1, 2, 3, 4], 4, None),
-        ([1, 2, 3, 4, 5, 1, 2, 3, 4, 5], 4, 10),
-        ([1, 2, 3, 4, 8, 1, 2, 3, 4, 5], 4, None),
-        ([7, 7, 7, 7, 7], 4, 5),
+        ([], 4, False),
+        ([1, 2, 3, 4, 5, 6, 7, 8], 4, False),
+        ([9, 1, 2, 1, 2, 1, 2], 4, True),
+        ([9, 1, 2, 1, 2, 1], 4, False),
+        ([1, 2, 3, 4, 5, 1, 2, 3, 4], 4, False),
+        ([1, 2, 3, 4, 5, 1, 2, 3, 4, 5], 4, True),
+        ([1, 2, 3, 4, 8, 1, 2, 3, 4, 5], 4, False),
+        ([7, 7, 7, 7, 7], 4, True),
     ],
 )
-def test_a_whole_round_of_enough_tokens_is_a_loop(answer, size, stretch):
-    assert round_of(answer, size) == stretch
+def test_a_whole_round_of_enough_tokens_is_a_loop(answer, size, loops):
+    assert goes_round(answer, size) == loops
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_a_loop_of_the_model_ends_the_answer(model, tokenizer, looped, settings)
     assert ended[-1] == 0
     assert len(ended) < 60
     assert ended[:-1] == endless[: len(ended) - 1]
-    assert round_of(ended[:-1], 6) is not None
-    assert round_of(ended[:-2], 6) is None
+    assert goes_round(ended[:-1], 6)
+    assert not goes_round(ended[:-2], 6)
 
 
 def test_each_row_of_a_batch_ends_by_itself(model, tokenizer, looped):

@@ -6,7 +6,6 @@ import shutil
 import pytest
 from commands import write_corpus
 from conftest import PAIRS, TEXTS
-from languages import FAMILIES, model_of
 
 import knn_logits
 
@@ -40,16 +39,11 @@ def folder(tmp_path_factory):
     write = lambda name, rows: (folder / name).write_text(  # noqa: E731
         "".join(json.dumps(row) + "\n" for row in rows)
     )
-    empty = {"source": "", "target": "Ein Rest."}
     rows = [{"source": source, "target": target} for source, target in PAIRS]
     write("p.jsonl", rows)
-    write("blank.jsonl", [*rows, empty])
     write("dev.jsonl", [{"source": PAIRS[0][0], "target": "Der Kran hebt die Winde.", "id": "x"}])
     write("opus.jsonl", [{"id": str(n), "translation": {"en": source, "de": target}}
                          for n, (source, target) in enumerate(PAIRS)])  # fmt: skip
-    (folder / "mixed").mkdir()
-    (folder / "mixed" / "a.txt").write_text("Only a text.\n")
-    (folder / "mixed" / "b.jsonl").write_text((folder / "p.jsonl").read_text())
     return folder
 
 
@@ -65,16 +59,6 @@ def built(marian, pair_tokenizer, folder, tmp_path_factory):
         lmbda=0.4,
         temperature=5.0,
     ).folder
-
-
-@pytest.fixture(scope="module")
-def nllb_folder(tmp_path_factory):
-    """A model with languages and its tokenizer, saved."""
-    folder = tmp_path_factory.mktemp("models") / "nllb"
-    tokenizer = FAMILIES["nllb"][0]()
-    model_of(tokenizer).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -146,36 +130,6 @@ def test_numbers_of_an_evaluation(good, marian_folder, folder, built):
     assert "BLEU" in shown.out
     shown = good("eval", marian_folder, built, folder / "dev.jsonl", "--no-bleu")
     assert "BLEU" not in shown.out
-
-
-def test_languages(good, refused, nllb_folder, folder, tmp_path):
-    build = ["build", nllb_folder, folder / "p.jsonl", "--out", tmp_path / "s", *QUICK]
-    assert "--target-lang" in refused(*build)
-    assert "--target-lang" in refused(*build, "--source-lang", "eng_Latn")
-    assert "has no language" in refused(*build, "--target-lang", "german")
-    both = ["--source-lang", "eng_Latn", "--target-lang", "deu_Latn"]
-    good(*build, *both)
-    again = [*build, "--source-lang", "eng_Latn", "--target-lang", "fra_Latn"]
-    assert (tmp_path / "s").exists()
-    refused(*again)
-    for beams in ("1", "3"):
-        said = good("generate", nllb_folder, tmp_path / "s", "--prompt", PAIRS[1][0], "--json",
-                    "--num-beams", beams, "--k", "1", "--lmbda", "0.999")  # fmt: skip
-        assert said.json["text"] == PAIRS[1][1]
-        assert said.json["tokens"][0]["token"] == "deu_Latn"
-    found = good("eval", nllb_folder, tmp_path / "s", folder / "p.jsonl", "--num-beams", "2",
-                 "--k", "1", "--lmbda", "0.999", "--json").json  # fmt: skip
-    assert found["translations"][0]["knn"]["bleu"] == pytest.approx(100.0)
-
-
-def test_blank_lines_and_what_is_no_pair_are_named(good, marian_folder, folder, tmp_path):
-    out = ["--out", tmp_path / "s", *QUICK]
-    done = good("build", marian_folder, folder / "blank.jsonl", *out)
-    assert done.json["documents"] == 8
-    assert "blank.jsonl, line 9: empty" in done.err
-    done = good("build", marian_folder, folder / "mixed", "--out", tmp_path / "m", *QUICK)
-    assert done.json["documents"] == 8
-    assert "plain text without source and target" in done.err
 
 
 # What is refused

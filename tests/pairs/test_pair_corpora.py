@@ -40,14 +40,6 @@ def test_fields_of_objects(tmp_path):
     assert pairs_of(read(tmp_path / "one.json", pair_fields=FIELDS)) == [("a", "b")]
 
 
-def test_what_else_an_object_holds_is_metadata(tmp_path):
-    row = {"t": {"en": "a", "de": "b", "fr": "c", "x": {"y": "deep"}}, "t.en": "first"}
-    (tmp_path / "r.jsonl").write_text(json.dumps(row) + "\n")
-    (found,) = read(tmp_path / "r.jsonl", pair_fields=("t.en", "t.x.y"))
-    assert (found.source, found.text) == ("first", "deep")
-    assert found.metadata == {"t": {"en": "a", "de": "b", "fr": "c", "x": {}}}
-
-
 def test_objects_of_parquet_that_lack_a_field(tmp_path):
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "r.parquet")
     for fields in (("translation.fr", "translation.de"), ("id.x", "translation.de"), ("x.y", "id")):
@@ -55,17 +47,6 @@ def test_objects_of_parquet_that_lack_a_field(tmp_path):
             read(tmp_path / "r.parquet", pair_fields=fields)
     with pytest.raises(CorpusError, match='"translation" is a dict'):
         read(tmp_path / "r.parquet", pair_fields=("id", "translation"))
-
-
-def test_nulls_are_empty(tmp_path):
-    rows = [{"translation": None}, {"translation": {"en": None, "de": "x"}}, ROWS[0]]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
-    skipped = []
-    found = read(
-        tmp_path / "r.parquet", pair_fields=FIELDS, on_skip=lambda *one: skipped.append(one[1])
-    )
-    assert pairs_of(found) == [("a", "b")]
-    assert skipped == ["empty", "empty"]
 
 
 def test_datasets_of_the_hub(monkeypatch):

@@ -61,19 +61,6 @@ def test_the_prefix_is_read_in_evaluations(marian, pair_tokenizer, tmp_path):
     lm, _, mixed = reference(marian, pair_tokenizer, store, HELD_OUT, PREFIX).T
     assert result.total.perplexity.lm == pytest.approx(math.exp(-lm.mean()), rel=1e-4)
     assert result.total.perplexity.interpolated == pytest.approx(math.exp(-mixed.mean()), rel=1e-4)
-    # So it is for the model alone, with which translations are compared.
-    (found,) = knn_logits.evaluate_translations(
-        marian, pair_tokenizer, store, {"t": HELD_OUT}, num_beams=1, lmbda=0.0
-    )
-    assert [row["lm"] for row in found.texts] == [row["knn"] for row in found.texts]
-    alone = knn_logits.translate(
-        marian, pair_tokenizer, [PREFIX + row.source for row in HELD_OUT], max_new_tokens=12
-    )
-    also = knn_logits.translate(
-        marian, pair_tokenizer, [row.source for row in HELD_OUT], source_prefix=PREFIX,
-        max_new_tokens=12,
-    )  # fmt: skip
-    assert alone == also
 
 
 def test_two_pairs_with_one_target_are_scored_alone(marian, pair_tokenizer, pair_store):

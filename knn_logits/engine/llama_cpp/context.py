@@ -121,7 +121,7 @@ class Context:
     """The cache of one text, for `size` tokens; it takes the values of tensors `names`.
 
     Raises:
-        LimitError: when the model reads no text of so many tokens.
+        LimitError: when the text is longer than the model's context.
         ModelError: when there is no memory for it.
     """
 
@@ -226,7 +226,7 @@ class Context:
         return self.length, state
 
     def restore(self, saved: tuple[int, Any]) -> None:
-        """Goes on from a text that this context or another one has saved."""
+        """Goes on from a text that a context has saved."""
         self.clear()
         self.length, state = saved
         if self.length:
