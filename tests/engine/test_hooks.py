@@ -79,18 +79,6 @@ def test_nothing_is_left_behind(mine, store, ids, end):
     assert snapshot(mine) == before
 
 
-def test_two_processors_of_one_generation_both_count(mine, store, ids):
-    plain = greedy(mine, ids)
-    with attach(mine, store, lmbda=0.3) as one, attach(mine, store, lmbda=0.9) as other:
-        first = greedy(mine, ids, one)
-        both = greedy(mine, ids, one, other)
-    assert not torch.allclose(plain.scores[0], first.scores[0])
-    # The second mixes into what the first gives: p = 0.9 p_kNN + 0.1 (0.3 p_kNN + 0.7 p_LM).
-    with attach(mine, store, lmbda=1 - 0.1 * 0.7) as single:
-        expected = greedy(mine, ids, single)
-    torch.testing.assert_close(both.scores[0], expected.scores[0], rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("place", ["", "transformer", "transformer.h.1.mlp"])
 def test_closing_while_another_thread_is_in_a_forward_pass_does_not_end_it(mine, store, ids, place):
     expected = mine(ids).logits

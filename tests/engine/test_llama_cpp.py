@@ -202,30 +202,6 @@ def test_drafts_change_no_token(pair, store, sampled):
     assert any(token.influence > 0.1 for token in trace[0].tokens)
 
 
-def test_the_mixture_follows_from_files_and_logits(pair, store):
-    """p = λ p_kNN + (1 - λ) p_LM, from the stored keys and values and llama.cpp's own logits."""
-    from knn_logits import KNNLogitsProcessor
-
-    model = pair[1]
-    ids = ids_of(model.tokenizer, TEXTS[3][:30])
-    states, logits = key_states_and_logits(model, find_key(model), {"input_ids": ids})
-    keys = torch.from_numpy(store.keys(range(len(store)))).float()
-    near, at = (keys - states[0, -1]).square().sum(1).topk(len(store), largest=False)
-    votes = torch.zeros(logits.shape[-1]).index_add_(
-        0, store.values[at].long(), (-near / 3.0).softmax(0)
-    )
-    expected = 0.4 * votes + 0.6 * logits[0, -1].softmax(0)
-    with KNNLogitsProcessor(
-        model, store, k=len(store), lmbda=0.4, temperature=3.0, suffix_weight=1.0
-    ) as knn:
-        settings = {"max_new_tokens": 1, "do_sample": False, "output_scores": True}
-        output = model.generate(
-            ids, logits_processor=[knn], return_dict_in_generate=True, **settings
-        )
-    likely = expected > 1e-6
-    assert (output.scores[0][0] - expected.log())[likely].abs().max() < 1e-3
-
-
 def test_a_datastore_serves_both_engines(pair, tmp_path, tokenizer, folder, caplog):
     from knn_logits import Memory, add_documents, build_datastore
 

@@ -80,21 +80,6 @@ def test_a_text_that_ends_within_a_character_keeps_those_before(byte_fallback, t
         assert len(byte_fallback(text[: len(joined) + 1])["input_ids"]) >= end
 
 
-def test_a_byte_that_fits_nowhere_spoils_itself_alone(byte_fallback):
-    before, after = "the weather in 東京の天気", "は today, and पाठ."
-    stray = byte_fallback.convert_tokens_to_ids("<0xFF>")
-    rest = byte_fallback(after)["input_ids"][1:]  # without the mark of a beginning
-    ids = [*byte_fallback(before)["input_ids"], stray, *rest]
-    texts = token_texts(byte_fallback, ids)
-    joined = "".join(texts)
-    assert joined.startswith(before)
-    assert joined.endswith(" today, and पाठ.")
-    assert joined.count("\ufffd") <= 4
-    assert texts[-1] == "."
-    streamed = Pieces(byte_fallback, [])
-    assert "".join(streamed.add(one) for one in ids) == joined
-
-
 def test_a_long_row_of_replacement_characters_is_a_text(tokenizer):
     """A file that was decoded wrongly holds many, and looking for a whole one would take long."""
     ids = tokenizer("a" + "\ufffd" * 300)["input_ids"]

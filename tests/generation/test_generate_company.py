@@ -117,26 +117,6 @@ def test_training_mode_with_gradients_is_told(mine, knn, ids, caplog):
     assert len(warnings_of(caplog)) == 1
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"num_beams": 3},
-        {"prompt_lookup_num_tokens": 3},
-        {"assistant_model": True},
-        {"guidance_scale": 1.5},
-        {"prefill_chunk_size": 3},
-        {"cache_implementation": "static"},
-    ],
-    ids=lambda settings: "-".join(settings) or "greedy",
-)
-def test_a_mode_that_works_is_told_nothing(mine, model, tokenizer, knn, caplog, settings):
-    if "assistant_model" in settings:
-        settings = {"assistant_model": copy.deepcopy(model)}
-    greedy(mine, tokenizer, knn, **settings)
-    assert not warnings_of(caplog)
-
-
 class Within(LogitsProcessor):
     """Generates with the same processor within a step of another generation."""
 
